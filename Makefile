@@ -178,7 +178,8 @@ $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
 $(BUILD)/tests/test_answer_reader: $(addprefix $(BUILD)/src/app/serve/answer/,answer_reader.o call_scan.o tool_forms.o)
-SERVED_TESTS := $(addprefix $(BUILD)/tests/,test_answer_formats test_answer_logprobs test_generation test_grammar_cache)
+SERVED_TESTS := $(addprefix $(BUILD)/tests/,test_answer_formats test_answer_logprobs test_generation test_grammar_cache \
+                  test_tool_grammar)
 $(SERVED_TESTS): LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
 $(SERVED_TESTS): $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o

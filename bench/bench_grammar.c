@@ -174,7 +174,7 @@ static int32_t draw_token(const TokenTrie *t, const TokenMask *m) {
 static void write_text(const TokenTrie *t, Grammar *g, float *logits, float *masked) {
     GrammarText x;
     fr_error err;
-    if (grammar_text_begin(&x, g, NULL, &err)) exit(1);
+    if (grammar_text_begin(&x, g, NULL, NULL, &err)) exit(1);
     for (int i = 0; i < MAX_TOKENS && !state_is_complete(x.state); i++) {
         const TokenMask *m;
         double start_s = clock_cpu_s();

@@ -95,6 +95,7 @@ typedef struct fr_model_info {
     size_t weight_bytes;             /* read by one forward */
     const char *packed_error;        /* why packed_file exists and was not used; NULL otherwise */
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
+    int chat_reasons; /* not 0: the chat template has a mark of <think>...</think>, so that answers may begin with reasoning */
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
@@ -254,6 +255,10 @@ typedef struct fr_engine_stats {
     int64_t kv_tokens;                             /* room of the KV cache, in whole pages */
     int64_t kv_tokens_running, kv_tokens_prefixes; /* of it: pages of running requests; pages that only the prefix
                                                      * cache holds, which gives them back where they are wanted */
+    /* Room, in whole pages, of the layers that see a sliding window only, where their pages are given back as soon as windows
+     * have passed; and what is held of it. Room 0: there are no such layers, or they hold what the others hold. */
+    int64_t kv_window_tokens, kv_window_tokens_held;
+    int64_t kv_bytes; /* memory of the KV cache, all layers together; only what was used has become real memory */
 } fr_engine_stats;
 
 /* Fills *out; also within a callback. */
@@ -355,6 +360,9 @@ typedef struct fr_request_options {
     /* not 0: the mean of the final hidden states over the prompt is kept (fr_request_embedding). The whole prompt is then read
      * for this request, and none of it taken over from others. */
     int want_embedding;
+    /* With grammar_after: the text that begins the part before the grammar, such as "<think>". A text that begins otherwise is held
+     * to the grammar at once. NULL or "": every text has that part. Not kept. */
+    const char *grammar_opening;
 } fr_request_options;
 
 enum {

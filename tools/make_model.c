@@ -14,6 +14,14 @@
 
 enum {
     OPT_ARCH = 256,
+    OPT_KV_RANK,
+    OPT_Q_RANK,
+    OPT_ROPE_DIM,
+    OPT_VALUE_DIM,
+    OPT_DENSE_LAYERS,
+    OPT_EXPERT_GROUPS,
+    OPT_EXPERT_GROUPS_USED,
+    OPT_SIGMOID_ROUTER,
     OPT_LAYERS,
     OPT_DIM,
     OPT_HEADS,
@@ -39,13 +47,18 @@ enum {
     OPT_DELTA_KEY_HEADS,
     OPT_DELTA_DIM,
     OPT_ATTENTION_EVERY,
+    OPT_MTP,
+    OPT_SSM_HEADS,
+    OPT_SSM_GROUPS,
+    OPT_SSM_DIM,
+    OPT_SSM_STATE,
 };
 
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
-     "qwen35moe, qwen3next",
+     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
@@ -53,18 +66,34 @@ static const struct argp_option options[] = {
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
-    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (8 where the architecture has them; llama: none)", 0},
+    {"experts", OPT_EXPERTS, "N", 0,
+     "Experts of each layer (8 where the architecture has them; llama, granitehybrid: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0,
-     "qwen2moe, qwen35moe, qwen3next: inner width of the expert that every token passes (--ffn)", 0},
+     "qwen2moe, qwen35moe, qwen3next, granitehybrid: inner width of the expert that every token passes (--ffn)", 0},
     {"window", OPT_WINDOW, "N", 0,
      "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
     {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
-    {"attention-every", OPT_ATTENTION_EVERY, "N", 0, "Every so many-th layer has attention instead (4)", 0},
+    {"ssm-heads", OPT_SSM_HEADS, "N", 0, "granitehybrid, mamba2: heads of a Mamba-2 layer (2 dim / --ssm-dim)", 0},
+    {"ssm-groups", OPT_SSM_GROUPS, "N", 0, "that share B and C in so many groups (1)", 0},
+    {"ssm-dim", OPT_SSM_DIM, "N", 0, "Width of these heads (64, at most dim)", 0},
+    {"ssm-state", OPT_SSM_STATE, "N", 0, "Numbers of B and C (128)", 0},
+    {"attention-every", OPT_ATTENTION_EVERY, "N", 0,
+     "Every so many-th layer of a model with recurrent layers has attention (4; mamba2: none)", 0},
+    {"mtp", OPT_MTP, "N", 0,
+     "qwen35, qwen35moe, qwen3next: layers for multi-token prediction behind the others, for the drafter mtp (0)", 0},
+    {"kv-rank", OPT_KV_RANK, "N", 0, "deepseek2: width of the latent that is cached (dim / 4)", 0},
+    {"q-rank", OPT_Q_RANK, "N", 0, "and of the one that queries are made of (none)", 0},
+    {"rope-dim", OPT_ROPE_DIM, "N", 0, "and of the part of a head that is rotated (--head-dim / 3, even)", 0},
+    {"value-dim", OPT_VALUE_DIM, "N", 0, "and of a value head (--head-dim less --rope-dim)", 0},
+    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2: leading layers without experts (1)", 0},
+    {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2: groups of experts (none)", 0},
+    {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "of which a token uses N (half)", 0},
+    {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
@@ -164,7 +193,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_DELTA_HEADS: p->delta_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_DIM: p->delta_dim = whole_number(state, arg, 512); return 0;
+    case OPT_SSM_HEADS: p->ssm_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_SSM_GROUPS: p->ssm_groups = whole_number(state, arg, 4096); return 0;
+    case OPT_SSM_DIM: p->ssm_dim = whole_number(state, arg, 512); return 0;
+    case OPT_SSM_STATE: p->ssm_state = whole_number(state, arg, 512); return 0;
     case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
+    case OPT_MTP: p->n_nextn = whole_number(state, arg, 8); return 0;
+    case OPT_KV_RANK: p->kv_rank = whole_number(state, arg, 4096); return 0;
+    case OPT_Q_RANK: p->q_rank = whole_number(state, arg, 4096); return 0;
+    case OPT_ROPE_DIM: p->rope_dim = whole_number(state, arg, 4096); return 0;
+    case OPT_VALUE_DIM: p->value_dim = whole_number(state, arg, 4096); return 0;
+    case OPT_DENSE_LAYERS: p->n_dense = whole_number(state, arg, 1000); return 0;
+    case OPT_EXPERT_GROUPS: p->n_groups = whole_number(state, arg, 512); return 0;
+    case OPT_EXPERT_GROUPS_USED: p->n_groups_used = whole_number(state, arg, 512); return 0;
+    case OPT_SIGMOID_ROUTER: p->has_sigmoid_router = true; return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
@@ -176,15 +218,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next"))
-        return error_set(
-            err, FR_ERR_ARGUMENT,
-            "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe and qwen3next do", p->arch);
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next deepseek2") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid deepseek2"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next, "
+                         "granitehybrid and deepseek2 do",
+                         p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
-    if (plan_is(p, "qwen2moe qwen35moe qwen3next") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
+    if (plan_is(p, "deepseek2") && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
+    if (plan_is(p, "qwen2moe qwen35moe qwen3next granitehybrid") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
                          (long long)p->n_experts);
@@ -193,21 +237,72 @@ static int complete_experts(ModelPlan *p, fr_error *err) {
 
 static int complete_delta_net(ModelPlan *p, fr_error *err) {
     bool is_hybrid = plan_is(p, HYBRIDS);
-    if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim || p->attention_interval))
-        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no recurrent layers; " HYBRIDS " do", p->arch);
+    if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no Gated DeltaNet; " HYBRIDS " do", p->arch);
+    if (p->attention_interval && (!plan_is(p, RECURRENT) || plan_is(p, "mamba2")))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s does not mix attention and recurrent layers", p->arch);
+    if (!p->attention_interval && plan_is(p, RECURRENT) && !plan_is(p, "mamba2")) p->attention_interval = 4;
+    if (!is_hybrid && p->n_nextn)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no layers for multi-token prediction; " HYBRIDS " do", p->arch);
     if (!is_hybrid) return FR_OK;
     if (!p->delta_dim) p->delta_dim = p->dim < 128 ? p->dim : 128;
     if (!p->delta_heads) p->delta_heads = 2 * p->dim / p->delta_dim;
     if (!p->delta_key_heads) p->delta_key_heads = p->delta_heads % 2 ? p->delta_heads : p->delta_heads / 2;
-    if (!p->attention_interval) p->attention_interval = 4;
     if (p->delta_heads % p->delta_key_heads == 0) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "%lld value heads cannot share %lld key heads evenly",
                      (long long)p->delta_heads, (long long)p->delta_key_heads);
 }
 
+static int complete_mamba2(ModelPlan *p, fr_error *err) {
+    bool is_mamba = plan_is(p, MAMBAS);
+    if (!is_mamba && (p->ssm_heads || p->ssm_groups || p->ssm_dim || p->ssm_state))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no Mamba-2; " MAMBAS " do", p->arch);
+    if (!is_mamba) return FR_OK;
+    if (!p->ssm_dim) p->ssm_dim = p->dim < 64 ? p->dim : 64;
+    if (!p->ssm_heads) p->ssm_heads = 2 * p->dim / p->ssm_dim;
+    if (!p->ssm_groups) p->ssm_groups = 1;
+    if (!p->ssm_state) p->ssm_state = 128;
+    if (p->ssm_heads % p->ssm_groups == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%lld heads cannot be %lld groups of equal size", (long long)p->ssm_heads,
+                     (long long)p->ssm_groups);
+}
+
+static int complete_latent(ModelPlan *p, fr_error *err) {
+    bool is_latent = plan_is(p, "deepseek2");
+    if (!is_latent && (p->kv_rank || p->q_rank || p->rope_dim || p->value_dim || p->n_dense || p->n_groups ||
+                       p->n_groups_used || p->has_sigmoid_router))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no latent attention; deepseek2 does", p->arch);
+    if (!is_latent) return FR_OK;
+    if (!p->kv_rank) p->kv_rank = p->dim >= 8 ? p->dim / 4 : 1;
+    if (!p->rope_dim) p->rope_dim = p->head_dim < 6 ? 2 : p->head_dim / 6 * 2;
+    if (p->rope_dim % 2 || p->rope_dim >= p->head_dim)
+        return error_set(err, FR_ERR_ARGUMENT, "--rope-dim must be even and less than --head-dim, which is %lld",
+                         (long long)p->head_dim);
+    if (!p->value_dim) p->value_dim = p->head_dim - p->rope_dim;
+    if (!p->n_dense) p->n_dense = 1;
+    if (p->n_groups && !p->n_groups_used) p->n_groups_used = (p->n_groups + 1) / 2;
+    p->n_kv_heads = 1;
+    return FR_OK;
+}
+
+/* What was completed by then are the experts. */
+static int check_groups(const ModelPlan *p, fr_error *err) {
+    if (p->shared_ffn && plan_is(p, "deepseek2") && p->shared_ffn % p->expert_ffn)
+        return error_set(err, FR_ERR_ARGUMENT, "--shared-ffn must be a multiple of --expert-ffn, which is %lld",
+                         (long long)p->expert_ffn);
+    if (!p->n_groups) return FR_OK;
+    bool fits = p->n_experts % p->n_groups == 0 && p->n_groups_used <= p->n_groups &&
+                p->n_groups_used * (p->n_experts / p->n_groups) >= p->n_experts_used;
+    if (fits) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%lld of %lld groups of %lld experts do not hold the %lld that a token uses",
+                     (long long)p->n_groups_used, (long long)p->n_groups, (long long)p->n_experts,
+                     (long long)p->n_experts_used);
+}
+
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 " HYBRIDS);
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 lfm2 " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -219,7 +314,8 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss " HYBRIDS))
+    if (!plan_is(p,
+                 "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss deepseek2 " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -230,7 +326,10 @@ static int complete(ModelPlan *p, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
     int status = complete_delta_net(p, err);
-    return status ? status : complete_experts(p, err);
+    if (!status) status = complete_mamba2(p, err);
+    if (!status) status = complete_latent(p, err);
+    if (!status) status = complete_experts(p, err);
+    return status ? status : check_groups(p, err);
 }
 
 static void set_string(GgufWriter *w, const char *key, const char *v) { gguf_set_string(w, key, v, strlen(v)); }
@@ -243,7 +342,7 @@ static const char *arch_key(const ModelPlan *p, const char *name, char key[96]) 
 static void set_rope(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     gguf_set_f32(w, arch_key(p, "rope.freq_base", key), (float)p->rope_base);
-    uint32_t n_rot = (uint32_t)p->head_dim;
+    uint32_t n_rot = (uint32_t)(p->rope_dim ? p->rope_dim : p->head_dim);
     if (plan_is(p, HYBRIDS) && n_rot % 8 == 0) n_rot /= 4;
     gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), n_rot);
     const int32_t pairs = (int32_t)n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
@@ -255,6 +354,23 @@ static void set_rope(GgufWriter *w, const ModelPlan *p) {
         gguf_set_u32(w, arch_key(p, "rope.scaling.original_context_length", key), (uint32_t)p->rope_original);
 }
 
+static void set_latent_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    gguf_set_u32(w, arch_key(p, "attention.q_lora_rank", key), (uint32_t)p->q_rank);
+    gguf_set_u32(w, arch_key(p, "attention.kv_lora_rank", key), (uint32_t)p->kv_rank);
+    gguf_set_u32(w, arch_key(p, "attention.key_length_mla", key), (uint32_t)p->head_dim);
+    gguf_set_u32(w, arch_key(p, "attention.value_length_mla", key), (uint32_t)p->value_dim);
+    gguf_set_u32(w, arch_key(p, "leading_dense_block_count", key), (uint32_t)p->n_dense);
+    gguf_set_u32(w, arch_key(p, "expert_shared_count", key), (uint32_t)(p->shared_ffn / p->expert_ffn));
+    gguf_set_u32(w, arch_key(p, "expert_gating_func", key), p->has_sigmoid_router ? 2 : 1);
+    gguf_set_f32(w, arch_key(p, "expert_weights_scale", key), p->has_sigmoid_router ? 2.5f : 1.0f);
+    gguf_set_bool(w, arch_key(p, "expert_weights_norm", key), p->has_sigmoid_router);
+    if (p->rope_scaling == ROPE_YARN) gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 0.1f);
+    if (!p->n_groups) return;
+    gguf_set_u32(w, arch_key(p, "expert_group_count", key), (uint32_t)p->n_groups);
+    gguf_set_u32(w, arch_key(p, "expert_group_used_count", key), (uint32_t)p->n_groups_used);
+}
+
 static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     if (p->n_experts) {
@@ -262,9 +378,19 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
         gguf_set_u32(w, arch_key(p, "expert_used_count", key), (uint32_t)p->n_experts_used);
         gguf_set_u32(w, arch_key(p, "expert_feed_forward_length", key), (uint32_t)p->expert_ffn);
     }
-    if (p->shared_ffn) gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
+    if (p->kv_rank) set_latent_keys(w, p);
+    if (p->shared_ffn && !p->kv_rank)
+        gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
-    if (p->attention_interval) {
+    if (plan_is(p, "lfm2")) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
+    if (plan_is(p, MAMBAS)) {
+        gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
+        gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->ssm_state);
+        gguf_set_u32(w, arch_key(p, "ssm.group_count", key), (uint32_t)p->ssm_groups);
+        gguf_set_u32(w, arch_key(p, "ssm.time_step_rank", key), (uint32_t)p->ssm_heads);
+        gguf_set_u32(w, arch_key(p, "ssm.inner_size", key), (uint32_t)(p->ssm_heads * p->ssm_dim));
+    }
+    if (plan_is(p, HYBRIDS)) {
         gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
         gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->delta_dim);
         gguf_set_u32(w, arch_key(p, "ssm.group_count", key), (uint32_t)p->delta_key_heads);
@@ -276,11 +402,22 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
         gguf_set_f32(w, arch_key(p, "attn_logit_softcapping", key), 50);
         gguf_set_f32(w, arch_key(p, "final_logit_softcapping", key), 30);
     }
-    if (!plan_is(p, "granite")) return;
+    if (plan_is(p, "granitehybrid")) gguf_set_bool(w, arch_key(p, "rope.scaling.finetuned", key), false);
+    if (!plan_is(p, "granite granitehybrid")) return;
     gguf_set_f32(w, arch_key(p, "embedding_scale", key), 6);
     gguf_set_f32(w, arch_key(p, "residual_scale", key), 0.5f);
     gguf_set_f32(w, arch_key(p, "attention.scale", key), 1.0f / 64);
     gguf_set_f32(w, arch_key(p, "logit_scale", key), 2);
+}
+
+/* A list where some layers have a recurrent state, but for the architectures that name an interval. */
+static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    int32_t heads[1024];
+    arch_key(p, "attention.head_count_kv", key);
+    for (int64_t i = 0; i < p->n_layers; i++) heads[i] = plan_has_attention(p, i) ? (int32_t)p->n_kv_heads : 0;
+    if (plan_is(p, "lfm2 granitehybrid")) gguf_set_i32s(w, key, heads, p->n_layers);
+    else if (!plan_is(p, "mamba2")) gguf_set_u32(w, key, (uint32_t)p->n_kv_heads);
 }
 
 static void set_keys(GgufWriter *w, const ModelPlan *p) {
@@ -295,16 +432,19 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, "general.quantization_version", 2);
     gguf_set_u32(w, arch_key(p, "context_length", key), (uint32_t)p->n_context);
     gguf_set_u32(w, arch_key(p, "embedding_length", key), (uint32_t)p->dim);
-    gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)p->n_layers);
-    gguf_set_u32(w, arch_key(p, "feed_forward_length", key), (uint32_t)p->ffn_dim);
-    gguf_set_u32(w, arch_key(p, "attention.head_count", key), (uint32_t)p->n_heads);
-    gguf_set_u32(w, arch_key(p, "attention.head_count_kv", key), (uint32_t)p->n_kv_heads);
-    gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)p->head_dim);
-    gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)p->head_dim);
+    gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)(p->n_layers + p->n_nextn));
+    if (p->n_nextn) gguf_set_u32(w, arch_key(p, "nextn_predict_layers", key), (uint32_t)p->n_nextn);
+    bool is_mamba2 = plan_is(p, "mamba2"); /* whose files say that it has neither */
+    gguf_set_u32(w, arch_key(p, "feed_forward_length", key), is_mamba2 ? 0 : (uint32_t)p->ffn_dim);
+    gguf_set_u32(w, arch_key(p, "attention.head_count", key), is_mamba2 ? 0 : (uint32_t)p->n_heads);
+    set_kv_heads(w, p);
+    int64_t key_dim = p->kv_rank ? p->kv_rank + p->rope_dim : p->head_dim;
+    gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)key_dim);
+    gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)(p->kv_rank ? p->kv_rank : p->head_dim));
     gguf_set_f32(w, arch_key(p, "attention.layer_norm_rms_epsilon", key),
                  strcmp(p->arch, "llama") == 0 ? 1e-5f : 1e-6f);
     gguf_set_u32(w, arch_key(p, "vocab_size", key), (uint32_t)p->n_vocab);
-    set_rope(w, p);
+    if (!plan_is(p, "mamba2")) set_rope(w, p);
     set_arch_keys(w, p);
 }
 

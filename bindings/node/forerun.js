@@ -46,7 +46,7 @@ struct('fr_model_info', {
     name: 'const char *', architecture: 'const char *', backend: 'const char *', kernels: 'const char *',
     activations: 'const char *', chat_family: 'const char *', n_vocab: 'int32_t', n_layer: 'int32_t',
     n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', packed_error: 'const char *',
-    chat_template_error: 'const char *', spare: spare(),
+    chat_template_error: 'const char *', chat_reasons: 'int', spare: spare(),
 });
 struct('fr_chat_message', { role: 'const char *', content: 'const char *' });
 struct('fr_chat_options', {
@@ -63,6 +63,7 @@ struct('fr_engine_options', {
 });
 struct('fr_engine_stats', {
     n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t', kv_tokens_prefixes: 'int64_t',
+    kv_window_tokens: 'int64_t', kv_window_tokens_held: 'int64_t', kv_bytes: 'int64_t',
     spare: spare(),
 });
 struct('fr_sampling', {
@@ -83,7 +84,7 @@ struct('fr_request_options', {
     allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
     logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', grammar: 'void *',
     grammar_after: 'const char *', prediction: 'const int32_t *', n_prediction: 'int64_t',
-    want_embedding: 'int', spare: spare(),
+    want_embedding: 'int', grammar_opening: 'const char *', spare: spare(),
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

@@ -70,6 +70,7 @@ class fr_model_info(ctypes.Structure):
         ("weight_bytes", c_size_t),
         ("packed_error", c_char_p),
         ("chat_template_error", c_char_p),
+        ("chat_reasons", c_int),
         _SPARE,
     ]
 
@@ -126,6 +127,9 @@ class fr_engine_stats(ctypes.Structure):
         ("kv_tokens", c_int64),
         ("kv_tokens_running", c_int64),
         ("kv_tokens_prefixes", c_int64),
+        ("kv_window_tokens", c_int64),
+        ("kv_window_tokens_held", c_int64),
+        ("kv_bytes", c_int64),
         _SPARE,
     ]
 
@@ -192,6 +196,7 @@ class fr_request_options(ctypes.Structure):
         ("prediction", POINTER(c_int32)),
         ("n_prediction", c_int64),
         ("want_embedding", c_int),
+        ("grammar_opening", c_char_p),
         _SPARE,
     ]
 

@@ -1,8 +1,9 @@
-/* backend.c - the backends there are. */
+/* backend.c - the backends there are, and what they share. */
 #include "backend/backend.h"
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -21,6 +22,17 @@ int backend_find(const char *name, const Backend **out, fr_error *err) {
 
 const char *weights_activations(const Weights *w) {
     return w->backend->computes_exactly ? "exact" : act_precision_name(w->options.activations);
+}
+
+int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err) {
+    size_t bytes = SIZE_MAX;
+    if (n <= *max_logits) return FR_OK;
+    float *wider = size_mul((size_t)n * sizeof *wider, (size_t)n_vocab, &bytes) ? mem_alloc(bytes) : NULL;
+    if (!wider) return error_memory(err, "the logits of a forward", bytes);
+    mem_free(*logits);
+    *logits = wider;
+    *max_logits = n;
+    return FR_OK;
 }
 
 void weights_close(Weights *w) {

@@ -71,13 +71,24 @@ typedef struct DeviceOptions {
     bool pin_threads; /* each to a core of its own, while the device is open */
 } DeviceOptions;
 
+/* Layers that see all earlier positions, and layers with a window, keep keys and values in slots of their own: what a window has
+ * passed is given back sooner. */
+typedef enum KvGroup { KV_ALL, KV_WINDOW, KV_GROUPS } KvGroup;
+static inline KvGroup kv_group_of(const LayerSpec *l) { return l->mixer == MIXER_WINDOW ? KV_WINDOW : KV_ALL; }
+
 typedef struct ContextOptions {
     KvType kv_type;
-    int32_t n_slots;  /* token slots of the KV cache */
-    int32_t n_ctx;    /* longest sequence */
-    int32_t max_rows; /* in one forward and its extensions */
+    int32_t n_slots[KV_GROUPS]; /* token slots of the KV cache */
+    int32_t n_ctx;              /* longest sequence */
+    int32_t max_rows;           /* in one forward and its extensions */
     int32_t n_states; /* of the recurrent layers, if the model has such layers: the first are those of the sequences */
 } ContextOptions;
+
+/* The slots of a row in the layers of a group: of its own key and value, and those that it may read. */
+typedef struct RowSlots {
+    int32_t own;
+    const int32_t *prefix, *path; /* a place that no layer of the group sees any more is -1 */
+} RowSlots;
 
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
@@ -85,9 +96,8 @@ typedef struct RowPlace {
     const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
     int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
     int32_t index;            /* among the rows of its sequence since executor_forward */
-    int32_t slot;             /* of its key and value */
     int32_t n_prefix, n_path; /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
-    const int32_t *prefix_slots, *path_slots;
+    RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
 
@@ -121,12 +131,15 @@ typedef struct CostWork {
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* of one row and one earlier token, in float */
+    double window_share;            /* of both: layers with a window */
+    int32_t window;                 /* tokens that these see at most */
 } CostWork;
 
 /* The inputs of the matrices of each layer. */
 typedef enum InputKind {
-    INPUT_QKV,
-    INPUT_O,
+    INPUT_QKV,     /* likewise of the matrices in a layer with a recurrent state */
+    INPUT_O,       /* of a layer with attention */
+    INPUT_STATE_O, /* of one with a recurrent state */
     INPUT_GATE_UP, /* likewise of a router, and of the expert that every row passes */
     INPUT_DOWN,
     INPUT_SHARED_DOWN,    /* of the expert that every row passes */
@@ -154,8 +167,8 @@ struct Backend {
     bool reads_file;       /* each forward reads weights from the model's file, which is checked before and after */
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
-    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM
-     * head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
+    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and, unless
+     * Model.output is another, LM head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
      * with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
@@ -185,10 +198,10 @@ struct Backend {
     /* Moves recurrent states on, different ones, none of which is `from` of another step: a forward only reads the states
      * of the committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
-    /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small
-     * constant. */
-    void (*copy_slots)(Context *c, int32_t from, int32_t to, int32_t n);
-    void (*fill_slot)(Context *c, int32_t slot);
+    /* Keys and values of n slots of a group from one place to another, which may overlap; and of one slot, all one
+     * small constant. */
+    void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
+    void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
 
     /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head,
      * y [n_rows][n_vocab]; head_reserve takes its memory beforehand. */
@@ -228,6 +241,9 @@ int backend_find(const char *name, const Backend **out, fr_error *err);
 
 /* To what the inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
+
+/* For backends whose logits are floats in memory: *logits has room for n rows from now on, of which *max_logits is the most so far. */
+int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
 
 /* NULL is fine for each. */
 void weights_close(Weights *w);

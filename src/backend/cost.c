@@ -21,9 +21,9 @@ double cost_expert_bytes(const CostWork *work, int32_t n_rows) {
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
     if (speed->read_gb_s <= 0) return 0;
     double read_s = (work->weight_bytes + cost_expert_bytes(work, n_rows) +
-                     (n_context + n_rows) * work->kv_bytes_per_key) /
+                     cost_keys_seen(work, n_context + n_rows) * work->kv_bytes_per_key) /
                     (speed->read_gb_s * 1e9);
-    double attention_ops = n_rows * cost_keys_of_row(n_rows, n_context) * work->attention_ops;
+    double attention_ops = n_rows * cost_keys_seen(work, cost_keys_of_row(n_rows, n_context)) * work->attention_ops;
     double compute_s = attention_ops / (speed->peak_gop_s[PEAK_F32] * 1e9);
     for (int k = 0; k < PEAK_COUNT; k++) compute_s += n_rows * work->ops_per_row[k] / (speed->peak_gop_s[k] * 1e9);
     return read_s > compute_s ? read_s : compute_s;

@@ -14,6 +14,12 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
 /* Keys that a row of a chain sees on average behind n_context tokens: those tokens, the rows before it and itself. */
 static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
 
+/* The mean over the layers of the earlier tokens that a row sees, of n. */
+static inline double cost_keys_seen(const CostWork *work, double n) {
+    double in_window = n < work->window ? n : work->window;
+    return n + work->window_share * (in_window - n);
+}
+
 /* Of the experts, what n_rows rows are expected to read. */
 double cost_expert_bytes(const CostWork *work, int32_t n_rows);
 

@@ -15,71 +15,92 @@
  * as if d had never been there.
  *
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours) for every backend. */
-#include "backend/executor.h"
-
-#include "backend/kv_pages.h"
-#include "backend/sequence_states.h"
+#include "backend/executor_internal.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-struct Executor {
-    const Backend *backend;
-    const Weights *weights;
-    Context *context;
-    ExecutorOptions options;
-    KvPages kv;
-    SequenceStates states;
-    Arena arena;
-    RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
-    int32_t n_before; /* of them, those that ran before the last run */
-    int32_t n_rows;   /* of the last run: rows + n_before */
-    int32_t n_logits, n_hidden, max_logits;
-    int32_t *path_slots; /* [max_rows * max_rows] */
-    int32_t *offsets;    /* [max_rows] scratch of commit */
-};
-
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-static void copy_slots(void *memory, int32_t from, int32_t to, int32_t n) {
-    Context *c = memory;
-    c->device->backend->copy_slots(c, from, to, n);
+/* The page table of a group. */
+static const KvPages *table_of(const Executor *e, int group) { return &e->kv[group < e->n_tables ? group : 0]; }
+
+/* The slots of one page table: those of its group, or of all. */
+static void copy_slots_of(const Executor *e, int table, int32_t from, int32_t to, int32_t n) {
+    for (int group = table; group < (e->n_tables == 1 ? KV_GROUPS : table + 1); group++)
+        e->backend->copy_slots(e->context, (KvGroup)group, from, to, n);
+}
+static void copy_all_slots(void *e, int32_t from, int32_t to, int32_t n) { copy_slots_of(e, KV_ALL, from, to, n); }
+static void copy_window_slots(void *e, int32_t from, int32_t to, int32_t n) {
+    copy_slots_of(e, KV_WINDOW, from, to, n);
 }
 
-static void fill_slot(void *memory, int32_t slot) {
-    Context *c = memory;
-    c->device->backend->fill_slot(c, slot);
+static void fill_slot_of(const Executor *e, int table, int32_t slot) {
+    for (int group = table; group < (e->n_tables == 1 ? KV_GROUPS : table + 1); group++)
+        e->backend->fill_slot(e->context, (KvGroup)group, slot);
+}
+static void fill_all_slots(void *e, int32_t slot) { fill_slot_of(e, KV_ALL, slot); }
+static void fill_window_slots(void *e, int32_t slot) { fill_slot_of(e, KV_WINDOW, slot); }
+
+enum { MARKS_EACH = 2 }; /* for each sequence, on the average */
+
+static bool needs_marks(const Executor *e) { return e->n_tables > 1 || model_n_states(e->weights->model) > 0; }
+static int32_t n_marks_of(const Executor *e) { return needs_marks(e) ? MARKS_EACH * e->options.max_sequences : 0; }
+
+static int check_pages(const Executor *e, int64_t n_pages, fr_error *err) {
+    if (n_pages * e->options.page_size <= INT32_MAX) return FR_OK;
+    return error_set(err, FR_ERR_MEMORY,
+                     "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
+                     "shorter sequences",
+                     (long long)n_pages, e->options.page_size);
+}
+
+static int open_tables(Executor *e, const int32_t *n_pages, fr_error *err) {
+    static const KvMemory of_tables[] = {{NULL, copy_all_slots, fill_all_slots},
+                                         {NULL, copy_window_slots, fill_window_slots}};
+    const ExecutorOptions *o = &e->options;
+    int status = FR_OK;
+    for (int i = 0; i < e->n_tables && !status; i++) {
+        const KvShape shape = {.page_size = o->page_size,
+                               .n_pages = n_pages[i],
+                               .max_sequences = o->max_sequences,
+                               .n_ctx = o->n_ctx,
+                               .window = i == KV_WINDOW ? model_window(e->weights->model) : 0,
+                               .n_marks = n_marks_of(e)};
+        KvMemory memory = of_tables[i];
+        memory.memory = e;
+        status = kv_open(&e->kv[i], &shape, &memory, err);
+    }
+    if (!status) status = sequence_marks_open(&e->marks, &e->kv[e->n_tables - 1], o->max_sequences, n_marks_of(e), err);
+    return status ? status : sequence_states_open(&e->states, e->context, &e->marks, o->max_rows, err);
+}
+
+static int open_rows(Executor *e, fr_error *err) {
+    size_t rows = (size_t)e->options.max_rows;
+    for (int i = 0; i < e->n_tables; i++)
+        if (!(e->path_slots[i] = mem_alloc(rows * rows * sizeof(int32_t))))
+            return error_memory(err, "the rows of a forward", rows * rows * sizeof(int32_t));
+    const ArenaItem items[] = {ARENA_ITEM(&e->rows, rows), ARENA_ITEM(&e->offsets, rows)};
+    return arena_take(&e->arena, items, ARENA_COUNT(items), "the rows of a forward", err);
 }
 
 static int open_all(Executor *e, Device *device, fr_error *err) {
     const ExecutorOptions *o = &e->options;
-    int64_t n_pages = o->n_pages, rows = o->max_rows;
-    if (n_pages == 0) n_pages = (int64_t)o->max_sequences * (o->n_ctx / o->page_size + 1);
-    if (n_pages * o->page_size > INT32_MAX)
-        return error_set(err, FR_ERR_MEMORY,
-                         "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
-                         "shorter sequences",
-                         (long long)n_pages, o->page_size);
+    int64_t n_pages = o->n_pages ? o->n_pages : (int64_t)o->max_sequences * (o->n_ctx / o->page_size + 1);
+    e->n_tables = o->n_window_pages > 0 && model_window(e->weights->model) > 0 ? 2 : 1;
+    int64_t n_window_pages = e->n_tables > 1 ? o->n_window_pages : n_pages;
+    int status = check_pages(e, n_pages > n_window_pages ? n_pages : n_window_pages, err);
+    if (status) return status;
+    const int32_t pages[KV_GROUPS] = {(int32_t)n_pages, (int32_t)n_window_pages};
     const ContextOptions context = {.kv_type = o->kv_type,
-                                    .n_slots = (int32_t)n_pages * o->page_size,
+                                    .n_slots = {pages[KV_ALL] * o->page_size, pages[KV_WINDOW] * o->page_size},
                                     .n_ctx = o->n_ctx,
                                     .max_rows = o->max_rows,
-                                    .n_states = SEQUENCE_STATES_EACH * o->max_sequences};
-    int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
+                                    .n_states = o->max_sequences + n_marks_of(e)};
+    status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
-    if (status) return status;
-    const KvShape shape = {.page_size = o->page_size,
-                           .n_pages = (int32_t)n_pages,
-                           .max_sequences = o->max_sequences,
-                           .n_ctx = o->n_ctx};
-    status = kv_open(&e->kv, &shape,
-                     &(KvMemory){.memory = e->context, .copy_slots = copy_slots, .fill_slot = fill_slot}, err);
-    if (!status) status = sequence_states_open(&e->states, e->context, o->max_sequences, o->max_rows, err);
-    if (status) return status;
-    if (!(e->path_slots = mem_alloc((size_t)(rows * rows) * sizeof *e->path_slots)))
-        return error_memory(err, "the rows of a forward", (size_t)(rows * rows) * sizeof *e->path_slots);
-    const ArenaItem items[] = {ARENA_ITEM(&e->rows, rows), ARENA_ITEM(&e->offsets, rows)};
-    return arena_take(&e->arena, items, ARENA_COUNT(items), "the rows of a forward", err);
+    if (!status) status = open_tables(e, pages, err);
+    return status ? status : open_rows(e, err);
 }
 
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
@@ -104,10 +125,10 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 
 void executor_close(Executor *e) {
     if (!e) return;
-    kv_close(&e->kv);
     sequence_states_close(&e->states);
+    sequence_marks_close(&e->marks);
+    for (int i = 0; i < KV_GROUPS; i++) kv_close(&e->kv[i]), mem_free(e->path_slots[i]);
     if (e->context) e->backend->context_close(e->context);
-    mem_free(e->path_slots);
     arena_free(&e->arena);
     mem_free(e);
 }
@@ -118,49 +139,7 @@ Context *executor_context(const Executor *e) { return e->context; }
 int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
 int32_t executor_n_vocab(const Executor *e) { return e->weights->model->hparams.n_vocab; }
 
-/* ---- sequences ---------------------------------------------------------------------------------- */
-
-int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) {
-    int status = kv_sequence_open(&e->kv, out, err);
-    if (!status) sequence_states_truncate(&e->states, *out, 0);
-    return status;
-}
-int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
-    int status = kv_sequence_fork(&e->kv, from, out, err);
-    if (!status) sequence_states_share(&e->states, from, *out, executor_sequence_length(e, from));
-    return status;
-}
-int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n) {
-    return sequence_states_reach(&e->states, sequence, n);
-}
-void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
-    n = executor_sequence_reach(e, from, n);
-    kv_sequence_share(&e->kv, from, to, n);
-    sequence_states_share(&e->states, from, to, n);
-}
-void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n) { sequence_states_mark(&e->states, sequence, n); }
-void executor_sequence_close(Executor *e, int32_t sequence) {
-    kv_sequence_close(&e->kv, sequence);
-    sequence_states_truncate(&e->states, sequence, 0);
-}
-int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e->kv.sequences[sequence].length; }
-void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
-    length = executor_sequence_reach(e, sequence, length);
-    kv_truncate(&e->kv, sequence, length);
-    sequence_states_truncate(&e->states, sequence, length);
-}
-int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) {
-    int status = kv_pad(&e->kv, sequence, n, err);
-    if (!status) sequence_states_pad(&e->states, sequence, n);
-    return status;
-}
-int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
-int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
-int32_t executor_n_free_pages(const Executor *e) { return e->kv.n_free; }
-int32_t executor_n_pages_of(const Executor *e, int32_t n) { return kv_count_pages(&e->kv, n); }
-int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
-    return kv_reserve(&e->kv, sequence, n_rows, err);
-}
+/* ---- results ---------------------------------------------------------------------------------- */
 
 int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
     if (n > e->options.max_rows) n = e->options.max_rows;
@@ -173,10 +152,19 @@ int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
 /* ---- placing rows --------------------------------------------------------------------------------- */
 
 /* Where the visible tree slots of row `i` may be written: behind those of the row before. */
-static int32_t *path_room(const Executor *e, int32_t i) {
-    if (i == 0) return e->path_slots;
+static int32_t *path_room(const Executor *e, int table, int32_t i) {
+    if (i == 0) return e->path_slots[table];
     const RowPlace *last = &e->rows[i - 1];
-    return e->path_slots + (last->path_slots - e->path_slots) + last->n_path;
+    return e->path_slots[table] + (last->slots[table].path - e->path_slots[table]) + last->n_path;
+}
+
+/* Slots of row i, number `index` of its sequence, whose path has n_path rows. */
+static RowSlots slots_of(const Executor *e, int table, int32_t i, const Row *r, int32_t index, int32_t n_path) {
+    const KvSequence *s = &e->kv[table].sequences[r->sequence];
+    int32_t *path = path_room(e, table, i), own = s->slots[s->length + index];
+    if (r->parent >= 0) memcpy(path, e->rows[r->parent].slots[table].path, (size_t)(n_path - 1) * sizeof *path);
+    path[n_path - 1] = own;
+    return (RowSlots){.own = own, .prefix = s->slots, .path = path};
 }
 
 /* How many rows before row `i` belong to its sequence. */
@@ -187,7 +175,7 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
 }
 
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return r->sequence >= 0 && r->sequence < e->kv.shape.max_sequences && e->kv.sequences[r->sequence].open &&
+    return r->sequence >= 0 && r->sequence < e->options.max_sequences && e->kv[KV_ALL].sequences[r->sequence].open &&
            r->token >= 0 && r->token < executor_n_vocab(e) && r->parent >= -1 && r->parent < i &&
            (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
@@ -201,7 +189,7 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
             return error_set(err, FR_ERR_ARGUMENT,
                              "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d", i,
                              n_before + n_rows, r->token, r->sequence, r->parent);
-        const KvSequence *s = &e->kv.sequences[r->sequence];
+        const KvSequence *s = &table_of(e, KV_WINDOW)->sequences[r->sequence];
         int32_t index = index_in_sequence(e, i, r->sequence);
         if (index >= s->n_reserved)
             return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
@@ -210,9 +198,9 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
             return error_set(err, FR_ERR_ARGUMENT, "more rows of a batch want logits than the %d that may",
                              e->max_logits);
         const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
-        int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
-        if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
-        path[n_path - 1] = slot;
+        int32_t n_path = parent ? parent->n_path + 1 : 1;
+        RowSlots slots[KV_GROUPS];
+        for (int table = 0; table < e->n_tables; table++) slots[table] = slots_of(e, table, i, r, index, n_path);
         e->rows[i] = (RowPlace){.token = r->token,
                                 .input = r->input,
                                 .position = s->length + n_path - 1,
@@ -220,11 +208,9 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
                                 .row = i,
                                 .parent = r->parent,
                                 .index = index,
-                                .slot = slot,
                                 .n_prefix = s->length,
                                 .n_path = n_path,
-                                .prefix_slots = s->slots,
-                                .path_slots = path,
+                                .slots = {slots[KV_ALL], slots[e->n_tables - 1]},
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
                                 .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
@@ -280,6 +266,6 @@ void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t
         fr_assert(rows[i] >= 0 && rows[i] < e->n_before + e->n_rows);
         e->offsets[i] = e->rows[rows[i]].index;
     }
-    kv_commit(&e->kv, sequence, e->offsets, n);
+    for (int i = 0; i < e->n_tables; i++) kv_commit(&e->kv[i], sequence, e->offsets, n);
     sequence_states_commit(&e->states, sequence, rows, n);
 }

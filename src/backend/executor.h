@@ -24,7 +24,10 @@ typedef struct ExecutorOptions {
     int32_t page_size; /* token slots in a KV page */
     int32_t n_ctx;     /* longest sequence */
     int32_t max_sequences;
-    int64_t n_pages;    /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int64_t n_pages; /* 0: enough for max_sequences sequences of n_ctx tokens */
+    /* Pages of the layers with a window, which are given back as the windows pass; 0: they are kept as long as those of the
+     * other layers, so that every sequence can be cut anywhere */
+    int64_t n_window_pages;
     int32_t max_rows;   /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
     int32_t max_logits; /* of them, those that may want logits; 0: all. executor_reserve_logits allows more */
 } ExecutorOptions;
@@ -47,12 +50,13 @@ int32_t executor_n_vocab(const Executor *e);
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
 /* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
- * share: n; less if the model has a recurrent state, which is known only after the tokens of the last forward, after those
- * that were marked, and after none (sequence_states.h). executor_sequence_share and _truncate go by it: ask for the length afterwards. */
+ * share: n; less if the model has a recurrent state, or gives back what windows have passed: such a sequence is whole only
+ * after the tokens of the last forward, after those that were marked, and after none (sequence_marks.h).
+ * executor_sequence_share and _truncate go by it: ask for the length afterwards. */
 int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
-/* Keeps the recurrent state after the first n tokens, if there is one and it is known, in the place of what was marked
- * before: the sequence can be cut to them later. */
+/* Keeps what is needed to cut the sequence to its first n tokens later, if it can be cut to them now and the model needs
+ * anything for it. Marks are limited: a new one takes the place of the one that was least recently used. */
 void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
@@ -60,15 +64,23 @@ void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
 /* Lengthens the sequence by n tokens that were never run: all their keys and values are one constant. For
  * measurements only. */
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
-/* Rows of the sequence for which there are pages now. */
-int32_t executor_room(const Executor *e, int32_t sequence);
-/* Pages in all, and those that no sequence holds. */
+/* Rows of the sequence in the coming forward for which there are pages now, where n_ahead tokens more are to follow in later
+ * ones. */
+int32_t executor_room(const Executor *e, int32_t sequence, int32_t n_ahead);
+/* Forgets the least recently used mark, if pages of windows are what the sequence lacks for n rows, and there is a mark. */
+bool executor_drop_mark(Executor *e, int32_t sequence, int32_t n);
+/* Pages in all, and those that no sequence holds; of the layers with a window, where these have pages of their own, else 0. */
 int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
+int32_t executor_n_window_pages(const Executor *e);
+int32_t executor_n_free_window_pages(const Executor *e);
 /* Pages that the first n sequences hold together. */
 int32_t executor_n_pages_of(const Executor *e, int32_t n);
 /* Makes room for n rows of the sequence in the coming forward; a failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
+/* The same, with pages for n_ahead tokens behind these, which are to be read later: windows will have passed by then, so that only
+ * the layers without one need them now. */
+int executor_reserve_ahead(Executor *e, int32_t sequence, int32_t n_rows, int32_t n_ahead, fr_error *err);
 
 /* From now on n rows of a run may want logits, if there are not so many anyway; all of max_rows at most. Takes memory,
  * and forgets the results of the last run. */

@@ -1,4 +1,5 @@
-/* kv_pages.h - which token slots of a KV cache belong to which sequence: pages, reference counts, copy on write.
+/* kv_pages.h - which token slots of a KV cache belong to which sequence: pages, reference counts, copy on write; and which
+ * pages nobody sees any more.
  *
  *   sequence 0   length 5, page size 2      page table [7, 2, 4]
  *   logical position   0 1 | 2 3 | 4 -
@@ -9,6 +10,14 @@
  * row order; kv_commit keeps some of them, moved up in order, and forgets the rest. The keys and values themselves
  * lie in the memory of a backend, which copies slots when it is asked to. No operation computes anything: a slot's
  * bytes are what the forward stored.
+ *
+ * With a window, a row sees the last `window` positions, its own included. A page all of whose positions are before the window
+ * of the next row is given back when slots are reserved the next time:
+ *
+ *     window 4, page size 2, length 7     next row: position 7, sees 4 5 6 7      page table [-, -, 4, 9]
+ *
+ * Not earlier: until then the sequence can be cut anywhere within the rows committed last. To other lengths it can be cut only
+ * where their windows are still there (kv_can_cut), or where a mark holds the pages of the window before it.
  */
 #ifndef BACKEND_KV_PAGES_H
 #define BACKEND_KV_PAGES_H
@@ -21,7 +30,9 @@ typedef struct KvShape {
     int32_t page_size; /* slots in a page, 1 or more */
     int32_t n_pages;   /* in all */
     int32_t max_sequences;
-    int32_t n_ctx; /* the longest a sequence may become, uncommitted rows included */
+    int32_t n_ctx;   /* the longest a sequence may become, uncommitted rows included */
+    int32_t window;  /* positions that a row sees; 0: all */
+    int32_t n_marks; /* with a window */
 } KvShape;
 
 /* The memory that the slots lie in. */
@@ -36,9 +47,16 @@ typedef struct KvSequence {
     int32_t length;     /* committed tokens */
     int32_t n_reserved; /* slots past the length that may be written */
     int32_t n_pages;
-    int32_t *pages; /* [n_pages], room for all of n_ctx */
-    int32_t *slots; /* [n_pages * page_size] slot of each logical position */
+    int32_t n_passed; /* of them, those that were given back, at the beginning */
+    int32_t *pages;   /* [n_pages], room for all of n_ctx; -1: passed */
+    int32_t *slots;   /* [n_pages * page_size] slot of each logical position; -1: passed */
 } KvSequence;
+
+/* The pages of the window of a row that would follow `length` tokens. */
+typedef struct KvMark {
+    int32_t length, n_pages;
+    int32_t *pages; /* [n_pages], room for those of a window */
+} KvMark;
 
 typedef struct KvPages {
     KvShape shape;
@@ -48,6 +66,7 @@ typedef struct KvPages {
     int32_t n_free;
     bool *is_counted;      /* [n_pages] scratch of kv_count_pages */
     KvSequence *sequences; /* [max_sequences] */
+    KvMark *marks;         /* [n_marks] */
     Arena arena;
 } KvPages;
 
@@ -56,10 +75,13 @@ void kv_close(KvPages *kv);
 
 /* *out: the id of a new, empty sequence. Fails when all max_sequences are open. */
 int kv_sequence_open(KvPages *kv, int32_t *out, fr_error *err);
+/* Whether the first n committed tokens of a sequence are whole without the tokens behind them: the window of a row that follows
+ * them is there. Always so without a window, and for no tokens at all. */
+bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n);
 /* A new sequence with the committed tokens of `from`, sharing its pages. */
 int kv_sequence_fork(KvPages *kv, int32_t from, int32_t *out, fr_error *err);
-/* `to` forgets what it held and has the first n committed tokens of `from` instead, sharing their pages. Takes no page.
- * What either had reserved is forgotten. */
+/* `to` forgets what it held and has the first n committed tokens of `from` instead (kv_can_cut), sharing their pages. Takes
+ * no page. What either had reserved is forgotten. */
 void kv_sequence_share(KvPages *kv, int32_t from, int32_t to, int32_t n);
 void kv_sequence_close(KvPages *kv, int32_t sequence);
 
@@ -75,7 +97,13 @@ int kv_reserve(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
 void kv_commit(KvPages *kv, int32_t sequence, const int32_t *offsets, int32_t n);
 /* Appends n committed tokens whose keys and values are all the same number. On failure the sequence is as before. */
 int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
-/* Forgets everything from logical position `length` on. */
+/* Forgets everything from logical position `length` on (kv_can_cut). */
 void kv_truncate(KvPages *kv, int32_t sequence, int32_t length);
+
+/* Mark number `mark` holds the window behind the first n tokens (kv_can_cut), which is shared until kv_unmark; a sequence
+ * forgets what it held and has those n tokens. Without a window they do nothing. */
+void kv_mark(KvPages *kv, int32_t mark, int32_t sequence, int32_t n);
+void kv_unmark(KvPages *kv, int32_t mark);
+void kv_restore(KvPages *kv, int32_t mark, int32_t sequence);
 
 #endif

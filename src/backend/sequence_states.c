@@ -14,31 +14,29 @@
  *     forward   e ...       first the state takes in a and c; then rows read it
  *
  * Until then, pending rows can be rolled back: a sequence can be truncated or shared at every length from that of its state on.
- * One shorter length is available if it was marked, which copies the state: the engine marks the last page border of the
- * prompt, so that a request with the same prompt, or one whose pages were taken, starts there. Without a mark, only
- * length 0 is left, and the tokens are read again.
+ * Shorter lengths are available where they were marked, which copies the state (sequence_marks.c), and 0, where all tokens are
+ * read again.
  *
  * Invariants. length + n_pending is the committed length of the sequence. No row is pending while a forward runs.
  *
- * Cost. One pass over the state for each accepted token, which reads and writes it once in all; two states a sequence. A
- * request that loses more pages than those behind its mark, or shares less of another context than up to there, reads all of its tokens
- * again: states at more borders would avoid this, at the price of a state each.
+ * Cost. One pass over the state for each accepted token, which reads and writes it once in all; a state for each sequence and
+ * for each mark.
  *
  * Proof: tests/unit/test_sequence_states.c (a state one token too far is seen), test_forward.c, test_architectures.c. */
 #include "backend/sequence_states.h"
 
 #include <string.h>
 
-int sequence_states_open(SequenceStates *s, Context *c, int32_t n_sequences, int32_t max_rows, fr_error *err) {
+int sequence_states_open(SequenceStates *s, Context *c, const SequenceMarks *marks, int32_t max_rows, fr_error *err) {
     *s = (SequenceStates){0};
     if (model_n_states(c->weights->model) == 0) return FR_OK;
-    const ArenaItem items[] = {ARENA_ITEM(&s->sequences, n_sequences), ARENA_ITEM(&s->steps, n_sequences),
+    const ArenaItem items[] = {ARENA_ITEM(&s->sequences, marks->n_sequences), ARENA_ITEM(&s->steps, marks->n_sequences),
                                ARENA_ITEM(&s->pending, max_rows)};
     int status = arena_take(&s->arena, items, ARENA_COUNT(items), "the states of sequences", err);
     if (status) return status;
     s->context = c;
-    s->n_sequences = n_sequences;
-    memset(s->sequences, 0, (size_t)n_sequences * sizeof *s->sequences);
+    s->marks = marks;
+    s->n_sequences = marks->n_sequences;
     return FR_OK;
 }
 
@@ -47,9 +45,8 @@ void sequence_states_close(SequenceStates *s) {
     *s = (SequenceStates){0};
 }
 
-int32_t sequence_states_reach(const SequenceStates *s, int32_t sequence, int32_t length) {
-    if (!s->context || length >= s->sequences[sequence].length) return length;
-    return length >= s->sequences[sequence].mark ? s->sequences[sequence].mark : 0;
+bool sequence_states_know(const SequenceStates *s, int32_t sequence, int32_t n) {
+    return !s->context || n == 0 || n >= s->sequences[sequence].length;
 }
 
 void sequence_states_commit(SequenceStates *s, int32_t sequence, const int32_t *rows, int32_t n) {
@@ -62,24 +59,20 @@ void sequence_states_commit(SequenceStates *s, int32_t sequence, const int32_t *
     s->n_pending += n;
 }
 
-/* The number of the state that a sequence keeps beside its own. */
-static int32_t mark_of(const SequenceStates *s, int32_t sequence) { return s->n_sequences + sequence; }
+static int32_t state_of_mark(const SequenceStates *s, int32_t mark) { return s->n_sequences + mark; }
 
-/* Advances the state of `from` by its first n pending rows, into `to`. What is marked among these rows has taken in those
+/* Advances the state of `from` by its first n pending rows, into `to`. The state of a mark among these rows has taken in those
  * before it already. */
 static StateStep step_of(const SequenceStates *s, int32_t from, int32_t to, int32_t n) {
     const SequenceState *q = &s->sequences[from];
-    int32_t done = q->mark > q->length && q->length + n >= q->mark ? q->mark - q->length : 0;
-    return (StateStep){.from = done ? mark_of(s, from) : from,
+    int32_t mark = sequence_marks_find(s->marks, from, q->length + n), done = 0;
+    if (mark >= 0 && state_of_mark(s, mark) == to) mark = sequence_marks_find(s->marks, from, q->length + n - 1);
+    if (mark >= 0 && s->marks->marks[mark].length > q->length) done = s->marks->marks[mark].length - q->length;
+    return (StateStep){.from = done ? state_of_mark(s, mark) : from,
                        .to = to,
                        .length = q->length + done,
                        .n_rows = n - done,
                        .rows = s->pending + q->first + done};
-}
-
-/* Copies what a sequence has marked. */
-static StateStep marked(const SequenceStates *s, int32_t sequence, int32_t to) {
-    return (StateStep){.from = mark_of(s, sequence), .to = to, .length = s->sequences[sequence].mark};
 }
 
 static void advance(const SequenceStates *s, const StateStep *steps, int32_t n) {
@@ -102,33 +95,32 @@ void sequence_states_apply(SequenceStates *s) {
 void sequence_states_truncate(SequenceStates *s, int32_t sequence, int32_t length) {
     if (!s->context) return;
     SequenceState *q = &s->sequences[sequence];
-    fr_assert(sequence_states_reach(s, sequence, length) == length && length <= q->length + q->n_pending);
-    if (length < q->length && length > 0) {
-        StateStep back = marked(s, sequence, sequence);
-        advance(s, &back, 1);
-    }
+    fr_assert(sequence_states_know(s, sequence, length) && length <= q->length + q->n_pending);
     q->n_pending = length < q->length ? 0 : length - q->length;
     if (length < q->length) q->length = length;
-    if (length < q->mark) q->mark = 0;
 }
 
 void sequence_states_share(SequenceStates *s, int32_t from, int32_t to, int32_t n) {
     if (!s->context) return;
     const SequenceState *q = &s->sequences[from];
-    fr_assert(sequence_states_reach(s, from, n) == n && n <= q->length + q->n_pending);
-    bool has_mark = q->mark > 0 && q->mark <= n;
-    StateStep steps[2];
-    steps[0] = n >= q->length ? step_of(s, from, to, n - q->length) : marked(s, from, to);
-    steps[1] = marked(s, from, mark_of(s, to));
-    advance(s, steps, n == 0 ? 0 : 1 + has_mark);
-    s->sequences[to] = (SequenceState){.length = n, .mark = has_mark ? q->mark : 0};
+    fr_assert(sequence_states_know(s, from, n) && n <= q->length + q->n_pending);
+    StateStep step = n > 0 ? step_of(s, from, to, n - q->length) : (StateStep){.from = from, .to = to};
+    advance(s, &step, n > 0);
+    s->sequences[to] = (SequenceState){.length = n};
 }
 
-void sequence_states_mark(SequenceStates *s, int32_t sequence, int32_t n) {
-    if (!s->context || n == 0 || sequence_states_reach(s, sequence, n) != n || n == s->sequences[sequence].mark) return;
-    StateStep step = step_of(s, sequence, mark_of(s, sequence), n - s->sequences[sequence].length);
+void sequence_states_mark(SequenceStates *s, int32_t mark, int32_t sequence, int32_t n) {
+    if (!s->context) return;
+    StateStep step = step_of(s, sequence, state_of_mark(s, mark), n - s->sequences[sequence].length);
     advance(s, &step, 1);
-    s->sequences[sequence].mark = n;
+}
+
+void sequence_states_restore(SequenceStates *s, int32_t mark, int32_t sequence) {
+    if (!s->context) return;
+    int32_t length = s->marks->marks[mark].length;
+    const StateStep step = {.from = state_of_mark(s, mark), .to = sequence, .length = length};
+    advance(s, &step, 1);
+    s->sequences[sequence] = (SequenceState){.length = length};
 }
 
 void sequence_states_pad(SequenceStates *s, int32_t sequence, int32_t n) {

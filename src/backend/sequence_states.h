@@ -5,16 +5,17 @@
 #define BACKEND_SEQUENCE_STATES_H
 
 #include "backend/backend.h"
+#include "backend/sequence_marks.h"
 #include "base/arena.h"
 
 typedef struct SequenceState {
     int32_t length;           /* tokens that the state has taken in */
     int32_t first, n_pending; /* rows [first, first + n_pending) of SequenceStates.pending follow these */
-    int32_t mark;             /* tokens that the state kept beside it has taken in; 0: none is kept */
 } SequenceState;
 
 typedef struct SequenceStates {
-    Context *context;         /* NULL: the model has no recurrent layers, and all of this does nothing */
+    Context *context; /* NULL: the model has no recurrent layers, and all of this does nothing */
+    const SequenceMarks *marks;
     SequenceState *sequences; /* [n_sequences] */
     int32_t n_sequences, n_pending;
     int32_t *pending; /* [n_pending] committed rows of the last forward, by sequence; room for max_rows */
@@ -22,26 +23,27 @@ typedef struct SequenceStates {
     Arena arena;
 } SequenceStates;
 
-/* States that a context needs for each sequence: its own, and one that it can go back to. */
-enum { SEQUENCE_STATES_EACH = 2 };
+/* State i is that of sequence i, state n_sequences + k that of mark k. */
 
 /* All states are empty. */
-int sequence_states_open(SequenceStates *s, Context *c, int32_t n_sequences, int32_t max_rows, fr_error *err);
+int sequence_states_open(SequenceStates *s, Context *c, const SequenceMarks *marks, int32_t max_rows, fr_error *err);
 void sequence_states_close(SequenceStates *s);
 
-/* The greatest length of at most `length` tokens, of which the sequence has more, to which it can be cut or shared. */
-int32_t sequence_states_reach(const SequenceStates *s, int32_t sequence, int32_t length);
+/* Whether the state after the first n tokens of a sequence is known without a mark; that after none always is. */
+bool sequence_states_know(const SequenceStates *s, int32_t sequence, int32_t n);
 
 /* The sequence has these rows of the last forward as well. Once per sequence and forward. */
 void sequence_states_commit(SequenceStates *s, int32_t sequence, const int32_t *rows, int32_t n);
 /* Before the next forward, which overwrites what is known of the rows of the last: moves all states on. */
 void sequence_states_apply(SequenceStates *s);
-/* Cuts the sequence to a length that sequence_states_reach returned. */
+/* Cuts the sequence to a length whose state is known. */
 void sequence_states_truncate(SequenceStates *s, int32_t sequence, int32_t length);
-/* `to` becomes the first n tokens of `from`, where sequence_states_reach(from, n) is n. */
+/* `to` becomes the first n tokens of `from`, whose state is known. */
 void sequence_states_share(SequenceStates *s, int32_t from, int32_t to, int32_t n);
-/* Keeps the state after n tokens, where sequence_states_reach(sequence, n) is n. */
-void sequence_states_mark(SequenceStates *s, int32_t sequence, int32_t n);
+/* The new mark has the state after n tokens of the sequence, which is known; and a sequence becomes the tokens before a
+ * mark. */
+void sequence_states_mark(SequenceStates *s, int32_t mark, int32_t sequence, int32_t n);
+void sequence_states_restore(SequenceStates *s, int32_t mark, int32_t sequence);
 /* The sequence has n tokens more that were never run; its state becomes zeros. */
 void sequence_states_pad(SequenceStates *s, int32_t sequence, int32_t n);
 

@@ -84,24 +84,6 @@ static int resolve(const char *path, char **target, struct stat *st, bool *is_th
     return *target ? FR_OK : error_set(err, FR_ERR_IO, "%.200s: cannot be resolved: %s", path, strerror(errno));
 }
 
-int replace_file_check(const char *path, fr_error *err) {
-    char *target = NULL;
-    struct stat st;
-    bool is_there;
-    int status = resolve(path, &target, &st, &is_there, err);
-    if (status) return status;
-    char *folder = folder_of(target);
-    if (!folder) status = error_memory(err, "a path", strlen(target));
-    else if (stat(folder, &st) != 0) status = refuse(path, "its folder does not exist; create it", err);
-    else if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) != 0)
-        status = refuse(path, "its folder may not be written; choose another one", err);
-    else if (is_there && faccessat(AT_FDCWD, target, W_OK, AT_EACCESS) != 0)
-        status = refuse(path, "the file is protected against writing; choose another path", err);
-    free(folder);
-    free(target);
-    return status;
-}
-
 /* ---- which file a path names ------------------------------------------------------------------------- */
 
 typedef struct Identity {
@@ -186,6 +168,35 @@ int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err) {
     status = open_temporary(r, is_there ? &st : NULL, err);
     if (status) release(r);
     return status;
+}
+
+/* Makes a temporary file and removes it: permissions do not tell that a file system takes no new files, such as /proc. */
+static int try_to_create(const char *path, fr_error *err) {
+    ReplaceFile r;
+    int status = replace_file_begin(&r, path, err);
+    if (status) return status;
+    unlink(r.temporary);
+    fclose(r.file);
+    release(&r);
+    return FR_OK;
+}
+
+int replace_file_check(const char *path, fr_error *err) {
+    char *target = NULL;
+    struct stat st;
+    bool is_there;
+    int status = resolve(path, &target, &st, &is_there, err);
+    if (status) return status;
+    char *folder = folder_of(target);
+    if (!folder) status = error_memory(err, "a path", strlen(target));
+    else if (stat(folder, &st) != 0) status = refuse(path, "its folder does not exist; create it", err);
+    else if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) != 0)
+        status = refuse(path, "its folder may not be written; choose another one", err);
+    else if (is_there && faccessat(AT_FDCWD, target, W_OK, AT_EACCESS) != 0)
+        status = refuse(path, "the file is protected against writing; choose another path", err);
+    free(folder);
+    free(target);
+    return status ? status : try_to_create(path, err);
 }
 
 /* Makes the renaming last. A file system without it, or a folder that cannot be read, is no failure. */

@@ -16,7 +16,7 @@ typedef struct ReplaceFile {
 } ReplaceFile;
 
 /* Whether the path could be replaced now: it is a regular file that may be written, or there is nothing yet; its folder
- * exists and may be written. Nothing is created. */
+ * exists, and a file can be created in it. Nothing stays there. */
 int replace_file_check(const char *path, fr_error *err);
 /* Whether two paths name one file: device and inode are equal, whatever links lead there. A file that does not exist
  * yet is known by its folder and its name. */

@@ -14,6 +14,7 @@
 #include "format/finite.h"
 #include "format/printable.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,10 +25,11 @@ typedef struct Job Job;
 typedef struct Item {
     Job *job;
     const SafeTensor *from, **experts; /* experts: NULL, or [n_expert], and from is the first */
+    const SafeTensor *scales;          /* of a packed tensor */
     TensorType type;
+    ConvertForm form;
     int64_t n_in,
-        n_out; /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
-    bool pairs;
+        n_out;   /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
     float shift; /* is added to the numbers */
 } Item;
 
@@ -35,6 +37,7 @@ struct Job {
     HubFolder *c;
     const ConvertOptions *o;
     const ConvertArch *arch;
+    const ConvertTensor *tensors;
     ConvertShape shape;
     GgufWriter *w;
     Item *items; /* [n_layer * MAX_TENSORS_OF_LAYER] */
@@ -51,20 +54,36 @@ static int64_t source_of(int64_t o, int64_t dim) { return o / dim * dim + o % 2 
 
 static const SafeTensor *source(const Item *t, int64_t o) { return t->experts ? t->experts[o / t->n_out] : t->from; }
 
-static void read_row(const Item *t, int64_t o, float *row) {
-    const SafeTensor *source_tensor = source(t, o);
-    size_t each = tensor_type_info(source_tensor->type)->block_bytes;
+/* Queries and keys, or their biases, of an architecture that rotates neighbours. */
+static void read_pairs(const Item *t, int64_t o, float *row) {
+    size_t each = tensor_type_info(t->from->type)->block_bytes;
     int64_t dim = t->job->shape.head_dim;
-    bool is_vector = source_tensor->n_dims == 1;
-    int64_t from = t->pairs && !is_vector ? source_of(o, dim) : o % t->n_out;
-    const char *at = (const char *)source_tensor->data + (size_t)(from * t->n_in) * each;
-    if (!t->pairs || !is_vector) {
-        blocks_dequantize(source_tensor->type, at, t->n_in, row);
-        for (int64_t i = 0; i < t->n_in && t->shift != 0; i++) row[i] += t->shift;
+    const char *at = t->from->data;
+    if (t->from->n_dims == 2) {
+        blocks_dequantize(t->from->type, at + (size_t)(source_of(o, dim) * t->n_in) * each, t->n_in, row);
         return;
     }
     for (int64_t i = 0; i < t->n_in; i++)
-        blocks_dequantize(source_tensor->type, at + (size_t)source_of(i, dim) * each, 1, row + i);
+        blocks_dequantize(t->from->type, at + (size_t)source_of(i, dim) * each, 1, row + i);
+}
+
+static void read_row(const Item *t, int64_t o, float *row) {
+    const SafeTensor *from = source(t, o);
+    const ConvertShape *s = &t->job->shape;
+    if (t->form == FORM_ROTATED) {
+        read_pairs(t, o, row);
+        return;
+    }
+    size_t each = tensor_type_info(from->type)->block_bytes;
+    RowPlaces places = convert_row_places(s, t->form, t->n_in, t->n_out, t->experts ? o % t->n_out : o);
+    const char *data = from->data;
+    if (places.stride == 1 && places.width == 0)
+        blocks_dequantize(from->type, data + (size_t)places.first * each, t->n_in, row);
+    else
+        for (int64_t i = 0; i < t->n_in; i++)
+            blocks_dequantize(from->type, data + (size_t)convert_place(s, &places, i) * each, 1, row + i);
+    for (int64_t i = 0; i < t->n_in && t->shift != 0; i++) row[i] += t->shift;
+    for (int64_t i = 0; i < t->n_in && convert_form_is_decay(t->form); i++) row[i] = (float)-exp((double)row[i]);
 }
 
 static void refuse(const Item *t, int64_t o, const char *why) {
@@ -75,6 +94,26 @@ static void refuse(const Item *t, int64_t o, const char *why) {
     gguf_writer_refuse(t->job->w, FR_ERR_FORMAT, sentence);
 }
 
+static bool fill_row(const Item *t, int64_t o, void *out) {
+    float *row = t->job->row;
+    read_row(t, o, row);
+    if (!finite_floats(row, t->n_in)) {
+        refuse(t, o, "holds NaN or infinity; the file is damaged, or its training went wrong");
+        return false;
+    }
+    blocks_quantize(t->type, row, t->n_in, out);
+    if (finite_weights(t->type, out, t->n_in)) return true;
+    refuse(t, o, "holds numbers that are too large for F16; choose --type BF16 or F32");
+    return false;
+}
+
+static bool fill_packed(const Item *t, int64_t o, void *out) {
+    convert_packed_row(t->form, t->from->data, t->scales->data, t->n_in, o, out);
+    if (finite_weights(t->type, out, t->n_in)) return true;
+    refuse(t, o, "has a scale whose numbers are too large for a float; the file is damaged");
+    return false;
+}
+
 static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     const Item *t = ctx;
     Job *job = t->job;
@@ -82,16 +121,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     (void)tensor_type_row_bytes(t->type, t->n_in, &row_bytes);
     for (int64_t i = 0; i < n_rows; i++) {
         char *out = (char *)dst + (size_t)i * row_bytes;
-        read_row(t, first_row + i, job->row);
-        if (!finite_floats(job->row, t->n_in)) {
-            refuse(t, first_row + i, "holds NaN or infinity; the file is damaged, or its training went wrong");
-            return;
-        }
-        blocks_quantize(t->type, job->row, t->n_in, out);
-        if (!finite_weights(t->type, out, t->n_in)) {
-            refuse(t, first_row + i, "holds numbers that are too large for F16; choose --type BF16 or F32");
-            return;
-        }
+        if (!(t->scales ? fill_packed(t, first_row + i, out) : fill_row(t, first_row + i, out))) return;
         const SafeTensor *read = source(t, first_row + i);
         if ((first_row + i + 1) % t->n_out == 0) mapped_file_release(read->data, read->bytes); /* read once */
     }
@@ -104,7 +134,8 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
 static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, const char *name) {
     size_t bytes;
     char sentence[300];
-    if (t->n_out == SIZE_NONE || t->n_out == SIZE_ONE) return TYPE_F32;
+    if (t->n_out == SIZE_NONE || t->n_out == SIZE_ONE || convert_form_is_table(t->form)) return TYPE_F32;
+    if (convert_form_is_packed(t->form)) return TYPE_MXFP4;
     if (tensor_type_row_bytes(job->o->type, n_in, &bytes)) return job->o->type;
     snprintf(sentence, sizeof sentence, "%s has rows of %lld numbers, which are not whole blocks of %s: F16 instead",
              name, (long long)n_in, tensor_type_info(job->o->type)->name);
@@ -158,34 +189,63 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
-static bool is_norm(const char *name) {
+/* The published weights of these norms are what is added to 1. */
+static bool is_less_1(const Job *job, const char *name) {
     static const char end[] = "norm.weight";
     size_t n = strlen(name);
-    return n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0;
+    return job->arch->adds_1_to_norms && n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 &&
+           !strstr(name, "linear_attn");
+}
+
+/* The tensor of that name, or of its name in a model with other parts beside the text. */
+static int take(Job *job, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
+                fr_error *err) {
+    static const char text[] = "model.";
+    char in_part[200];
+    int status = hub_take_shaped(job->c, name, dims, n_dims, bytes, out, err);
+    if (status || *out || !job->arch->has_text_part || strncmp(name, text, sizeof text - 1) != 0) return status;
+    snprintf(in_part, sizeof in_part, "model.language_model.%s", name + sizeof text - 1);
+    return hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
+}
+
+/* What an item reads: one tensor, or blocks and scales. *found NULL: there is none. */
+static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, fr_error *err) {
+    char blocks[200], scales[200];
+    int64_t dims[4];
+    int n_dims = convert_form_dims(&job->shape, item->form, item->n_in, n_out, dims);
+    if (!convert_form_is_packed(item->form)) return take(job, name, dims, n_dims, false, &item->from, err);
+    size_t row_bytes;
+    if (!tensor_type_row_bytes(TYPE_MXFP4, item->n_in, &row_bytes))
+        return error_set(err, FR_ERR_FORMAT, "%s: %s has rows of %lld numbers, which are not whole blocks of MXFP4",
+                         job->c->folder, name, (long long)item->n_in);
+    snprintf(blocks, sizeof blocks, "%s_blocks", name);
+    snprintf(scales, sizeof scales, "%s_scales", name);
+    int status = take(job, blocks, dims, n_dims, true, &item->from, err);
+    if (!status && item->from) status = take(job, scales, dims, n_dims - 1, true, &item->scales, err);
+    if (!status && item->from && !item->scales)
+        status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, scales);
+    return status;
 }
 
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
     char from[160], to[160];
     int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
-    const SafeTensor *found;
     if (is_of_experts(t)) return plan_experts(job, t, layer, err);
     write_name(t->from, layer, 0, from);
     write_name(t->to, layer, 0, to);
-    int status = hub_take(job->c, from, n_in, n_out, &found, err);
+    Item *item = &job->items[job->n_items];
+    *item = (Item){.job = job, .n_in = n_in, .n_out = n_out ? n_out : 1, .shift = is_less_1(job, from) ? 1 : 0};
+    item->form = t->form == FORM_ROTATED && !job->arch->rotates_pairs ? FORM_SAME : t->form;
+    int status = take_sources(job, item, from, n_out, err);
     if (status) return status;
-    if (!found && t->optional) return FR_OK;
-    if (!found) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
-    bool is_vector = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE;
-    Item *item = &job->items[job->n_items++];
-    *item = (Item){.job = job,
-                   .from = found,
-                   .type = type_of(job, t, n_in, to),
-                   .n_in = n_in,
-                   .n_out = n_out ? n_out : 1,
-                   .pairs = t->rotated && job->arch->rotates_pairs,
-                   .shift = job->arch->adds_1_to_norms && is_norm(from) ? 1 : 0};
-    gguf_add_tensor_filled(job->w, to, item->type, is_vector ? 1 : 2, (int64_t[]){n_in, item->n_out}, fill, item);
-    job->total += (size_t)(n_in * item->n_out);
+    if (!item->from && t->optional) return FR_OK;
+    if (!item->from) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
+    job->n_items++;
+    item->type = type_of(job, t, n_in, to);
+    int n_dims = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE ? 1 : convert_form_has_experts(t->form) ? 3 : 2;
+    const int64_t dims[] = {n_in, item->n_out, job->shape.n_expert};
+    gguf_add_tensor_filled(job->w, to, item->type, n_dims, dims, fill, item);
+    job->total += (size_t)(n_in * item->n_out * (n_dims == 3 ? job->shape.n_expert : 1));
     job->widest = n_in > job->widest ? n_in : job->widest;
     return FR_OK;
 }
@@ -200,14 +260,31 @@ static int check_tied(Job *job, fr_error *err) {
                      job->c->folder);
 }
 
+/* Whether layer i has the tensor: of hybrids, some layers have self_attn, the others linear_attn. */
+static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
+    if (!job->arch->is_hybrid) return true;
+    bool has_attention = (i + 1) % job->shape.attention_interval == 0;
+    return !strstr(t->from, has_attention ? ".linear_attn." : ".self_attn.");
+}
+
+/* What a GGUF file of the text has no place for. */
+static void pass_over_parts(Job *job) {
+    if (!job->arch->is_hybrid) return;
+    if (job->arch->has_text_part && hub_pass_over_all(job->c, "model.visual.") && job->o->note)
+        job->o->note(job->o->user, "the part of the model that reads pictures is left out");
+    if (hub_pass_over_all(job->c, "mtp.") && job->o->note)
+        job->o->note(job->o->user, "the layers for multi-token prediction are left out");
+}
+
 static int plan_tensors(Job *job, fr_error *err) {
     int status = check_tied(job, err);
-    for (const ConvertTensor *t = job->arch->tensors; t->from && !status; t++) {
+    for (const ConvertTensor *t = job->tensors; t->from && !status; t++) {
         bool of_layer = strstr(t->from, "%d") != NULL, is_head = strcmp(t->to, "output.weight") == 0;
         if (is_head && job->shape.tied == 1) continue; /* a copy of the embedding, if it is there */
         for (int64_t i = 0; i < (of_layer ? job->shape.n_layer : 1) && !status; i++)
-            status = plan_tensor(job, t, i, err);
+            if (!of_layer || layer_has(job, t, i)) status = plan_tensor(job, t, i, err);
     }
+    pass_over_parts(job);
     for (int64_t i = 0; i < job->shape.n_layer; i++) { /* old files have what follows from rope_theta */
         char name[80];
         snprintf(name, sizeof name, "model.layers.%lld.self_attn.rotary_emb.inv_freq", (long long)i);
@@ -231,39 +308,6 @@ static void plan_rope_factors(Job *job) {
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
-
-static void write_general(const Job *job) {
-    static const struct {
-        TensorType type;
-        uint32_t number;
-    } file_types[] = {{TYPE_F32, 0}, {TYPE_F16, 1}, {TYPE_BF16, 32}, {TYPE_Q8_0, 7}};
-    const char *slash = strrchr(job->c->folder, '/'), *name = slash ? slash + 1 : job->c->folder;
-    gguf_set_string(job->w, "general.architecture", job->arch->name, strlen(job->arch->name));
-    gguf_set_string(job->w, "general.type", "model", strlen("model"));
-    gguf_set_string(job->w, "general.name", name, strlen(name));
-    for (size_t i = 0; i < sizeof file_types / sizeof *file_types; i++)
-        if (file_types[i].type == job->o->type) gguf_set_u32(job->w, "general.file_type", file_types[i].number);
-    if (job->o->type == TYPE_Q8_0) gguf_set_u32(job->w, "general.quantization_version", 2);
-}
-
-/* The sampling that the publisher recommends, under the keys that llama.cpp gave it; `forerun chat` follows it. */
-static void write_sampling(const Job *job) {
-    static const struct {
-        const char *from, *to;
-    } reals[] = {
-        {"temperature", "general.sampling.temp"},
-        {"top_p", "general.sampling.top_p"},
-        {"min_p", "general.sampling.min_p"},
-        {"repetition_penalty", "general.sampling.penalty_repeat"},
-    };
-    const json_t *o = job->c->generation, *top_k = json_object_get(o, "top_k");
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
-        const json_t *v = json_object_get(o, reals[i].from);
-        if (json_is_number(v)) gguf_set_f32(job->w, reals[i].to, (float)json_number_value(v));
-    }
-    if (json_is_integer(top_k) && json_integer_value(top_k) >= 0 && json_integer_value(top_k) <= INT32_MAX)
-        gguf_set_u32(job->w, "general.sampling.top_k", (uint32_t)json_integer_value(top_k));
-}
 
 static void note_windows(const Job *job) {
     const json_t *window = json_object_get(job->c->config, "sliding_window"),
@@ -290,20 +334,41 @@ static int write_file(Job *job, const char *path, fr_error *err) {
     return status ? status : gguf_writer_finish(job->w, path, err);
 }
 
+static bool is_packed(const Job *job) { return job->tensors == job->arch->packed; }
+
+/* Weights that were quantised before they were published can be read only where the architecture has a table for them. */
+static int choose_tensors(Job *job, fr_error *err) {
+    const json_t *how = json_object_get(job->c->config, "quantization_config");
+    const char *method = config_text(how, "quant_method");
+    Printable p;
+    job->tensors = job->arch->tensors;
+    if (!method) return FR_OK;
+    bool is_mxfp4 = strcmp(method, "mxfp4") == 0;
+    if (is_mxfp4 && job->arch->packed) job->tensors = job->arch->packed;
+    if (is_packed(job) && job->o->note) job->o->note(job->o->user, "the experts stay in MXFP4, as they were published");
+    if (is_packed(job)) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s/config.json: weights quantised by '%s' cannot be converted; choose the model in BF16 or F16",
+                     job->c->folder, printable(&p, method, strlen(method)));
+}
+
 static int convert(Job *job, const char *path, fr_error *err) {
     ConvertVocab vocab = {.n = 0};
     job->arch = convert_arch_find(job->c, err);
     if (!job->arch) return FR_ERR_UNSUPPORTED;
-    int status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
-    if (!status && job->arch->experts)
-        status = convert_experts_read(&job->shape, job->c, job->arch->experts == EXPERTS_SUM_TO_1, err);
+    job->shape.arch = job->arch->name;
+    if (job->arch->has_text_part) hub_enter_part(job->c, "text_config");
+    int status = choose_tensors(job, err);
+    if (!status) status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
+    if (!status && job->arch->experts) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
+    if (!status && job->arch->is_hybrid) status = convert_delta_read(&job->shape, job->c, err);
     if (!status) status = take_memory(job, err);
     if (!status) status = convert_vocab_read(&vocab, job->c, job->shape.n_vocab, err);
     if (!status) {
-        write_general(job);
-        write_sampling(job);
+        convert_general_write(job->c, job->arch->name, is_packed(job) ? TYPE_MXFP4 : job->o->type, job->w);
         convert_shape_write(&job->shape, job->arch->name, job->arch->rotates_pairs, job->w);
         if (job->arch->experts) convert_experts_write(&job->shape, job->arch->name, job->w);
+        if (job->arch->is_hybrid) convert_delta_write(&job->shape, job->c, job->w);
         status = convert_vocab_write(&vocab, job->c, job->w, err);
     }
     if (!status && job->arch->keys) status = job->arch->keys(&job->shape, job->c, job->w, err);

@@ -2,6 +2,7 @@
  *
  *   hub_folder.c      the folder's files           convert_vocab.c    tokens, special tokens, chat template
  *   convert_shape.c   config.json                  tokens_json.c      tokenizer.json
+ *   convert_rows.c    orders of numbers            convert_delta.c, convert_windows.c   keys of some architectures
  *   convert_arch.c    names of tensors             tokens_spm.c       tokenizer.model (wire.c reads its format)
  *   convert.c         the weights
  */

@@ -2,7 +2,7 @@
 #ifndef CONVERT_CONVERT_ARCH_H
 #define CONVERT_CONVERT_ARCH_H
 
-#include "convert/convert_shape.h"
+#include "convert/convert_rows.h"
 
 /* A dimension of a tensor, by what it counts. */
 typedef enum ConvertSize {
@@ -19,6 +19,14 @@ typedef enum ConvertSize {
     SIZE_EXPERTS,
     SIZE_EXPERT_FF,
     SIZE_SHARED_FF,
+    SIZE_HEADS,
+    SIZE_Q_AND_GATES, /* by head the queries, then the gates of what it reads */
+    SIZE_DELTA_CHANNELS,
+    SIZE_DELTA_VALUES,
+    SIZE_DELTA_HEADS,
+    SIZE_DELTA_GATES, /* two of each value head */
+    SIZE_DELTA_HEAD,
+    SIZE_CONV,
 } ConvertSize;
 
 typedef struct ConvertTensor {
@@ -26,21 +34,21 @@ typedef struct ConvertTensor {
                               * one in `from` is that of an expert, and the matrices of all are put into one tensor */
     ConvertSize n_in, n_out; /* n_out SIZE_NONE: a vector; SIZE_ONE: a matrix of one row that becomes one */
     bool optional;
-    bool rotated; /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
+    ConvertForm form;
 } ConvertTensor;
-
-/* What the weights of the chosen experts sum to: their architecture knows one of the two. */
-typedef enum ConvertExperts { EXPERTS_NONE, EXPERTS_SUM_TO_1, EXPERTS_KEEP_PROBABILITIES } ConvertExperts;
 
 typedef struct ConvertArch {
     const char *published;        /* "architectures" in config.json; several are separated by spaces */
     const char *name;             /* general.architecture */
     bool rotates_pairs;           /* neighbours of a head are rotated together, not its halves */
     const ConvertTensor *tensors; /* ends with from == NULL */
+    const ConvertTensor *packed;  /* in their place where the experts are in MXFP4; NULL: such models are refused */
     ConvertExperts experts;
     /* Optional: refuses what the architecture cannot express, and writes its own keys. */
     int (*keys)(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
     bool has_window;      /* `keys` writes the sliding window */
+    bool is_hybrid;       /* layers of linear_attn are recurrent, those of self_attn have attention */
+    bool has_text_part;   /* config.json may have the model in "text_config", with names in model.language_model */
     bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
     ConvertUsual usual;
 } ConvertArch;
@@ -54,6 +62,8 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err);
 int convert_gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+
+int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 
 int64_t convert_size(const ConvertShape *s, ConvertSize size);
 

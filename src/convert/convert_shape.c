@@ -63,25 +63,30 @@ static void refuse_scaling(Reader *r, const char *type) {
 }
 
 /* Part of a head that is not rotated. */
-static void check_rotated_part(Reader *r) {
-    if (read_real(r, "partial_rotary_factor", 1, 0, 1) < 1 && !r->status)
+static void read_rotated_part(Reader *r, ConvertShape *s, const ConvertUsual *usual) {
+    if (!is_given(r, "partial_rotary_factor")) return;
+    double part = read_real(r, "partial_rotary_factor", 1, 0, 1);
+    if (part < 1 && usual->rotated_part <= 0 && !r->status)
         r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
                               "%s/config.json: partial_rotary_factor below 1 is not supported here", r->c->folder);
+    s->n_rot = (int64_t)((double)s->head_dim * part);
 }
 
-static void read_rope(Reader *r, ConvertShape *s, double usual_base) {
+static void read_rope(Reader *r, ConvertShape *s, const ConvertUsual *usual) {
     static const char *const known[] = {"linear", "yarn", "llama3"};
     json_t *parameters = json_object_get(r->c->config, "rope_parameters"),
            *scaling = json_object_get(r->c->config, "rope_scaling");
     if (json_object_get(parameters, "full_attention")) parameters = json_object_get(parameters, "full_attention");
-    s->rope_base = read_real(r, "rope_theta", usual_base, 1, 1e12);
+    s->rope_base = read_real(r, "rope_theta", usual->rope_base > 0 ? usual->rope_base : 10000, 1, 1e12);
+    s->n_rot = usual->rotated_part > 0 ? (int64_t)((double)s->head_dim * usual->rotated_part) : s->head_dim;
+    read_rotated_part(r, s, usual);
     if (!json_is_object(scaling)) scaling = parameters;
     if (!json_is_object(scaling)) return;
     const char *type = config_text(scaling, "rope_type");
     if (!type) type = config_text(scaling, "type");
     Reader sub = {.c = r->c, .object = scaling, .err = r->err, .status = r->status};
     s->rope_base = read_real(&sub, "rope_theta", s->rope_base, 1, 1e12);
-    check_rotated_part(&sub);
+    read_rotated_part(&sub, s, usual);
     if (!type || strcmp(type, "default") == 0) {
         r->status = sub.status;
         return;
@@ -126,15 +131,15 @@ static void check_rest(Reader *r, const char *supported) {
     if (!r->status && act && strcmp(act, supported) != 0)
         r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: %s is '%s'; only %s is supported",
                               r->c->folder, key, printable(&p, act, strlen(act)), supported);
-    check_rotated_part(r);
 }
 
 int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err) {
     Reader r = {.c = c, .object = c->config, .err = err};
-    *s = (ConvertShape){.tied = usual->is_tied ? 1 : -1};
+    *s = (ConvertShape){.arch = s->arch, .tied = usual->is_tied ? 1 : -1};
     s->n_layer = read_int(&r, "num_hidden_layers", -1, 1, 1024);
     s->n_embd = read_int(&r, "hidden_size", -1, 2, 1 << 18);
-    s->n_ff = read_int(&r, "intermediate_size", -1, 1, 1 << 20);
+    int64_t of_experts = read_int(&r, "moe_intermediate_size", -1, -1, 1 << 20);
+    s->n_ff = read_int(&r, "intermediate_size", of_experts, 1, 1 << 20); /* missing where all layers have experts */
     s->n_head = read_int(&r, "num_attention_heads", -1, 1, 1 << 12);
     s->n_head_kv = read_int(&r, "num_key_value_heads", s->n_head, 1, s->n_head);
     s->has_head_dim = is_given(&r, "head_dim") || usual->head_dim;
@@ -143,18 +148,24 @@ int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *
     s->n_ctx = read_int(&r, "max_position_embeddings", -1, 1, 1 << 28);
     s->eps = read_real(&r, "rms_norm_eps", 1e-6, 0, 1);
     if (is_given(&r, "tie_word_embeddings")) s->tied = json_is_true(json_object_get(c->config, "tie_word_embeddings"));
-    read_rope(&r, s, usual->rope_base > 0 ? usual->rope_base : 10000);
+    read_rope(&r, s, usual);
     check_rest(&r, usual->activation ? usual->activation : "silu");
     if (!r.status && s->head_dim % 2)
         r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s/config.json: head_dim is %lld, but must be even", c->folder,
                              (long long)s->head_dim);
+    if (!r.status && (s->n_rot % 2 || s->n_rot < 2))
+        r.status = error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "%s/config.json: %lld of the %lld components of a head are rotated, but the number must be "
+            "even and not 0",
+            c->folder, (long long)s->n_rot, (long long)s->head_dim);
     return r.status;
 }
 
 /* Mixtral has its own names, and its weights always sum to 1. Layers without experts among others have no place in the file. */
-int convert_experts_read(ConvertShape *s, const HubFolder *c, bool sums_to_1, fr_error *err) {
+int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts experts, fr_error *err) {
     Reader r = {.c = c, .object = c->config, .err = err};
-    bool is_mixtral = is_given(&r, "num_local_experts");
+    bool is_mixtral = is_given(&r, "num_local_experts"), sums_to_1 = experts != EXPERTS_KEEP_PROBABILITIES;
     s->n_expert = read_int(&r, is_mixtral ? "num_local_experts" : "num_experts", -1, 1, 512);
     s->n_expert_used = read_int(&r, "num_experts_per_tok", -1, 1, s->n_expert);
     s->n_ff_expert = read_int(&r, "moe_intermediate_size", 0, 0, 1 << 20);
@@ -166,7 +177,8 @@ int convert_experts_read(ConvertShape *s, const HubFolder *c, bool sums_to_1, fr
                              "%s/config.json: mlp_only_layers or decoder_sparse_step leave layers without experts, "
                              "which is not supported",
                              c->folder);
-    if (!r.status && !is_mixtral && json_is_true(json_object_get(c->config, "norm_topk_prob")) != sums_to_1)
+    bool is_said = !is_mixtral && (experts != EXPERTS_ALWAYS_SUM_TO_1 || is_given(&r, "norm_topk_prob"));
+    if (!r.status && is_said && json_is_true(json_object_get(c->config, "norm_topk_prob")) != sums_to_1)
         r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s/config.json: norm_topk_prob must be %s in this architecture",
                              c->folder, sums_to_1 ? "true" : "false");
     return r.status;
@@ -210,7 +222,7 @@ void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_p
     set_real(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
     set_int(w, arch, "vocab_size", s->n_vocab);
     set_real(w, arch, "rope.freq_base", s->rope_base);
-    if (rotates_pairs) set_int(w, arch, "rope.dimension_count", s->head_dim);
+    if (rotates_pairs || s->n_rot != s->head_dim) set_int(w, arch, "rope.dimension_count", s->n_rot);
     if (s->has_head_dim || s->head_dim * s->n_head != s->n_embd) {
         set_int(w, arch, "attention.key_length", s->head_dim);
         set_int(w, arch, "attention.value_length", s->head_dim);

@@ -6,9 +6,13 @@
 #include "format/gguf_write.h"
 
 typedef struct ConvertShape {
+    const char *arch; /* general.architecture */
     int64_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
     int64_t n_expert, n_expert_used, n_ff_expert, n_ff_shared; /* 0: none; n_ff_expert: as n_ff */
+    int64_t n_rot;                                             /* components of a head that are rotated */
     bool has_head_dim;                                         /* config.json names it */
+    /* Of models with recurrent layers; 0: there are none. */
+    int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
     double eps, rope_base;
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];
@@ -21,6 +25,7 @@ typedef struct ConvertUsual {
     const char *activation; /* the only one that is supported; NULL: silu */
     double rope_base;       /* 0: 10000 */
     int64_t head_dim;       /* 0: hidden_size / num_attention_heads */
+    double rotated_part;    /* of a head, where the architecture may rotate a part of it; 0: it may not */
     bool is_tied;           /* the LM head is the embedding */
 } ConvertUsual;
 
@@ -29,9 +34,24 @@ int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *
 /* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
 
-/* The same for a mixture of experts. `sums_to_1`: what its architecture does with the weights of the chosen. */
-int convert_experts_read(ConvertShape *s, const HubFolder *c, bool sums_to_1, fr_error *err);
+/* What the weights of the chosen experts sum to: their architecture knows one of the two. _ALWAYS: config.json does not say it. */
+typedef enum ConvertExperts {
+    EXPERTS_NONE,
+    EXPERTS_SUM_TO_1,
+    EXPERTS_KEEP_PROBABILITIES,
+    EXPERTS_ALWAYS_SUM_TO_1
+} ConvertExperts;
+
+/* The same for a mixture of experts. */
+int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts experts, fr_error *err);
 void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w);
+
+/* The same for recurrent layers (convert_delta.c). */
+int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *w);
+
+/* Writes general.* keys, for matrices of that type. */
+void convert_general_write(const HubFolder *c, const char *arch, TensorType type, GgufWriter *w);
 
 /* Llama 3's scaling of rope: the divisors of the frequencies [head_dim / 2], which become the tensor rope_freqs.weight.
  * False: the model has none. */

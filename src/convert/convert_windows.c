@@ -1,4 +1,4 @@
-/* convert_windows.c - the keys of architectures whose layers see a window of the text: gemma2, gemma3 and phi3.
+/* convert_windows.c - the keys of architectures whose layers see a window of the text: gemma2, gemma3, gpt-oss and phi3.
  *
  * GGUF files of these architectures do not say which layers have a window, nor by what the scores of Gemma are divided: the
  * program that runs them knows it. A config.json that says otherwise is refused. */
@@ -102,6 +102,20 @@ int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w
     if (!status && value_of(c, "final_logit_softcapping"))
         status = write_cap(c, "final_logit_softcapping", 0, "gemma3.final_logit_softcapping", w, err);
     return status;
+}
+
+int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    const json_t *limit = value_of(c, "swiglu_limit"), *type;
+    size_t i;
+    if (limit && json_number_value(limit) != 7)
+        return refuse(c, "swiglu_limit must be 7, which GGUF files of this architecture mean", err);
+    json_array_foreach(value_of(c, "layer_types"), i, type) {
+        const char *wanted = i % 2 ? "full_attention" : "sliding_attention";
+        if (!json_is_string(type) || strcmp(json_string_value(type), wanted) != 0)
+            return refuse(c, "layer_types are others than those of the published models", err);
+    }
+    gguf_set_u32(w, "gpt-oss.expert_feed_forward_length", (uint32_t)s->n_ff);
+    return write_window(c, "gpt-oss.attention.sliding_window", w, err);
 }
 
 int convert_phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {

@@ -159,6 +159,14 @@ int hub_check(const HubFolder *c, fr_error *err) {
     return status;
 }
 
+void hub_enter_part(HubFolder *c, const char *name) {
+    json_t *part = json_object_get(c->config, name), *whole = c->config;
+    if (!json_is_object(part)) return;
+    c->config = json_incref(part);
+    (void)json_object_update_missing(part, whole);
+    json_decref(whole);
+}
+
 /* ---- tensors ----------------------------------------------------------------------------------------- */
 
 static const SafeTensor *find(const HubFolder *c, const char *name, int *i_file) {
@@ -173,22 +181,45 @@ static void mark(HubFolder *c, const SafeTensor *t, int i_file) {
     c->taken[i_file][t - safetensors_tensor(c->files[i_file], 0)] = true;
 }
 
-int hub_take(HubFolder *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out, fr_error *err) {
+static int refuse_shape(const HubFolder *c, int i_file, const SafeTensor *t, const int64_t *dims, int n_dims,
+                        fr_error *err) {
+    char is[100] = "", wanted[100] = "";
+    for (int i = 0; i < t->n_dims || i < n_dims; i++) {
+        size_t a = strlen(is), b = strlen(wanted);
+        if (i < t->n_dims) snprintf(is + a, sizeof is - a, "%s%lld", i ? " x " : "", (long long)t->dims[i]);
+        if (i < n_dims) snprintf(wanted + b, sizeof wanted - b, "%s%lld", i ? " x " : "", (long long)dims[i]);
+    }
+    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is %s, but config.json asks for %s",
+                     safetensors_path(c->files[i_file]), t->name, is, wanted);
+}
+
+int hub_take_shaped(HubFolder *c, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
+                    fr_error *err) {
     int i_file;
     const SafeTensor *t = *out = find(c, name, &i_file);
     if (!t) return FR_OK;
-    const char *path = safetensors_path(c->files[i_file]);
-    if (!t->has_type)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s has the type %s; only F32, F16 and BF16 are read",
-                         path, name, t->dtype);
-    bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in
-                      : t->n_dims == 1 && t->dims[0] == n_in;
-    if (!fits)
-        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is %lld x %lld, but config.json asks for %lld x %lld", path,
-                         name, (long long)t->dims[0], (long long)t->dims[1], (long long)(n_out ? n_out : n_in),
-                         (long long)(n_out ? n_in : 1));
+    if (bytes ? strcmp(t->dtype, "U8") != 0 : !t->has_type)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s has the type %s; only %s read",
+                         safetensors_path(c->files[i_file]), name, t->dtype, bytes ? "U8 is" : "F32, F16 and BF16 are");
+    bool fits = t->n_dims == n_dims;
+    for (int i = 0; i < n_dims && fits; i++) fits = t->dims[i] == dims[i];
+    if (!fits) return refuse_shape(c, i_file, t, dims, n_dims, err);
     mark(c, t, i_file);
     return FR_OK;
+}
+
+int hub_take(HubFolder *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out, fr_error *err) {
+    const int64_t dims[] = {n_out ? n_out : n_in, n_in};
+    return hub_take_shaped(c, name, dims, n_out ? 2 : 1, false, out, err);
+}
+
+int64_t hub_pass_over_all(HubFolder *c, const char *prefix) {
+    int64_t n = 0;
+    for (int i = 0; i < c->n_files; i++)
+        for (int64_t k = 0; k < safetensors_count(c->files[i]); k++)
+            if (strncmp(safetensors_tensor(c->files[i], k)->name, prefix, strlen(prefix)) == 0)
+                c->taken[i][k] = true, n++;
+    return n;
 }
 
 void hub_pass_over(HubFolder *c, const char *name) {

@@ -32,10 +32,18 @@ bool hub_has(const HubFolder *c, const char *file);
 /* A whole file of the folder as malloc'ed memory that ends with '\0'; *out NULL: there is no such file. */
 int hub_read(const HubFolder *c, const char *file, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
+/* From now on `config` is its object of that name, with what stands outside that object added to it. Does nothing where there is
+ * none. */
+void hub_enter_part(HubFolder *c, const char *name);
+
 /* The tensor of that name and shape, [n_out][n_in] or with n_out 0 [n_in], which is then taken. *out NULL: there is none. */
 int hub_take(HubFolder *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out, fr_error *err);
-/* Takes a tensor that is known not to be needed, if there is one. */
+/* The same with any number of dimensions, in the order of the file. `bytes`: it is of the type U8. */
+int hub_take_shaped(HubFolder *c, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
+                    fr_error *err);
+/* Takes a tensor that is known not to be needed, if there is one; and all whose names begin so: returns their number. */
 void hub_pass_over(HubFolder *c, const char *name);
+int64_t hub_pass_over_all(HubFolder *c, const char *prefix);
 /* A tensor that nobody took; NULL: there is none. */
 const SafeTensor *hub_left_over(const HubFolder *c);
 

@@ -122,7 +122,8 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
                            .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->weights->bytes,
                            .packed_error = m->weights->packed_error[0] ? m->weights->packed_error : NULL,
-                           .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL};
+                           .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL,
+                           .chat_reasons = m->chat_template.reasons || m->tool_template.reasons};
 }
 
 int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, int32_t **tokens, int64_t *n_tokens,

@@ -46,6 +46,7 @@ static DrafterEnv env_of(const fr_engine *e, bool is_own) {
                         .weights = e->model->weights,
                         .device = e->device,
                         .n_ctx = e->options.n_ctx,
+                        .page_size = e->options.kv_page_size,
                         .n_cached = is_own ? 0 : e->prefixes.n,
                         .cached_tokens = (int64_t)executor_n_pages(e->executor) * e->options.kv_page_size};
 }

@@ -4,6 +4,7 @@
  * fr_engine_open_draft and fr_engine_measure_costs. Opening a request is cheap, and a decoding step takes no memory. */
 #include "engine/engine.h"
 
+#include "backend/cost.h"
 #include "base/mem.h"
 #include "base/threads.h"
 #include "engine/api_check.h"
@@ -101,6 +102,18 @@ static int open_scratch(fr_engine *e, fr_error *err) {
     return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 
+/* Pages of the layers with a window: for each request its window and the rows of a step, for the longest step of one of them,
+ * and as many windows again, and one more, for marks and for the prefix cache. 0: there are no such layers, or this is not less
+ * than the others have. */
+static int64_t n_window_pages(const fr_engine *e, int64_t n_pages) {
+    const fr_engine_options *o = &e->options;
+    int64_t window = model_window(e->model->model), size = o->kv_page_size, n = o->max_requests;
+    int64_t rows = o->prefill_chunk > TREE_MAX_NODES ? o->prefill_chunk : TREE_MAX_NODES;
+    int64_t longest = window + rows < o->n_ctx ? window + rows : o->n_ctx, other = window + FR_TREE_BUDGET;
+    int64_t pages = longest / size + 2 + 2 * n * (other / size + 2);
+    return window > 0 && pages < n_pages ? pages : 0;
+}
+
 static int open_executor(fr_engine *e, fr_error *err) {
     const fr_engine_options *o = &e->options;
     ExecutorOptions options = {.kv_type = (KvType)o->kv_type,
@@ -111,6 +124,7 @@ static int open_executor(fr_engine *e, fr_error *err) {
                                .max_logits = o->max_requests}; /* request_queue_reserve takes more for trees */
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
+    options.n_window_pages = n_window_pages(e, options.n_pages);
     const Weights *w = e->model->weights;
     const DeviceOptions device = {.kernels = w->options.kernels,
                                   .n_threads = o->n_threads,
@@ -229,11 +243,19 @@ void fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
     int64_t page = e->options.kv_page_size, n_pages = executor_n_pages(e->executor);
     int64_t n_running = executor_n_pages_of(e->executor, e->options.max_requests),
             n_held = n_pages - executor_n_free_pages(e->executor);
+    int64_t n_window_pages = executor_n_window_pages(e->executor);
+    CostWork work;
+    cost_work(e->model->weights, (KvType)e->options.kv_type, &work);
+    double bytes = (double)n_pages + work.window_share * (double)(n_window_pages ? n_window_pages - n_pages : 0);
     *out = (fr_engine_stats){.n_running = request_queue_n_running(e),
                              .n_queued = e->n_queued,
                              .kv_tokens = n_pages * page,
                              .kv_tokens_running = n_running * page,
-                             .kv_tokens_prefixes = (n_held - n_running) * page};
+                             .kv_tokens_prefixes = (n_held - n_running) * page,
+                             .kv_window_tokens = n_window_pages * page,
+                             .kv_window_tokens_held = (n_window_pages - executor_n_free_window_pages(e->executor)) *
+                                                      page,
+                             .kv_bytes = (int64_t)(bytes * (double)page * work.kv_bytes_per_key)};
 }
 
 double fr_engine_forward_s(const fr_engine *e, int n_rows, int64_t n_context) {

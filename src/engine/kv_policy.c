@@ -9,12 +9,16 @@
  * so that no younger request takes the pages that it is about to need. A request short of a page takes it from, in this
  * order:
  *
- *     1  the prefix cache       finished requests, the least recently used first
+ *     1  the prefix cache       marks of any sequence, where pages of windows are what is missing; then finished requests, the
+ *                               least recently used first
  *     2  its own tree           the least probable drafts are dropped, down to one row, which is plain decoding
  *     3  the youngest request   its last page, then the one before, and then those of the next youngest
  *     4  nobody                 the request waits, and so do all younger ones in this step
  *
  * The tree of a ratio rule is not cut, because its text depends on it: such a request goes to 3 for its whole tree.
+ *
+ * Layers with a window may have pages of their own (executor_sequences.c), of which a request needs those of its window and of
+ * the rows of the step, and not those of the prompt that it reads later.
  *
  * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is
  * then like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are
@@ -72,16 +76,17 @@ static bool take_page_from_younger(const fr_request *r) {
     return true;
 }
 
-int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least) {
+int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least, int32_t n_ahead) {
     fr_engine *e = r->engine;
     fr_error err;
     if (e->step.pages_short) return 0;
-    while (executor_room(e->executor, r->sequence) < n && prefix_cache_drop(e)) {}
-    while (executor_room(e->executor, r->sequence) < n_least && take_page_from_younger(r)) {}
-    int32_t room = executor_room(e->executor, r->sequence);
+    while (executor_room(e->executor, r->sequence, n_ahead) < n &&
+           (executor_drop_mark(e->executor, r->sequence, n) || prefix_cache_drop(e))) {}
+    while (executor_room(e->executor, r->sequence, n_ahead) < n_least && take_page_from_younger(r)) {}
+    int32_t room = executor_room(e->executor, r->sequence, n_ahead);
     if (n > room)
         n = room > n_least ? room : n_least; /* below n_least, executor_reserve fails and names what is missing */
-    int status = executor_reserve(e->executor, r->sequence, n, &err);
+    int status = executor_reserve_ahead(e->executor, r->sequence, n, n_ahead, &err);
     if (!status) {
         r->is_preempted = false;
         return n;

@@ -15,7 +15,8 @@
  *     new      <s> You are a helpful ... . Why is the grass green ?
  *              |------------ shared ---------------| read
  *
- * The last token of a context, the pending one, is never taken over: the first tree reads it.
+ * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent state,
+ * or one that gives back the keys that windows have passed, can be taken over at marks and at the end only: prompt_marks.c.
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
  * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_prefix.c).
@@ -83,16 +84,18 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
 }
 
 /* Makes c hold the request's first n tokens, which are more than it holds of them, or others. What drafters keep of a
- * beginning of them stays. */
-static void replace(const fr_request *r, CachedPrefix *c, int32_t n) {
+ * beginning of them stays. False: it does not hold them. */
+static bool replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
-    if (executor_sequence_reach(e->executor, r->sequence, n) < n) return;
-    if (count_common(c->tokens, c->n_tokens, r->context, n) < c->n_tokens) drop(e, c);
-    int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
-    if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
-    memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
-    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n};
+    if (executor_sequence_reach(e->executor, r->sequence, n) < n) return false;
+    int32_t n_known = n < r->n_context ? n + 1 : n;
+    if (count_common(c->tokens, c->n_known, r->context, n_known) < c->n_known) drop(e, c);
+    int32_t *tokens = realloc(c->tokens, (size_t)n_known * sizeof *tokens);
+    if (!tokens) return false; /* the cache is an optimisation: failing to keep it is no error */
+    memcpy(tokens, r->context, (size_t)n_known * sizeof *tokens);
+    c->tokens = tokens, c->n_tokens = n, c->n_known = n_known;
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
+    return true;
 }
 
 void prefix_cache_keep(const fr_request *r) {
@@ -102,18 +105,15 @@ void prefix_cache_keep(const fr_request *r) {
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
     if (!c) return;
     int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
-    if (n_common < n) replace(r, c, n);
-    if (c->n_tokens < n) return;
-    request_drafts_keep(r, c->sequence, n);
+    if (n_common < n && !replace(r, c, n)) return;
+    request_drafts_keep(r, c->sequence, n, n < r->n_context && n < c->n_known && c->tokens[n] == r->context[n]);
     c->last_use = ++e->prefixes.n_uses;
 }
 
-/* How many tokens r can take over from a sequence that holds the first n_held of n_tokens, of which its drafters allow
- * for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
-static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, int64_t n_tokens, int32_t n_held,
-                                   int32_t limit) {
-    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), most = (int32_t)r->n_context - 1,
-            n = n_common < n_held ? n_common : n_held,
+/* How many tokens r can take over from a sequence that holds n_held tokens, the first n_common those of r, of which its
+ * drafters allow for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
+static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
+    int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
     if (n > most) n = most;
     if (n_seen < r->n_read) n_seen = r->n_read;
@@ -126,29 +126,32 @@ static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, i
     return more > n_seen ? more : n_seen;
 }
 
-/* The same of a sequence of the target, whose recurrent state, if the model has one, may be known for some lengths only. */
+/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most becomes the number
+ * without this limit, if it was less. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
-                            int32_t n_held, int32_t limit) {
-    return executor_sequence_reach(r->engine->executor, sequence,
-                                   count_common_usable(r, tokens, n_tokens, n_held, limit));
+                            int32_t n_held, int32_t *most) {
+    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
+            limit = request_drafts_limit(r, sequence, n_common < n_max ? n_common : n_max),
+            n = count_common_usable(r, n_common, n_held, limit);
+    if (n > *most) *most = n;
+    return executor_sequence_reach(r->engine->executor, sequence, n);
 }
 
 /* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
- * itself. */
-static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
+ * itself. *most: as many as it could if sequences were whole everywhere. */
+static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32_t *most) {
     int32_t found = -1, usable;
     CachedPrefix *used = NULL;
-    *n = executor_sequence_length(e->executor, r->sequence);
+    *n = *most = executor_sequence_length(e->executor, r->sequence);
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *s = e->step.by_age[i];
         if (s == r) continue;
         usable = count_usable(r, s->sequence, s->context, s->n_context,
-                              executor_sequence_length(e->executor, s->sequence), request_drafts_limit(r, s->sequence));
+                              executor_sequence_length(e->executor, s->sequence), most);
         if (usable > *n) *n = usable, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
-        usable = count_usable(r, c->sequence, c->tokens, c->n_tokens, c->n_tokens,
-                              request_drafts_limit(r, c->sequence));
+        usable = count_usable(r, c->sequence, c->tokens, c->n_known, c->n_tokens, most);
         if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
     if (used) used->last_use = ++e->prefixes.n_uses;
@@ -157,7 +160,8 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
 
 static void share(fr_request *r) {
     fr_engine *e = r->engine;
-    int32_t n, had = executor_sequence_length(e->executor, r->sequence), from = find_longest(e, r, &n);
+    int32_t n, most, had = executor_sequence_length(e->executor, r->sequence), from = find_longest(e, r, &n, &most);
+    if (most > n) r->branch = most - most % e->options.kv_page_size;
     if (from < 0) return;
     executor_sequence_share(e->executor, from, r->sequence, n);
     if (had < r->n_read) had = r->n_read; /* tokens that it had read itself before do not count as shared */
@@ -179,7 +183,8 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
         const fr_request *s = e->step.by_age[i];
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
-        int32_t usable = count_common_usable(r, s->context, s->n_context, end, request_drafts_limit_behind(r, s));
+        int32_t n_common = count_common(s->context, s->n_context, r->context, r->n_context),
+                usable = count_common_usable(r, n_common, end, request_drafts_limit_behind(r, s));
         /* by then the state of s is known from its present length on */
         if (usable < executor_sequence_length(e->executor, s->sequence))
             usable = executor_sequence_reach(e->executor, s->sequence, usable);

@@ -10,8 +10,9 @@
 /* The pages of a finished request, kept for requests that begin with the same tokens. */
 typedef struct CachedPrefix {
     int32_t sequence; /* of the executor; those of the cache follow those of the requests */
-    int32_t *tokens;  /* [n_tokens] that the sequence holds; the memory of an earlier entry may be left here */
-    int32_t n_tokens; /* 0: the entry is free */
+    int32_t *tokens;  /* [n_known] the memory of an earlier entry may be left here */
+    int32_t n_tokens; /* of them, those that the sequence holds; 0: the entry is free */
+    int32_t n_known;  /* the same, or one more: the token behind, which is a part of a drafter's last entry */
     uint64_t last_use;
 } CachedPrefix;
 

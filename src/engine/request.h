@@ -50,8 +50,10 @@ struct fr_request {
     int32_t sequence;           /* of the executor; -1 while it waits, and once its KV is given back */
     int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
     int64_t n_context;
-    uint64_t arrival;  /* the smaller, the older */
-    int32_t n_read;    /* first tokens of the context that its KV held before pages were taken from it */
+    uint64_t arrival; /* the smaller, the older */
+    int32_t n_read;   /* first tokens of the context that its KV held before pages were taken from it */
+    int32_t
+        branch; /* the last border of a page up to which it has the tokens of a sequence that it could take over in part only */
     bool is_preempted; /* pages were taken from it, and it has not claimed slots since */
     bool is_queued;    /* it waits for a sequence */
     RequestDraft drafts[REQUEST_MAX_DRAFTS];

@@ -94,7 +94,7 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
     g->states = malloc(TREE_MAX_NODES * sizeof *g->states);
     if (!g->states) return error_memory(err, "a request", TREE_MAX_NODES * sizeof *g->states);
     g->masks = (VerifyMasks){g, mask_after};
-    return grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_after, err);
+    return grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_opening, o->grammar_after, err);
 }
 
 /* Not where the caller names "none", nor beside a draft that draws its tokens where a ratio rule divides by their distribution,

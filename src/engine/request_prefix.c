@@ -11,7 +11,8 @@
  * storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528 bytes a token).
  *
  * A draft model may lag behind the target's sequence, because drafters are fed only when they propose. What it lacks it
- * runs itself; but no more than a chunk of the prompt, so that no other request waits for it. */
+ * runs itself; but no more than a chunk of the prompt, so that no other request waits for it. One with a recurrent state can hand on
+ * what it holds only at the lengths at which it has the state (DrafterClass.reach). */
 #include "engine/request_drafts.h"
 
 #include "engine/engine.h"
@@ -25,17 +26,21 @@ static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t 
     return class->needs_hidden ? n_held : n_held + r->engine->options.prefill_chunk;
 }
 
-/* Tokens of a sequence that a drafter of r could take over; of another request's own drafter none. */
-static int32_t n_held_of(const RequestDraft *d, int32_t sequence) {
+/* How many of the first n tokens of a sequence a drafter of r could take over; of another request's own drafter none. */
+static int32_t n_held_of(const RequestDraft *d, int32_t sequence, int32_t n) {
     const Drafter *drafter = d->shared->drafter;
-    return drafter->class->n_held && d->shared != &d->own ? drafter->class->n_held(drafter, sequence) : 0;
+    const DrafterClass *class = drafter->class;
+    if (!class->n_held || d->shared == &d->own) return 0;
+    int32_t n_held = class->n_held(drafter, sequence);
+    if (n_held < n) n = n_held;
+    return class->reach ? class->reach(drafter, sequence, n) : n;
 }
 
-int32_t request_drafts_limit(const fr_request *r, int32_t sequence) {
+int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_equal) {
     int32_t least = INT32_MAX;
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         if (!d->is_active) continue;
-        int32_t n = limit_of(r, d->shared->drafter->class, n_held_of(d, sequence));
+        int32_t n = limit_of(r, d->shared->drafter->class, n_held_of(d, sequence, n_equal));
         if (n < least) least = n;
     }
     return least;
@@ -62,19 +67,19 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n) {
         Drafter *drafter = d->shared->drafter;
         const DrafterClass *class = drafter->class;
         if (!d->is_active || !class->take_over) continue;
-        int32_t n_held = class->n_held ? n_held_of(d, sequence) : n;
-        if (n_held > n) n_held = n;
-        if (!class->n_held || n_held > n_held_of(d, d->sequence))
+        int32_t n_held = class->n_held ? n_held_of(d, sequence, n) : n;
+        if (!class->n_held || n_held > n_held_of(d, d->sequence, INT32_MAX))
             class->take_over(drafter, sequence, d->sequence, n_held);
     }
 }
 
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n) {
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool same_behind) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         Drafter *drafter = d->shared->drafter;
         if (!d->is_active || !drafter->class->n_held || d->shared == &d->own) continue;
-        int32_t n_held = n_held_of(d, d->sequence);
-        if (n_held > n) n_held = n;
-        if (n_held > n_held_of(d, sequence)) drafter->class->take_over(drafter, d->sequence, sequence, n_held);
+        int32_t most = drafter->class->needs_hidden && !same_behind ? n - 1 : n,
+                n_held = n_held_of(d, d->sequence, most);
+        if (n_held > n_held_of(d, sequence, INT32_MAX))
+            drafter->class->take_over(drafter, d->sequence, sequence, n_held);
     }
 }

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
+#include "engine/prompt_marks.h"
 #include "engine/prompt_plan.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
@@ -43,7 +44,7 @@ static void pack_prompt(fr_request *r) {
             n = r->is_prefill_step ? r->n_step_rows : 0; /* it may have lost pages since, and was not planned for */
     r->is_prefill_step = true;
     r->n_step_rows = 0;
-    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, whole, whole)) return;
+    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, n, n, whole - n)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = r->context[done + i],
@@ -59,7 +60,7 @@ static void pack_tree(fr_request *r) {
     r->n_step_rows = 0;
     int32_t n_wanted = r->tree.n + request_drafts_extra_room(r);
     if (e->step.n_rows + n_wanted > e->step.n_rows_max) return;
-    int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1);
+    int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1, 0);
     if (n < 1) return;
     if (n < r->tree.n) union_prune(&r->tree, n - 1);
     Row *rows = append_rows(r, r->tree.n);
@@ -89,9 +90,7 @@ static void commit_prompt(fr_request *r) {
         request_embedding_add(r, executor_hidden(e->executor, r->first_row + i));
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
     executor_commit(e->executor, r->sequence, rows, r->n_step_rows);
-    done += r->n_step_rows;
-    if (done == r->n_context - 1)
-        executor_sequence_mark(e->executor, r->sequence, done - done % e->options.kv_page_size);
+    prompt_marks_set(r, done, done + r->n_step_rows);
 }
 
 /* Counts, for each depth that the path reached: was there a child to accept, and was one accepted? */

@@ -134,14 +134,30 @@ static const struct {
     BlockDecode decode;
     BlockEncode encode;
 } types[TYPE_COUNT] = {
-    [TYPE_F32] = {f32_decode, f32_encode},          [TYPE_F16] = {f16_decode, f16_encode},
-    [TYPE_BF16] = {bf16_decode, bf16_encode},       [TYPE_Q8_0] = {q8_0_decode, q8_0_encode},
-    [TYPE_Q4_0] = {q4_0_decode, q4_0_encode},       [TYPE_Q4_1] = {q4_1_decode, q4_1_encode},
-    [TYPE_Q5_0] = {q5_0_decode, q5_0_encode},       [TYPE_Q5_1] = {q5_1_decode, q5_1_encode},
-    [TYPE_Q4_K] = {q4_k_decode, q4_k_encode},       [TYPE_Q5_K] = {q5_k_decode, q5_k_encode},
-    [TYPE_Q6_K] = {q6_k_decode, q6_k_encode},       [TYPE_Q2_K] = {q2_k_decode, q2_k_encode},
-    [TYPE_Q3_K] = {q3_k_decode, q3_k_encode},       [TYPE_IQ4_NL] = {iq4_nl_decode, iq4_nl_encode},
-    [TYPE_IQ4_XS] = {iq4_xs_decode, iq4_xs_encode}, [TYPE_MXFP4] = {mxfp4_decode, mxfp4_encode},
+    [TYPE_F32] = {f32_decode, f32_encode},
+    [TYPE_F16] = {f16_decode, f16_encode},
+    [TYPE_BF16] = {bf16_decode, bf16_encode},
+    [TYPE_Q8_0] = {q8_0_decode, q8_0_encode},
+    [TYPE_Q4_0] = {q4_0_decode, q4_0_encode},
+    [TYPE_Q4_1] = {q4_1_decode, q4_1_encode},
+    [TYPE_Q5_0] = {q5_0_decode, q5_0_encode},
+    [TYPE_Q5_1] = {q5_1_decode, q5_1_encode},
+    [TYPE_Q4_K] = {q4_k_decode, q4_k_encode},
+    [TYPE_Q5_K] = {q5_k_decode, q5_k_encode},
+    [TYPE_Q6_K] = {q6_k_decode, q6_k_encode},
+    [TYPE_Q2_K] = {q2_k_decode, q2_k_encode},
+    [TYPE_Q3_K] = {q3_k_decode, q3_k_encode},
+    [TYPE_IQ4_NL] = {iq4_nl_decode, iq4_nl_encode},
+    [TYPE_IQ4_XS] = {iq4_xs_decode, iq4_xs_encode},
+    [TYPE_MXFP4] = {mxfp4_decode, mxfp4_encode},
+    [TYPE_IQ2_XXS] = {iq2_xxs_decode, iq2_xxs_encode},
+    [TYPE_IQ2_XS] = {iq2_xs_decode, iq2_xs_encode},
+    [TYPE_IQ2_S] = {iq2_s_decode, iq2_s_encode},
+    [TYPE_IQ3_XXS] = {iq3_xxs_decode, iq3_xxs_encode},
+    [TYPE_IQ3_S] = {iq3_s_decode, iq3_s_encode},
+    [TYPE_IQ1_S] = {iq1_s_decode, iq1_s_encode},
+    [TYPE_IQ1_M] = {iq1_m_decode, iq1_m_encode},
+    [TYPE_NVFP4] = {nvfp4_decode, nvfp4_encode},
 };
 
 void blocks_dequantize(TensorType type, const void *src, int64_t n, float *dst) {

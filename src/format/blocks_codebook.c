@@ -3,25 +3,45 @@
  *     IQ4_NL   d:2  q:16                                  32 elements, x = d v[q]
  *     IQ4_XS   d:2  high:2  low:4  q:128                  8 sub-blocks of 32, x = d (s - 32) v[q]
  *     MXFP4    e:1  q:16                                  32 elements, x = 2^(e - 128) v[q]
+ *     NVFP4    e:4  q:32                                  4 sub-blocks of 16, x = (e / 2) v[q], e a small float
  *
- * Byte j of the 16 of 32 elements holds element j in its low and element j+16 in its high nibble. IQ4_XS: the 6-bit scale
+ * Byte j of the 16 of 32 elements holds element j in its low and element j+16 in its high nibble; of NVFP4, byte j of the 8 of
+ * 16 elements j and j+8. IQ4_XS: the 6-bit scale
  * s of sub-block b has its low four bits in nibble b%2 of low[b/2], and its upper two in bits 2b, 2b+1 of `high`.
  *
  * d (s - 32) is exact in a float (11 + 6 bits); its product with a value is rounded once (25 bits). MXFP4 is the format
- * of the Open Compute Project's Microscaling specification; its products are exact unless they are subnormal.
+ * of the Open Compute Project's Microscaling specification; its products are exact unless they are subnormal. Published
+ * files of NVFP4 have a further scale for each tensor, which is a tensor of its own (model/arch.c).
  */
 #include "format/blocks_internal.h"
 #include "format/codebook.h"
 
 #include <math.h>
 
-enum { N = 32, HALF_N = N / 2, SUPER = 256, SUBS = SUPER / N, AT_HIGH = 2, AT_LOW = 4, AT_Q = 8 };
+enum {
+    N = 32,
+    HALF_N = N / 2,
+    SUPER = 256,
+    SUBS = SUPER / N,
+    NV_SUB = 16,
+    NV_SUBS = 4,
+    AT_HIGH = 2,
+    AT_LOW = 4,
+    AT_Q = 8
+};
 
 float mxfp4_scale(uint8_t exponent) {
     uint32_t bits = exponent == 0 ? 0x00400000 : (uint32_t)exponent << 23;
     float f;
     memcpy(&f, &bits, sizeof f);
     return f * 0.5f;
+}
+
+float nvfp4_scale(uint8_t code) {
+    uint32_t bits = (uint32_t)(code & NVFP4_SCALE_BITS) << 20; /* the exponent's bias is 127 here, and 7 in the file */
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f * 0x1p119f;
 }
 
 /* ---- decode ---------------------------------------------------------------------------------- */
@@ -36,6 +56,17 @@ static void decode_32(float scale, const int8_t values[16], const uint8_t *q, fl
 void iq4_nl_decode(const uint8_t *src, float *dst) { decode_32(load_half(src), iq4_values, src + 2, dst); }
 void mxfp4_decode(const uint8_t *src, float *dst) { decode_32(mxfp4_scale(src[0]), mxfp4_values, src + 1, dst); }
 
+void nvfp4_decode(const uint8_t *src, float *dst) {
+    for (int b = 0; b < NV_SUBS; b++, dst += NV_SUB) {
+        const uint8_t *q = src + NV_SUBS + b * NV_SUB / 2;
+        float scale = nvfp4_scale(src[b]);
+        for (int j = 0; j < NV_SUB / 2; j++) {
+            dst[j] = scale * (float)mxfp4_values[q[j] & 15];
+            dst[j + NV_SUB / 2] = scale * (float)mxfp4_values[q[j] >> 4];
+        }
+    }
+}
+
 void iq4_xs_decode(const uint8_t *src, float *dst) {
     float d = load_half(src);
     for (int b = 0; b < SUBS; b++) {
@@ -46,12 +77,14 @@ void iq4_xs_decode(const uint8_t *src, float *dst) {
 
 /* ---- encode ---------------------------------------------------------------------------------- */
 
-static float extreme(const float *src) {
+static float extreme_of(const float *src, int n) {
     float best = 0;
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < n; i++)
         if (fabsf(src[i]) > fabsf(best)) best = src[i];
     return best;
 }
+
+static float extreme(const float *src) { return extreme_of(src, N); }
 
 /* The code whose value is nearest to x; NaN gets that of zero or nearly zero. */
 static unsigned nearest_value(const int8_t values[16], float x) {
@@ -95,4 +128,25 @@ void mxfp4_encode(const float *src, uint8_t *dst) {
     int e = most > 0 && isfinite(most) ? ilogbf(most) - 2 + 127 : most > 0 ? MXFP4_EXPONENT_MAX : 0;
     dst[0] = (uint8_t)(e < 0 ? 0 : e > MXFP4_EXPONENT_MAX ? MXFP4_EXPONENT_MAX : e);
     encode_32(src, mxfp4_scale(dst[0]), mxfp4_values, dst + 1);
+}
+
+/* The nearest scale by its bits; the largest for all that is larger. */
+static uint8_t nvfp4_nearest_scale(float scale) {
+    float f = scale * 0x1p-119f;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + (1u << 19)) >> 20;
+    return (uint8_t)(bits > NVFP4_SCALE_MAX ? NVFP4_SCALE_MAX : bits);
+}
+
+/* The extreme element of 16 gets the value of largest magnitude, which is 12. */
+void nvfp4_encode(const float *src, uint8_t *dst) {
+    for (int b = 0; b < NV_SUBS; b++, src += NV_SUB) {
+        uint8_t *q = dst + NV_SUBS + b * NV_SUB / 2;
+        dst[b] = nvfp4_nearest_scale(fabsf(extreme_of(src, NV_SUB)) / 12);
+        float inv = inverse(nvfp4_scale(dst[b]));
+        for (int j = 0; j < NV_SUB / 2; j++)
+            q[j] = (uint8_t)(nearest_value(mxfp4_values, src[j] * inv) |
+                             nearest_value(mxfp4_values, src[j + NV_SUB / 2] * inv) << 4);
+    }
 }

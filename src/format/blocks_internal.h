@@ -49,5 +49,21 @@ void mxfp4_decode(const uint8_t *src, float *dst);
 void iq4_nl_encode(const float *src, uint8_t *dst);
 void iq4_xs_encode(const float *src, uint8_t *dst);
 void mxfp4_encode(const float *src, uint8_t *dst);
+void iq2_xxs_decode(const uint8_t *src, float *dst);
+void iq2_xxs_encode(const float *src, uint8_t *dst);
+void iq2_xs_decode(const uint8_t *src, float *dst);
+void iq2_xs_encode(const float *src, uint8_t *dst);
+void iq2_s_decode(const uint8_t *src, float *dst);
+void iq2_s_encode(const float *src, uint8_t *dst);
+void iq3_xxs_decode(const uint8_t *src, float *dst);
+void iq3_xxs_encode(const float *src, uint8_t *dst);
+void iq3_s_decode(const uint8_t *src, float *dst);
+void iq3_s_encode(const float *src, uint8_t *dst);
+void iq1_s_decode(const uint8_t *src, float *dst);
+void iq1_s_encode(const float *src, uint8_t *dst);
+void iq1_m_decode(const uint8_t *src, float *dst);
+void iq1_m_encode(const float *src, uint8_t *dst);
+void nvfp4_decode(const uint8_t *src, float *dst);
+void nvfp4_encode(const float *src, uint8_t *dst);
 
 #endif

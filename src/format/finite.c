@@ -3,7 +3,7 @@
  * All exponent bits of a number are ones exactly if it is NaN or infinite. Every weight is checked when a model is
  * loaded and every row of logits that decides a token, so this must cost little: numbers are taken in blocks of 64
  * without a branch, which compilers turn into vector code. Of a block of a quantised type only the halves can be other
- * than finite, or the exponent of MXFP4. Proof: tests/unit/test_finite.c. */
+ * than finite, or the exponent of MXFP4, or a scale of NVFP4. Proof: tests/unit/test_finite.c. */
 #include "format/finite.h"
 
 #include "format/codebook.h"
@@ -39,6 +39,9 @@ static bool half_is_finite(const char *p) {
     return (h & 0x7c00) != 0x7c00;
 }
 
+/* The four nibbles of its half are spread over four words (lattice.c): three bits of the exponent are in the last byte. */
+static bool iq1_m_is_finite(const char *block) { return (block[55] & 0x70) != 0x70 || (block[53] & 0xc0) != 0xc0; }
+
 /* Where the halves of a block are, in bytes; the second may be the first again. */
 static const struct {
     uint8_t first, second;
@@ -58,6 +61,17 @@ bool finite_weights(TensorType type, const void *src, int64_t n) {
     if (type == TYPE_MXFP4) {
         for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)
             if ((uint8_t)*p > MXFP4_EXPONENT_MAX) return false;
+        return true;
+    }
+    if (type == TYPE_NVFP4) {
+        for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)
+            for (int s = 0; s < 4; s++)
+                if ((p[s] & NVFP4_SCALE_BITS) == NVFP4_SCALE_BITS) return false;
+        return true;
+    }
+    if (type == TYPE_IQ1_M) {
+        for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)
+            if (!iq1_m_is_finite(p)) return false;
         return true;
     }
     for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)

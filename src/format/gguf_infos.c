@@ -14,16 +14,15 @@ static const struct {
     uint32_t id;
     const char *name;
 } foreign_types[] = {
-    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-    {21, "IQ3_S"}, {22, "IQ2_S"},   {24, "I8"},     {25, "I16"},     {26, "I32"},
-    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},
+    {15, "Q8_K"}, {24, "I8"},    {25, "I16"},   {26, "I32"},  {27, "I64"},
+    {28, "F64"},  {34, "TQ1_0"}, {35, "TQ2_0"}, {41, "Q1_0"}, {42, "Q2_0"},
 };
 
 static int refuse_type(Reader *r, const char *tensor, uint32_t id) {
     const char *name = "an unknown type";
     for (size_t i = 0; i < sizeof foreign_types / sizeof *foreign_types; i++)
         if (foreign_types[i].id == id) name = foreign_types[i].name;
-    char list[240] = "";
+    char list[400] = "";
     for (int t = 0; t < TYPE_COUNT; t++) {
         size_t at = strlen(list);
         snprintf(list + at, sizeof list - at, "%s%s", t ? ", " : "", tensor_type_info((TensorType)t)->name);

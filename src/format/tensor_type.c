@@ -23,6 +23,14 @@ static const TensorTypeInfo infos[TYPE_COUNT] = {
     [TYPE_IQ4_NL] = {"IQ4_NL", 20, 32, 2 + 16},
     [TYPE_IQ4_XS] = {"IQ4_XS", 23, 256, 136},
     [TYPE_MXFP4] = {"MXFP4", 39, 32, 1 + 16},
+    [TYPE_IQ2_XXS] = {"IQ2_XXS", 16, 256, 66},
+    [TYPE_IQ2_XS] = {"IQ2_XS", 17, 256, 74},
+    [TYPE_IQ2_S] = {"IQ2_S", 22, 256, 82},
+    [TYPE_IQ3_XXS] = {"IQ3_XXS", 18, 256, 98},
+    [TYPE_IQ3_S] = {"IQ3_S", 21, 256, 110},
+    [TYPE_IQ1_S] = {"IQ1_S", 19, 256, 50},
+    [TYPE_IQ1_M] = {"IQ1_M", 29, 256, 56},
+    [TYPE_NVFP4] = {"NVFP4", 40, 64, 4 + 32},
 };
 
 const TensorTypeInfo *tensor_type_info(TensorType type) {

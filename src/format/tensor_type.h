@@ -24,6 +24,14 @@ typedef enum TensorType {
     TYPE_IQ4_NL,
     TYPE_IQ4_XS,
     TYPE_MXFP4,
+    TYPE_IQ2_XXS,
+    TYPE_IQ2_XS,
+    TYPE_IQ2_S,
+    TYPE_IQ3_XXS,
+    TYPE_IQ3_S,
+    TYPE_IQ1_S,
+    TYPE_IQ1_M,
+    TYPE_NVFP4,
     TYPE_COUNT,
 } TensorType;
 

@@ -35,9 +35,10 @@ typedef struct CharRun {
 
 typedef struct GrammarNode {
     int32_t first_edge, n_edges, first_call, n_calls;
-    bool is_end;        /* its rule may end here */
-    bool is_free;       /* before the grammar begins (automaton_after): any token may come, control tokens too */
-    int32_t loop, once; /* index of a CharRun, -1: none. loop: read any number of times. once: leads to the end of the
+    bool is_end;         /* its rule may end here */
+    bool is_free;        /* in text that the grammar leaves free (automaton_after): any token may come */
+    bool reads_controls; /* control tokens may be read from here, as their spelling: free text and marks */
+    int32_t loop, once;  /* index of a CharRun, -1: none. loop: read any number of times. once: leads to the end of the
                          * rule, so that a counted call reads it as often as it is counted */
 } GrammarNode;
 
@@ -67,8 +68,10 @@ Automaton *automaton_build(const ExprGrammar *g);
 
 /* A malloc'ed copy in one block; free() frees it. NULL: no memory. */
 Automaton *automaton_copy(const Automaton *a);
-/* Likewise, of the texts that contain `after` for the first time where one of `a` begins. */
-Automaton *automaton_after(const Automaton *a, const char *after, size_t n_after);
+/* Likewise, of the texts that contain `after` for the first time where one of `a` begins. With an opening: of the texts of `a`,
+ * and of those that begin with the opening, behind which the first `after` comes where one of `a` begins. */
+Automaton *automaton_after(const Automaton *a, const char *opening, size_t n_opening, const char *after,
+                           size_t n_after);
 
 /* Sets what follows from nodes and edges: the classes of bytes. */
 void automaton_set_classes(Automaton *a);

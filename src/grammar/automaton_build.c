@@ -137,6 +137,8 @@ static void write_node(Build *b, int32_t raw_node) {
     GrammarNode node = {.first_edge = a->n_edges, .first_call = a->n_calls, .loop = -1, .once = -1};
     for (int32_t i = 0; i < n; i++) {
         node.is_end |= b->is_end[b->closure[i]];
+        node.is_free |= (b->raw.flags[b->closure[i]] & RAW_IS_FREE) != 0;
+        node.reads_controls |= (b->raw.flags[b->closure[i]] & RAW_READS_CONTROLS) != 0;
         for (int32_t k = b->raw.first[b->closure[i]]; k >= 0; k = b->raw.edges[k].next)
             if (b->raw.edges[k].kind != RAW_EMPTY && !b->raw.edges[k].is_dead) write_edge(b, &b->raw.edges[k]);
     }

@@ -1,10 +1,17 @@
 /* automaton_copy.c - an automaton out of its Work, into one block of memory; and one that begins after a text.
  *
  * A model that reasons first writes what it likes up to a text such as "</think>", and the grammar holds from there. That
- * is a phase of the same automaton: nodes 0..n-1 of a matcher for the text (Knuth, Morris and Pratt 1977) come before it. The
- * node k has read the first k bytes of the text, and has an edge for every byte; the last one calls the root. So the
- * beginning of the grammar is found at the byte where it is, in the middle of a token too. */
+ * is a phase of the same automaton: nodes 0..n-1 of a matcher for the text (text_matcher.h) come before it. The node k has
+ * read the first k bytes of the text, and has an edge for every byte; the last one calls the root. So the beginning of the
+ * grammar is found at the byte where it is, in the middle of a token too.
+ *
+ * A model that decides by itself whether it reasons has a node before all this, where the text is either the opening of the
+ * reasoning, such as "<think>", or one of the grammar:
+ *
+ *     begin --<--> . --t--> ... -->--> 0 --any--> ... --<-- /think> --> call ==root==> end
+ *     begin ==root==> end                                                                    */
 #include "grammar/automaton.h"
+#include "grammar/text_matcher.h"
 
 #include "base/mem.h"
 
@@ -15,7 +22,7 @@
 static Automaton *copy_with_room(const Automaton *a, int32_t more_nodes, int32_t more_edges) {
     const Automaton sizes = {.n_nodes = a->n_nodes + more_nodes,
                              .n_edges = a->n_edges + more_edges,
-                             .n_calls = a->n_calls + (more_nodes > 0),
+                             .n_calls = a->n_calls + 2 * (more_nodes > 0),
                              .n_rules = a->n_rules + (more_nodes > 0),
                              .n_runs = a->n_runs + (more_nodes > 0)};
     size_t runs = sizeof *a->runs * (size_t)sizes.n_runs, nodes = sizeof *a->nodes * (size_t)sizes.n_nodes,
@@ -41,30 +48,21 @@ static Automaton *copy_with_room(const Automaton *a, int32_t more_nodes, int32_t
 
 Automaton *automaton_copy(const Automaton *a) { return copy_with_room(a, 0, 0); }
 
-/* The bytes of the text that have been read after k of them and one more byte. border[k]: of the first k bytes, the
- * longest proper beginning that is also their end. */
-static int32_t next_matched(const char *text, const int32_t *border, int32_t k, int byte) {
-    while (k > 0 && (unsigned char)text[k] != byte) k = border[k];
-    return (unsigned char)text[k] == byte ? k + 1 : 0;
-}
-
-static void find_borders(const char *text, int32_t n, int32_t *border) {
-    border[0] = 0;
-    for (int32_t k = 1; k <= n; k++)
-        border[k] = k == 1 ? 0 : next_matched(text, border, border[k - 1], (unsigned char)text[k - 1]);
-}
-
 /* Appends the node that has read k bytes, with an edge for each run of bytes that lead to the same node. */
-static void add_matcher_node(Automaton *a, const char *text, const int32_t *border, int32_t k, int32_t first) {
-    GrammarNode *node = &a->nodes[first + k];
-    *node = (GrammarNode){.first_edge = a->n_edges, .first_call = a->n_calls, .is_free = true, .loop = -1, .once = -1};
+static void add_matcher_node(Automaton *a, const TextMatcher *m, int32_t k, int32_t first) {
+    a->nodes[first + k] = (GrammarNode){.first_edge = a->n_edges,
+                                        .first_call = a->n_calls,
+                                        .is_free = true,
+                                        .reads_controls = true,
+                                        .loop = -1,
+                                        .once = -1};
     for (int byte = 0; byte < 256; byte++) {
-        int32_t to = first + next_matched(text, border, k, byte);
+        int32_t to = first + text_matcher_next(m, k, (uint8_t)byte);
         GrammarEdge *last = &a->edges[a->n_edges - 1];
         if (byte > 0 && last->to == to) last->hi = (uint8_t)byte;
         else a->edges[a->n_edges++] = (GrammarEdge){(uint8_t)byte, (uint8_t)byte, to};
     }
-    node->n_edges = a->n_edges - node->first_edge;
+    a->nodes[first + k].n_edges = a->n_edges - a->nodes[first + k].first_edge;
 }
 
 /* The first node stays where it is with every byte but the first of the text. */
@@ -76,30 +74,51 @@ static void add_matcher_run(Automaton *a, unsigned char first_byte, GrammarNode 
     a->runs[a->n_runs++] = all;
 }
 
-Automaton *automaton_after(const Automaton *from, const char *text, size_t n_text) {
-    int32_t n = (int32_t)n_text, *border = malloc((n_text + 1) * sizeof *border);
-    Automaton *a = border ? copy_with_room(from, n + 2, 256 * n) : NULL;
+/* Appends a node without edges, which calls the root of `from` where `calls`. */
+static int32_t add_node(Automaton *a, const Automaton *from, bool calls, bool is_end, int32_t end) {
+    a->nodes[a->n_nodes] = (GrammarNode){.first_edge = a->n_edges,
+                                         .first_call = a->n_calls,
+                                         .n_calls = calls,
+                                         .is_end = is_end,
+                                         .loop = -1,
+                                         .once = -1};
+    if (calls) a->calls[a->n_calls++] = (GrammarCall){.rule = from->root, .to = end};
+    return a->n_nodes++;
+}
+
+/* Appends the node where a text begins with the opening or is one of the grammar, and those that have read part of the opening. */
+static int32_t add_opening(Automaton *a, const Automaton *from, const char *text, size_t n, int32_t first,
+                           int32_t end) {
+    int32_t begin = add_node(a, from, true, false, end);
+    a->nodes[begin].reads_controls = true;
+    for (size_t i = 0; i < n; i++) {
+        int32_t at = i == 0 ? begin : add_node(a, from, false, false, end), to = i + 1 == n ? first : a->n_nodes;
+        a->edges[a->n_edges++] = (GrammarEdge){(uint8_t)text[i], (uint8_t)text[i], to};
+        a->nodes[at].n_edges = 1;
+    }
+    return begin;
+}
+
+Automaton *automaton_after(const Automaton *from, const char *opening, size_t n_opening, const char *after,
+                           size_t n_after) {
+    int32_t n = (int32_t)n_after, *border = malloc((n_after + 1) * sizeof *border);
+    Automaton *a = border ? copy_with_room(from, n + 2 + (int32_t)n_opening, 256 * n + (int32_t)n_opening) : NULL;
+    TextMatcher m;
     if (!a) {
         free(border);
         return NULL;
     }
-    find_borders(text, n, border);
-    int32_t first = a->n_nodes, call = first + n, end = call + 1;
-    a->n_nodes += n + 2;
-    for (int32_t k = 0; k < n; k++) add_matcher_node(a, text, border, k, first);
-    add_matcher_run(a, (unsigned char)text[0], &a->nodes[first]);
-    a->nodes[call] = (GrammarNode){.first_edge = a->n_edges,
-                                   .first_call = a->n_calls,
-                                   .n_calls = 1,
-                                   .is_end = from->root_is_optional,
-                                   .loop = -1,
-                                   .once = -1};
-    a->nodes[end] =
-        (GrammarNode){.first_edge = a->n_edges, .first_call = a->n_calls, .is_end = true, .loop = -1, .once = -1};
-    a->calls[a->n_calls++] = (GrammarCall){.rule = from->root, .to = end};
+    text_matcher_init(&m, after, n, border);
+    int32_t first = a->n_nodes, call = first + n, end = call + 1, begin = first;
+    for (int32_t k = 0; k < n; k++) add_matcher_node(a, &m, k, first);
+    a->n_nodes += n;
+    add_matcher_run(a, (unsigned char)after[0], &a->nodes[first]);
+    (void)add_node(a, from, true, from->root_is_optional, end);
+    (void)add_node(a, from, false, true, end);
+    if (n_opening > 0) begin = add_opening(a, from, opening, n_opening, first, end);
     a->root = a->n_rules++;
-    a->rules[a->root] = (GrammarRule){.start = first, .rank = from->n_rules};
-    a->root_is_optional = false;
+    a->rules[a->root] = (GrammarRule){.start = begin, .rank = n_opening > 0 ? -1 : from->n_rules};
+    a->root_is_optional = n_opening > 0 && from->root_is_optional;
     free(border);
     automaton_set_classes(a);
     return a;

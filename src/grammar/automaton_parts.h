@@ -4,6 +4,9 @@
 
 #include "grammar/automaton.h"
 
+/* Of a node, and of all nodes that reach it by empty moves: any token may come; control tokens may. */
+enum { RAW_IS_FREE = 1, RAW_READS_CONTROLS = 2 };
+
 typedef enum RawKind { RAW_EMPTY, RAW_BYTES, RAW_CALL } RawKind;
 
 /* An edge of the automaton while empty moves are still allowed. */
@@ -30,6 +33,7 @@ typedef struct RawAutomaton {
     RawEdge *edges;
     int32_t n_edges, edge_capacity;
     int32_t *first; /* [n_nodes] the node's first edge */
+    uint8_t *flags; /* [n_nodes] RAW_... */
     int32_t n_nodes, node_capacity;
     RawRule *rules; /* the root first */
     int32_t n_rules, rule_capacity;
@@ -37,7 +41,11 @@ typedef struct RawAutomaton {
     bool *source_nullable; /* [source->n_rules] */
 } RawAutomaton;
 
-void raw_build(RawAutomaton *raw, const ExprGrammar *g);    /* automaton_raw.c: expressions to nodes */
+void raw_build(RawAutomaton *raw, const ExprGrammar *g); /* automaton_raw.c: expressions to nodes */
+/* What raw_build calls for EXPR_TEXT (automaton_text.c), and that calls back. */
+void raw_build_text(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to);
+int32_t raw_new_node(RawAutomaton *raw);
+void raw_add_edge(RawAutomaton *raw, RawEdge edge);
 void raw_trim(RawAutomaton *raw);                           /* automaton_trim.c: marks edges that lead nowhere */
 void automaton_rank(Automaton *a, const RawAutomaton *raw); /* automaton_trim.c: ranks, refuses left recursion */
 void automaton_find_runs(Automaton *a, Work *w);            /* automaton_runs.c */

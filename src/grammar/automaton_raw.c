@@ -9,20 +9,22 @@
 
 enum { MAX_COPIED_WEIGHT = 8, MAX_NODES = 4000000, MAX_EDGES = 8000000, MAX_NESTING = 400 };
 
-static int32_t new_node(RawAutomaton *raw) {
+int32_t raw_new_node(RawAutomaton *raw) {
     if (raw->n_nodes == MAX_NODES)
         work_fail(raw->w, FR_ERR_ARGUMENT, "the grammar needs more than %d states, which is the limit", MAX_NODES);
     if (raw->n_nodes == raw->node_capacity) {
         int32_t capacity = raw->node_capacity ? 2 * raw->node_capacity : 256;
         raw->first = work_grow(raw->w, raw->first, (size_t)raw->n_nodes * sizeof *raw->first,
                                (size_t)capacity * sizeof *raw->first);
+        raw->flags = work_grow(raw->w, raw->flags, (size_t)raw->n_nodes, (size_t)capacity);
         raw->node_capacity = capacity;
     }
     raw->first[raw->n_nodes] = -1;
+    raw->flags[raw->n_nodes] = 0;
     return raw->n_nodes++;
 }
 
-static void add_edge(RawAutomaton *raw, RawEdge edge) {
+void raw_add_edge(RawAutomaton *raw, RawEdge edge) {
     work_spend(raw->w, 0);
     if (raw->n_edges == MAX_EDGES)
         work_fail(raw->w, FR_ERR_ARGUMENT, "the grammar needs more than %d transitions, which is the limit", MAX_EDGES);
@@ -38,11 +40,11 @@ static void add_edge(RawAutomaton *raw, RawEdge edge) {
 }
 
 static void add_empty(RawAutomaton *raw, int32_t from, int32_t to) {
-    if (from != to) add_edge(raw, (RawEdge){.kind = RAW_EMPTY, .from = from, .to = to});
+    if (from != to) raw_add_edge(raw, (RawEdge){.kind = RAW_EMPTY, .from = from, .to = to});
 }
 
 static void add_bytes(RawAutomaton *raw, int32_t from, int32_t to, uint8_t lo, uint8_t hi) {
-    add_edge(raw, (RawEdge){.kind = RAW_BYTES, .from = from, .to = to, .lo = lo, .hi = hi});
+    raw_add_edge(raw, (RawEdge){.kind = RAW_BYTES, .from = from, .to = to, .lo = lo, .hi = hi});
 }
 
 /* ---- rules ------------------------------------------------------------------------------------------- */
@@ -52,6 +54,7 @@ static bool is_nullable(const RawAutomaton *raw, const Expr *e) {
     switch (e->kind) {
     case EXPR_EMPTY: return true;
     case EXPR_BYTES: return e->n_bytes == 0;
+    case EXPR_TEXT: return true;
     case EXPR_REPEAT: return e->min == 0 || is_nullable(raw, e->body);
     case EXPR_RULE: return raw->source_nullable[e->rule];
     case EXPR_SEQ:
@@ -63,6 +66,7 @@ static bool is_nullable(const RawAutomaton *raw, const Expr *e) {
             if (is_nullable(raw, e->parts[i])) return true;
         return false;
     case EXPR_NOTHING:
+    case EXPR_MARK:
     case EXPR_CLASS: break;
     }
     return false;
@@ -87,7 +91,7 @@ static int32_t add_rule(RawAutomaton *raw, const char *name, const Expr *body, b
                                (size_t)capacity * sizeof *raw->rules);
         raw->rule_capacity = capacity;
     }
-    int32_t start = new_node(raw), end = new_node(raw);
+    int32_t start = raw_new_node(raw), end = raw_new_node(raw);
     raw->rules[raw->n_rules] =
         (RawRule){.name = name, .body = body, .start = start, .end = end, .is_nullable = nullable};
     return raw->n_rules++;
@@ -117,7 +121,7 @@ static int32_t tail_of(ClassBuild *c, int n) {
     if (n == 0) return c->to;
     if (c->tail[n] < 0) {
         int32_t next = tail_of(c, n - 1);
-        c->tail[n] = new_node(c->raw);
+        c->tail[n] = raw_new_node(c->raw);
         add_bytes(c->raw, c->tail[n], next, 0x80, 0xBF);
     }
     return c->tail[n];
@@ -129,7 +133,7 @@ static void add_sequence(void *user, const ByteRanges *r) {
     for (int i = 0; i < r->n; i++) {
         int rest = r->n - i - 1, n_whole = 0;
         for (int k = i + 1; k < r->n; k++) n_whole += r->lo[k] == 0x80 && r->hi[k] == 0xBF;
-        int32_t next = n_whole == rest ? tail_of(c, rest) : new_node(c->raw);
+        int32_t next = n_whole == rest ? tail_of(c, rest) : raw_new_node(c->raw);
         add_bytes(c->raw, at, next, r->lo[i], r->hi[i]);
         if (n_whole == rest) return;
         at = next;
@@ -144,7 +148,7 @@ static void build_class(RawAutomaton *raw, const CodeSet *set, int32_t from, int
 static void build_bytes(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to) {
     if (e->n_bytes == 0) add_empty(raw, from, to);
     for (size_t i = 0; i < e->n_bytes; i++) {
-        int32_t next = i + 1 == e->n_bytes ? to : new_node(raw);
+        int32_t next = i + 1 == e->n_bytes ? to : raw_new_node(raw);
         add_bytes(raw, from, next, (uint8_t)e->bytes[i], (uint8_t)e->bytes[i]);
         from = next;
     }
@@ -153,7 +157,7 @@ static void build_bytes(RawAutomaton *raw, const Expr *e, int32_t from, int32_t 
 static void build_seq(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, int depth) {
     if (e->n_parts == 0) add_empty(raw, from, to);
     for (int32_t i = 0; i < e->n_parts; i++) {
-        int32_t next = i + 1 == e->n_parts ? to : new_node(raw);
+        int32_t next = i + 1 == e->n_parts ? to : raw_new_node(raw);
         build(raw, e->parts[i], from, next, depth);
         from = next;
     }
@@ -162,11 +166,11 @@ static void build_seq(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to
 /* min copies, then a loop. The nodes of the loop are its own. */
 static void build_loop(RawAutomaton *raw, const Expr *body, int32_t n_before, int32_t from, int32_t to, int depth) {
     for (int32_t i = 0; i < n_before; i++) {
-        int32_t next = new_node(raw);
+        int32_t next = raw_new_node(raw);
         build(raw, body, from, next, depth);
         from = next;
     }
-    int32_t loop = new_node(raw);
+    int32_t loop = raw_new_node(raw);
     add_empty(raw, from, loop);
     build(raw, body, loop, loop, depth);
     add_empty(raw, loop, to);
@@ -175,7 +179,7 @@ static void build_loop(RawAutomaton *raw, const Expr *body, int32_t n_before, in
 static void build_copies(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, int depth) {
     for (int32_t i = 0; i < e->max; i++) {
         if (i >= e->min) add_empty(raw, from, to);
-        int32_t next = i + 1 == e->max ? to : new_node(raw);
+        int32_t next = i + 1 == e->max ? to : raw_new_node(raw);
         build(raw, e->body, from, next, depth);
         from = next;
     }
@@ -187,7 +191,7 @@ static void build_counted(RawAutomaton *raw, const Expr *e, int32_t from, int32_
     if (e->body->kind == EXPR_RULE) rule = rule_for(raw, e->body->rule);
     else rule = add_rule(raw, "a repetition", e->body, nullable);
     if (min == 0) add_empty(raw, from, to);
-    add_edge(raw, (RawEdge){.kind = RAW_CALL, .from = from, .to = to, .rule = rule, .min = min, .max = e->max});
+    raw_add_edge(raw, (RawEdge){.kind = RAW_CALL, .from = from, .to = to, .rule = rule, .min = min, .max = e->max});
 }
 
 static void build_repeat(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, int depth) {
@@ -206,6 +210,11 @@ static void build(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, in
     case EXPR_EMPTY: add_empty(raw, from, to); break;
     case EXPR_NOTHING: break;
     case EXPR_BYTES: build_bytes(raw, e, from, to); break;
+    case EXPR_MARK:
+        raw->flags[from] |= RAW_READS_CONTROLS;
+        build_bytes(raw, e, from, to);
+        break;
+    case EXPR_TEXT: raw_build_text(raw, e, from, to); break;
     case EXPR_CLASS: build_class(raw, &e->set, from, to); break;
     case EXPR_SEQ: build_seq(raw, e, from, to, depth + 1); break;
     case EXPR_ALT:
@@ -215,7 +224,7 @@ static void build(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, in
     case EXPR_RULE: {
         int32_t rule = rule_for(raw, e->rule);
         if (raw->source_nullable[e->rule]) add_empty(raw, from, to);
-        add_edge(raw, (RawEdge){.kind = RAW_CALL, .from = from, .to = to, .rule = rule});
+        raw_add_edge(raw, (RawEdge){.kind = RAW_CALL, .from = from, .to = to, .rule = rule});
     }
     }
 }

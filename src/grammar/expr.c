@@ -40,6 +40,24 @@ const Expr *expr_bytes(Work *w, const char *bytes, size_t n) {
 
 const Expr *expr_literal(Work *w, const char *text) { return expr_bytes(w, text, strlen(text)); }
 
+const Expr *expr_mark(Work *w, const char *bytes, size_t n) {
+    Expr *e = make(w, EXPR_MARK);
+    e->bytes = bytes;
+    e->n_bytes = n;
+    e->weight = capped((int64_t)n);
+    return e;
+}
+
+const Expr *expr_text(Work *w, const char *mark, size_t n_mark, const char *beginning, size_t n_beginning) {
+    Expr *e = make(w, EXPR_TEXT);
+    e->mark = mark;
+    e->n_mark = (int32_t)n_mark;
+    e->beginning = beginning;
+    e->n_beginning = (int32_t)n_beginning;
+    e->weight = capped(4 * (int64_t)(n_mark + n_beginning));
+    return e;
+}
+
 const Expr *expr_class(Work *w, const CodeSet *set) {
     Expr *e = make(w, EXPR_CLASS);
     e->set = *set;

@@ -13,6 +13,8 @@ typedef enum ExprKind {
     EXPR_EMPTY,
     EXPR_NOTHING,
     EXPR_BYTES,
+    EXPR_MARK,
+    EXPR_TEXT,
     EXPR_CLASS,
     EXPR_SEQ,
     EXPR_ALT,
@@ -25,9 +27,13 @@ struct Expr {
     ExprKind kind;
     int32_t weight; /* roughly the states that it takes, at most INT32_MAX / 2 */
     union {
-        struct { /* EXPR_BYTES */
+        struct { /* EXPR_BYTES; EXPR_MARK: bytes that a control token may stand for */
             const char *bytes;
             size_t n_bytes;
+        };
+        struct { /* EXPR_TEXT: any text without the mark, which does not begin with `beginning` */
+            const char *mark, *beginning;
+            int32_t n_mark, n_beginning; /* n_beginning 0: it may begin with anything */
         };
         CodeSet set; /* EXPR_CLASS */
         struct {     /* EXPR_SEQ, EXPR_ALT */
@@ -59,8 +65,11 @@ const Expr *expr_empty(Work *w);
 const Expr *expr_nothing(Work *w);                            /* matches no text */
 const Expr *expr_bytes(Work *w, const char *bytes, size_t n); /* borrows them */
 const Expr *expr_literal(Work *w, const char *text);          /* likewise */
-const Expr *expr_class(Work *w, const CodeSet *set);          /* one character */
-const Expr *expr_range(Work *w, uint32_t lo, uint32_t hi);    /* likewise */
+const Expr *expr_mark(Work *w, const char *bytes, size_t n);  /* likewise, n > 0 */
+/* Borrows both; the mark has bytes and is not in the beginning. */
+const Expr *expr_text(Work *w, const char *mark, size_t n_mark, const char *beginning, size_t n_beginning);
+const Expr *expr_class(Work *w, const CodeSet *set);       /* one character */
+const Expr *expr_range(Work *w, uint32_t lo, uint32_t hi); /* likewise */
 const Expr *expr_repeat(Work *w, const Expr *body, int32_t min, int32_t max);
 const Expr *expr_optional(Work *w, const Expr *body);
 const Expr *expr_rule(Work *w, int32_t rule);

@@ -6,20 +6,28 @@
  *
  * A rule ends with its line, except within parentheses and behind `|` or `::=`. Items are literals, classes, `.` (any
  * character), names of rules and groups, each with `*`, `+`, `?`, `{m}`, `{m,}` or `{m,n}` behind it. Escapes in literals and
- * classes: \n \t \r \\ \" \[ \] and \xHH, \uHHHH, \UHHHHHHHH, which are code points. Texts are UTF-8. */
+ * classes: \n \t \r \\ \" \[ \] and \xHH, \uHHHH, \UHHHHHHHH, which are code points. Texts are UTF-8.
+ *
+ * Three items are forerun's own, for tools that are called in the middle of free text:
+ *
+ *     %text "<call>"             any text without that mark; %text "<call>" "{" also does not begin with the second text
+ *     %mark "<call>"             the literal, which a control token may stand for
+ *     %json {"type": "object"}   the texts of a JSON schema */
 #include "grammar/readers.h"
 
 #include "grammar/text_cursor.h"
 
 #include <string.h>
 
-enum { MAX_NESTING = 200 };
+enum { MAX_NESTING = 200, MAX_MARK = 200 };
 
 typedef struct Gbnf {
     Cursor c;
     ExprGrammar *g;
     KeyedNames names; /* of rules */
     int depth;
+    char *notice; /* [notice_size] of schemas */
+    size_t notice_size;
 } Gbnf;
 
 static bool is_word(int c) {
@@ -73,7 +81,7 @@ static uint32_t read_character(Gbnf *p) {
     cursor_fail(&p->c, "an unknown escape; known are \\n \\t \\r \\\\ \\\" \\[ \\] \\xHH \\uHHHH \\UHHHHHHHH");
 }
 
-static const Expr *read_literal(Gbnf *p) {
+static const Text *read_text(Gbnf *p) {
     TextBuilder b = builder_new(p->g->w);
     char utf8[4];
     p->c.at++;
@@ -83,7 +91,11 @@ static const Expr *read_literal(Gbnf *p) {
         builder_add_bytes(&b, utf8, (size_t)n, false);
     }
     p->c.at++;
-    const Text *t = builder_text(&b);
+    return builder_text(&b);
+}
+
+static const Expr *read_literal(Gbnf *p) {
+    const Text *t = read_text(p);
     return expr_bytes(p->g->w, t->data, t->n);
 }
 
@@ -118,9 +130,63 @@ static const Expr *read_group(Gbnf *p) {
     return e;
 }
 
+/* ---- items of forerun's own ---------------------------------------------------------------------------------- */
+
+static const Text *read_mark(Gbnf *p) {
+    skip_space(p, false);
+    if (cursor_peek(&p->c) != '"') cursor_fail(&p->c, "expected a literal behind %text or %mark");
+    const Text *t = read_text(p);
+    if (t->n == 0 || t->n > MAX_MARK) cursor_fail(&p->c, "the literal of %text or %mark must have 1 to 200 bytes");
+    return t;
+}
+
+/* Where the beginning of a mark is its end too, the text before it could be cut in several ways. */
+static bool overlaps_itself(const Text *mark) {
+    for (size_t n = 1; n < mark->n; n++)
+        if (memcmp(mark->data, mark->data + mark->n - n, n) == 0) return true;
+    return false;
+}
+
+static const Expr *read_free_text(Gbnf *p) {
+    static const Text none = {.n = 0};
+    const Text *mark = read_mark(p), *beginning = &none;
+    if (overlaps_itself(mark)) cursor_fail(&p->c, "the mark of %text must not end as it begins");
+    skip_space(p, false);
+    if (cursor_peek(&p->c) == '"') beginning = read_mark(p);
+    if (beginning->n && memmem(beginning->data, beginning->n, mark->data, mark->n))
+        cursor_fail(&p->c, "the second literal of %text must not contain the first");
+    return expr_text(p->g->w, mark->data, mark->n, beginning->data, beginning->n);
+}
+
+/* An object of JSON, up to its closing brace. */
+static const Expr *read_schema(Gbnf *p) {
+    skip_space(p, false);
+    size_t from = p->c.at;
+    int depth = 0;
+    bool in_string = false;
+    do {
+        int c = cursor_peek(&p->c);
+        if (c < 0 || (depth == 0 && c != '{')) cursor_fail(&p->c, "expected an object with a JSON schema behind %json");
+        if (c == '"') in_string = !in_string;
+        else if (in_string && c == '\\') p->c.at++;
+        else if (!in_string) depth += (c == '{') - (c == '}');
+        p->c.at++;
+    } while (depth > 0);
+    return schema_text(p->g, p->c.text + from, p->c.at - from, p->notice, p->notice_size);
+}
+
+static const Expr *read_own(Gbnf *p) {
+    if (cursor_skip_text(&p->c, "%text")) return read_free_text(p);
+    if (cursor_skip_text(&p->c, "%json")) return read_schema(p);
+    if (!cursor_skip_text(&p->c, "%mark")) cursor_fail(&p->c, "an unknown item; known are %text, %mark and %json");
+    const Text *t = read_mark(p);
+    return expr_mark(p->g->w, t->data, t->n);
+}
+
 /* NULL: no item begins here. */
 static const Expr *read_item(Gbnf *p) {
     int c = cursor_peek(&p->c);
+    if (c == '%') return read_own(p);
     if (c == '"') return read_literal(p);
     if (c == '[') return read_class(p);
     if (c == '(') return read_group(p);
@@ -177,8 +243,11 @@ static void read_rule(Gbnf *p) {
     if (c >= 0 && c != '\n' && c != '\r') cursor_fail(&p->c, "expected an item of the rule or the end of the line");
 }
 
-void gbnf_read(ExprGrammar *g, const char *text, size_t n) {
-    Gbnf p = {.c = {.w = g->w, .text = text, .n = n, .what = "grammar"}, .g = g};
+void gbnf_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size) {
+    Gbnf p = {.c = {.w = g->w, .text = text, .n = n, .what = "grammar"},
+              .g = g,
+              .notice = notice,
+              .notice_size = notice_size};
     skip_space(&p, true);
     while (cursor_peek(&p.c) >= 0) {
         read_rule(&p);

@@ -5,7 +5,8 @@
  * them is the epoch. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a new one; each text moves
  * to it before its next step, taking its own state along, and the last one to leave frees the old epoch.
  *
- * A text that begins after another one, such as "</think>", has an automaton of its own (automaton_after): a phase. */
+ * A text that begins after another one, such as "</think>", perhaps only where it begins with "<think>", has an automaton of its
+ * own (automaton_after): a phase. */
 #include "grammar/grammar.h"
 
 #include "grammar/readers.h"
@@ -23,8 +24,8 @@ typedef struct GrammarEpoch {
 } GrammarEpoch;
 
 typedef struct GrammarPhase {
-    char after[GRAMMAR_MAX_AFTER + 1];
-    size_t n_after;
+    char opening[GRAMMAR_MAX_AFTER], after[GRAMMAR_MAX_AFTER];
+    size_t n_opening, n_after;
     Automaton *automaton;
     GrammarEpoch *current; /* NULL: none yet */
 } GrammarPhase;
@@ -52,7 +53,7 @@ typedef struct Compile {
 static void compile(void *subject) {
     Compile *c = subject;
     if (c->kind == GRAMMAR_JSON_SCHEMA) schema_read(&c->g, c->text, c->n, c->notice, GRAMMAR_NOTICE);
-    else if (c->kind == GRAMMAR_GBNF) gbnf_read(&c->g, c->text, c->n);
+    else if (c->kind == GRAMMAR_GBNF) gbnf_read(&c->g, c->text, c->n, c->notice, GRAMMAR_NOTICE);
     else regex_read(&c->g, c->text, c->n);
     c->built = automaton_build(&c->g);
 }
@@ -128,15 +129,24 @@ size_t grammar_bytes(Grammar *g) {
 
 /* ---- texts ----------------------------------------------------------------------------------------------- */
 
+static bool is_phase(const GrammarPhase *p, const char *opening, size_t n_opening, const char *after, size_t n_after) {
+    return p->n_opening == n_opening && memcmp(p->opening, opening, n_opening) == 0 && p->n_after == n_after &&
+           memcmp(p->after, after, n_after) == 0;
+}
+
 /* The phase for what comes before; NULL: no memory, or too many. */
-static GrammarPhase *find_phase(Grammar *g, const char *after, size_t n) {
+static GrammarPhase *find_phase(Grammar *g, const char *opening, const char *after) {
+    size_t n_opening = strlen(opening), n_after = strlen(after);
     for (int i = 0; i < g->n_phases; i++)
-        if (g->phases[i].n_after == n && memcmp(g->phases[i].after, after, n) == 0) return &g->phases[i];
+        if (is_phase(&g->phases[i], opening, n_opening, after, n_after)) return &g->phases[i];
     if (g->n_phases == MAX_PHASES) return NULL;
     GrammarPhase *p = &g->phases[g->n_phases];
-    *p = (GrammarPhase){.n_after = n, .automaton = automaton_after(g->phases[0].automaton, after, n)};
+    *p = (GrammarPhase){.n_opening = n_opening,
+                        .n_after = n_after,
+                        .automaton = automaton_after(g->phases[0].automaton, opening, n_opening, after, n_after)};
     if (!p->automaton) return NULL;
-    memcpy(p->after, after, n);
+    memcpy(p->opening, opening, n_opening);
+    memcpy(p->after, after, n_after);
     g->n_phases++;
     return p;
 }
@@ -161,14 +171,25 @@ static GrammarEpoch *join_epoch(GrammarPhase *p) {
     return p->current;
 }
 
-int grammar_text_begin(GrammarText *x, Grammar *g, const char *after, fr_error *err) {
-    size_t n = after ? strlen(after) : 0;
-    *x = (GrammarText){0};
+static int check_after(const char *opening, const char *after, fr_error *err) {
+    size_t n = strlen(after) > strlen(opening) ? strlen(after) : strlen(opening);
     if (n > GRAMMAR_MAX_AFTER)
         return error_set(err, FR_ERR_ARGUMENT, "the text that a grammar begins after has %zu bytes; the limit is %d", n,
                          GRAMMAR_MAX_AFTER);
+    if (*opening && !*after)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "an opening needs a text that ends it, behind which the grammar begins: pass grammar_after");
+    return FR_OK;
+}
+
+int grammar_text_begin(GrammarText *x, Grammar *g, const char *opening, const char *after, fr_error *err) {
+    if (!opening) opening = "";
+    if (!after) after = "";
+    *x = (GrammarText){0};
+    int status = check_after(opening, after, err);
+    if (status) return status;
     pthread_mutex_lock(&g->lock);
-    GrammarPhase *p = find_phase(g, after ? after : "", n);
+    GrammarPhase *p = find_phase(g, opening, after);
     GrammarEpoch *e = p ? join_epoch(p) : NULL;
     bool is_full = g->n_phases == MAX_PHASES;
     if (e) g->n_owners++;

@@ -27,8 +27,9 @@ typedef struct GrammarText {
     const GrammarState *state;
 } GrammarText;
 
-/* The empty text. after: "" or NULL, or the text behind which the grammar begins, at most GRAMMAR_MAX_AFTER bytes. */
-int grammar_text_begin(GrammarText *x, Grammar *g, const char *after, fr_error *err);
+/* The empty text. after: "" or NULL, or the text behind which the grammar begins, at most GRAMMAR_MAX_AFTER bytes. opening: "" or
+ * NULL, or what a text must begin with for that; another one is held to the grammar from its beginning. */
+int grammar_text_begin(GrammarText *x, Grammar *g, const char *opening, const char *after, fr_error *err);
 void grammar_text_end(GrammarText *x); /* one that has not begun is fine */
 /* Before a step: where the states take too much memory, moves on to fresh ones. Earlier states, those of the text aside,
  * are then invalid. */

@@ -5,11 +5,14 @@
 
 #include "grammar/expr.h"
 
-/* Each fills the rules of an empty grammar and its root. */
-void gbnf_read(ExprGrammar *g, const char *text, size_t n);
+/* Each fills the rules of an empty grammar and its root. *notice: a sentence about what is not quite as a schema says, or
+ * unchanged; [size]. */
+void gbnf_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
 void regex_read(ExprGrammar *g, const char *text, size_t n);
-/* *notice: a sentence about what is not quite as the schema says, or unchanged; [size]. */
 void schema_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
+
+/* A schema as part of another grammar. */
+const Expr *schema_text(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
 
 /* A regular expression for the whole text. In a JSON string (is_json) its characters are written as JSON writes them, and
  * it need not match the whole string unless ^ and $ say so. */

@@ -342,13 +342,17 @@ const Expr *schema_expr(Schema *s, Value schema) {
     return e;
 }
 
-void schema_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size) {
+const Expr *schema_text(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size) {
     Schema s = {.g = g,
                 .w = g->w,
                 .root = json_read(g->w, text, n, TEMPLATE_OWN),
                 .notice = notice,
                 .notice_size = notice_size};
+    return schema_expr(&s, s.root);
+}
+
+void schema_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size) {
     g->root = expr_add_rule(g, "the schema");
-    const Expr *body = schema_expr(&s, s.root);
+    const Expr *body = schema_text(g, text, n, notice, notice_size);
     g->rules[g->root].body = body;
 }

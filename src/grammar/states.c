@@ -241,6 +241,14 @@ const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uin
     return NULL;
 }
 
+const GrammarState *states_for_controls(GrammarStates *s, const GrammarState *state) {
+    for (uint32_t i = 0; i < state->n; i++) {
+        const GrammarFrame *f = &state->frames[i];
+        if (f->node >= 0 && s->automaton->nodes[f->node].reads_controls) add_place(s, *f);
+    }
+    return finish_state(s);
+}
+
 bool states_make_start(GrammarStates *s) {
     const GrammarFrame accept = {AUTOMATON_ACCEPT, 0, NULL};
     if (s->automaton->root_is_optional) add_place(s, accept);

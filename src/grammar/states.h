@@ -33,8 +33,9 @@ typedef struct StateRun {
 struct GrammarState {
     uint32_t id, n; /* n: frames; 0: nothing can follow and the text has not matched */
     uint64_t hash;
-    bool accepts; /* the text may end here */
-    bool is_free; /* the grammar has not begun (automaton_after) */
+    bool accepts;        /* the text may end here */
+    bool is_free;        /* in text that the grammar leaves free */
+    bool reads_controls; /* some place reads control tokens */
     bool has_runs;
     int8_t n_runs;
     StateRun runs[STATE_MAX_RUNS]; /* valid with has_runs */
@@ -52,6 +53,8 @@ size_t states_bytes(const GrammarStates *s); /* memory in use */
 
 /* The state after a byte. NULL: memory ran out, or there are too many places; *err says so. */
 const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err);
+/* The places of a state that read control tokens, as a state. NULL: no memory. */
+const GrammarState *states_for_controls(GrammarStates *s, const GrammarState *state);
 /* The one state with these frames, which are sorted in place. NULL: no memory. */
 const GrammarState *states_intern(GrammarStates *s, GrammarFrame *frames, int32_t n);
 /* The same state among other states of the same automaton; NULL: no memory. */

@@ -92,7 +92,9 @@ static GrammarState *make_state(GrammarStates *s, const GrammarFrame *frames, in
     if (n) memcpy(made->frames, frames, (size_t)n * sizeof *frames);
     for (int32_t i = 0; i < n; i++) {
         made->accepts |= frames[i].node == AUTOMATON_ACCEPT;
-        made->is_free |= frames[i].node >= 0 && s->automaton->nodes[frames[i].node].is_free;
+        if (frames[i].node < 0) continue;
+        made->is_free |= s->automaton->nodes[frames[i].node].is_free;
+        made->reads_controls |= s->automaton->nodes[frames[i].node].reads_controls;
     }
     return made;
 }

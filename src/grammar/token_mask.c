@@ -151,9 +151,9 @@ static int fill(GrammarStates *s, const TokenTrie *t, const GrammarState *state,
     return FR_OK;
 }
 
-/* Control tokens are read as their spelling; only before the grammar begins. */
+/* Control tokens are read as their spelling, from the places that read them. */
 static int add_controls(GrammarStates *s, const TokenTrie *t, const GrammarState *state, TokenMask *m, fr_error *err) {
-    for (int32_t i = 0; i < t->n_controls && state->is_free; i++) {
+    for (int32_t i = 0; i < t->n_controls && state->reads_controls; i++) {
         const GrammarState *next = state;
         bool allowed;
         int status = token_read(s, t, t->controls[i], &next, &allowed, err);
@@ -203,9 +203,11 @@ int token_read(GrammarStates *s, const TokenTrie *t, int32_t token, const Gramma
     size_t n = 0;
     *allowed = false;
     if (token >= 0 && token < t->n_vocab) {
-        const char *bytes = tokenizer_piece(t->tokenizer, token, at->is_free, &n);
+        const char *bytes = tokenizer_piece(t->tokenizer, token, at->reads_controls, &n);
         bool is_end = has_bit(t->is_end, token);
         if (is_end) n = 0;
+        if (n > 0 && !has_bit(t->is_text, token) && !(at = states_for_controls(s, at)))
+            return error_memory(err, "the state of a grammar", sizeof *at);
         for (size_t i = 0; i < n && at->n > 0; i++)
             if (!(at = states_next(s, at, (uint8_t)bytes[i], err))) return FR_ERR_MEMORY;
         *allowed = is_end ? (*state)->accepts : n > 0 && at->n > 0;

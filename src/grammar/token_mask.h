@@ -6,8 +6,8 @@
 #include "grammar/token_trie.h"
 
 /* A token is allowed if a text that the grammar matches can go on with its bytes. Tokens that end a text are allowed where
- * the text matches. Control tokens are not, except before the grammar begins (automaton_after); there, no token may end
- * the text. */
+ * the text matches. Control tokens are read as their spelling in text that the grammar leaves free and where it wants a mark
+ * (GrammarNode.reads_controls), and not allowed elsewhere. */
 struct TokenMask {
     int32_t n_allowed;
     uint64_t bits[]; /* [n_words of the trie] bit i: token i is allowed */

@@ -140,6 +140,10 @@ typedef struct Kernels {
      * row in ascending order, as is each element of to. q NULL: without out. from may be to. */
     void (*delta_rule)(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
                        const float *q, float *out);
+    /* The update of Mamba-2 (model.h, Mamba2Spec): to = decay * from + k x' [n_k][n], rows by component of k; out = to' q.
+     * Sums and NULLs as above. */
+    void (*ssm_update)(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x,
+                       float decay, const float *q, float *out);
 
     /* Does n_rounds rounds of the multiply-and-add of matmul, on registers. Returns the number of operations: a
      * multiplication and an addition are two. */

@@ -46,34 +46,63 @@ static const SliceForm slice_forms[TYPE_COUNT] = {
     [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288, 8},    [TYPE_Q2_K] = {32, 128, 0, 0, 8, 320, 8},
     [TYPE_Q3_K] = {32, 192, 4, 1, 8, 288, 8},     [TYPE_IQ4_NL] = {32, 256, 128, 0, 1, 32, 2},
     [TYPE_IQ4_XS] = {32, 256, 128, 0, 8, 160, 8}, [TYPE_MXFP4] = {32, 256, 16, 0, 1, 16, 4},
+    [TYPE_IQ2_XXS] = {32, 192, 64, 1, 8, 160, 8}, [TYPE_IQ2_XS] = {32, 192, 64, 1, 8, 160, 8},
+    [TYPE_IQ2_S] = {32, 192, 64, 1, 8, 160, 8},   [TYPE_IQ3_XXS] = {32, 256, 64, 0, 8, 160, 8},
+    [TYPE_IQ3_S] = {32, 256, 16, 0, 8, 160, 8},   [TYPE_IQ1_S] = {32, 192, 16, 1, 8, 160, 8},
+    [TYPE_IQ1_M] = {32, 192, 16, 1, 8, 160, 8},   [TYPE_NVFP4] = {32, 256, 16, 0, 2, 64, 2},
 };
 
 /* Bits of a code in the first planes, in which the codes of several groups share a byte. */
 static inline int low_bits(TensorType type) {
-    return type == TYPE_Q8_0 ? 8 : type == TYPE_Q2_K || type == TYPE_Q3_K ? 2 : 4;
+    return type == TYPE_Q8_0 ? 8 : slice_forms[type].code_bytes < 256 ? 2 : 4;
 }
+/* The types of format/lattice.h, whose scales are (2 s + 1) d unit. */
+static inline bool is_lattice(TensorType type) { return type >= TYPE_IQ2_XXS && type <= TYPE_IQ1_M; }
 /* Sub-blocks in a slice, each with a scale of its own. */
 static inline int scale_parts(TensorType type) {
-    return type == TYPE_Q6_K || type == TYPE_Q2_K || type == TYPE_Q3_K ? 2 : 1;
+    bool has_two = type == TYPE_Q6_K || type == TYPE_Q2_K || type == TYPE_Q3_K || type == TYPE_IQ2_XS ||
+                   type == TYPE_IQ2_S || type == TYPE_IQ1_M || type == TYPE_NVFP4;
+    return has_two ? 2 : 1;
 }
 /* Whether something is added to (code - bias) * scale. */
 static inline bool has_min(TensorType type) {
     return type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K || type == TYPE_Q2_K;
 }
 
-/* The values that 4-bit codes stand for (format/codebook.h), each with the bias added. */
+/* The values that codes stand for (format/codebook.h, format/lattice.c), each with the bias added. */
 static const uint8_t iq4_codes[16] = {128 - 127, 128 - 104, 128 - 83, 128 - 65, 128 - 49, 128 - 35,
                                       128 - 22,  128 - 10,  128 + 1,  128 + 13, 128 + 25, 128 + 38,
                                       128 + 53,  128 + 69,  128 + 89, 128 + 113};
 static const uint8_t mxfp4_codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+static const uint8_t iq2_codes[16] = {64 + 8, 64 + 25, 64 + 43, 64, 64 - 8, 64 - 25, 64 - 43, 64};
+static const uint8_t iq3_xxs_codes[16] = {64 + 4, 64 + 12, 64 + 20, 64 + 28, 64 + 36, 64 + 44, 64 + 52, 64 + 62,
+                                          64 - 4, 64 - 12, 64 - 20, 64 - 28, 64 - 36, 64 - 44, 64 - 52, 64 - 62};
+static const uint8_t iq3_s_codes[16] = {17, 19, 21, 23, 25, 27, 29, 31, 15, 13, 11, 9, 7, 5, 3, 1};
+static const uint8_t iq1_codes[16] = {16 - 7, 16 + 1, 16 + 9, 16, 16 - 9, 16 - 1, 16 + 7, 16};
 /* NULL: the codes are the numbers themselves. */
 static inline const uint8_t *codebook_codes(TensorType type) {
-    return type == TYPE_IQ4_NL || type == TYPE_IQ4_XS ? iq4_codes : type == TYPE_MXFP4 ? mxfp4_codes : NULL;
+    switch (type) {
+    case TYPE_IQ4_NL:
+    case TYPE_IQ4_XS: return iq4_codes;
+    case TYPE_MXFP4:
+    case TYPE_NVFP4: return mxfp4_codes;
+    case TYPE_IQ2_XXS:
+    case TYPE_IQ2_XS:
+    case TYPE_IQ2_S: return iq2_codes;
+    case TYPE_IQ3_XXS: return iq3_xxs_codes;
+    case TYPE_IQ3_S: return iq3_s_codes;
+    case TYPE_IQ1_S:
+    case TYPE_IQ1_M: return iq1_codes;
+    default: return NULL;
+    }
+}
+/* What the scales of the lattice types are multiplied with, a power of two. */
+static inline float lattice_unit(TensorType type) {
+    return type == TYPE_IQ3_S ? 1 : type == TYPE_IQ3_XXS ? 0.25f : 0.125f;
 }
 /* The largest code that is multiplied. */
 static inline uint32_t code_max_of(TensorType type) {
-    if (type == TYPE_MXFP4) return 31;
-    if (type == TYPE_Q8_0 || codebook_codes(type)) return 255;
+    if (type == TYPE_Q8_0 || codebook_codes(type)) return 2 * slice_forms[type].bias - 1;
     return (1u << ((uint32_t)low_bits(type) + slice_forms[type].high_bits)) - 1;
 }
 

@@ -38,6 +38,8 @@
  *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. The codes are looked up in a table of 16 bytes in a register when a slice
  *     is unpacked, which costs one shuffle for 4 codes of each row: as bytes, they would take twice the memory. The
  *     table has the bias in it: 128 for the IQ4 types, 16 for MXFP4, whose codes then have five bits.
+ *   NVFP4: the same. IQ1, IQ2 and IQ3 types: pack_lattice.c; their codes are laid out as those of Q3_K (IQ1, IQ2) and of
+ *     IQ4_XS (IQ3), and looked up.
  *
  * The scales of a record, each item 16 rows wide; the slices of a record are 2, 1 and 8:
  *   Q8_0 Q4_0 Q5_0   half d[16]                                                            each slice
@@ -49,6 +51,8 @@
  *   IQ4_NL           half d[16]                                                            each slice
  *   IQ4_XS           half d[16], then 8 x { i8 scale [16] }                                every 8 slices
  *   MXFP4            u8 exponent[16]                                                       each slice, 4 in a record
+ *   NVFP4            u8 scale of inputs 0-15 [16], of 16-31 [16], twice                    every 2 slices
+ *   IQ1 IQ2 IQ3      half d[16], then 8 x { u8 scales [16] }                               every 8 slices
  *
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
@@ -60,7 +64,7 @@
  * Quantised activations are an array of ActBlock (layout.h), one for each slice.
  * Proof: tests/unit/test_pack.c unpacks every type and compares with blocks_dequantize.
  */
-#include "kernels/layout.h"
+#include "kernels/pack.h"
 
 #include "base/mem.h"
 
@@ -96,13 +100,6 @@ void packed_free(PackedMatrix *m) {
 }
 
 /* ---- the block types: file bytes to codes ------------------------------------------------------- */
-
-/* A slice of a row as eight words of four codes each: word g holds inputs 4g to 4g+3, a byte each. Words are
- * loaded and stored as bytes, and shifts are masked to stay within them, so their byte order does not matter.
- */
-typedef struct Codes {
-    uint32_t word[8];
-} Codes;
 
 static uint32_t load_word(const unsigned char *p) {
     uint32_t w;
@@ -153,6 +150,11 @@ static void codes_from_k_pairs(const unsigned char *q, int slice, Codes *c) {
     for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (slice % 4 * 2)) & LOW_2;
 }
 
+/* NVFP4: input j of 16 low, input j+8 high. */
+static void codes_from_nv_nibbles(const unsigned char *q, Codes *c) {
+    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + g / 4 * 8 + g % 2 * 4) >> (g % 4 / 2 * 4)) & LOW_4;
+}
+
 /* The codes of slice `slice` of the block at `b`. */
 static void codes_read(TensorType type, const unsigned char *b, int slice, Codes *c) {
     switch (type) {
@@ -163,6 +165,7 @@ static void codes_read(TensorType type, const unsigned char *b, int slice, Codes
     case TYPE_IQ4_NL: codes_from_nibbles(b + 2, c); break;
     case TYPE_MXFP4: codes_from_nibbles(b + 1, c); break;
     case TYPE_IQ4_XS: codes_from_nibbles(b + 8 + slice * 16, c); break;
+    case TYPE_NVFP4: codes_from_nv_nibbles(b + 4 + slice * 16, c); break;
     case TYPE_Q2_K: codes_from_k_pairs(b + 16, slice, c); break;
     case TYPE_Q3_K:
         codes_from_k_pairs(b + 32, slice, c);
@@ -186,8 +189,7 @@ static void codes_read(TensorType type, const unsigned char *b, int slice, Codes
     }
 }
 
-/* Puts the codes of row `row` into the vectors of its slice, each of which has one word for each row. */
-static void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
+void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
     if (type == TYPE_Q8_0) memcpy(planes, c->word, sizeof planes);
     else if (low_bits(type) == 2) {
@@ -260,6 +262,9 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
         for (int s = 0; s < 8; s++) record[32 + s * 16 + row] = iq4_xs_scale(b + 2, s);
         break;
     case TYPE_MXFP4: record[row] = b[0]; break;
+    case TYPE_NVFP4:
+        for (int s = 0; s < 4; s++) record[s * 16 + row] = b[s];
+        break;
     default: memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0, IQ4_NL */
     }
 }
@@ -267,6 +272,10 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
 static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
     int64_t scale_slices = slice_forms[m->type].scale_slices, n_slices = tile_n_slices(m->type, m->n_in);
     for (int64_t i = 0; i < n_slices; i += scale_slices, row += tensor_type_info(m->type)->block_bytes) {
+        if (is_lattice(m->type)) {
+            lattice_pack(m->type, row, i_row, tile + codes_offset(m->type, i));
+            continue;
+        }
         scales_write(m->type, row, i_row, tile + scales_offset(m->type, i));
         for (int s = 0; s < (int)scale_slices; s++) {
             Codes codes;

@@ -17,8 +17,12 @@
  *   Q4_1 Q5_1:        acc = fma(t, d * da, acc);             acc = fma(m, ds, acc)
  *   Q4_K Q5_K:        acc = fma(t, (d * scale) * da, acc);   acc = fma(-(dmin * min), ds, acc)
  *   IQ4_XS:           acc = fma(t, (d * scale) * da, acc)
+ *   IQ2_XXS IQ3_XXS IQ3_S IQ1_S:
+ *                     acc = fma(t, (d * (2 scale + 1) * unit) * da, acc)       (unit: a power of two)
  *   Q6_K Q3_K:        acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
  *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
+ *   IQ2_XS IQ2_S IQ1_M:  the same with (d * (2 scale0 + 1) * unit) and (d * (2 scale1 + 1) * unit)
+ *   NVFP4:            the same with nvfp4_scale(scale0) and nvfp4_scale(scale1) (format/codebook.h)
  *   Q2_K:             the same, and then acc = fma(-(dmin * min0), ds0, acc); acc = fma(-(dmin * min1), ds1, acc)
  *                     with ds0, ds1 = da * (sum of q) of the first and the last 16.
  *
@@ -132,15 +136,16 @@ static int code_at(TensorType type, const unsigned char *slice, int row, int k) 
     int g = k / 4, lane = row * 4 + k % 4;
     uint32_t high_bits = slice_forms[type].high_bits;
     if (type == TYPE_Q8_0) return slice[g * 64 + lane];
+    int code;
     if (low_bits(type) == 2) {
-        int code = (slice[g / 4 * 64 + lane] >> (2 * (g % 4))) & 3;
-        return high_bits ? code | ((slice[128 + lane] >> g) & 1) << 2 : code;
+        code = (slice[g / 4 * 64 + lane] >> (2 * (g % 4))) & 3;
+        if (high_bits) code |= ((slice[128 + lane] >> g) & 1) << 2;
+    } else {
+        code = g < 4 ? slice[g * 64 + lane] & 15 : slice[(g - 4) * 64 + lane] >> 4;
+        if (high_bits == 1) code |= ((slice[256 + lane] >> g) & 1) << 4;
+        if (high_bits == 2) code |= ((slice[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
     }
-    int code = g < 4 ? slice[g * 64 + lane] & 15 : slice[(g - 4) * 64 + lane] >> 4;
-    if (codebook_codes(type)) return codebook_codes(type)[code];
-    if (high_bits == 1) code |= ((slice[256 + lane] >> g) & 1) << 4;
-    if (high_bits == 2) code |= ((slice[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
-    return code;
+    return codebook_codes(type) ? codebook_codes(type)[code] : code;
 }
 
 static float half_at(const unsigned char *p, int i) {
@@ -155,6 +160,10 @@ static void read_slice(TensorType type, const unsigned char *codes, const unsign
     float d = type == TYPE_MXFP4 ? mxfp4_scale(record[row]) : half_at(record, row);
     s->scale[0] = s->scale[1] = d;
     s->min[0] = s->min[1] = 0;
+    for (int i = 0; i < 2 && is_lattice(type); i++) {
+        int scale = record[32 + i_sub * 16 + row] >> 4 * i & 15;
+        s->scale[i] = d * (float)(2 * scale + 1) * lattice_unit(type);
+    }
     switch (type) {
     case TYPE_Q4_1:
     case TYPE_Q5_1: s->min[0] = half_at(record, 16 + row); break;
@@ -169,6 +178,9 @@ static void read_slice(TensorType type, const unsigned char *codes, const unsign
             s->scale[i] = d * (float)(both & 15);
             s->min[i] = 0 - half_at(record, 16 + row) * (float)(both >> 4);
         }
+        break;
+    case TYPE_NVFP4:
+        for (int i = 0; i < 2; i++) s->scale[i] = nvfp4_scale(record[i_sub * 32 + i * 16 + row]);
         break;
     case TYPE_IQ4_XS: s->scale[0] = s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 16 + row]; break;
     case TYPE_Q6_K:
@@ -244,6 +256,7 @@ const Kernels kernels_ref = {
     .packed_scores = ref_packed_scores,
     .mix_values = ref_mix_values,
     .delta_rule = ref_delta_rule,
+    .ssm_update = ref_ssm_update,
     .peak_loop = ref_peak_loop,
     .read_loop = ref_read_loop,
     .rows = &row_kernels_plain,

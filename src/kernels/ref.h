@@ -75,6 +75,8 @@ void ref_gelu_mul(float *gate, const float *up, int64_t n);
 void ref_sigmoid_mul(float *x, const float *gate, int64_t n);
 void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
                     const float *q, float *out);
+void ref_ssm_update(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x, float decay,
+                    const float *q, float *out);
 void ref_soft_cap(float *x, int64_t n, float cap);
 void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
 void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,

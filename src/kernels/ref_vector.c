@@ -108,6 +108,18 @@ void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, con
     }
 }
 
+void ref_ssm_update(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x, float decay,
+                    const float *q, float *out) {
+    for (int64_t d = 0; d < n; d++) {
+        float sum = 0;
+        for (int64_t i = 0; i < n_k; i++) {
+            to[i * n + d] = fmaf(k[i], x[d], from[i * n + d] * decay);
+            if (q) sum = fmaf(q[i], to[i * n + d], sum);
+        }
+        if (q) out[d] = sum;
+    }
+}
+
 /* ---- KV cache and attention --------------------------------------------------------------------- */
 
 static void store_block(const float *x, int64_t n, unsigned char *block) {

@@ -173,10 +173,11 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
 /* One row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
  *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
  *     most 2*128*127 = 32512.
+ *   codes up to 127: at most 32258, of one product.
  *   codes up to 63, 31, 15: at most 16002, 7874, 3810: 2, 4, 8 of these fit in 16 bits. */
 INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
     Vi ones = _mm256_set1_epi16(1);
-    int n_sum = code_max == 255 ? 1 : code_max == 63 ? 2 : 4; /* products that are added before widening */
+    int n_sum = code_max >= 127 ? 1 : code_max == 63 ? 2 : 4; /* products that are added before widening */
     UNROLL for (int g = 0; g < 4; g += n_sum) {
         Vi sum = _mm256_setzero_si256();
         UNROLL for (int i = g; i < g + n_sum; i++) {

@@ -34,6 +34,7 @@ const Kernels TABLE = {
     .packed_scores = packed_scores,
     .mix_values = mix_values,
     .delta_rule = delta_rule,
+    .ssm_update = ssm_update,
     .peak_loop = peak_loop,
 #if defined(TABLE_HAS_TILES)
     .tile_peak_loop = tile_peak_loop,

@@ -5,7 +5,7 @@
  * beside reading a row of the file and nothing beside a forward. The bytes are those of the file, so that the numbers
  * are; BF16 excepted, whose subnormal weights are packed as zeros.
  * Proof: tests/unit/test_pack.c packs rows of every type and compares what comes back byte by byte. */
-#include "kernels/layout.h"
+#include "kernels/pack.h"
 
 #include <string.h>
 
@@ -23,9 +23,8 @@ static void add_word(unsigned char *p, uint32_t bits) {
 
 static const uint32_t LOW_1 = 0x01010101, LOW_2 = 0x03030303, LOW_4 = 0x0f0f0f0f;
 
-/* The codes of a row's slice: word g holds inputs 4g to 4g+3, a byte each. */
-static void read_codes(TensorType type, const unsigned char *slice, int row, uint32_t word[8]) {
-    uint32_t high_bits = slice_forms[type].high_bits;
+void codes_of_row(TensorType type, const unsigned char *slice, int row, Codes *c) {
+    uint32_t *word = c->word, high_bits = slice_forms[type].high_bits;
     const unsigned char *own = slice + row * 4; /* of each plane of 64 bytes */
     for (int g = 0; g < 8; g++) {
         if (low_bits(type) == 2) {
@@ -61,6 +60,10 @@ static void write_k_pairs(const uint32_t word[8], int slice, unsigned char *q) {
     for (int g = 0; g < 8; g++) add_word(q + slice / 4 * 32 + 4 * g, (word[g] & LOW_2) << (slice % 4 * 2));
 }
 
+static void write_nv_nibbles(const uint32_t word[8], unsigned char *q) {
+    for (int g = 0; g < 8; g++) add_word(q + g / 4 * 8 + g % 2 * 4, (word[g] & LOW_4) << (g % 4 / 2 * 4));
+}
+
 /* The codes of slice `slice` into the block at b, which begins as zeros. */
 static void write_codes(TensorType type, const uint32_t word[8], int slice, unsigned char *b) {
     switch (type) {
@@ -71,6 +74,7 @@ static void write_codes(TensorType type, const uint32_t word[8], int slice, unsi
     case TYPE_IQ4_NL: write_nibbles(word, b + 2); break;
     case TYPE_MXFP4: write_nibbles(word, b + 1); break;
     case TYPE_IQ4_XS: write_nibbles(word, b + 8 + slice * 16); break;
+    case TYPE_NVFP4: write_nv_nibbles(word, b + 4 + slice * 16); break;
     case TYPE_Q2_K: write_k_pairs(word, slice, b + 16); break;
     case TYPE_Q3_K:
         write_k_pairs(word, slice, b + 32);
@@ -136,6 +140,10 @@ static void write_scales(TensorType type, const unsigned char *record, int row, 
         b[0] = record[row];
         return;
     }
+    if (type == TYPE_NVFP4) {
+        for (int s = 0; s < 4; s++) b[s] = record[s * 16 + row];
+        return;
+    }
     memcpy(b + place_of_scale(type), record + row * 2, 2);
     switch (type) {
     case TYPE_Q2_K:
@@ -163,12 +171,16 @@ static void read_blocks(const PackedMatrix *m, const unsigned char *tile, int ro
     int64_t n_slices = slice_forms[m->type].scale_slices;
     size_t block_bytes = tensor_type_info(m->type)->block_bytes;
     for (int64_t i = k / ACT_BLOCK; i < (k + n) / ACT_BLOCK; i += n_slices, out += block_bytes) {
+        if (is_lattice(m->type)) {
+            lattice_unpack(m->type, tile + codes_offset(m->type, i), row, out);
+            continue;
+        }
         memset(out, 0, block_bytes);
         write_scales(m->type, tile + scales_offset(m->type, i), row, out);
         for (int s = 0; s < (int)n_slices; s++) {
-            uint32_t word[8];
-            read_codes(m->type, tile + codes_offset(m->type, i + s), row, word);
-            write_codes(m->type, word, s, out);
+            Codes codes;
+            codes_of_row(m->type, tile + codes_offset(m->type, i + s), row, &codes);
+            write_codes(m->type, codes.word, s, out);
         }
     }
 }

@@ -19,7 +19,7 @@ INLINE void add_high_bits(int n_bits, Vi high, int first_bit, int place, Vi w[4]
     }
 }
 
-/* Q2_K and Q3_K. */
+/* Q2_K and Q3_K, and the lattice types of two bits or less. */
 INLINE void unpack_pairs(uint32_t high_bits, const unsigned char *codes, Vi w[8]) {
     UNROLL for (int g = 0; g < 8; g++)
         w[g] = v_and(v_shift_right(v_load_int(codes + g / 4 * 64), 2 * (g % 4)), v_set_int(0x03030303));
@@ -34,8 +34,10 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
         UNROLL for (int g = 0; g < 8; g++) w[g] = v_load_int(codes + g * 64);
         return;
     }
+    const uint8_t *codebook = codebook_codes(type);
     if (low_bits(type) == 2) {
         unpack_pairs(slice_forms[type].high_bits, codes, w);
+        if (codebook) UNROLL for (int g = 0; g < 8; g++) w[g] = v_look_up(codebook, w[g]);
         return;
     }
     UNROLL for (int g = 0; g < 4; g++) {
@@ -43,7 +45,6 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
         w[g] = nibbles(both);
         w[g + 4] = nibbles(v_shift_right(both, 4));
     }
-    const uint8_t *codebook = codebook_codes(type);
     if (codebook) UNROLL for (int g = 0; g < 8; g++) w[g] = v_look_up(codebook, w[g]);
     uint32_t n_bits = slice_forms[type].high_bits;
     if (n_bits == 1) {
@@ -63,11 +64,30 @@ INLINE Vf unpack_exponents(const unsigned char *exponents) {
     return v_mul(v_as_float(bits), v_set(0.5f));
 }
 
+/* Scales of NVFP4: the arithmetic of nvfp4_scale. */
+INLINE Vf unpack_small_floats(const unsigned char *codes) {
+    Vi bits = v_shift_left(v_and(v_load_bytes(codes), v_set_int(127)), 20);
+    return v_mul(v_as_float(bits), v_set(0x1p119f));
+}
+
+/* Scales of the lattice types. */
+INLINE void unpack_odd_scales(TensorType type, Vf d, const unsigned char *bytes, Unpacked *u) {
+    Vi both = v_load_bytes(bytes), one = v_set_int(1);
+    UNROLL for (int i = 0; i < scale_parts(type); i++) {
+        Vi s = i == 0 ? v_and(both, v_set_int(15)) : v_shift_right(both, 4);
+        u->scale[i] = v_mul(v_mul(d, v_from_int(v_or(v_shift_left(s, 1), one))), v_set(lattice_unit(type)));
+    }
+}
+
 /* column: within the tile. The scales' items are 16 rows wide. */
 INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
     const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
     if (type == TYPE_MXFP4) {
         u->scale[0] = unpack_exponents(scales + column * LANES);
+        return;
+    }
+    if (type == TYPE_NVFP4) {
+        UNROLL for (int i = 0; i < 2; i++) u->scale[i] = unpack_small_floats(bytes + 16 * i);
         return;
     }
     Vf d = v_load_half(halves);
@@ -85,6 +105,7 @@ INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_su
             u->min[i] = v_sub(v_zero(), v_mul(dmin, v_from_int(v_shift_right(both, 4))));
         }
     }
+    if (is_lattice(type)) unpack_odd_scales(type, d, scales + column * LANES + 32 + i_sub * 16, u);
     if (type == TYPE_IQ4_XS) u->scale[0] = v_mul(d, v_load_i8(scales + column * LANES + 32 + i_sub * 16));
     if (type == TYPE_Q6_K || type == TYPE_Q3_K) {
         u->scale[0] = v_mul(d, v_load_i8(bytes + 32));

@@ -337,14 +337,15 @@ static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q,
 
 /* ---- recurrent states --------------------------------------------------------------------------- */
 
-enum { DELTA_COLUMNS = 4 };
+enum { STATE_COLUMNS = 4 };
 
-typedef struct DeltaJob {
+/* S [n_k][n]: to = decay * from + k d', where d is v, or for the delta rule beta * (v - decay * from' k). */
+typedef struct StateJob {
     const float *from, *k, *v, *q; /* q NULL: no out */
     float *to, *out;
-    int64_t n;
+    int64_t n_k, n;
     float decay, beta;
-} DeltaJob;
+} StateJob;
 
 /* n elements; where that is a constant of LANES, without masks. */
 INLINE Vf load_part(const float *p, int64_t n) { return n >= LANES ? v_load(p) : v_load_n(p, n); }
@@ -354,19 +355,19 @@ INLINE void store_part(float *p, int64_t n, Vf a) {
 }
 
 /* n_columns vectors of columns from d on, n (elements in the last of them). */
-INLINE void delta_columns(const DeltaJob *job, int n_columns, int64_t d, int64_t n) {
-    Vf decay = v_set(job->decay), beta = v_set(job->beta), sums[DELTA_COLUMNS], delta[DELTA_COLUMNS];
-    UNROLL for (int c = 0; c < n_columns; c++) sums[c] = v_zero();
-    for (int64_t i = 0; i < job->n; i++) {
+INLINE void state_columns(const StateJob *job, bool is_delta_rule, int n_columns, int64_t d, int64_t n) {
+    Vf decay = v_set(job->decay), beta = v_set(job->beta), sums[STATE_COLUMNS], delta[STATE_COLUMNS];
+    UNROLL for (int c = 0; c < n_columns; c++) delta[c] = load_part(job->v + d + c * LANES, n), sums[c] = v_zero();
+    for (int64_t i = 0; is_delta_rule && i < job->n_k; i++) {
         Vf k = v_set(job->k[i]);
         UNROLL for (int c = 0; c < n_columns; c++)
             sums[c] = v_fma(k, v_mul(load_part(job->from + i * job->n + d + c * LANES, n), decay), sums[c]);
     }
-    UNROLL for (int c = 0; c < n_columns; c++) {
-        delta[c] = v_mul(v_sub(load_part(job->v + d + c * LANES, n), sums[c]), beta);
-        sums[c] = v_zero();
-    }
-    for (int64_t i = 0; i < job->n; i++) {
+    if (is_delta_rule) UNROLL for (int c = 0; c < n_columns; c++) {
+            delta[c] = v_mul(v_sub(delta[c], sums[c]), beta);
+            sums[c] = v_zero();
+        }
+    for (int64_t i = 0; i < job->n_k; i++) {
         Vf k = v_set(job->k[i]), q = v_set(job->q ? job->q[i] : 0);
         UNROLL for (int c = 0; c < n_columns; c++) {
             int64_t at = i * job->n + d + c * LANES;
@@ -378,11 +379,19 @@ INLINE void delta_columns(const DeltaJob *job, int n_columns, int64_t d, int64_t
     if (job->q) UNROLL for (int c = 0; c < n_columns; c++) store_part(job->out + d + c * LANES, n, sums[c]);
 }
 
+INLINE void update_state(const StateJob *job, bool is_delta_rule) {
+    int64_t d = 0, n = job->n, step = STATE_COLUMNS * LANES;
+    for (; d + step <= n; d += step) state_columns(job, is_delta_rule, STATE_COLUMNS, d, LANES);
+    for (; d + LANES <= n; d += LANES) state_columns(job, is_delta_rule, 1, d, LANES);
+    if (d < n) state_columns(job, is_delta_rule, 1, d, n - d);
+}
+
 static void delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
                        const float *q, float *out) {
-    DeltaJob job = {from, k, v, q, to, out, n, decay, beta};
-    int64_t d = 0;
-    for (; d + DELTA_COLUMNS * LANES <= n; d += DELTA_COLUMNS * LANES) delta_columns(&job, DELTA_COLUMNS, d, LANES);
-    for (; d + LANES <= n; d += LANES) delta_columns(&job, 1, d, LANES);
-    if (d < n) delta_columns(&job, 1, d, n - d);
+    update_state(&(StateJob){from, k, v, q, to, out, n, n, decay, beta}, true);
+}
+
+static void ssm_update(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x,
+                       float decay, const float *q, float *out) {
+    update_state(&(StateJob){from, k, x, q, to, out, n_k, n, decay, 1}, false);
 }

@@ -5,11 +5,15 @@
 #include <string.h>
 
 static const Architecture *const architectures[ARCH_COUNT] = {
-    [ARCH_LLAMA] = &arch_llama,         [ARCH_QWEN2] = &arch_qwen2,       [ARCH_QWEN3] = &arch_qwen3,
-    [ARCH_QWEN2MOE] = &arch_qwen2moe,   [ARCH_QWEN3MOE] = &arch_qwen3moe, [ARCH_GEMMA2] = &arch_gemma2,
-    [ARCH_GEMMA3] = &arch_gemma3,       [ARCH_PHI3] = &arch_phi3,         [ARCH_SMOLLM3] = &arch_smollm3,
-    [ARCH_GRANITE] = &arch_granite,     [ARCH_QWEN35] = &arch_qwen35,     [ARCH_QWEN35MOE] = &arch_qwen35moe,
-    [ARCH_QWEN3NEXT] = &arch_qwen3next, [ARCH_GPT_OSS] = &arch_gpt_oss};
+    [ARCH_LLAMA] = &arch_llama,         [ARCH_QWEN2] = &arch_qwen2,
+    [ARCH_QWEN3] = &arch_qwen3,         [ARCH_QWEN2MOE] = &arch_qwen2moe,
+    [ARCH_QWEN3MOE] = &arch_qwen3moe,   [ARCH_GEMMA2] = &arch_gemma2,
+    [ARCH_GEMMA3] = &arch_gemma3,       [ARCH_PHI3] = &arch_phi3,
+    [ARCH_SMOLLM3] = &arch_smollm3,     [ARCH_GRANITE] = &arch_granite,
+    [ARCH_QWEN35] = &arch_qwen35,       [ARCH_QWEN35MOE] = &arch_qwen35moe,
+    [ARCH_QWEN3NEXT] = &arch_qwen3next, [ARCH_GPT_OSS] = &arch_gpt_oss,
+    [ARCH_LFM2] = &arch_lfm2,           [ARCH_GRANITEHYBRID] = &arch_granitehybrid,
+    [ARCH_MAMBA2] = &arch_mamba2,       [ARCH_DEEPSEEK2] = &arch_deepseek2};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }
@@ -87,6 +91,11 @@ void arch_expert_keys(KeyReader *r, Hparams *h) {
     h->n_expert_used = key_int(r, "expert_used_count", -1, 1, most);
     h->n_ff_expert = key_int(r, "expert_feed_forward_length", h->n_ff, 1, 1 << 20);
     h->n_ff_shared = key_int(r, "expert_shared_feed_forward_length", 0, 0, 1 << 20);
+}
+
+void arch_nextn_keys(KeyReader *r, Hparams *h) {
+    h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
+    h->n_layer -= h->n_nextn;
 }
 
 static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {

@@ -16,6 +16,9 @@ typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
+    const char *output_norm; /* the tensor; NULL: output_norm.weight */
+    bool kv_heads_by_layer;  /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
+    bool has_no_attention, has_no_ffn; /* in no layer: what describes them is not read */
     /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
     void (*keys)(KeyReader *r, Hparams *h);
     /* Fills in a zeroed spec. Negative: an error. */
@@ -27,12 +30,13 @@ const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
 /* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
 typedef struct ArchNames {
-    char text[256];
+    char text[320];
 } ArchNames;
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss;
+    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
+    arch_granitehybrid, arch_mamba2, arch_deepseek2;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -40,14 +44,20 @@ extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arc
  * NAN. The first failure is remembered, and min is the result. */
 int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max);
 double key_float(KeyReader *r, const char *what, double fallback, double min, double max);
+bool key_bool(KeyReader *r, const char *what, bool fallback);
 
 const Hparams *arch_hparams(const ArchReader *r);
+/* Whether the list of key-value heads gives none to a layer (kv_heads_by_layer). */
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 /* Tensor "blk.<i_layer>.<name>", [n_out][n_in], or vector [n] as floats. A missing one is an error unless optional:
  * NULL then. */
 int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
                 const GgufTensor **out);
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out); /* [n_expert][n_out][n_in] */
+int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
+                  const GgufTensor **out); /* [n][n_out][n_in] */
+bool arch_has(const ArchReader *r, int32_t i_layer, const char *name);
 int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                const float **out); /* [n_out][n_in] as floats */
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
@@ -66,11 +76,32 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 void arch_expert_keys(KeyReader *r, Hparams *h);
 /* Rows [first, first + n) of a matrix, as a matrix of its own. */
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);
+/* Matrices of the model's own, [n][n_out][n_in], to be filled by the caller; `name` is for messages. */
+int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
+                      const GgufTensor **out, void **data);
 /* Models some of whose layers have a recurrent state: their keys, the layers without a feed-forward part but its norm
  * (arch_delta_net.c). beta_alpha: the two are one matrix. */
 void arch_delta_keys(KeyReader *r, Hparams *h);
 int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out);
+/* The keys of Mamba-2, and its layer without a feed-forward part (arch_mamba2.c). */
+void arch_mamba2_keys(KeyReader *r, Hparams *h);
+int arch_mamba2_mixer(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* The factors of Granite (arch_granite.c): its keys, and those of a layer. */
+void arch_granite_keys(KeyReader *r, Hparams *h);
+void arch_granite_factors(const ArchReader *r, LayerSpec *out);
 /* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
+/* Of files with layers for multi-token prediction (nextn.h) behind the others, after the other keys: hparams.n_layer counts
+ * them no longer. `layer` is then asked for these layers as well. */
+void arch_nextn_keys(KeyReader *r, Hparams *h);
+
+/* ---- for a layer that is read later, or not at all (nextn.c) -------------------------------------------- */
+
+/* Calls `read` for layer i_layer of the file of an open model. `out` becomes a copy of that model without layers, and owns
+ * what was read until arch_close_layer; a tensor of the layer that was not read is an error. After an error nothing is to
+ * be closed. */
+typedef int ArchReadFn(ArchReader *r, int32_t i_layer, void *user);
+int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err);
+void arch_close_layer(Model *m);
 
 #endif

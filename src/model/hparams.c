@@ -41,6 +41,14 @@ int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, i
     return (int32_t)v;
 }
 
+bool key_bool(KeyReader *r, const char *what, bool fallback) {
+    bool v = fallback;
+    const char *key = full_key(r, what);
+    if (!gguf_get_bool(r->g, key, &v) && gguf_find_key(r->g, key) >= 0 && !r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s: key %s is neither true nor false", gguf_path(r->g), key);
+    return v;
+}
+
 double key_float(KeyReader *r, const char *what, double fallback, double min, double max) {
     float v = (float)fallback;
     const char *key = full_key(r, what);
@@ -106,6 +114,44 @@ static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_c
     }
 }
 
+static void refuse_kv_heads(KeyReader *r, int32_t i_layer, int64_t n, int64_t other) {
+    if (r->status) return;
+    r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
+                          "%s: layer %d has %lld key-value heads, but 0 (a recurrent state) or %lld fit; layers of "
+                          "different numbers are not supported",
+                          gguf_path(r->g), i_layer, (long long)n, (long long)other);
+}
+
+/* Key-value heads of the layers with attention, from a list of all layers, in which 0 means a recurrent state. */
+static int32_t read_kv_heads_of_layers(KeyReader *r, const Hparams *h) {
+    int64_t kv = gguf_find_key(r->g, full_key(r, "attention.head_count_kv")), found = 0, n;
+    if (gguf_kv_count(r->g, kv) != h->n_layer && !r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s: %s has %lld numbers for %d layers", gguf_path(r->g), r->key,
+                              (long long)gguf_kv_count(r->g, kv), h->n_layer);
+    for (int32_t i = 0; !r->status && i < h->n_layer; i++) {
+        if (!gguf_array_i64(r->g, kv, i, &n))
+            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: %s does not hold whole numbers", gguf_path(r->g), r->key);
+        else if (n < 0 || n > h->n_head) refuse_kv_heads(r, i, n, h->n_head);
+        else if (found && n && n != found) refuse_kv_heads(r, i, n, found);
+        else if (n) found = n;
+    }
+    return found ? (int32_t)found : h->n_head;
+}
+
+/* A model without attention has heads all the same, which nothing reads: so no shape is 0. */
+static void read_heads(KeyReader *r, const Architecture *arch, Hparams *h) {
+    if (arch->has_no_attention) {
+        h->n_head = h->n_head_kv = 1, h->head_dim = 2;
+        return;
+    }
+    h->n_head = key_int(r, "attention.head_count", -1, 1, 1 << 12);
+    int64_t kv = gguf_find_key(r->g, full_key(r, "attention.head_count_kv"));
+    h->n_head_kv = arch->kv_heads_by_layer && kv >= 0 && gguf_kv_type(r->g, kv) == GGUF_ARRAY
+                       ? read_kv_heads_of_layers(r, h)
+                       : key_int(r, "attention.head_count_kv", h->n_head, 1, h->n_head);
+    h->head_dim = key_int(r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
+}
+
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     *h = (Hparams){0};
     int status = find_arch(&h->arch, g, err);
@@ -115,17 +161,18 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     h->n_embd = key_int(&r, "embedding_length", -1, 2, 1 << 18);
     int64_t of_experts = -1; /* what models without another feed-forward part have in its place */
     (void)gguf_get_i64(g, full_key(&r, "expert_feed_forward_length"), &of_experts);
-    h->n_ff = key_int(&r, "feed_forward_length", of_experts, 1, 1 << 20);
-    h->n_head = key_int(&r, "attention.head_count", -1, 1, 1 << 12);
-    h->n_head_kv = key_int(&r, "attention.head_count_kv", h->n_head, 1, h->n_head);
-    h->n_ctx_train = key_int(&r, "context_length", -1, 1, 1 << 28);
-    h->head_dim = key_int(&r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
-    int32_t value_dim = key_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
-    h->rms_eps = (float)key_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     const Architecture *arch = arch_find(h->arch);
+    h->n_ff = arch->has_no_ffn ? 1 : key_int(&r, "feed_forward_length", of_experts, 1, 1 << 20);
+    read_heads(&r, arch, h);
+    h->n_ctx_train = key_int(&r, "context_length", -1, 1, 1 << 28);
+    int32_t value_dim = arch->has_no_attention ? h->head_dim
+                                               : key_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
+    h->rms_eps = (float)key_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     h->embedding_scale = h->logit_scale = 1;
     h->rope.style = arch->rope;
-    read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
+    if (arch->has_no_attention)
+        h->rope = (RopeParams){.style = arch->rope, .n_rot = h->head_dim, .base = 1e4, .factor = 1};
+    else read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
     if (arch->keys) arch->keys(&r, h);
     else if (key_int(&r, "expert_count", 0, 0, 1 << 20) > 0 && !r.status)
         r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s: experts are not part of architecture %s as forerun knows it",
@@ -135,7 +182,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (h->n_head % h->n_head_kv)
         return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
                          h->n_head_kv);
-    if (value_dim != h->head_dim)
+    if (value_dim != h->head_dim && !h->latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
                          path, value_dim, h->head_dim);
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");

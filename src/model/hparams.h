@@ -22,6 +22,10 @@ typedef enum Arch {
     ARCH_QWEN35MOE,
     ARCH_QWEN3NEXT,
     ARCH_GPT_OSS,
+    ARCH_LFM2,
+    ARCH_GRANITEHYBRID,
+    ARCH_MAMBA2,
+    ARCH_DEEPSEEK2,
     ARCH_COUNT
 } Arch;
 
@@ -37,12 +41,39 @@ typedef struct RopeParams {
     double ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
 
-/* Of layers with a recurrent state (DeltaNetSpec). */
+/* Of layers of MIXER_DELTA_NET (DeltaNetSpec). */
 typedef struct DeltaNetShape {
     int32_t n_key_heads, n_value_heads; /* several value heads may share the queries and keys of a head */
     int32_t dim;                        /* of a query, key or value head */
-    int32_t n_conv;                     /* positions that the convolution sees; 0: no layer is of this kind */
 } DeltaNetShape;
+
+/* Of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers a token, and no values
+ * beside it: n_head_kv is 1 and head_dim the width of what is cached. */
+typedef struct LatentShape {
+    int32_t rank;      /* of the latent that keys and values are made of; 0: no layer is of this kind */
+    int32_t q_rank;    /* of the latent that queries are made of; 0: there is none */
+    int32_t plain_dim; /* components of a query or key head that are not rotated; rope.n_rot more are */
+    int32_t value_dim; /* of a value head */
+} LatentShape;
+
+typedef enum RouterGate { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterGate;
+
+/* Of layers of MIXER_MAMBA2 (Mamba2Spec). */
+typedef struct Mamba2Shape {
+    int32_t n_heads, dim;      /* heads of x, and components of each */
+    int32_t n_groups, n_state; /* n_heads / n_groups adjacent heads share B and C, which have n_state components */
+} Mamba2Shape;
+
+/* What a layer with a recurrent state keeps, whatever its kind; all such layers of a model are of one kind. */
+typedef struct StateShape {
+    int32_t n_conv;      /* positions that the convolution sees; 0: no layer has a state */
+    int32_t n_heads;     /* parts of the state that do not read each other */
+    int64_t n_channels;  /* of the convolution */
+    int64_t n_gates;     /* numbers of a position that the heads read beside them */
+    int64_t n_values;    /* that the output projection reads */
+    int64_t head_dim;    /* of these, values of a head; the last head may have fewer */
+    int64_t head_floats; /* numbers in the state of a head, beside the last inputs of the convolution */
+} StateShape;
 
 typedef struct Hparams {
     Arch arch;
@@ -53,16 +84,27 @@ typedef struct Hparams {
     RopeParams rope;
     int32_t n_expert, n_expert_used;  /* of each layer that has experts; 0: the model has none */
     int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of those that every token passes; 0: none */
-    int32_t window;                   /* positions that a layer with a sliding window sees; 0: no layer has one */
-    double local_rope_base;           /* of the layers with a window, where it is another; 0: the same */
-    float embedding_scale;            /* of the embeddings on their way into the residual stream; 1 mostly */
-    float attn_scale, attn_cap;       /* of all layers (LayerSpec); 0: the default */
-    float residual_scale;             /* likewise */
-    float logit_cap;                  /* logits become cap * tanh(logit / cap); 0: they stay */
-    float logit_scale;                /* before that; 1 mostly */
+    RouterGate router_gate;           /* what becomes of the router's logits */
+    bool has_router_gate;             /* the file says so; otherwise a layer with a bias of choices has the sigmoid */
+    bool keeps_probabilities;         /* LayerSpec, as are the next three */
+    float expert_scale;               /* 0: 1 */
+    int32_t n_expert_groups;          /* 0: none */
+    int32_t n_expert_groups_used;
+    int32_t n_dense;            /* leading layers without experts, in a model that has them */
+    int32_t window;             /* positions that a layer with a sliding window sees; 0: no layer has one */
+    double local_rope_base;     /* of the layers with a window, where it is another; 0: the same */
+    float embedding_scale;      /* of the embeddings on their way into the residual stream; 1 mostly */
+    float attn_scale, attn_cap; /* of all layers (LayerSpec); 0: the default */
+    float residual_scale;       /* likewise */
+    float logit_cap;            /* logits become cap * tanh(logit / cap); 0: they stay */
+    float logit_scale;          /* before that; 1 mostly */
+    LatentShape latent;
+    StateShape state; /* of the layers that have one */
     DeltaNetShape delta;
-    int32_t attention_interval; /* of models with a delta.n_conv: every so many-th layer has attention */
-    int32_t n_nextn;            /* layers behind the others, for drafting, which are not run */
+    Mamba2Shape mamba;
+    int32_t attention_interval; /* of models with delta: every so many-th layer has attention */
+    bool no_rope;               /* no layer rotates queries and keys */
+    int32_t n_nextn;            /* layers behind the others, which only a drafter runs (nextn.h) */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the
@@ -76,11 +118,18 @@ static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
 }
-/* Queries, keys and values of a layer with a recurrent state; its values. */
-static inline int64_t delta_n_channels(const DeltaNetShape *d) {
-    return (2 * (int64_t)d->n_key_heads + d->n_value_heads) * d->dim;
+/* Values of a head. */
+static inline int64_t state_head_values(const StateShape *s, int32_t head) {
+    int64_t left = s->n_values - head * s->head_dim;
+    return left < s->head_dim ? left : s->head_dim;
 }
-static inline int64_t delta_n_values(const DeltaNetShape *d) { return (int64_t)d->n_value_heads * d->dim; }
+/* Queries of latent attention, before they are brought into the form of what is cached; its heads' values. */
+static inline int64_t latent_query_dim(const Hparams *h) {
+    return h->latent.rank ? h->n_head * ((int64_t)h->latent.plain_dim + h->rope.n_rot) : 0;
+}
+static inline int64_t latent_values_dim(const Hparams *h) { return h->n_head * (int64_t)h->latent.value_dim; }
+/* Of what a query head reads from the cache. */
+static inline int64_t hparams_value_dim(const Hparams *h) { return h->latent.rank ? h->latent.rank : h->head_dim; }
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 
 #endif

@@ -31,6 +31,16 @@ struct ArchReader {
 
 const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
 
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
+    const Gguf *g = r->m->gguf;
+    char key[64];
+    int64_t n = 1;
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", arch_name(r->m->hparams.arch));
+    int64_t kv = gguf_find_key(g, key);
+    if (kv >= 0 && gguf_kv_type(g, kv) == GGUF_ARRAY) (void)gguf_array_i64(g, kv, i_layer, &n);
+    return n == 0;
+}
+
 /* The tensor with exactly that shape (n_out 0: a vector; n 0: not a pile of matrices). A missing one is an error unless
  * optional. */
 static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
@@ -40,7 +50,7 @@ static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_
     int n_dims = n ? 3 : n_out ? 2 : 1;
     *out = t;
     if (!t) return optional ? FR_OK : error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is missing", path, name);
-    if ((int)t->n_dims != n_dims || t->dims[0] != n_in || (n_out && t->dims[1] != n_out) || (n && t->dims[2] != n))
+    if ((int)t->n_dims > n_dims || t->dims[0] != n_in || (n_out && t->dims[1] != n_out) || (n && t->dims[2] != n))
         return error_set(r->err, FR_ERR_FORMAT,
                          "%s: tensor %s has the wrong shape: %lld x %lld%s where %lld x %lld%s fits", path, name,
                          (long long)t->dims[0], (long long)t->dims[1], t->n_dims > 2 ? " x ..." : "", (long long)n_in,
@@ -110,19 +120,52 @@ int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, i
     return take_floats(r, full.text, n_in, n_out, false, out);
 }
 
+int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
+                  const GgufTensor **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take_shaped(r, full.text, n_in, n_out, n, false, out);
+}
+
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out) {
+    return arch_matrices(r, i_layer, name, n_in, n_out, r->m->hparams.n_expert, out);
+}
+
+bool arch_has(const ArchReader *r, int32_t i_layer, const char *name) {
     TensorName full = name_in_layer(i_layer, name);
-    return take_shaped(r, full.text, n_in, n_out, r->m->hparams.n_expert, false, out);
+    return gguf_find_tensor(r->m->gguf, full.text) != NULL;
+}
+
+/* NULL: there is no memory. */
+static GgufTensor *new_view(ArchReader *r) {
+    struct ModelMemory *memory = r->m->memory;
+    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS);
+    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
+    return memory->views ? &memory->views[memory->n_views++] : NULL;
+}
+
+int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
+                      const GgufTensor **out, void **data) {
+    struct ModelMemory *memory = r->m->memory;
+    GgufTensor *view = new_view(r);
+    size_t row_bytes;
+    if (!tensor_type_row_bytes(type, n_in, &row_bytes))
+        return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
+    fr_assert(memory->n_vectors < gguf_n_tensors(r->m->gguf)); /* a file has more tensors than become vectors */
+    float *own = view ? mem_calloc((size_t)(n_out * n), row_bytes) : NULL;
+    if (!own) return error_memory(r->err, name, (size_t)(n_out * n) * row_bytes);
+    memory->vectors[memory->n_vectors++] = own;
+    *view = (GgufTensor){.name = name, .type = type, .n_dims = 3, .dims = {n_in, n_out, n, 1}, .data = own};
+    view->bytes = (size_t)(n_out * n) * row_bytes;
+    *out = view, *data = own;
+    return FR_OK;
 }
 
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
-    struct ModelMemory *memory = r->m->memory;
     size_t row_bytes = t->bytes / (size_t)t->dims[1];
-    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS && first + n <= t->dims[1]);
-    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
-    if (!memory->views) return error_memory(r->err, "parts of matrices", sizeof *memory->views);
-    GgufTensor *view = &memory->views[memory->n_views++];
+    GgufTensor *view = new_view(r);
+    fr_assert(first + n <= t->dims[1]);
+    if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
     *view = *t;
     view->dims[1] = n, view->bytes = (size_t)n * row_bytes;
     view->data = (const char *)t->data + (size_t)first * row_bytes;
@@ -162,16 +205,18 @@ static bool is_of_nextn(const ArchReader *r, const char *name) {
     return h->n_nextn && sscanf(name, "blk.%d.", &layer) == 1 && layer >= h->n_layer && layer < h->n_layer + h->n_nextn;
 }
 
+static int refuse_tensor(const ArchReader *r, const GgufTensor *t) {
+    Printable safe;
+    return error_set(r->err, FR_ERR_UNSUPPORTED,
+                     "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be run wrongly",
+                     gguf_path(r->m->gguf), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
+}
+
 static int refuse_unknown_tensors(const ArchReader *r) {
     const Gguf *g = r->m->gguf;
     for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
-        Printable safe;
-        if (!r->taken[i] && !is_of_nextn(r, t->name))
-            return error_set(r->err, FR_ERR_UNSUPPORTED,
-                             "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
-                             "run wrongly",
-                             gguf_path(g), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
+        if (!r->taken[i] && !is_of_nextn(r, t->name)) return refuse_tensor(r, t);
     }
     return FR_OK;
 }
@@ -183,14 +228,16 @@ static int load(ArchReader *r) {
     const Hparams *h = &m->hparams;
     if ((status = load_rope(r))) return status;
     if ((status = take(r, "token_embd.weight", h->n_embd, h->n_vocab, false, &m->token_embd))) return status;
-    if ((status = take_vector(r, "output_norm.weight", h->n_embd, false, &m->output_norm))) return status;
+    const Architecture *arch = arch_find(h->arch);
+    const char *norm = arch->output_norm ? arch->output_norm : "output_norm.weight";
+    if ((status = take_vector(r, norm, h->n_embd, false, &m->output_norm))) return status;
     if ((status = take(r, "output.weight", h->n_embd, h->n_vocab, true, &m->output))) return status;
     if (!m->output) m->output = m->token_embd;
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
     m->layers = m->memory->layers = layers;
     for (int32_t i = 0; i < h->n_layer; i++)
-        if ((status = arch_find(h->arch)->layer(r, i, &layers[i]))) return status;
+        if ((status = arch->layer(r, i, &layers[i]))) return status;
     return refuse_unknown_tensors(r);
 }
 
@@ -214,13 +261,55 @@ int model_open(Model **out, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
+static void free_memory(struct ModelMemory *memory) {
+    if (!memory) return;
+    for (int64_t i = 0; memory->vectors && i < memory->n_vectors; i++) mem_free(memory->vectors[i]);
+    mem_free(memory->vectors);
+    mem_free(memory->layers);
+    mem_free(memory->views);
+    mem_free(memory);
+}
+
 void model_close(Model *m) {
     if (!m) return;
-    for (int64_t i = 0; m->memory && i < m->memory->n_vectors; i++) mem_free(m->memory->vectors[i]);
-    if (m->memory) mem_free(m->memory->vectors), mem_free(m->memory->layers), mem_free(m->memory->views);
-    mem_free(m->memory);
+    free_memory(m->memory);
     for (int i = 0; i < m->n_ropes; i++) rope_free(&m->ropes[i]);
     mem_free(m);
+}
+
+/* ---- a layer that is read apart from the others ------------------------------------------------------ */
+
+/* Every tensor of the layer was taken, and is finite: nobody looks at them later. */
+static int check_layer(const ArchReader *r, int32_t i_layer) {
+    TensorName prefix = name_in_layer(i_layer, "");
+    for (int64_t i = 0; i < gguf_n_tensors(r->m->gguf); i++) {
+        const GgufTensor *t = gguf_tensor(r->m->gguf, i);
+        if (strncmp(t->name, prefix.text, strlen(prefix.text)) != 0) continue;
+        if (!r->taken[i]) return refuse_tensor(r, t);
+        int64_t n = t->dims[0] * t->dims[1] * t->dims[2];
+        if (!finite_weights(t->type, t->data, n)) return model_refuse_not_finite(r->m, t, r->err);
+    }
+    return FR_OK;
+}
+
+int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err) {
+    size_t n = (size_t)gguf_n_tensors(of->gguf);
+    *out = *of;
+    out->layers = NULL;
+    ArchReader r = {.m = out, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
+    out->memory = mem_calloc(1, sizeof *out->memory);
+    if (out->memory) out->memory->vectors = mem_calloc(n, sizeof *out->memory->vectors);
+    bool has_memory = r.taken && out->memory && out->memory->vectors;
+    int status = has_memory ? read(&r, i_layer, user) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
+    if (!status) status = check_layer(&r, i_layer);
+    mem_free(r.taken);
+    if (status) arch_close_layer(out);
+    return status;
+}
+
+void arch_close_layer(Model *m) {
+    free_memory(m->memory);
+    m->memory = NULL;
 }
 
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff) {
@@ -238,17 +327,47 @@ void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
     blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
 }
 
+bool layer_has_state(const LayerSpec *l) {
+    return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;
+}
+
+int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]) {
+    const DeltaNetSpec *d = &l->delta;
+    const StateProduct all[] = {{d->qkv, STATE_INPUTS, 0},          {d->z, STATE_Z, 0},
+                                {d->beta, STATE_GATES, 0},          {d->alpha, STATE_GATES, d->shape.n_value_heads},
+                                {d->beta_alpha, STATE_GATES, 0},    {l->mamba.xbc, STATE_INPUTS, 0},
+                                {l->mamba.z, STATE_Z, 0},           {l->mamba.dt, STATE_GATES, 0},
+                                {l->short_conv.x, STATE_INPUTS, 0}, {l->short_conv.b, STATE_FACTOR, 0},
+                                {l->short_conv.c, STATE_Z, 0}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].m) out[n++] = all[i];
+    return n;
+}
+
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
-    for (int32_t k = 0; k < i; k++)
-        n += (m->layers[k].mixer == MIXER_DELTA_NET) == (m->layers[i].mixer == MIXER_DELTA_NET);
+    for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
+    return n;
+}
+
+int32_t model_n_mixers(const Model *m, MixerKind kind) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == kind;
     return n;
 }
 
 int32_t model_n_states(const Model *m) {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == MIXER_DELTA_NET;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += layer_has_state(&m->layers[i]);
     return n;
+}
+
+int32_t model_window(const Model *m) {
+    int32_t widest = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (m->layers[i].mixer == MIXER_WINDOW && m->layers[i].window > widest) widest = m->layers[i].window;
+    return widest;
 }
 
 int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }

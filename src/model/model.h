@@ -5,7 +5,7 @@
  * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
- *     x  += feed_forward(norm(x))     dense, or a mixture of experts
+ *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
  *
  * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some
  * models have is a NULL or a 0 in the others' specs.
@@ -19,12 +19,17 @@
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
     MIXER_WINDOW,    /* the last `window` positions are, the row's own included */
-    MIXER_DELTA_NET, /* none is: a state sums them up (DeltaNetSpec) */
+    MIXER_LATENT,    /* every earlier position is, by a latent that all heads share (LatentSpec) */
+    /* None is: a state sums them up. */
+    MIXER_DELTA_NET,  /* DeltaNetSpec */
+    MIXER_MAMBA2,     /* Mamba2Spec */
+    MIXER_SHORT_CONV, /* ShortConvSpec: the inputs of the last positions are all of the state */
 } MixerKind;
 
 typedef enum FeedForwardKind {
     FFN_DENSE,   /* down (f(gate x) * (up x)) */
     FFN_EXPERTS, /* the same for the n_expert_used experts of greatest router probability, weighted by it */
+    FFN_NONE,
 } FeedForwardKind;
 
 typedef enum Activation {
@@ -46,10 +51,28 @@ typedef struct DeltaNetSpec {
     const GgufTensor *qkv, *z;      /* [channels | values][n_embd] */
     const GgufTensor *beta, *alpha; /* [n_value_heads][n_embd] */
     const GgufTensor *beta_alpha;   /* [2 n_value_heads][n_embd] in their place: by key head its betas, its alphas */
-    const float *conv;              /* [channels][n_conv], the row's own position last */
     const float *dt, *a;            /* [n_value_heads] */
     const float *norm;              /* [dim] of each value head */
 } DeltaNetSpec;
+
+/* Multi-head latent attention (arXiv 2405.04434). What is cached of a position is c = norm(latent), of which every head has
+ * its keys and values, and one rotated key for all heads:
+ *
+ *     [latent, r]   = Wkv_a n                            n = norm(input)
+ *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           of each head: plain_dim components, then n_rot that are rotated
+ *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
+ *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
+ *
+ * The key of head h would be Wk_b_h' c and its value Wv_b_h c; multiplied with the query and with what was read instead
+ * ("absorbed"), neither is ever computed for an earlier position. */
+typedef struct LatentSpec {
+    const GgufTensor *q_a;  /* [q_rank][n_embd]; NULL: queries are made of the input itself */
+    const float *q_a_norm;  /* [q_rank] */
+    const GgufTensor *kv_a; /* [rank + n_rot][n_embd] */
+    const float *kv_a_norm; /* [rank] */
+    const GgufTensor *k_b;  /* [n_head][rank][plain_dim] */
+    const GgufTensor *v_b;  /* [n_head][value_dim][rank] */
+} LatentSpec;
 
 /* Of value head h: the head of its queries and keys, and its places in the rows of beta_alpha. */
 static inline int32_t delta_key_head(const DeltaNetSpec *d, int32_t h) {
@@ -65,12 +88,46 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
     return d->beta_alpha ? delta_beta_place(d, h) + n : d->shape.n_value_heads + h;
 }
 
+/* Mamba-2 (arXiv 2405.21060): a matrix S [n_state][dim] for each head.
+ *
+ *     c_t     = silu(conv_bias + sum over j of conv[j] * u_{t - n_conv + 1 + j}),  u = xbc n: x of all heads, B and C of all groups
+ *     d       = log(1 + exp(dt n + dt_bias)),  decay = exp(a d)
+ *     S_t     = decay S_{t-1} + B (d x)'
+ *     y       = S_t' C + skip x
+ *     output  = Wo norm(y * silu(z n)),  the norm over the heads of each group */
+typedef struct Mamba2Spec {
+    Mamba2Shape shape;
+    const GgufTensor *xbc, *z, *dt;  /* [channels | values | n_heads][n_embd] */
+    const float *conv_bias;          /* [channels]; NULL: none */
+    const float *dt_bias, *a, *skip; /* [n_heads] */
+    const float *norm;               /* [n_groups][values / n_groups] */
+} Mamba2Spec;
+
+/* The short convolution of LFM2: output = Wo (c n * sum over j of conv[j] * (b n * x n)_{t - n_conv + 1 + j}). */
+typedef struct ShortConvSpec {
+    const GgufTensor *b, *c, *x; /* [n_embd][n_embd] */
+} ShortConvSpec;
+
+/* Where the outputs of a matrix that reads the normed input of a recurrent layer belong. */
+typedef enum StatePlace {
+    STATE_INPUTS, /* of the convolution */
+    STATE_FACTOR, /* what these are multiplied by */
+    STATE_Z,      /* what the values are multiplied by */
+    STATE_GATES,  /* from number `at` on */
+} StatePlace;
+typedef struct StateProduct {
+    const GgufTensor *m;
+    StatePlace place;
+    int64_t at;
+} StateProduct;
+enum { STATE_PRODUCTS_MAX = 4 };
+
 /* Under the root, in the place of a norm's eps. */
 #define DELTA_NORM_EPS 1e-6
 #define SWIGLU_ALPHA 1.702f
 #define SWIGLU_LIMIT 7.0f
 
-enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_DELTA_DIM = 512 };
+enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_STATE_DIM = 512 };
 
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
  * has none. */
@@ -83,13 +140,18 @@ typedef struct LayerSpec {
     const float *attn_norm;      /* [n_embd]; a drafter's layer may have none */
     const GgufTensor *q, *k, *v; /* [q_dim | kv_dim | kv_dim][n_embd] */
     bool gates_output; /* q is [2 q_dim]: each head's queries, then a gate g of what it reads: times 1 / (1 + exp(-g)) */
-    const GgufTensor *o;                   /* [n_embd][q_dim]; of MIXER_DELTA_NET [n_embd][values] */
+    const GgufTensor *o;                   /* [n_embd][q_dim]; of layers with a recurrent state [n_embd][values] */
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
     const float *o_bias;                   /* [n_embd] */
     const float *q_norm, *k_norm;          /* [head_dim], of each head */
     const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
     const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
-    DeltaNetSpec delta;                    /* MIXER_DELTA_NET; of what stands above it has attn_norm and o alone */
+    LatentSpec latent; /* MIXER_LATENT: of what stands above it, attn_norm, attn_scale, o and q of plain_dim + n_rot */
+    /* Of layers with a recurrent state, which of what stands above have attn_norm and o alone: */
+    const float *conv; /* [channels][n_conv], the row's own position last */
+    DeltaNetSpec delta;
+    Mamba2Spec mamba;
+    ShortConvSpec short_conv;
 
     FeedForwardKind ffn;
     Activation activation;
@@ -105,10 +167,21 @@ typedef struct LayerSpec {
     const float *gate_bias, *up_bias, *down_bias; /* [n_expert] of n_ff, n_ff and n_embd */
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
+    RouterGate router_gate;   /* probabilities are a softmax over all experts, or a sigmoid of each */
+    const float
+        *choice_bias; /* [n_expert] added to probabilities where experts are chosen, not where they are weighted */
+    /* Experts are chosen in the best groups alone, by their two greatest (probability + bias), or by the greatest probability
+     * of a softmax; 0: among all. */
+    int32_t n_groups, n_groups_used;
+    float expert_scale;                                      /* of the weights; 0: 1 */
     const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
     const float *shared_router; /* [n_embd] its weight is 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;
 
+bool layer_has_state(const LayerSpec *l);
+/* The matrices that read the input of a layer with a recurrent state, in the order in which they stand in memory. Returns their
+ * number. */
+int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]);
 /* The number of experts of a layer: 1 where it has none. */
 int64_t layer_n_experts(const LayerSpec *l);
 /* Expert i of a tensor of them, as a matrix. */
@@ -128,10 +201,13 @@ typedef struct Model {
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
-/* Layers with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+/* Layers of a kind; with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);
 int32_t model_mixer_place(const Model *m, int32_t i);
+/* The widest window of a layer; 0: no layer has one. */
+int32_t model_window(const Model *m);
 
 /* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
 int model_open(Model **out, const Gguf *g, fr_error *err);

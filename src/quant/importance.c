@@ -73,13 +73,17 @@ static void take_means(const float *sums, double count, int64_t n, float *out) {
     }
 }
 
+static const GgufTensor *find(const Importance *im, const char *matrix, const char *end) {
+    char name[300];
+    snprintf(name, sizeof name, "%s%s", matrix, end);
+    return gguf_find_tensor(im->gguf, name);
+}
+
+bool importance_has(const Importance *im, const char *matrix) { return find(im, matrix, IMPORTANCE_SUMS) != NULL; }
+
 int importance_of(const Importance *im, const char *matrix, int64_t n_in, int64_t n_matrices, float *out,
                   int64_t *n_unread, fr_error *err) {
-    char name[300];
-    snprintf(name, sizeof name, "%s%s", matrix, IMPORTANCE_SUMS);
-    const GgufTensor *sums = gguf_find_tensor(im->gguf, name);
-    snprintf(name, sizeof name, "%s%s", matrix, IMPORTANCE_COUNTS);
-    const GgufTensor *counts = gguf_find_tensor(im->gguf, name);
+    const GgufTensor *sums = find(im, matrix, IMPORTANCE_SUMS), *counts = find(im, matrix, IMPORTANCE_COUNTS);
     if (!sums) return 0;
     if (sums->dims[0] != n_in || sums->dims[1] != n_matrices || !counts || counts->bytes < (size_t)n_matrices * 4)
         return error_set(err, FR_ERR_MISMATCH,

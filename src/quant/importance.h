@@ -22,6 +22,8 @@ typedef struct Importance {
 int importance_open(Importance *im, const char *path, fr_error *err);
 void importance_close(Importance *im);
 
+/* Whether there is an entry for the matrix. */
+bool importance_has(const Importance *im, const char *matrix);
 /* The mean squares of the inputs of a matrix, out [n_matrices][n_in] (n_matrices > 1: experts). Those that read no row of
  * the text, n_unread of them, have 1 for every input. Returns 1; 0 where the file has none for the matrix, and an error
  * where they are of another shape. */

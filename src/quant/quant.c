@@ -14,9 +14,13 @@
 enum { BLOCK_MAX = 256, BLOCK_BYTES_MAX = 256 };
 
 static const QuantEncode encoders[TYPE_COUNT] = {
-    [TYPE_Q4_0] = quant_q4_0, [TYPE_Q4_1] = quant_q4_1,     [TYPE_Q5_0] = quant_q5_0,     [TYPE_Q5_1] = quant_q5_1,
-    [TYPE_Q4_K] = quant_q4_k, [TYPE_Q5_K] = quant_q5_k,     [TYPE_Q6_K] = quant_q6_k,     [TYPE_Q2_K] = quant_q2_k,
-    [TYPE_Q3_K] = quant_q3_k, [TYPE_IQ4_NL] = quant_iq4_nl, [TYPE_IQ4_XS] = quant_iq4_xs, [TYPE_MXFP4] = quant_mxfp4,
+    [TYPE_Q4_0] = quant_q4_0,       [TYPE_Q4_1] = quant_q4_1,     [TYPE_Q5_0] = quant_q5_0,
+    [TYPE_Q5_1] = quant_q5_1,       [TYPE_Q4_K] = quant_q4_k,     [TYPE_Q5_K] = quant_q5_k,
+    [TYPE_Q6_K] = quant_q6_k,       [TYPE_Q2_K] = quant_q2_k,     [TYPE_Q3_K] = quant_q3_k,
+    [TYPE_IQ4_NL] = quant_iq4_nl,   [TYPE_IQ4_XS] = quant_iq4_xs, [TYPE_MXFP4] = quant_mxfp4,
+    [TYPE_IQ2_XXS] = quant_iq2_xxs, [TYPE_IQ2_XS] = quant_iq2_xs, [TYPE_IQ2_S] = quant_iq2_s,
+    [TYPE_IQ3_XXS] = quant_iq3_xxs, [TYPE_IQ3_S] = quant_iq3_s,   [TYPE_IQ1_S] = quant_iq1_s,
+    [TYPE_IQ1_M] = quant_iq1_m,
 };
 
 float quant_store_half(uint8_t *p, float f) {

@@ -20,6 +20,7 @@ typedef struct QuantShape {
     int32_t n_layer;
     bool shares_values; /* 80 layers, and heads of queries that share their values: Llama 70B and what was made of it */
     bool shares_by_four; /* four or more heads of queries share their keys and values */
+    bool has_experts;    /* four or more */
     bool is_tied;        /* the embedding is the LM head, too */
     bool has_importance;
 } QuantShape;
@@ -29,6 +30,8 @@ QuantShape quant_shape(const Gguf *g, bool has_importance);
 bool quant_is_matrix(const GgufTensor *t);
 /* The type that the mixture wants for a matrix. */
 TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const GgufTensor *t);
+/* Whether blocks of the type are too coarse to be written without knowing which inputs matter. */
+bool quant_needs_importance(TensorType type);
 /* The type that a matrix with rows of n elements gets instead, where these are not whole blocks of `type`. */
 TensorType quant_fallback(TensorType type, int64_t n);
 

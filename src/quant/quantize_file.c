@@ -134,6 +134,20 @@ static int refuse_quantised(const Job *job, const GgufTensor *t, fr_error *err) 
                      gguf_path(job->in), printable(&safe, t->name, strlen(t->name)), tensor_type_info(t->type)->name);
 }
 
+static int refuse_unimportant(const Job *job, const GgufTensor *t, TensorType type, fr_error *err) {
+    const char *type_name = tensor_type_info(type)->name;
+    Printable safe;
+    if (!job->o->importance)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s needs an importance matrix: make one with 'forerun imatrix', and pass --imatrix=FILE",
+                         type_name);
+    return error_set(
+        err, FR_ERR_MISMATCH,
+        "%s: has no entry for %s, which cannot be of type %s without; make it for this model with 'forerun "
+        "imatrix'",
+        job->o->importance_path, printable(&safe, t->name, strlen(t->name)), type_name);
+}
+
 static void note_fallback(const Job *job, const GgufTensor *t, TensorType wanted, TensorType type) {
     char sentence[500];
     Printable safe;
@@ -152,6 +166,9 @@ static int plan_tensor(Job *job, const QuantShape *shape, const GgufTensor *t, f
         TensorType wanted = quant_mix_type(job->o->mix, shape, t);
         type = quant_fallback(wanted, t->dims[0]);
         if (type != t->type && !is_float(t->type) && !job->o->requantize) return refuse_quantised(job, t, err);
+        if (quant_needs_importance(type) && type != t->type &&
+            !(job->o->importance && importance_has(job->o->importance, t->name)))
+            return refuse_unimportant(job, t, type, err);
         note_fallback(job, t, wanted, type);
         job->result->n_matrices++;
     }

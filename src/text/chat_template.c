@@ -33,7 +33,7 @@ static bool is_first_own(const char *text, size_t n) {
 
 int chat_template_open(ChatTemplate *out, const char *text, size_t n, fr_error *err) {
     fr_error why;
-    *out = (ChatTemplate){.family = chat_family_detect(text, n)};
+    *out = (ChatTemplate){.family = chat_family_detect(text, n), .reasons = memmem(text, n, "think>", 6) != NULL};
     if (is_first_own(text, n)) text = own, n = sizeof own - 1;
     if (!template_compile(&out->compiled, text, n, NULL, &why)) return FR_OK;
     if (strstr(why.message, "out of memory")) {

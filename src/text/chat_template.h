@@ -8,6 +8,7 @@
 typedef struct ChatTemplate {
     Template *compiled; /* NULL: none, or `why` it could not be compiled */
     ChatFamily family;  /* whose format its text looks like */
+    bool reasons;       /* its text has a mark of <think>...</think>: answers may begin with reasoning */
     char why[256];
 } ChatTemplate;
 

@@ -96,6 +96,37 @@ static void shapes_are_as_asked(void **state) {
     assert_tensor(g, "blk.1.attn_q.weight", TYPE_F16, 64, 128);
     assert_true(gguf_get_u32(g, "qwen3next.ssm.time_step_rank", &v) && v == 6);
     gguf_close(g);
+    g = made("--arch qwen35 --layers 2 --dim 64 --attention-every 2 --mtp 1 --type F16");
+    assert_true(gguf_get_u32(g, "qwen35.block_count", &v) && v == 3);
+    assert_true(gguf_get_u32(g, "qwen35.nextn_predict_layers", &v) && v == 1);
+    assert_tensor(g, "blk.2.nextn.eh_proj.weight", TYPE_F16, 128, 64);
+    assert_tensor(g, "blk.2.nextn.hnorm.weight", TYPE_F32, 64, 1);
+    assert_tensor(g, "blk.2.attn_q.weight", TYPE_F16, 64, 128);
+    gguf_close(g);
+}
+
+static void recurrent_layers_are_as_asked(void **state) {
+    (void)state;
+    int64_t n;
+    Gguf *g = made("--arch granitehybrid --layers 2 --dim 64 --ssm-heads 6 --ssm-groups 2 --ssm-dim 16 --ssm-state 10 "
+                   "--attention-every 2 --heads 2 --experts 4 --type F16");
+    assert_tensor(g, "blk.0.ssm_in.weight", TYPE_F16, 64, 2 * 96 + 2 * 2 * 10 + 6);
+    assert_tensor(g, "blk.0.ssm_norm.weight", TYPE_F32, 48, 2);
+    assert_tensor(g, "blk.1.attn_q.weight", TYPE_F16, 64, 64);
+    assert_null(gguf_find_tensor(g, "blk.0.ffn_gate_inp_shexp.weight"));
+    int64_t kv = gguf_find_key(g, "granitehybrid.attention.head_count_kv");
+    assert_true(gguf_array_i64(g, kv, 0, &n) && n == 0);
+    assert_true(gguf_array_i64(g, kv, 1, &n) && n == 2);
+    gguf_close(g);
+    g = made("--arch lfm2 --layers 4 --dim 64 --type F16");
+    assert_tensor(g, "blk.2.shortconv.in_proj.weight", TYPE_F16, 64, 192);
+    assert_tensor(g, "blk.3.attn_q_norm.weight", TYPE_F32, 64, 1);
+    assert_tensor(g, "token_embd_norm.weight", TYPE_F32, 64, 1);
+    gguf_close(g);
+    g = made("--arch mamba2 --layers 1 --dim 64 --type F16");
+    assert_tensor(g, "blk.0.ssm_out.weight", TYPE_F16, 128, 64);
+    assert_null(gguf_find_tensor(g, "blk.0.ffn_norm.weight"));
+    gguf_close(g);
 }
 
 static void mixes_give_more_bits_where_llama_cpp_does(void **state) {
@@ -237,7 +268,11 @@ static void nonsense_is_refused(void **state) {
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
         {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
-        {"--delta-dim 16", 2, "architecture llama has no recurrent layers"},
+        {"--delta-dim 16", 2, "architecture llama has no Gated DeltaNet"},
+        {"--mtp 1", 2, "architecture llama has no layers for multi-token prediction"},
+        {"--arch qwen35 --ssm-dim 16", 2, "architecture qwen35 has no Mamba-2"},
+        {"--arch mamba2 --attention-every 2", 2, "mamba2 does not mix attention and recurrent layers"},
+        {"--arch mamba2 --ssm-heads 6 --ssm-groups 4", 2, "6 heads cannot be 4 groups of equal size"},
         {"--arch qwen35 --delta-heads 5 --delta-key-heads 2", 2, "5 value heads cannot share 2 key heads evenly"},
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
         {"--head-dim 7", 2, "the width must be even"},
@@ -269,6 +304,7 @@ int main(int argc, char **argv) {
     snprintf(program, sizeof program, "%.*smake_model", tests_folder ? (int)(tests_folder - argv[0]) : 0, argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_as_asked),
+        cmocka_unit_test(recurrent_layers_are_as_asked),
         cmocka_unit_test(mixes_give_more_bits_where_llama_cpp_does),
         cmocka_unit_test(weights_have_their_deviation),
         cmocka_unit_test(the_same_options_give_the_same_bytes),

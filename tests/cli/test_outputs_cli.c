@@ -122,6 +122,8 @@ static void outputs_are_checked_first(void **state) {
     static const Case cases[] = {
         {"run " MODEL "-p a --stats-json /nowhere/x",
          "--stats-json: /nowhere/x: cannot be written: its folder does not"},
+        {"run " MODEL "-p a --stats-json /proc/forerun",
+         "--stats-json: /proc/forerun: cannot be "}, /* root may write there */
         {"run " MODEL "-p a --stats-json " DIR, "it is a folder; name a file in it"},
         {"run " MODEL "-p a --stats-json " DIR "/fifo", "exists and is not a regular file"},
         {"run " MODEL "-p a --stats-json " DIR "/dangling", "a symbolic link to a file that does not exist"},

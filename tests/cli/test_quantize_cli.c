@@ -77,7 +77,7 @@ static void types_are_as_close_as_their_bits_promise(void **state) {
 /* The packed kernels against plain double precision, over a file with every block type. */
 static void backends_agree_on_quantised_files(void **state) {
     (void)state;
-    static const char *const types[] = {"Q4_K_M", "Q5_K_M", "Q4_0", "Q5_1"};
+    static const char *const types[] = {"Q4_K_M", "Q5_K_M", "Q4_0", "Q5_1", "IQ3_XXS", "IQ2_M"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char args[300];
         snprintf(args, sizeof args, "quantize " F16 " " OUT " --type %s", types[i]);
@@ -86,6 +86,32 @@ static void backends_agree_on_quantised_files(void **state) {
                slow = figure("perplexity -m " OUT " " TEXT " --windows 1 -c 64 --kv f32 --backend reference",
                              "perplexity ");
         if (fabs(fast / slow - 1) > 1e-3) fail_msg("%s: %g and %g", types[i], fast, slow);
+    }
+}
+
+/* They run and are not worse than their bits promise; those of two bits refuse to be made without an importance matrix. */
+static void types_of_three_bits_and_less(void **state) {
+    (void)state;
+    static const struct {
+        const char *type;
+        bool needs_importance;
+        double kl;
+    } cases[] = {{"IQ3_M", false, 0.02},  {"IQ3_XXS", false, 0.04}, {"IQ2_M", false, 0.06},
+                 {"IQ2_XXS", true, 0.17}, {"IQ1_S", true, 0.4},     {"IQ2_S", true, 0.09}};
+    cli_expect("imatrix -m " F16 " " TEXT " -o " MATRIX " -c 64 --windows 3", 0, "56 matrices");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char args[300];
+        snprintf(args, sizeof args, "quantize " F16 " " OUT " --type %s 2>&1", cases[i].type);
+        if (cases[i].needs_importance) {
+            unlink(OUT);
+            cli_expect(args, 2, "needs an importance matrix: make one with 'forerun imatrix', and pass --imatrix=FILE");
+            assert_int_not_equal(access(OUT, F_OK), 0);
+            snprintf(args, sizeof args, "quantize " F16 " " OUT " --type %s --imatrix " MATRIX, cases[i].type);
+        }
+        cli_expect(args, 0, "bits a weight");
+        double kl = figure("perplexity -m " OUT " --base " F16 " " TEXT " --windows 2 -c 96", "mean KL divergence ");
+        print_message("%s: %g\n", cases[i].type, kl);
+        if (kl > cases[i].kl) fail_msg("%s: divergence %g, at most %g", cases[i].type, kl, cases[i].kl);
     }
 }
 
@@ -334,6 +360,7 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_are_as_close_as_their_bits_promise),
+        cmocka_unit_test(types_of_three_bits_and_less),
         cmocka_unit_test(backends_agree_on_quantised_files),
         cmocka_unit_test(threads_make_no_difference),
         cmocka_unit_test(both_backends_sum_the_same_squares),

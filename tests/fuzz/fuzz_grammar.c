@@ -20,7 +20,7 @@ typedef struct Compile {
 
 static void compile(void *subject) {
     Compile *c = subject;
-    if (c->kind % 3 == 0) gbnf_read(&c->g, c->text, c->n);
+    if (c->kind % 3 == 0) gbnf_read(&c->g, c->text, c->n, c->notice, sizeof c->notice);
     else if (c->kind % 3 == 1) regex_read(&c->g, c->text, c->n);
     else schema_read(&c->g, c->text, c->n, c->notice, sizeof c->notice);
     c->built = automaton_build(&c->g);
@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     int status = work_run(&w, compile, &c, &err);
     if (status) fr_assert(err.message[0] != '\0');
     else {
-        Automaton *a = automaton_copy(c.built), *after = a ? automaton_after(a, "</t>", 4) : NULL;
+        Automaton *a = automaton_copy(c.built), *after = a ? automaton_after(a, "", 0, "</t>", 4) : NULL;
         if (a) read_with(a, end ? end + 1 : bytes, end ? n - n_text - 2 : n);
         if (after) read_with(after, bytes, n);
         free(after);

@@ -1,9 +1,11 @@
 /* fuzz_serve.c - what a client may send to `forerun serve`: a request is refused with a sentence, or prepared as one that
  * the engine may be given.
  *
- * Byte 0 chooses: 'h': the head of a request; else the endpoint, by its number, whose body follows. */
+ * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one"}, of which the grammar of calls is made;
+ * else the endpoint, by its number, whose body follows. */
 #include "app/json_memory.h"
 #include "app/serve/api/plan.h"
+#include "app/serve/api/tool_grammar.h"
 #include "app/serve/http/http_head.h"
 
 #include <stdlib.h>
@@ -34,7 +36,7 @@ static Service *service(void) {
                                 .n_drafts = 2};
     if (s.models) return &s;
     json_memory_install();
-    fr_assert(fr_model_open(&model.model, "tests/fuzz/target.gguf", NULL, NULL) == FR_OK);
+    fr_assert(fr_model_open(&model.model, "models/draft.gguf", NULL, NULL) == FR_OK);
     fr_model_get_info(model.model, &model.info);
     s.models = &model;
     s.n_models = 1;
@@ -42,14 +44,33 @@ static Service *service(void) {
 }
 
 static const Endpoint *endpoint_at(unsigned i) {
-    static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints,
-                                               native_completion_endpoints, token_endpoints};
+    static const Endpoint *const families[] = {
+        chat_completions_endpoints, text_completions_endpoints, native_completion_endpoints, token_endpoints,
+        messages_endpoints,         responses_endpoints,        embeddings_endpoints};
     const Endpoint *found[32];
     unsigned n = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
         for (const Endpoint *e = families[f]; e->path && n < 32; e++)
             if (e->prepare) found[n++] = e;
     return found[i % n];
+}
+
+/* What chat_messages.c lets through. */
+static bool are_tools(const json_t *tools) {
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!json_is_string(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name")))
+            return false;
+    return json_array_size(tools) > 0;
+}
+
+static int prepare_tools(ApiCall *call, const json_t *body) {
+    const char *family = json_string_value(json_object_get(body, "family"));
+    const ChatMessages f = {.tools = json_object_get(body, "tools"),
+                            .tool_choice = json_object_get(body, "tool_choice"),
+                            .has_one_call = json_is_true(json_object_get(body, "one"))};
+    Answers a = {.form.tools = tool_form_of(family ? family : ""), .has_args_mark = f.has_one_call};
+    call->plan.model = &call->service->models[0];
+    return are_tools(f.tools) ? tool_grammar_prepare(call, &a, &f) : 0;
 }
 
 typedef struct Work {
@@ -62,6 +83,7 @@ static void prepare(void *user) {
     Work *w = user;
     const json_t *body = json_loadb(w->body, w->n, 0, NULL);
     if (!json_is_object(body)) api_refuse(&w->call.error, 400, NULL, NULL, "no object");
+    else if (!w->call.endpoint) fr_assert(prepare_tools(&w->call, body) == 0 || w->call.error.status);
     else fr_assert(w->call.endpoint->prepare(&w->call, body) == 0 || w->call.error.status);
 }
 
@@ -85,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     }
     Work *w = calloc(1, sizeof *w);
     w->call.service = service();
-    w->call.endpoint = endpoint_at(bytes[0]);
+    if (bytes[0] != 't') w->call.endpoint = endpoint_at(bytes[0]);
     w->call.reply.max_bytes = 1 << 20;
     w->body = (const char *)bytes + 1;
     w->n = n - 1;

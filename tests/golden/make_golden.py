@@ -10,9 +10,11 @@
 NODE is a folder where `npm install node-llama-cpp` was run: llama.cpp, through llama_cpp.mjs.
 
 The forward below is written from the papers and the GGUF specification, in double precision and as plainly as can be, and shares
-nothing with forerun. It reads weights exactly as they are stored and rounds nothing on the way. Before its values are stored, they
+nothing with forerun. It reads weights exactly as they are stored (those of the types with lists of points by ggml's own
+dequantisation) and rounds nothing on the way. Before its values are stored, they
 are held against llama.cpp's.
 """
+import ctypes
 import json
 import math
 import os
@@ -209,7 +211,33 @@ def mxfp4(b):
     return [2.0 ** (b[0] - 127) * FP4[q] for q in nibbles(b[1:17])]
 
 
+def nvfp4(b):
+    out = []
+    for i, e in enumerate(b[:4]):
+        scale = (e & 7) / 8 * 2.0**-6 if e < 8 else (1 + (e & 7) / 8) * 2.0 ** ((e >> 3) - 7)
+        q = b[4 + 8 * i : 12 + 8 * i]
+        out += [scale * FP4[x & 15] for x in q] + [scale * FP4[x >> 4] for x in q]
+    return out
+
+
+def by_ggml(name):
+    def decode(b):
+        numbers = (ctypes.c_float * 256)()
+        getattr(by_ggml.library, "dequantize_row_" + name)(bytes(b), numbers, ctypes.c_int64(256))
+        return list(numbers)
+
+    return decode
+
+
 TYPES = {
+    16: (256, 66, by_ggml("iq2_xxs")),
+    17: (256, 74, by_ggml("iq2_xs")),
+    18: (256, 98, by_ggml("iq3_xxs")),
+    19: (256, 50, by_ggml("iq1_s")),
+    21: (256, 110, by_ggml("iq3_s")),
+    22: (256, 82, by_ggml("iq2_s")),
+    29: (256, 56, by_ggml("iq1_m")),
+    40: (64, 36, nvfp4),
     10: (256, 84, q2_k),
     11: (256, 110, q3_k),
     20: (32, 18, iq4_nl),
@@ -254,7 +282,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -330,13 +358,112 @@ class DeltaNet:
         return product(self.out, out)
 
 
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47) as written: keys and values of every head are
+    made of the latents of all positions; nothing is absorbed."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name, default=None: g.keys.get(f"{arch}.{name}", default)
+        rows = lambda name: g.rows(f"blk.{i}.{name}.weight")
+        self.eps, self.n_head, self.rank = eps, key("attention.head_count"), key("attention.kv_lora_rank")
+        self.rope = Rope(g, arch, None)
+        self.n_rot = self.rope.n
+        self.n_key = key("attention.key_length_mla") or key("attention.key_length")
+        self.n_value = key("attention.value_length_mla") or key("attention.value_length")
+        self.n_plain = self.n_key - self.n_rot
+        self.q, self.q_a, self.kv_a, self.out = rows("attn_q_b") or rows("attn_q"), rows("attn_q_a"), rows("attn_kv_a_mqa"), rows("attn_output")
+        self.q_norm, self.kv_norm = rows("attn_q_a_norm"), rows("attn_kv_a_norm")[0]
+        both, n = rows("attn_kv_b"), self.n_plain + self.n_value
+        if both:
+            self.make_key = [both[h * n : h * n + self.n_plain] for h in range(self.n_head)]  # [plain][rank] of each head
+            self.make_value = [both[h * n + self.n_plain : (h + 1) * n] for h in range(self.n_head)]
+        else:
+            k, v, r = rows("attn_k_b"), rows("attn_v_b"), self.rank
+            self.make_key = [[list(column) for column in zip(*k[h * r : (h + 1) * r])] for h in range(self.n_head)]
+            self.make_value = [v[h * self.n_value : (h + 1) * self.n_value] for h in range(self.n_head)]
+        self.scale = 1 / math.sqrt(self.n_key)
+        m = key("rope.scaling.yarn_log_multiplier")
+        if m:  # mscale_all_dim of the models' config: rotation without a factor, scores with one
+            self.rope.magnitude = 1.0
+            self.scale *= (1 + m * math.log(key("rope.scaling.factor"))) ** 2
+        self.past = []  # by position: the keys of all heads, the values of all heads
+
+    def run(self, x, position):
+        latent = product(self.kv_a, x)
+        c, rotated = rms_norm(latent[: self.rank], self.kv_norm, self.eps), self.rope.turn(latent[self.rank :], position)
+        self.past.append(([product(w, c) + rotated for w in self.make_key], [product(w, c) for w in self.make_value]))
+        q = product(self.q, rms_norm(product(self.q_a, x), self.q_norm[0], self.eps) if self.q_a else x)
+        out = []
+        for h in range(self.n_head):
+            query = q[h * self.n_key : (h + 1) * self.n_key]
+            query = query[: self.n_plain] + self.rope.turn(query[self.n_plain :], position)
+            scores = [self.scale * dot(query, keys[h]) for keys, _ in self.past]
+            weights = [math.exp(s - max(scores)) for s in scores]
+            total = math.fsum(weights)
+            out += [dot(weights, [values[h][d] for _, values in self.past]) / total for d in range(self.n_value)]
+        return product(self.out, out)
+
+
+class Mamba2:
+    """Mamba-2 (Dao, Gu 2024) as its reference implementation has it: S = exp(A dt) S + dt x B', y = S C + D x; the norm of a group
+    of heads follows the gate."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name: g.keys[f"{arch}.ssm.{name}"]
+        rows = lambda name: g.rows(f"blk.{i}.{name}")
+        self.n_heads, self.n_groups, self.n_state, self.n = key("time_step_rank"), key("group_count"), key("state_size"), key("inner_size")
+        self.eps, self.dim = eps, self.n // self.n_heads
+        self.ssm_in, self.out = rows("ssm_in.weight"), rows("ssm_out.weight")
+        self.conv, self.conv_bias, self.dt = rows("ssm_conv1d.weight"), rows("ssm_conv1d.bias")[0], rows("ssm_dt.bias")[0]
+        self.a, self.d, self.norm = [r[0] for r in rows("ssm_a")], [r[0] for r in rows("ssm_d")], rows("ssm_norm.weight")
+        self.past = [[0.0] * len(self.conv)] * (len(self.conv[0]) - 1)
+        self.state = [[[0.0] * self.n_state for _ in range(self.dim)] for _ in range(self.n_heads)]
+
+    def run(self, x):
+        silu = lambda v: v / (1 + math.exp(-v))
+        y = product(self.ssm_in, x)
+        z, u, dts = y[: self.n], y[self.n : -self.n_heads], y[-self.n_heads :]
+        window = self.past + [u]
+        self.past = window[1:]
+        u = [silu(b + dot(taps, [w[c] for w in window])) for c, (taps, b) in enumerate(zip(self.conv, self.conv_bias))]
+        xs, bc = u[: self.n], [u[i : i + self.n_state] for i in range(self.n, len(u), self.n_state)]
+        out = []
+        for h in range(self.n_heads):
+            group = h * self.n_groups // self.n_heads
+            b, c = bc[group], bc[self.n_groups + group]
+            dt = math.log1p(math.exp(dts[h] + self.dt[h]))
+            decay = math.exp(self.a[h] * dt)
+            for i, value in enumerate(xs[h * self.dim : (h + 1) * self.dim]):
+                self.state[h][i] = [decay * s + dt * value * k for s, k in zip(self.state[h][i], b)]
+                out.append((dot(self.state[h][i], c) + self.d[h] * value) * silu(z[h * self.dim + i]))
+        n = self.n // self.n_groups
+        return product(self.out, [v for g in range(self.n_groups) for v in rms_norm(out[g * n : (g + 1) * n], self.norm[g], self.eps)])
+
+
+class ShortConv:
+    """LFM2 (Liquid AI 2025): out(c * conv(b * x)), where b, c and x are thirds of in(input)."""
+
+    def __init__(self, g, i):
+        rows = lambda name: g.rows(f"blk.{i}.shortconv.{name}.weight")
+        self.bcx, self.conv, self.out = rows("in_proj"), rows("conv"), rows("out_proj")
+        self.past = [[0.0] * len(self.conv)] * (len(self.conv[0]) - 1)
+
+    def run(self, x):
+        y, n = product(self.bcx, x), len(self.conv)
+        window = self.past + [[b * v for b, v in zip(y[:n], y[2 * n :])]]
+        self.past = window[1:]
+        return product(self.out, [c * dot(taps, [w[k] for w in window]) for k, (c, taps) in enumerate(zip(y[n : 2 * n], self.conv))])
+
+
 class Model:
     def __init__(self, path):
         g = Gguf(path)
         self.g, self.arch = g, g.keys["general.architecture"]
         key = lambda name: g.keys[f"{self.arch}.{name}"]
-        self.n_head, self.n_head_kv, n_embd = key("attention.head_count"), key("attention.head_count_kv"), key("embedding_length")
-        self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // self.n_head)
+        self.n_head, n_embd = key("attention.head_count"), key("embedding_length")
+        kv = g.keys.get(f"{self.arch}.attention.head_count_kv", 0)
+        self.n_head_kv = max(kv) if isinstance(kv, list) else kv
+        self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // (self.n_head or 1))
         self.eps = key("attention.layer_norm_rms_epsilon")
         self.rope = Rope(g, self.arch, self.head_dim)
         extra = lambda name, default: g.keys.get(f"{self.arch}.{name}", default)
@@ -349,21 +476,33 @@ class Model:
         self.attn_cap = extra("attn_logit_softcapping", 0)
         self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
         self.n_expert_used = extra("expert_used_count", 0)
+        self.expert_scale, self.expert_norm = extra("expert_weights_scale", 1.0), extra("expert_weights_norm", False)
+        self.n_groups, self.n_groups_used = extra("expert_group_count", 1), extra("expert_group_used_count", 1)
+        self.has_sigmoid_router = extra("expert_gating_func", 1) == 2
         window, n_layer = extra("attention.sliding_window", 0), key("block_count")
         has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
-        self.output_norm = self.vector("output_norm.weight")
+        self.output_norm = self.vector("token_embd_norm.weight" if self.arch == "lfm2" else "output_norm.weight")
         names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
         self.layers = []
         for i in range(key("block_count")):
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
             layer["window"] = window if has_window(i) and window else None
             layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
-            if g.rows(f"blk.{i}.ssm_a"):
-                layer["delta_net"] = DeltaNet(g, self.arch, i, self.eps)
-            fused = None if "delta_net" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
+            if not extra("rope.scaling.finetuned", True):
+                layer["rope"] = None
+            if g.rows(f"blk.{i}.ssm_in.weight"):
+                layer["recurrent"] = Mamba2(g, self.arch, i, self.eps)
+            elif g.rows(f"blk.{i}.ssm_a"):
+                layer["recurrent"] = DeltaNet(g, self.arch, i, self.eps)
+            elif g.rows(f"blk.{i}.shortconv.conv.weight"):
+                layer["recurrent"] = ShortConv(g, i)
+            if self.arch == "deepseek2":
+                layer["latent"] = LatentAttention(g, self.arch, i, self.eps)
+                layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
+            fused = None if "recurrent" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
                 layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
@@ -442,6 +581,25 @@ class Model:
         gate, up = [min(v, 7.0) for v in part("gate", x)], [max(-7.0, min(v, 7.0)) for v in part("up", x)]
         return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
 
+    def deepseek_experts(self, layer, x):
+        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are)."""
+        logits = product(layer["router"], x)
+        if self.has_sigmoid_router:
+            p = [1 / (1 + math.exp(-v)) for v in logits]
+        else:
+            p = [math.exp(v - max(logits)) for v in logits]
+            p = [v / math.fsum(p) for v in p]
+        score = [a + b for a, b in zip(p, layer["choice_bias"] or [0.0] * len(p))]
+        n = len(p) // self.n_groups
+        groups = [sorted(score[g * n : (g + 1) * n], reverse=True)[: 2 if self.has_sigmoid_router else 1] for g in range(self.n_groups)]
+        best = sorted(range(self.n_groups), key=lambda g: -sum(groups[g]))[: self.n_groups_used]
+        chosen = sorted((e for e in range(len(p)) if e // n in best), key=lambda e: -score[e])[: self.n_expert_used]
+        total = math.fsum(p[e] for e in chosen) if self.expert_norm else 1
+        out = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
+        for e in chosen:
+            out = [a + self.expert_scale * p[e] / total * b for a, b in zip(out, self.gated_expert(layer, e, x))]
+        return out
+
     def experts(self, layer, x):
         """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
         logits = product(layer["router"], x)
@@ -457,11 +615,13 @@ class Model:
             out = [a + p[e] / total * b for a, b in zip(out, y)]
         if layer["gate_shexp"]:
             y = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
-            weight = 1 / (1 + math.exp(-dot(layer["shared_router"], x)))
+            weight = 1 / (1 + math.exp(-dot(layer["shared_router"], x))) if layer["shared_router"] else 1
             out = [a + weight * b for a, b in zip(out, y)]
         return out
 
     def feed_forward(self, layer, x):
+        if layer["router"] and self.arch == "deepseek2":
+            return self.deepseek_experts(layer, x)
         return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
 
     def add(self, x, y, norm):
@@ -473,8 +633,15 @@ class Model:
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
             normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
-            y = layer["delta_net"].run(normed) if "delta_net" in layer else self.attention(layer, normed, self.n_past)
+            if "recurrent" in layer:
+                y = layer["recurrent"].run(normed)
+            elif "latent" in layer:
+                y = layer["latent"].run(normed, self.n_past)
+            else:
+                y = self.attention(layer, normed, self.n_past)
             x = self.add(x, y, layer["post_attention_norm.weight"])
+            if not layer["ffn_norm.weight"]:
+                continue
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])
         self.n_past += 1
@@ -513,6 +680,7 @@ def prompt_of(name, n_vocab):
 
 
 def make_logits(folder, node):
+    by_ggml.library = ctypes.CDLL(os.path.join(node, "node_modules/@node-llama-cpp/linux-x64/bins/linux-x64/libggml-base.so"))
     for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith("bpe-")):
         name, path = file[: -len(".gguf")], os.path.join(folder, file)
         model = Model(path)

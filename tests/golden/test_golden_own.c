@@ -21,8 +21,8 @@
 
 #include "cli_rig.h"
 #include "engine_rig.h"
+#include "golden_cases.h"
 #include "model_patch.h"
-#include "random_model.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -32,128 +32,7 @@
 
 #define DATA "tests/golden/data/"
 
-enum { N_VOCAB = 320, MAX_TOKENS = 128 };
-
-#define SHAPE(a, layers, embd, heads, kv, ff) \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = N_VOCAB
-
-#define HYBRID(keys, values, dim, conv, interval) \
-    .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
-
-#define TIGHT 1e-5
-#define BLOCKS 5e-4
-#define ROUNDED_BF16 2e-2
-
-/* peer_tolerance: llama.cpp looks GELU up in a table of half precision, multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for
- * BF16 weights and to 8 bits for blocks. Its text may then part from the exact one at a near tie; `greedy` is the
- * exact one. */
-static const struct Case {
-    const char *name;
-    double tolerance, peer_tolerance;
-    RandomModel m;
-} cases[] = {
-    {"llama-f32", TIGHT, 2e-5, {SHAPE("llama", 2, 64, 4, 2, 96), .seed = 101}},
-    {"llama-f16-tied",
-     TIGHT,
-     1e-2,
-     {SHAPE("llama", 2, 64, 4, 1, 96), .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 102}},
-    {"llama-bf16",
-     ROUNDED_BF16,
-     5e-2,
-     {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_BF16}, .n_types = 1, .seed = 117}},
-    {"llama-blocks-4",
-     BLOCKS,
-     2e-1,
-     {SHAPE("llama", 2, 64, 4, 4, 96), .types = {TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_1}, .n_types = 3, .seed = 104}},
-    {"llama-blocks-5",
-     BLOCKS,
-     2e-1,
-     {SHAPE("llama", 2, 64, 2, 1, 96), .types = {TYPE_Q5_0, TYPE_Q8_0, TYPE_Q5_1}, .n_types = 3, .seed = 105}},
-    {"llama-super-blocks",
-     BLOCKS,
-     2e-1,
-     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K}, .n_types = 3, .seed = 106}},
-    {"llama-low-blocks",
-     BLOCKS,
-     4e-1,
-     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_XS}, .n_types = 3, .seed = 140}},
-    {"llama-codebooks",
-     BLOCKS,
-     2e-1,
-     {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q8_0}, .n_types = 3, .seed = 141}},
-    {"llama-rope-linear",
-     TIGHT,
-     2e-5,
-     {SHAPE("llama", 2, 64, 4, 2, 96), .rope_scaling = "linear", .rope_factor = 4, .seed = 107}},
-    {"llama-rope-yarn",
-     TIGHT,
-     2e-5,
-     {SHAPE("llama", 2, 64, 2, 2, 96), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 512, .seed = 108}},
-    {"llama-rope-factors",
-     TIGHT,
-     2e-5,
-     {SHAPE("llama", 2, 64, 2, 1, 96), .rope_factors = true, .rope_base = 5e5, .seed = 109}},
-    {"qwen2-f32", TIGHT, 2e-5, {SHAPE("qwen2", 2, 64, 4, 2, 96), .tied = true, .rope_base = 1e6, .seed = 110}},
-    {"qwen2-q8_0", BLOCKS, 2e-1, {SHAPE("qwen2", 2, 64, 4, 1, 96), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 111}},
-    {"qwen3-f32", TIGHT, 2e-5, {SHAPE("qwen3", 2, 64, 4, 2, 96), .head_dim = 32, .rope_base = 1e6, .seed = 112}},
-    {"mixtral-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("llama", 2, 64, 4, 2, 48), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 48, .seed = 120}},
-    {"qwen2moe-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("qwen2moe", 2, 64, 4, 2, 96), .n_expert = 6, .n_expert_used = 3, .n_ff_expert = 32, .n_ff_shared = 48,
-      .seed = 121}},
-    {"qwen3moe-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("qwen3moe", 2, 64, 4, 2, 96), .head_dim = 32, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 32,
-      .rope_base = 1e6, .seed = 122}},
-    {"qwen3moe-q8_0",
-     BLOCKS,
-     2e-1,
-     {SHAPE("qwen3moe", 2, 64, 4, 2, 96), .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 64, .types = {TYPE_Q8_0},
-      .n_types = 1, .seed = 133}},
-    {"gemma2-f32",
-     TIGHT,
-     1e-2,
-     {SHAPE("gemma2", 2, 64, 4, 2, 96), .head_dim = 24, .window = 13, .tied = true, .seed = 124}},
-    {"gemma3-f32",
-     TIGHT,
-     2e-2,
-     {SHAPE("gemma3", 6, 48, 4, 2, 64), .head_dim = 16, .window = 17, .tied = true, .rope_base = 1e6,
-      .rope_scaling = "linear", .rope_factor = 8, .seed = 135}},
-    {"phi3-f32", TIGHT, 2e-5, {SHAPE("phi3", 2, 64, 4, 2, 96), .seed = 126}},
-    {"smollm3-f32", TIGHT, 2e-5, {SHAPE("smollm3", 4, 64, 4, 2, 96), .tied = true, .rope_base = 5e6, .seed = 137}},
-    {"gpt-oss-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("gpt-oss", 3, 64, 4, 2, 96), .head_dim = 24, .n_expert = 7, .n_expert_used = 3, .n_ff_expert = 80,
-      .window = 11, .rope_base = 1.5e5, .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 128, .seed = 142}},
-    {"gpt-oss-mxfp4",
-     BLOCKS,
-     2e-1,
-     {SHAPE("gpt-oss", 2, 96, 4, 2, 96), .head_dim = 24, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 64,
-      .window = 9, .rope_base = 1.5e5, .types = {TYPE_MXFP4, TYPE_Q8_0}, .n_types = 2, .seed = 143}},
-    {"granite-f32", TIGHT, 2e-5, {SHAPE("granite", 2, 64, 4, 2, 96), .seed = 128}},
-    {"qwen35-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("qwen35", 4, 64, 4, 2, 96), HYBRID(2, 6, 12, 4, 3), .head_dim = 32, .n_rot = 12, .rope_base = 1e7,
-      .seed = 151}},
-    {"qwen35moe-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("qwen35moe", 3, 48, 4, 2, 64), HYBRID(3, 3, 16, 3, 2), .n_expert = 6, .n_expert_used = 3, .n_ff_expert = 24,
-      .n_ff_shared = 40, .tied = true, .seed = 152}},
-    {"qwen3next-f32",
-     TIGHT,
-     2e-5,
-     {SHAPE("qwen3next", 4, 48, 3, 1, 64), HYBRID(2, 4, 10, 4, 4), .head_dim = 24, .n_rot = 8, .n_expert = 5,
-      .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 24, .seed = 153}},
-};
-enum { N_CASES = sizeof cases / sizeof *cases };
+enum { MAX_TOKENS = 128 };
 
 /* ---- the stored values --------------------------------------------------------------------------------- */
 
@@ -304,44 +183,107 @@ static void expect_caught(const char *model, const Golden *g, const char *what) 
     if (!(error > 10 * TIGHT)) fail_msg("%s: nobody would notice; the error is %.3e", what, error);
 }
 
-/* Each tensor of a layer that only gpt-oss has, and one of the experts' matrices, with its halves exchanged. */
-static void swapped_halves_are_caught(const struct Case *c, const Golden *g) {
-    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
-                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
-                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
-    char path[600], bad[600];
-    model_path(c, path, sizeof path);
-    snprintf(bad, sizeof bad, "%s/swapped.gguf", cli_rig_folder());
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        ModelPatch p;
-        char name[64], kept[4];
-        model_patch_open(&p, path);
-        snprintf(name, sizeof name, "blk.1.%s", tensors[i]);
-        char *at = model_patch_tensor(&p, name);
-        size_t half = gguf_find_tensor(p.gguf, name)->bytes / 2 / sizeof kept * sizeof kept;
-        for (size_t k = 0; k < half; k += sizeof kept) {
-            memcpy(kept, at + k, sizeof kept);
-            memcpy(at + k, at + half + k, sizeof kept);
-            memcpy(at + half + k, kept, sizeof kept);
-        }
-        model_patch_write(&p, bad);
-        model_patch_close(&p);
-        expect_caught(bad, g, name);
+static void swap_halves(char *at, const GgufTensor *t) {
+    char kept[4];
+    size_t half = t->bytes / 2 / sizeof kept * sizeof kept;
+    for (size_t k = 0; k < half; k += sizeof kept) {
+        memcpy(kept, at + k, sizeof kept);
+        memcpy(at + k, at + half + k, sizeof kept);
+        memcpy(at + half + k, kept, sizeof kept);
     }
 }
 
+/* A convolution that is off by one position: each tap in the place of the next. */
+static void shift_taps(char *at, const GgufTensor *t) {
+    size_t row = (size_t)t->dims[0] * sizeof(float);
+    for (int64_t i = 0; i < t->dims[1]; i++, at += row) {
+        memmove(at + sizeof(float), at, row - sizeof(float));
+        memset(at, 0, sizeof(float));
+    }
+}
+
+static void change_is_caught(const struct Case *c, const Golden *g, const char *tensor,
+                             void (*change)(char *at, const GgufTensor *t)) {
+    char path[600], bad[600], name[64];
+    ModelPatch p;
+    model_path(c, path, sizeof path);
+    snprintf(bad, sizeof bad, "%s/changed.gguf", cli_rig_folder());
+    snprintf(name, sizeof name, "blk.1.%s", tensor);
+    model_patch_open(&p, path);
+    change(model_patch_tensor(&p, name), gguf_find_tensor(p.gguf, name));
+    model_patch_write(&p, bad);
+    model_patch_close(&p);
+    expect_caught(bad, g, name);
+}
+
+/* Each tensor of a layer that only such models have, with its halves exchanged. */
+static void a_wrong_recurrent_layer_is_caught(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *taps, *others[8];
+    } models[] = {
+        {"lfm2-f32", "shortconv.conv.weight", {"shortconv.in_proj.weight", "shortconv.out_proj.weight"}},
+        {"granitehybrid-f32",
+         "ssm_conv1d.weight",
+         {"ssm_in.weight", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm.weight", "ssm_out.weight"}}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        const struct Case *c = case_named(models[m].name);
+        Golden g = read_golden(c->name);
+        change_is_caught(c, &g, models[m].taps, shift_taps);
+        for (int i = 0; models[m].others[i]; i++) change_is_caught(c, &g, models[m].others[i], swap_halves);
+        json_decref(g.file);
+    }
+}
+
+/* Likewise, and one of the experts' matrices. */
 static void a_wrong_gpt_oss_is_caught(void **state) {
     (void)state;
+    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
+                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
+                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
     struct Case c = *case_named("gpt-oss-f32");
     Golden g = read_golden(c.name);
     char path[600];
-    swapped_halves_are_caught(&c, &g);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(&c, &g, tensors[i], swap_halves);
     for (int by = -1; by <= 1; by += 2) {
         c.m.window = case_named("gpt-oss-f32")->m.window + by;
         model_path(&c, path, sizeof path);
         expect_caught(path, &g, by < 0 ? "a window of one token less" : "a window of one token more");
     }
     json_decref(g.file);
+}
+
+/* The last rows of a matrix are the rotated part of the keys: its components off by one. */
+static void rotate_rows(char *at, const GgufTensor *t) {
+    enum { N_ROT = 10 };
+    char kept[64 * sizeof(float)];
+    size_t row = (size_t)t->dims[0] * sizeof(float);
+    assert_int_equal(row, sizeof kept);
+    at += (size_t)(t->dims[1] - N_ROT) * row;
+    memcpy(kept, at, row);
+    memmove(at, at + row, (N_ROT - 1) * row);
+    memcpy(at + (N_ROT - 1) * row, kept, row);
+}
+
+static void a_wrong_deepseek2_is_caught(void **state) {
+    (void)state;
+    static const char *const tensors[] = {"attn_q_a_norm.weight",  "attn_q_b.weight",    "attn_kv_a_mqa.weight",
+                                          "attn_kv_a_norm.weight", "attn_k_b.weight",    "attn_v_b.weight",
+                                          "exp_probs_b.bias",      "ffn_up_shexp.weight"};
+    const struct Case *c = case_named("deepseek2-groups-f32"), *joined = case_named("deepseek2-joined-f32");
+    Golden g = read_golden(c->name), of_joined = read_golden(joined->name);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(c, &g, tensors[i], swap_halves);
+    change_is_caught(c, &g, "attn_kv_a_mqa.weight", rotate_rows);
+    change_is_caught(joined, &of_joined, "attn_kv_b.weight", swap_halves);
+    struct Case wrong[] = {*c, *c, *c, *c};
+    wrong[0].m.n_groups = 0, wrong[1].m.n_groups_used++, wrong[2].m.yarn_log_multiplier = 0.0707;
+    wrong[3].m.divides_by_chosen = false;
+    for (int i = 0; i < 4; i++) {
+        char path[600];
+        model_path(&wrong[i], path, sizeof path);
+        expect_caught(path, &g, "other groups, YaRN or weights");
+    }
+    json_decref(g.file), json_decref(of_joined.file);
 }
 
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
@@ -397,9 +339,9 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) return write_models(argv[2]);
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_the_stored_ones),
-        cmocka_unit_test(greedy_texts_are_the_stored_ones),
-        cmocka_unit_test(a_wrong_gpt_oss_is_caught),
+        cmocka_unit_test(logits_are_the_stored_ones),        cmocka_unit_test(greedy_texts_are_the_stored_ones),
+        cmocka_unit_test(a_wrong_gpt_oss_is_caught),         cmocka_unit_test(a_wrong_deepseek2_is_caught),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,8 +8,9 @@
  *   block types          32 Gaussian inputs have a largest of about 2.3 sigma, a step of 2.3/32512 sigma and so
  *                        an rms error of 2.3/32512/sqrt(12) = 0.002 % of each input, likewise.
  *   The bound is 3 * each * sqrt(d) more: residual branches carry little of the sum, but norms after a small
- *   residual and a steep softmax may amplify; and so may queries that read little from a recurrent state, after which
- *   there is a norm: twice as much there.
+ *   residual and a steep softmax may amplify; and so may queries that read little from the state of a Gated DeltaNet, after
+ *   which there is a norm: twice as much there. (That this is the model's own doing, and no fault of a type or of tied
+ *   weights: the same numbers stored as F32 have the same error divided by 130 to 220, whatever the layers are. bench/DIARY.md.)
  * For BF16 a second comparison, with the same rounding imitated, leaves only what single precision costs: 1e-5
  * again in the quarter of the tokens that agree best. (A few inputs lie so near to a rounding edge that single
  * precision pushes them over, and from there on the rounding of everything after them is another one.) */
@@ -33,6 +34,9 @@ typedef struct Case {
 #define TYPE(t) .types = {t}, .n_types = 1
 #define HYBRID(keys, values, dim, conv, interval) \
     .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
+
+#define LATENT(q, kv, plain, rot, value) \
+    .q_rank = q, .kv_rank = kv, .plain_dim = plain, .n_rot = rot, .value_dim = value
 
 static const Case cases[] = {
     {"one head, tiny", {SHAPE("llama", 1, 8, 1, 1, 7, 33), .seed = 1}},
@@ -84,16 +88,48 @@ static const Case cases[] = {
     {"qwen3next",
      {SHAPE("qwen3next", 4, 48, 4, 1, 90, 300), HYBRID(2, 6, 24, 4, 4), .head_dim = 24, .n_expert = 9,
       .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 33, .seed = 52}},
+    {"lfm2", {SHAPE("lfm2", 4, 72, 6, 2, 90, 300), .n_conv = 3, .attention_interval = 3, .seed = 60}},
+    {"lfm2, q4_k",
+     {SHAPE("lfm2", 3, 256, 4, 2, 256, 300), .n_conv = 4, .attention_interval = 3, TYPE(TYPE_Q4_K), .seed = 61}},
+    {"granitehybrid",
+     {SHAPE("granitehybrid", 4, 48, 4, 2, 90, 300), HYBRID(1, 6, 18, 4, 3), .n_ssm_state = 20, .seed = 62}},
+    {"granitehybrid with experts, q8_0",
+     {SHAPE("granitehybrid", 3, 64, 4, 2, 96, 300), HYBRID(2, 4, 32, 4, 2), .n_ssm_state = 16, .rope_base = 1e4,
+      .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 64, TYPE(TYPE_Q8_0), .seed = 63}},
+    {"mamba2",
+     {SHAPE("mamba2", 4, 40, 0, 0, 0, 300), HYBRID(2, 6, 14, 3, 0), .n_ssm_state = 24, .tied = true, .seed = 64}},
     {"gpt-oss",
      {SHAPE("gpt-oss", 3, 64, 4, 2, 90, 300), .head_dim = 24, .n_expert = 9, .n_expert_used = 3, .n_ff_expert = 70,
       .window = 5, .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 64, .seed = 50}},
     {"gpt-oss, mxfp4",
      {SHAPE("gpt-oss", 2, 64, 4, 2, 96, 300), .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 96, .window = 7,
       TYPE(TYPE_MXFP4), .seed = 51}},
+    {"deepseek2, lite",
+     {SHAPE("deepseek2", 3, 64, 5, 1, 90, 300), LATENT(0, 36, 10, 6, 14), .n_dense = 1, .n_expert = 7,
+      .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 48, .rope_scaling = "yarn", .rope_factor = 40,
+      .rope_n_ctx_orig = 64, .yarn_log_multiplier = 0.0707, .seed = 60}},
+    {"deepseek2, groups",
+     {SHAPE("deepseek2", 3, 64, 11, 1, 90, 300), LATENT(30, 44, 20, 10, 16), .n_dense = 1, .n_expert = 12,
+      .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 24, .n_groups = 4, .n_groups_used = 2,
+      .has_sigmoid_router = true, .divides_by_chosen = true, .expert_scale = 2.5, .seed = 61}},
+    {"deepseek2, groups of a softmax",
+     {SHAPE("deepseek2", 2, 64, 4, 1, 90, 300), LATENT(12, 20, 7, 2, 5), .n_expert = 12, .n_expert_used = 4,
+      .n_ff_expert = 24, .n_ff_shared = 24, .n_groups = 6, .n_groups_used = 3, .expert_scale = 2, .seed = 62}},
+    {"deepseek2, dense, joined, q8_0",
+     {SHAPE("deepseek2", 2, 64, 12, 1, 96, 300), LATENT(0, 64, 24, 8, 8), .joins_kv_b = true, TYPE(TYPE_Q8_0),
+      .seed = 63}},
+    {"deepseek2, q8_0 and f16",
+     {SHAPE("deepseek2", 2, 64, 4, 1, 96, 300), LATENT(32, 64, 32, 16, 32), .n_dense = 1, .n_expert = 8,
+      .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 64, .has_sigmoid_router = true, .expert_scale = 0.5,
+      .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 64}},
     {"q2_k", {SHAPE("llama", 2, 256, 8, 2, 512, 301), TYPE(TYPE_Q2_K), .seed = 52}},
     {"q3_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q3_K), .seed = 53}},
     {"iq4_nl", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_IQ4_NL), .seed = 54}},
     {"iq4_xs", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_IQ4_XS), .seed = 55}},
+    {"iq2_xs", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_IQ2_XS), .seed = 56}},
+    {"iq3_s", {SHAPE("llama", 2, 256, 8, 2, 512, 301), .tied = true, TYPE(TYPE_IQ3_S), .seed = 57}},
+    {"iq1_m", {SHAPE("llama", 2, 256, 8, 2, 256, 301), .tied = true, TYPE(TYPE_IQ1_M), .seed = 58}},
+    {"nvfp4", {SHAPE("llama", 2, 128, 8, 2, 192, 301), TYPE(TYPE_NVFP4), .seed = 60}},
     {"f16", {SHAPE("llama", 2, 72, 6, 3, 101, 301), TYPE(TYPE_F16), .seed = 20}},
     {"bf16", {SHAPE("llama", 2, 72, 6, 3, 102, 301), TYPE(TYPE_BF16), .seed = 21}},
     {"bf16, odd inner sizes", {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
@@ -170,7 +206,7 @@ static void compare(const char *name, const Gguf *g, const Kernels *kernels, int
     rig_tokens(99, n_vocab, tokens, n);
     float *ours = logits_of(m, KV_F32, false, tokens, n), *half = logits_of(m, KV_F16, false, tokens, n);
     float *exact = logits_of(r, KV_F32, false, tokens, n), *exact_half = logits_of(r, KV_F16, false, tokens, n);
-    double factor = model_n_states(m->model) ? 2 : 1,
+    double factor = model_n_mixers(m->model, MIXER_DELTA_NET) ? 2 : 1,
            rounded = factor * rounding_bound(g, m->model->hparams.n_layer, false),
            fine = factor * rounding_bound(g, m->model->hparams.n_layer, true);
     expect_near(name, "exact", rig_rel_rms(ours, exact, n_all), 1e-5 + rounded);

@@ -160,7 +160,9 @@ static long sweep(const Case *c, long first) {
     long stride = does_all ? 1 : STRIDE, n = run(c, 0, &whole), n_runs = 0;
     assert_int_equal(whole.status, FR_OK);
     for (int i = 0; i < N_REQUESTS; i++) assert_int_equal(whole.streams[i].finish, FR_FINISH_LENGTH);
-    if (whole.streams[2].stats.n_prompt_shared < N_PROMPT - 2)
+    bool is_hybrid = strcmp(c->draft, ALL_DRAFTERS_MTP) ==
+                     0; /* the state is known at the border of a page of 16 tokens */
+    if (whole.streams[2].stats.n_prompt_shared < (is_hybrid ? N_PROMPT / 16 * 16 : N_PROMPT - 2))
         fail_msg("%s, %s: nothing was shared", c->draft, c->rule);
     assert_string_equal(whole.streams[0].stats.draft_error, "");
     if (!whole.streams[0].stats.drafted) fail_msg("%s, %s: nothing was drafted", c->draft, c->rule);
@@ -184,21 +186,29 @@ static int budget_of(const char *draft, const char *rule) {
     return 8;
 }
 
-static void every_allocation_may_fail(void **state) {
-    (void)state;
+static long sweep_rules(const char *draft, long first) {
     static const char *const rules[] = {"sampled", "chain",     "block",     "multi-round",
                                         "k-seq",   "recursive", "transport", "typical"};
     long n_runs = 0;
+    for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+        Case c = {draft, rules[k], budget_of(draft, rules[k])};
+        n_runs += sweep(&c, (long)(5 * k) + first);
+    }
+    return n_runs;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    long n_runs = 0;
     all_drafters_write_files();
-    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL);
-    model = opened;
+    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = ALL_DRAFTERS_TOKEN(i);
-    for (int i = 0; all_drafters[i]; i++)
-        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
-            Case c = {all_drafters[i], rules[k], budget_of(all_drafters[i], rules[k])};
-            n_runs += sweep(&c, (long)(5 * k) + i);
-        }
+    model = nextn;
+    n_runs += sweep_rules(ALL_DRAFTERS_MTP, 0);
+    model = opened;
+    for (int i = 0; all_drafters[i]; i++) n_runs += sweep_rules(all_drafters[i], i);
     fr_model_close(opened);
+    fr_model_close(nextn);
     print_message("%ld runs\n", n_runs);
     assert_true(n_runs > 500);
 }

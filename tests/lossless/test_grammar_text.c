@@ -13,7 +13,8 @@ enum { N_TOKENS = 120 };
 
 static const struct {
     fr_grammar_kind kind;
-    const char *text, *after;
+    const char *text, *after, *opening;
+    bool opens; /* the model is made to begin with the opening */
 } grammars[] = {
     {FR_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"age\":{\"type\":"
@@ -21,11 +22,20 @@ static const struct {
      "\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\",\"grey\"]},\"maxItems\":3},"
      "\"ok\":{\"type\":"
      "\"boolean\"}},\"required\":[\"name\",\"age\",\"tags\"]}",
-     NULL},
-    {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}", NULL},
-    {FR_GRAMMAR_GBNF, "root ::= (\"move \" [a-h] [1-8] (\" takes \" [a-h] [1-8])? \"\\n\"){2,4} \"done\"", NULL},
-    {FR_GRAMMAR_REGEX, "(yes|no|maybe), [0-9]{2}(\\.[0-9]+)? because [a-z ]{5,40}\\.", NULL},
-    {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":3}", "a"},
+     .after = NULL},
+    {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}", .after = NULL},
+    {FR_GRAMMAR_GBNF, "root ::= (\"move \" [a-h] [1-8] (\" takes \" [a-h] [1-8])? \"\\n\"){2,4} \"done\"",
+     .after = NULL},
+    {FR_GRAMMAR_REGEX, "(yes|no|maybe), [0-9]{2}(\\.[0-9]+)? because [a-z ]{5,40}\\.", .after = NULL},
+    {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":3}", .after = "a"},
+    /* free text in which each "the" is followed by what the grammar wants */
+    {FR_GRAMMAR_GBNF,
+     "root ::= %text \" the\" (%mark \" the\" [a-z]{0,3} %json {\"enum\": [\"red one\", \"green one\", 17]} %text \" "
+     "the\")*",
+     .after = NULL},
+    /* `<s>` is a control token of this vocabulary */
+    {FR_GRAMMAR_REGEX, "Q[0-9]{2,5} (is|was) [a-z]{3,9}\\.", .after = "a", .opening = "<s>", .opens = true},
+    {FR_GRAMMAR_REGEX, "Q[0-9]{2,5} (is|was) [a-z]{3,9}\\.", .after = "a", .opening = "<s>"},
 };
 enum { N_GRAMMARS = sizeof grammars / sizeof *grammars };
 
@@ -41,14 +51,29 @@ static const char *const none[] = {"none"};
 static fr_model *model;
 static fr_grammar *opened[N_GRAMMARS];
 static int32_t *prompt;
+enum { MAX_BIAS = 100 };
+static fr_logit_bias for_q[MAX_BIAS], against_q[MAX_BIAS]; /* of tokens that begin with Q */
+static int n_bias;
 static int64_t n_prompt;
 
 static int open_all(void **state) {
     (void)state;
     static const char text[] = "Once upon a time there was an answer:";
     fr_error err;
+    fr_model_info info;
     model = rig_open_model("models/draft.gguf", NULL);
+    fr_model_get_info(model, &info);
     if (fr_tokenize(model, text, sizeof text - 1, FR_TOKENIZE_PROMPT, &prompt, &n_prompt, &err)) return -1;
+    for (int32_t token = 0; token < info.n_vocab && n_bias < MAX_BIAS; token++) {
+        char *piece;
+        size_t n;
+        if (fr_detokenize(model, &token, 1, &piece, &n, &err)) return -1;
+        if (piece[0] == 'Q') {
+            for_q[n_bias] = (fr_logit_bias){token, 100};
+            against_q[n_bias++] = (fr_logit_bias){token, -100};
+        }
+        fr_free(piece);
+    }
     for (int i = 0; i < N_GRAMMARS; i++)
         if (fr_grammar_open(&opened[i], model, grammars[i].kind, grammars[i].text, strlen(grammars[i].text), &err))
             return -1;
@@ -71,14 +96,17 @@ static fr_request_options request_of(int grammar, int sampling, const char *cons
                                 .drafts = drafts,
                                 .n_drafts = n_drafts,
                                 .grammar = opened[grammar],
-                                .grammar_after = grammars[grammar].after};
+                                .grammar_after = grammars[grammar].after,
+                                .grammar_opening = grammars[grammar].opening,
+                                .logit_bias = grammars[grammar].opens ? against_q : for_q,
+                                .n_logit_bias = grammars[grammar].opening ? n_bias : 0};
 }
 
 /* A finished text matches, and one that was cut can go on. */
 static void check_text(int grammar, const Stream *s) {
     GrammarRig r;
     const char *text = s->text;
-    if (grammars[grammar].after) {
+    if (grammars[grammar].after && (!grammars[grammar].opening || grammars[grammar].opens)) {
         text = strstr(text, grammars[grammar].after);
         if (!text) return;
         text += strlen(grammars[grammar].after);
@@ -254,6 +282,10 @@ static void what_cannot_be_is_refused(void **state) {
     o = request_of(0, 0, NULL, 0);
     o.grammar_after = long_text;
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    o = request_of(0, 0, NULL, 0);
+    o.grammar_opening = "<think>";
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "grammar_after"));
     assert_int_equal(fr_grammar_open(&g, model, (fr_grammar_kind)7, "a", 1, &err), FR_ERR_ARGUMENT);
     assert_int_equal(fr_grammar_open(NULL, model, FR_GRAMMAR_REGEX, "a", 1, &err), FR_ERR_ARGUMENT);
     assert_int_equal(fr_grammar_open(&g, NULL, FR_GRAMMAR_REGEX, "a", 1, &err), FR_ERR_ARGUMENT);

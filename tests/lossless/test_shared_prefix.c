@@ -213,6 +213,39 @@ static void the_text_of_a_ratio_rule_does_not_depend_on_sharing(void **state) {
     }
 }
 
+/* The last entry of a drafter's layer is made of a token that the target has not read yet. Another text may have another one
+ * there, whether it comes with that drafter or makes the entry of the cache longer without it. */
+static void another_token_behind_is_noticed(void **state) {
+    (void)state;
+    static Stream got;
+    for (int i = 0; i < 2; i++) /* eagle, lyanna */
+        for (int way = 0; way < 2; way++) {
+            Pair p = {open_engine(model, 16, 1, 1), open_engine(model, 16, 1, -1), shipped[i]};
+            for (int k = 0; k < 8; k++) {
+                int32_t talk[MAX_PROMPT];
+                memcpy(talk, prompt, sizeof talk);
+                talk[1] = 40 + k; /* nothing is shared with the last one */
+                fr_request_options o = ask(talk, n_prompt, &p.spec, 1);
+                o.max_tokens = 6;
+                compute(&p, &o, &got);
+                memcpy(talk + n_prompt, got.tokens, (size_t)got.n * sizeof *talk);
+                int64_t n = n_prompt + got.n, n_read = n - 1;
+                talk[n - 1] = talk[n - 1] == 500 ? 501 : 500;
+                for (int m = 0; m < 3; m++) talk[n++] = 600 + m;
+                if (way) { /* without the drafter */
+                    o = ask(talk, n, NULL, 1);
+                    o.n_drafts = 0, o.max_tokens = 2;
+                    run_in_turns(p.sharing, &o, &got);
+                }
+                expect_computed(&p, talk, n, 1, n, &got);
+                if (got.stats.n_prompt_shared > n_read - 1)
+                    fail_msg("%s, way %d: %d tokens taken over", p.spec, way, (int)got.stats.n_prompt_shared);
+            }
+            fr_engine_close(p.sharing);
+            fr_engine_close(p.apart);
+        }
+}
+
 /* ---- all drafters, and too few pages --------------------------------------------------------------------- */
 
 enum { SMALL_CTX = 80, N_REQUESTS = 12, N_PLACES = 3 };
@@ -261,14 +294,16 @@ static void requests_short_of_pages_share_too(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16};
     all_drafters_write_files();
-    fr_model *small = rig_open_model(ALL_DRAFTERS_TARGET, NULL);
-    for (int i = 0; all_drafters[i]; i++) {
+    fr_model *small = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL);
+    for (int i = -1; i < 0 || all_drafters[i]; i++) {
+        const char *spec = i < 0 ? ALL_DRAFTERS_MTP : all_drafters[i];
         n_preempted = n_shared = 0;
-        for (int k = 0; k < 3; k++) run_short_of_pages(small, all_drafters[i], page_sizes[k], 1 + (i + k) % 2);
+        for (int k = 0; k < 3; k++) run_short_of_pages(i < 0 ? nextn : small, spec, page_sizes[k], 1 + (i + 1 + k) % 2);
         if (n_preempted < 3 || n_shared < 60)
-            fail_msg("%s: %d preemptions, %d tokens shared", all_drafters[i], (int)n_preempted, (int)n_shared);
+            fail_msg("%s: %d preemptions, %d tokens shared", spec, (int)n_preempted, (int)n_shared);
     }
     fr_model_close(small);
+    fr_model_close(nextn);
 }
 
 int main(void) {
@@ -276,6 +311,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_read_before_is_not_read_again),
         cmocka_unit_test(forks_compute_their_prompt_once),
         cmocka_unit_test(the_text_of_a_ratio_rule_does_not_depend_on_sharing),
+        cmocka_unit_test(another_token_behind_is_noticed),
         cmocka_unit_test(requests_short_of_pages_share_too),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

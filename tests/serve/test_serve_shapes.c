@@ -1,7 +1,6 @@
 /* test_serve_shapes.c - the Messages and Responses APIs, tools and reasoning, against a running server.
  *
- * Besides the shipped model there are `thinker` and `caller`, the same weights with templates that list tools; that of
- * `thinker` begins reasoning. */
+ * Besides the shipped model there is `thinker`, the same weights with a template that lists tools and begins reasoning. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -12,17 +11,12 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], caller[700], args[2000];
+    char thinker[700], args[2000];
     snprintf(thinker, sizeof thinker, "%s/thinker.gguf", serve_rig_folder());
-    snprintf(caller, sizeof caller, "%s/caller.gguf", serve_rig_folder());
     serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
                                "{{ m.content }} {% endfor %}<think>");
-    serve_write_model(
-        caller, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|im_start|>{{ m.role }} "
-                "{{ m.content }}<|im_end|>{% endfor %}");
-    snprintf(args, sizeof args,
-             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s", thinker,
-             caller);
+    snprintf(args, sizeof args, "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s",
+             thinker);
     serve_start(&server, args);
     return 0;
 }
@@ -297,125 +291,6 @@ static void refusals_of_responses_name_the_field(void **state) {
     }
 }
 
-#define TOOLS \
-    "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"type\": \"object\", " \
-    "\"properties\": {\"city\": {\"$ref\": \"#/$defs/city\"}}, \"required\": [\"city\"], \"additionalProperties\": " \
-    "false, \"$defs\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}}}}, {\"type\": \"function\", \"function\": " \
-    "{\"name\": \"now\"}}]"
-#define CALL "\"model\": \"caller\", \"max_tokens\": 150, \"seed\": 3, " HI
-
-static void check_arguments(const char *text) {
-    json_t *arguments = json_loads(text, 0, NULL);
-    const char *city = json_string_value(json_at(arguments, "city"));
-    if (!city || (strcmp(city, "Rome") != 0 && strcmp(city, "Oslo") != 0)) fail_msg("arguments '%s'", text);
-    json_decref(arguments);
-}
-
-/* By a schema of the call: whatever the model would have written, it is one, the same with and without drafts. */
-static void a_call_is_forced(void **state) {
-    (void)state;
-    static const char named[] = "{" CALL ", \"tools\": " TOOLS
-                                ", \"tool_choice\": {\"type\": \"function\", \"function\": "
-                                "{\"name\": \"weather\"}}, \"draft\": \"%s\", \"stream\": %s}",
-                      any[] = "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"required\"}";
-    char body[1000];
-    snprintf(body, sizeof body, named, "none", "false");
-    json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
-    snprintf(body, sizeof body, named, "ngram-trie", "false");
-    json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body),
-           *one = serve_json(&server, "/v1/chat/completions", 200, any);
-    snprintf(body, sizeof body, named, "ngram-trie", "true");
-    Answer a = serve_post(&server, "/v1/chat/completions", body);
-    char *streamed = serve_stream_text(&a, "choices.0.delta.tool_calls.0.function.arguments");
-    const char *text = json_text_at(plain, "choices.0.message.tool_calls.0.function.arguments");
-    assert_string_equal(json_text_at(plain, "choices.0.finish_reason"), "tool_calls");
-    assert_string_equal(json_text_at(plain, "choices.0.message.tool_calls.0.function.name"), "weather");
-    assert_true(json_is_null(json_at(plain, "choices.0.message.content")));
-    check_arguments(text);
-    assert_string_equal(json_text_at(drafted, "choices.0.message.tool_calls.0.function.arguments"), text);
-    assert_string_equal(streamed, text);
-    assert_non_null(json_at(one, "choices.0.message.tool_calls.0.function.name"));
-    free(streamed);
-    answer_free(&a);
-    json_decref(plain), json_decref(drafted), json_decref(one);
-}
-
-#define CITY \
-    "{\"type\": \"object\", \"properties\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}, \"required\": " \
-    "[\"city\"], \"additionalProperties\": false}"
-
-static void a_call_is_forced_in_messages_and_responses(void **state) {
-    (void)state;
-    json_t *message = serve_json(&server, "/v1/messages", 200,
-                                 "{" CALL ", \"tools\": [{\"name\": \"weather\", \"input_schema\": " CITY
-                                 "}], \"tool_choice\": {\"type\": \"tool\", \"name\": \"weather\"}}"),
-           *any = serve_json(&server, "/v1/messages", 200,
-                             "{" CALL ", \"tools\": [{\"name\": \"weather\", \"input_schema\": " CITY
-                             "}], \"tool_choice\": {\"type\": \"any\"}}"),
-           *response = serve_json(&server, "/v1/responses", 200,
-                                  "{\"model\": \"caller\", \"max_output_tokens\": 150, \"seed\": 3, \"input\": \"Hi\", "
-                                  "\"tools\": [{\"type\": \"function\", \"name\": \"weather\", \"strict\": true, "
-                                  "\"parameters\": " CITY "}], \"tool_choice\": {\"type\": \"function\", \"name\": "
-                                  "\"weather\"}}");
-    assert_string_equal(json_text_at(message, "stop_reason"), "tool_use");
-    assert_string_equal(json_text_at(message, "content.0.type"), "tool_use");
-    assert_true(json_equal(json_at(message, "content.0.input"), json_at(any, "content.0.input")));
-    assert_non_null(json_at(message, "content.0.input.city"));
-    assert_string_equal(json_text_at(response, "output.0.type"), "function_call");
-    assert_string_equal(json_text_at(response, "tool_choice"), "required");
-    check_arguments(json_text_at(response, "output.0.arguments"));
-    json_decref(message), json_decref(any), json_decref(response);
-}
-
-static void choices_of_tools_that_cannot_be(void **state) {
-    (void)state;
-    static const char *const bodies[] = {
-        "{" CALL ", \"tool_choice\": \"required\"}",
-        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"x\"}}}",
-        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"some\"}",
-        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": {\"type\": \"allowed_tools\"}}",
-        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"required\", \"json_schema\": {}}",
-    };
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
-        json_t *j = serve_json(&server, "/v1/chat/completions", 400, bodies[i]);
-        assert_string_equal(json_text_at(j, "error.param"), "tool_choice");
-        json_decref(j);
-    }
-    json_t *j = serve_json(&server, "/v1/chat/completions", 400,
-                           "{" CALL ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"x\", "
-                           "\"parameters\": {\"not\": {}}}}], \"tool_choice\": \"required\"}");
-    assert_string_equal(json_text_at(j, "error.param"), "tools");
-    json_decref(j);
-}
-
-static void a_message_has_the_format_of_its_schema(void **state) {
-    (void)state;
-    json_t *j = serve_json(
-        &server, "/v1/messages", 200,
-        "{\"model\": \"target\", \"max_tokens\": 100, \"temperature\": 0, \"output_config\": {\"format\": "
-        "{\"type\": \"json_schema\", \"schema\": " CITY "}}, " HI "}");
-    check_arguments(json_text_at(j, "content.0.text"));
-    assert_string_equal(json_text_at(j, "stop_reason"), "end_turn");
-    json_decref(j);
-}
-
-/* Where the template has begun reasoning, the schema holds behind it: before it any text may come. */
-static void reasoning_comes_before_the_schema(void **state) {
-    (void)state;
-    static const char format[] =
-        "{\"model\": \"%s\", \"max_tokens\": 40, \"temperature\": 0, \"response_format\": "
-        "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": \"done\"}}}, " HI "}";
-    char body[400];
-    snprintf(body, sizeof body, format, "thinker");
-    json_t *thinking = serve_json(&server, "/v1/chat/completions", 200, body);
-    snprintf(body, sizeof body, format, "target");
-    json_t *direct = serve_json(&server, "/v1/chat/completions", 200, body);
-    assert_string_equal(json_text_at(direct, "choices.0.message.content"), "\"done\"");
-    assert_string_equal(json_text_at(thinking, "choices.0.message.content"), "");
-    assert_true(strlen(json_text_at(thinking, "choices.0.message.reasoning_content")) > 10);
-    json_decref(thinking), json_decref(direct);
-}
-
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -430,11 +305,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_response_is_the_chat_completion_of_its_items),
         cmocka_unit_test(items_of_tools_reach_the_template),
         cmocka_unit_test(refusals_of_responses_name_the_field),
-        cmocka_unit_test(a_call_is_forced),
-        cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
-        cmocka_unit_test(choices_of_tools_that_cannot_be),
-        cmocka_unit_test(a_message_has_the_format_of_its_schema),
-        cmocka_unit_test(reasoning_comes_before_the_schema),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -194,7 +194,28 @@ static void write_index(const Gguf *vocab) {
     corpus_build_free(&b);
 }
 
+static void write_nextn(void) {
+    const RandomModel m = {.arch = "qwen35",
+                           .n_layer = 2,
+                           .n_embd = H,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .n_ff = 96,
+                           .n_vocab = V,
+                           .n_key_heads = 2,
+                           .n_value_heads = 4,
+                           .delta_dim = 8,
+                           .n_conv = 3,
+                           .attention_interval = 2,
+                           .n_nextn = 1,
+                           .nextn_head = true,
+                           .seed = 23};
+    fr_error err;
+    if (random_model_write(&m, ALL_DRAFTERS_NEXTN, &err)) fail_msg("%s", err.message);
+}
+
 void all_drafters_write_files(void) {
+    write_nextn();
     learned_rig_write_target(ALL_DRAFTERS_TARGET, 21);
     all_drafters_write_for(ALL_DRAFTERS_TARGET);
 }

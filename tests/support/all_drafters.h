@@ -13,7 +13,11 @@ enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
 /* A spec of each method, ending with NULL; test_draft_spec.c would miss one that is not in the list. */
 extern const char *const all_drafters[];
 
-/* Writes the target, and the files that the specs name. */
+/* One more, for this target alone: mtp drafts with a layer of the target's file. */
+#define ALL_DRAFTERS_NEXTN "build/all-nextn.gguf"
+#define ALL_DRAFTERS_MTP "mtp"
+
+/* Writes the targets, and the files that the specs name. */
 void all_drafters_write_files(void);
 /* The files alone, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
 void all_drafters_write_for(const char *target);

@@ -1,12 +1,62 @@
 /* convert_rig.c - compares a model with what `convert` made of its parts. */
 #include "convert_rig.h"
 
-#include "cli_rig.h"
+#include "convert/convert.h"
 #include "format/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the folder ---------------------------------------------------------------------------------------- */
+
+static const char *dir;
+static char folder[200], out[200];
+
+static int run(const char *what, const char *path) {
+    char line[500];
+    snprintf(line, sizeof line, "%s %s", what, path);
+    return system(line);
+}
+
+void convert_rig_begin(const char *argv0, const char *program_dir) {
+    cli_rig_begin(argv0);
+    dir = program_dir;
+    snprintf(folder, sizeof folder, "%s/hub", dir);
+    snprintf(out, sizeof out, "%s/out.gguf", dir);
+}
+
+int convert_rig_make_dir(void **state) {
+    (void)state;
+    mkdir(dir, 0777);
+    return 0;
+}
+
+int convert_rig_drop_dir(void **state) {
+    (void)state;
+    return run("rm -rf", dir);
+}
+
+void convert_rig_clear(void) {
+    assert_int_equal(run("rm -rf", folder), 0);
+    assert_int_equal(run("rm -f", out), 0);
+}
+
+void convert_rig_convert(TensorType type) {
+    fr_error err;
+    if (convert_folder(folder, out, &(ConvertOptions){.type = type}, &err)) fail_msg("%s", err.message);
+}
+
+void convert_rig_expect_refused(const char *why) {
+    fr_error err;
+    assert_true(convert_folder(folder, out, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
+    if (!strstr(err.message, why)) fail_msg("'%s' is not in '%s'", why, err.message);
+    assert_true(access(out, F_OK) != 0);
+}
+
+/* ---- comparisons --------------------------------------------------------------------------------------- */
 
 /* Each tensor has the bytes that its numbers have in the wanted type. */
 void convert_rig_compare_tensors(const Gguf *a, const Gguf *b, TensorType type, TensorType between) {

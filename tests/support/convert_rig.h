@@ -1,10 +1,27 @@
-/* convert_rig.h - compares a model with what `convert` made of its parts. */
+/* convert_rig.h - a folder in which models are taken apart and converted, and compared with what `convert` made of them. A
+ * program defines DIR, its own folder, before it includes this. */
 #ifndef TESTS_CONVERT_RIG_H
 #define TESTS_CONVERT_RIG_H
 
 #include "testing.h"
 
+#include "cli_rig.h"
 #include "format/gguf.h"
+
+#define MODEL DIR "/model.gguf"
+#define FOLDER DIR "/hub"
+#define OUT DIR "/out.gguf"
+
+/* Before the tests of main; then group setup and teardown, which make the folder and remove it. */
+void convert_rig_begin(const char *argv0, const char *dir);
+int convert_rig_make_dir(void **state);
+int convert_rig_drop_dir(void **state);
+
+/* Removes FOLDER and OUT; converts the one into the other, or fails the test. */
+void convert_rig_clear(void);
+void convert_rig_convert(TensorType type);
+/* FOLDER is refused with a message that contains `why`, and OUT is not written. */
+void convert_rig_expect_refused(const char *why);
 
 /* Whether b, in `type`, has the tensors of a, which were stored as `between`. */
 void convert_rig_compare_tensors(const Gguf *a, const Gguf *b, TensorType type, TensorType between);

@@ -19,7 +19,7 @@ static void compile(void *subject) {
     size_t n = s->text ? strlen(s->text) : 0;
     if (s->make) s->make(g, s->user);
     else if (s->kind == GRAMMAR_JSON_SCHEMA) schema_read(g, s->text, n, s->rig->notice, sizeof s->rig->notice);
-    else if (s->kind == GRAMMAR_GBNF) gbnf_read(g, s->text, n);
+    else if (s->kind == GRAMMAR_GBNF) gbnf_read(g, s->text, n, s->rig->notice, sizeof s->rig->notice);
     else regex_read(g, s->text, n);
     s->built = automaton_build(g);
 }
@@ -115,12 +115,26 @@ static uint32_t ends_of_rule(Naive *x, int32_t rule, size_t at) {
     return x->memo[i];
 }
 
+/* Each end up to which the text has no mark and does not begin with the beginning. */
+static uint32_t ends_of_text(const Naive *x, const Expr *e, size_t at) {
+    uint32_t ends = 0;
+    for (size_t end = at; end <= x->n; end++) {
+        size_t n = end - at, n_mark = (size_t)e->n_mark, n_beginning = (size_t)e->n_beginning;
+        if (memmem(x->text + at, n, e->mark, n_mark)) break;
+        if (n_beginning && n >= n_beginning && memcmp(x->text + at, e->beginning, n_beginning) == 0) break;
+        ends |= 1u << end;
+    }
+    return ends;
+}
+
 static uint32_t ends_of(Naive *x, const Expr *e, size_t at) {
     uint32_t ends = 0;
     switch (e->kind) {
     case EXPR_EMPTY: return 1u << at;
     case EXPR_NOTHING: return 0;
+    case EXPR_TEXT: return ends_of_text(x, e, at);
     case EXPR_BYTES:
+    case EXPR_MARK:
         return e->n_bytes <= x->n - at && memcmp(x->text + at, e->bytes, e->n_bytes) == 0 ? 1u << (at + e->n_bytes) : 0;
     case EXPR_CLASS: return ends_of_class(x, &e->set, at);
     case EXPR_SEQ:

@@ -1,6 +1,7 @@
 /* hub_build.c - takes a GGUF model apart into a folder as Hugging Face publishes models. */
 #include "hub_build.h"
 
+#include "hub_forms.h"
 #include "safetensors_build.h"
 
 #include <jansson.h>
@@ -144,6 +145,11 @@ static void add_experts(SafeTensorsBuild *b, const GgufTensor *t, const char *fo
 static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) {
     json_t *map = json_object();
     char path[300], file[64], name[200];
+    if (hub_forms_has(g)) {
+        hub_forms_write(g, folder, o);
+        json_decref(map);
+        return;
+    }
     for (int part = 0; part < o->n_parts; part++) {
         SafeTensorsBuild b;
         safetensors_build_begin(&b, o->type);
@@ -172,9 +178,11 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
 
 static const char *published_arch(const Gguf *g) {
     static const char *const published[][2] = {
-        {"qwen2", "Qwen2ForCausalLM"},       {"qwen3", "Qwen3ForCausalLM"},     {"qwen2moe", "Qwen2MoeForCausalLM"},
-        {"qwen3moe", "Qwen3MoeForCausalLM"}, {"granite", "GraniteForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
-        {"gemma2", "Gemma2ForCausalLM"},     {"gemma3", "Gemma3ForCausalLM"},   {"phi3", "Phi3ForCausalLM"}};
+        {"qwen2", "Qwen2ForCausalLM"},         {"qwen3", "Qwen3ForCausalLM"},     {"qwen2moe", "Qwen2MoeForCausalLM"},
+        {"qwen3moe", "Qwen3MoeForCausalLM"},   {"granite", "GraniteForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
+        {"gemma2", "Gemma2ForCausalLM"},       {"gemma3", "Gemma3ForCausalLM"},   {"phi3", "Phi3ForCausalLM"},
+        {"qwen3next", "Qwen3NextForCausalLM"}, {"gpt-oss", "GptOssForCausalLM"},  {"qwen35", "Qwen3_5ForCausalLM"},
+        {"qwen35moe", "Qwen3_5MoeForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
@@ -190,18 +198,20 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
     snprintf(path, sizeof path, "%.*s.rope.freq_base", (int)arch.n, arch.data);
     gguf_get_f32(g, path, &base);
     snprintf(path, sizeof path, "%s/config.json", folder);
+    const char *part = o->text_part ? "\"vision_config\": {\"hidden_size\": 3}, \"text_config\": {" : "";
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    fprintf(f,
-            "{\"architectures\": [\"%s\"], \"hidden_size\": %lld, \"intermediate_size\": %lld, \"num_hidden_layers\": "
-            "%lld, "
-            "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
-            "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}",
-            published_arch(g), (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
-            (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
-            (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
-            (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
-            is_gemma(g) ? "gelu_pytorch_tanh" : "silu", o->config ? o->config : "");
+    fprintf(
+        f,
+        "{\"architectures\": [\"%s\"], %s\"hidden_size\": %lld, \"intermediate_size\": %lld, \"num_hidden_layers\": "
+        "%lld, "
+        "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
+        "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}%s",
+        published_arch(g), part, (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
+        (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
+        (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
+        (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
+        is_gemma(g) ? "gelu_pytorch_tanh" : "silu", o->config ? o->config : "", o->text_part ? "}" : "");
     fclose(f);
 }
 

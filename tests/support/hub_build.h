@@ -16,11 +16,12 @@ typedef struct HubBuild {
     TensorType type; /* of the safetensors: F32, F16 or BF16 */
     int n_parts;     /* files of weights; 1: model.safetensors, more: with an index */
     HubVocab vocab;
+    bool text_part; /* of a model that reads pictures: the text is in a part of config.json and in model.language_model */
     const char *config; /* appended to the keys of config.json: ", \"key\": value"; NULL: nothing */
 } HubBuild;
 
 /* The model must be llama (with experts: as Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, granite, smollm3, gemma2, gemma3 or
- * phi3, with F32 tensors and a vocabulary of the model "llama". */
+ * phi3, with F32 tensors and a vocabulary of the model "llama"; or one that hub_forms.h takes apart. */
 void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
 
 #endif

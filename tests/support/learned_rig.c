@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "format/blocks.h"
+#include "spec/tree/union.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,7 +111,7 @@ void learned_rig_log_softmax(double *x, int64_t n) {
 
 /* ---- without an engine ----------------------------------------------------------------------------- */
 
-enum { READER_CTX = 256 };
+enum { READER_CTX = 256, MAX_VOCAB = 300 };
 
 void learned_rig_open_reader(LearnedReader *r, const Weights *model) {
     RigOptions options = rig_options(READER_CTX, READER_CTX);
@@ -168,6 +169,42 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     }
 }
 
+void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens) {
+    bool taken[MAX_VOCAB] = {false};
+    for (int32_t i = 0; i < k; i++) {
+        int32_t best = -1;
+        for (int32_t v = 0; v < n_vocab; v++)
+            if (!taken[v] && (best < 0 || dist[v] > dist[best])) best = v;
+        taken[tokens[i] = best] = true;
+    }
+}
+
+void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out) {
+    double log_p[TREE_MAX_NODES] = {0}, after[MAX_VOCAB];
+    int32_t front[16] = {0}, n_front = 1, tokens[16];
+    assert_true(s->n_vocab <= MAX_VOCAB && s->top <= 16);
+    tree_reset(out, pending);
+    for (int32_t level = 0; level < s->depth && level < s->budget; level++) {
+        int32_t first = out->n;
+        for (int32_t f = 0; f < n_front; f++) {
+            s->expand(s->user, out, front[f], after);
+            learned_rig_best_tokens(after, s->n_vocab, s->top, tokens);
+            for (int32_t k = 0; k < s->top; k++) {
+                double sum = log_p[front[f]] + after[tokens[k]];
+                log_p[tree_add(out, front[f], tokens[k], (float)exp(sum), 0)] = sum;
+            }
+        }
+        bool taken[TREE_MAX_NODES] = {false};
+        for (n_front = 0; n_front < s->top && n_front < out->n - first; n_front++) {
+            int32_t best = -1;
+            for (int32_t i = first; i < out->n; i++)
+                if (!taken[i] && (best < 0 || log_p[i] > log_p[best])) best = i;
+            taken[front[n_front] = best] = true;
+        }
+    }
+    union_prune(out, s->budget);
+}
+
 void learned_rig_check_step(const Weights *target, const char *spec) {
     enum { N_BEFORE = 12, N_ROWS = 4 };
     LearnedReader reader;
@@ -213,7 +250,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
 
 /* ---- entries of several sequences -------------------------------------------------------------------- */
 
-enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64, MAX_VOCAB = 300 };
+enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64 };
 
 typedef struct LongText {
     int32_t tokens[N_LONG], n; /* n: what the drafters have seen */

@@ -57,6 +57,16 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 
+/* EAGLE-2's tree, searched plainly: `expand` computes log p [n_vocab] after a node, whose parent it was asked for before. */
+typedef struct LearnedSearch {
+    int32_t n_vocab, depth, top, budget;
+    void (*expand)(void *user, const Tree *t, int32_t node, double *log_p);
+    void *user;
+} LearnedSearch;
+void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out);
+/* The k best tokens of a distribution, best first. */
+void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens);
+
 /* Tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the drafter
  * proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);

@@ -65,7 +65,9 @@ static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, 
     add_matrices(k, name, n_in, n_out, 1, std);
 }
 
-static int32_t head_dim_of(const RandomModel *m) { return m->head_dim ? m->head_dim : m->n_embd / m->n_head; }
+static int32_t head_dim_of(const RandomModel *m) {
+    return m->head_dim || !m->n_head ? m->head_dim : m->n_embd / m->n_head;
+}
 
 /* Whether a name is among those of a list with spaces between them. */
 static bool is_one_of(const char *name, const char *list) {
@@ -73,6 +75,42 @@ static bool is_one_of(const char *name, const char *list) {
     for (const char *at = list; (at = strstr(at, name)); at += n)
         if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
     return false;
+}
+
+/* Latent attention: what its essay in model.h calls by these names. */
+static void add_latent(Maker *k, int32_t i) {
+    const RandomModel *m = k->m;
+    const int64_t key_dim = m->plain_dim + m->n_rot, values = (int64_t)m->n_head * m->value_dim;
+    const double gain = m->tied ? 1.6 : 1.0, in = gain / sqrt(m->n_embd), of_latent = gain / sqrt(m->kv_rank);
+    const struct {
+        const char *name;
+        int64_t n_in, n_out, n; /* n_out 0: a vector */
+        double std;
+        bool wanted;
+    } tensors[] = {
+        {"attn_q_a.weight", m->n_embd, m->q_rank, 1, in, m->q_rank > 0},
+        {"attn_q_a_norm.weight", m->q_rank, 0, 1, 0.1, m->q_rank > 0},
+        {"attn_q_b.weight", m->q_rank, m->n_head * key_dim, 1, 2 * gain / sqrt(m->q_rank), m->q_rank > 0},
+        {"attn_q.weight", m->n_embd, m->n_head * key_dim, 1, 2 * in, m->q_rank == 0},
+        {"attn_kv_a_mqa.weight", m->n_embd, m->kv_rank + m->n_rot, 1, in, true},
+        {"attn_kv_a_norm.weight", m->kv_rank, 0, 1, 0.1, true},
+        {"attn_k_b.weight", m->plain_dim, m->kv_rank, m->n_head, of_latent, !m->joins_kv_b},
+        {"attn_v_b.weight", m->kv_rank, m->value_dim, m->n_head, of_latent, !m->joins_kv_b},
+        {"attn_kv_b.weight", m->kv_rank, (int64_t)m->n_head * (m->plain_dim + m->value_dim), 1, of_latent,
+         m->joins_kv_b},
+        {"attn_output.weight", values, m->n_embd, 1, 2 * gain / sqrt((double)values), true},
+    };
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
+        if (!tensors[t].wanted) continue;
+        if (tensors[t].n_out) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
+        else add_vector(k, name, tensors[t].n_in, 1, tensors[t].std);
+    }
+}
+
+static bool has_attention(const RandomModel *m, int32_t i_layer) {
+    return m->n_conv == 0 || (m->attention_interval && (i_layer + 1) % m->attention_interval == 0);
 }
 
 /* A product of n_in terms keeps the rms of its input at std 1/sqrt(n_in). A tied model gets more, so that
@@ -83,10 +121,15 @@ static void add_layer(Maker *k, int32_t i) {
     double gain = m->tied ? 1.6 : 1.0;
     bool oss = is_one_of(m->arch, "gpt-oss");
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
-         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next");
+         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0, hybrid = m->n_conv > 0;
-    bool delta = hybrid && (i + 1) % m->attention_interval != 0, fused_gates = is_one_of(m->arch, "qwen3next");
+    bool latent = m->kv_rank > 0, experts = m->n_expert > 0 && i >= m->n_dense;
+    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
+    bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
+    bool delta = hybrid && !attention, fused_gates = is_one_of(m->arch, "qwen3next"),
+         mamba = !attention && is_one_of(m->arch, "granitehybrid mamba2"),
+         conv = !attention && is_one_of(m->arch, "lfm2"), ffn = !is_one_of(m->arch, "mamba2");
+    int64_t n_bc = 2 * (int64_t)m->n_key_heads * m->n_ssm_state;
     int64_t n_values = (int64_t)m->n_value_heads * m->delta_dim,
             n_channels = n_values + 2 * (int64_t)m->n_key_heads * m->delta_dim;
     double in = gain / sqrt(m->n_embd);
@@ -98,16 +141,17 @@ static void add_layer(Maker *k, int32_t i) {
         int64_t n; /* matrices; 0: one; -1: a table, always F32 */
     } tensors[] = {
         {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
-        {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && !delta, 0},
-        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && !delta, 0},
-        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && !delta, 0},
+        {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && attention && !latent, 0},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
         {"attn_qkv.weight", m->n_embd, q_dim + 2 * kv_dim, 0, in, fused, 0},
         {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
         {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
-        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && !delta, 0},
-        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && !delta, 0},
-        {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), !delta, 0},
+        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
+        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
+        {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), attention && !latent,
+         0},
         {"attn_qkv.weight", m->n_embd, n_channels, 0, in, delta, 0},
         {"attn_gate.weight", m->n_embd, n_values, 0, in, delta, 0},
         {"ssm_beta.weight", m->n_embd, m->n_value_heads, 0, in, delta && !fused_gates, 0},
@@ -118,14 +162,25 @@ static void add_layer(Maker *k, int32_t i) {
         {"ssm_a", m->n_value_heads, 0, -0.2, 0.04, delta, 0},
         {"ssm_norm.weight", m->delta_dim, 0, 1, 0.1, delta, 0},
         {"ssm_out.weight", n_values, m->n_embd, 0, 2 * gain / sqrt((double)n_values), delta, 0},
+        {"ssm_in.weight", m->n_embd, 2 * n_values + n_bc + m->n_value_heads, 0, in, mamba, 0},
+        {"ssm_conv1d.weight", m->n_conv, n_values + n_bc, 0, 0.7, mamba, -1},
+        {"ssm_conv1d.bias", n_values + n_bc, 0, 0, 0.3, mamba, 0},
+        {"ssm_dt.bias", m->n_value_heads, 0, 0, 0.5, mamba, 0},
+        {"ssm_a", 1, m->n_value_heads, -0.2, 0.04, mamba, -1},
+        {"ssm_d", 1, m->n_value_heads, 1, 0.3, mamba, -1},
+        {"ssm_norm.weight", m->n_key_heads ? n_values / m->n_key_heads : 0, m->n_key_heads, 1, 0.1, mamba, -1},
+        {"ssm_out.weight", n_values, m->n_embd, 0, 2 * gain / sqrt((double)n_values), mamba, 0},
+        {"shortconv.in_proj.weight", m->n_embd, 3 * m->n_embd, 0, in, conv, 0},
+        {"shortconv.conv.weight", m->n_conv, m->n_embd, 0, 0.7, conv, -1},
+        {"shortconv.out_proj.weight", m->n_embd, m->n_embd, 0, in, conv, 0},
         {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
         {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
         {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
          post_norms || hybrid || oss, 0},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss, 0},
-        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused, 0},
-        {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts, 0},
-        {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), !experts, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && ffn, 0},
+        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused && ffn, 0},
+        {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts && ffn, 0},
+        {"ffn_down.weight", m->n_ff, m->n_embd, 0, ffn ? gain / sqrt(m->n_ff) : 0, !experts && ffn, 0},
         {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
         {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
         {"ffn_gate_inp.bias", m->n_expert, 0, 0, 1, oss, 0},
@@ -139,8 +194,17 @@ static void add_layer(Maker *k, int32_t i) {
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
-        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared, 0},
+        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !latent && !is_one_of(m->arch, "granitehybrid"),
+         0},
+        {"nextn.eh_proj.weight", 2 * (int64_t)m->n_embd, m->n_embd, 0, 0.7 * in, nextn, 0},
+        {"nextn.enorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.hnorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.shared_head_norm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.embed_tokens.weight", m->n_embd, m->n_vocab, 0, 0.5, nextn && m->nextn_head, 0},
+        {"nextn.shared_head_head.weight", m->n_embd, m->n_vocab, 0, 2.8 / sqrt(m->n_embd), nextn && m->nextn_head, 0},
+        {"exp_probs_b.bias", m->n_expert, 0, 0, 0.2, experts && m->has_sigmoid_router, 0},
     };
+    if (latent) add_latent(k, i);
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
@@ -182,6 +246,27 @@ static void set_sections(Maker *k, int32_t n_pairs) {
     gguf_set_i32s(k->w, key, sections, 4);
 }
 
+static void set_latent_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    char key[128];
+    set_key_u32(k, "attention.q_lora_rank", m->q_rank);
+    set_key_u32(k, "attention.kv_lora_rank", m->kv_rank);
+    set_key_u32(k, "attention.key_length", m->joins_kv_b ? m->plain_dim + m->n_rot : m->kv_rank + m->n_rot);
+    set_key_u32(k, "attention.value_length", m->joins_kv_b ? m->value_dim : m->kv_rank);
+    if (!m->joins_kv_b) set_key_u32(k, "attention.key_length_mla", m->plain_dim + m->n_rot);
+    if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
+    if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
+    set_key_u32(k, "leading_dense_block_count", m->n_expert ? m->n_dense : m->n_layer);
+    if (!m->n_expert) return;
+    set_key_u32(k, "expert_shared_count", m->n_ff_shared / m->n_ff_expert);
+    set_key_u32(k, "expert_gating_func", m->has_sigmoid_router ? 2 : 1);
+    if (m->expert_scale > 0) set_key_f32(k, "expert_weights_scale", m->expert_scale);
+    snprintf(key, sizeof key, "%s.expert_weights_norm", m->arch);
+    gguf_set_bool(k->w, key, m->divides_by_chosen);
+    if (m->n_groups) set_key_u32(k, "expert_group_count", m->n_groups);
+    if (m->n_groups) set_key_u32(k, "expert_group_used_count", m->n_groups_used);
+}
+
 /* Odd values, so that one that is not read is noticed. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
@@ -190,9 +275,18 @@ static void set_arch_keys(Maker *k) {
         set_key_u32(k, "expert_used_count", m->n_expert_used);
         set_key_u32(k, "expert_feed_forward_length", m->n_ff_expert);
     }
-    if (m->n_ff_shared) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->n_ff_shared && !m->kv_rank) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->kv_rank) set_latent_keys(k);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
-    if (m->n_conv) {
+    if (m->n_conv && is_one_of(m->arch, "lfm2")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
+    if (m->n_conv && is_one_of(m->arch, "granitehybrid mamba2")) {
+        set_key_u32(k, "ssm.conv_kernel", m->n_conv);
+        set_key_u32(k, "ssm.state_size", m->n_ssm_state);
+        set_key_u32(k, "ssm.group_count", m->n_key_heads);
+        set_key_u32(k, "ssm.time_step_rank", m->n_value_heads);
+        set_key_u32(k, "ssm.inner_size", (int64_t)m->n_value_heads * m->delta_dim);
+    }
+    if (m->n_conv && is_one_of(m->arch, "qwen35 qwen35moe qwen3next")) {
         const int64_t n_rot = m->n_rot ? m->n_rot : head_dim_of(m);
         set_key_u32(k, "ssm.conv_kernel", m->n_conv);
         set_key_u32(k, "ssm.state_size", m->delta_dim);
@@ -206,7 +300,12 @@ static void set_arch_keys(Maker *k) {
         set_key_f32(k, "attn_logit_softcapping", 2.5);
         set_key_f32(k, "final_logit_softcapping", 7);
     }
-    if (is_one_of(m->arch, "granite")) {
+    if (is_one_of(m->arch, "granitehybrid")) {
+        char key[64];
+        snprintf(key, sizeof key, "%s.rope.scaling.finetuned", m->arch);
+        gguf_set_bool(k->w, key, m->rope_base > 0);
+    }
+    if (is_one_of(m->arch, "granite granitehybrid")) {
         set_key_f32(k, "embedding_scale", 3);
         set_key_f32(k, "residual_scale", 0.4);
         set_key_f32(k, "logit_scale", 1.2);
@@ -214,15 +313,30 @@ static void set_arch_keys(Maker *k) {
     }
 }
 
+/* One number for all layers, or a list where some have a recurrent state. */
+static void set_kv_heads(Maker *k) {
+    const RandomModel *m = k->m;
+    char key[64];
+    int32_t *heads = keep(k, calloc((size_t)m->n_layer, sizeof *heads));
+    if (!is_one_of(m->arch, "lfm2 granitehybrid")) {
+        if (m->n_head) set_key_u32(k, "attention.head_count_kv", m->joins_kv_b ? m->n_head : m->n_head_kv);
+        return;
+    }
+    for (int32_t i = 0; i < m->n_layer; i++) heads[i] = has_attention(m, i) ? m->n_head_kv : 0;
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", m->arch);
+    gguf_set_i32s(k->w, key, heads, m->n_layer);
+}
+
 static void set_hparams(Maker *k) {
     const RandomModel *m = k->m;
     gguf_set_string(k->w, "general.architecture", m->arch, strlen(m->arch));
-    set_key_u32(k, "block_count", m->n_layer);
+    set_key_u32(k, "block_count", m->n_layer + m->n_nextn);
+    if (m->n_nextn) set_key_u32(k, "nextn_predict_layers", m->n_nextn);
     set_key_u32(k, "context_length", 2048);
     set_key_u32(k, "embedding_length", m->n_embd);
     set_key_u32(k, "feed_forward_length", m->n_ff);
     set_key_u32(k, "attention.head_count", m->n_head);
-    set_key_u32(k, "attention.head_count_kv", m->n_head_kv);
+    set_kv_heads(k);
     set_key_f32(k, "attention.layer_norm_rms_epsilon", m->n_conv ? 1e-6 : 1e-5);
     if (m->head_dim) {
         set_key_u32(k, "attention.key_length", m->head_dim);
@@ -294,8 +408,9 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     double output_std = 2.8 / sqrt(m->n_embd);
     add_matrix(k, "token_embd.weight", m->n_embd, m->n_vocab, m->tied ? output_std : 0.5);
     for (int32_t i = 0; i < m->n_layer; i++) add_layer(k, i);
-    add_vector(k, "output_norm.weight", m->n_embd, 1, 0.1);
+    add_vector(k, is_one_of(m->arch, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", m->n_embd, 1, 0.1);
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
+    for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i); /* without them all others are the same */
     if (m->rope_factors) add_rope_factors(k);
     int status = gguf_writer_finish(k->w, path, err);
     gguf_writer_free(k->w);

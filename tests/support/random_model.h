@@ -15,18 +15,31 @@ typedef struct RandomModel {
     bool biases;         /* on q, k, v, whatever the architecture */
     TensorType types[3]; /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
     int n_types;
-    double rope_base;         /* 0: not in the file */
+    double rope_base;         /* 0: not in the file; granitehybrid: and no layer rotates */
     int32_t n_rot;            /* 0: not in the file, all of head_dim */
     const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
     double rope_factor;
-    int32_t rope_n_ctx_orig;                       /* yarn */
-    bool rope_factors;                             /* a tensor rope_freqs.weight as Llama 3.1 has it */
-    int32_t n_expert, n_expert_used, n_ff_expert;  /* 0: no experts */
-    int32_t n_ff_shared;                           /* qwen2moe; 0: no expert that every row passes */
-    int32_t window;                                /* gemma2, gemma3, phi3, gpt-oss */
-    int32_t n_key_heads, n_value_heads, delta_dim; /* qwen35, qwen35moe, qwen3next: of layers with a recurrent state */
-    int32_t n_conv;
-    int32_t attention_interval; /* likewise: every so many-th layer has attention */
+    int32_t rope_n_ctx_orig;                      /* yarn */
+    bool rope_factors;                            /* a tensor rope_freqs.weight as Llama 3.1 has it */
+    int32_t n_expert, n_expert_used, n_ff_expert; /* 0: no experts */
+    int32_t n_ff_shared;                          /* qwen2moe; 0: no expert that every row passes */
+    int32_t window;                               /* gemma2, gemma3, phi3, gpt-oss */
+    /* Of layers with a recurrent state. Mamba-2: the groups, the heads, and the width of a head. */
+    int32_t n_key_heads, n_value_heads, delta_dim;
+    int32_t n_ssm_state;        /* granitehybrid, mamba2: numbers that B and C have */
+    int32_t n_conv;             /* positions that the convolution sees */
+    int32_t attention_interval; /* likewise: every so many-th layer has attention; 0: none */
+    int32_t n_nextn;            /* qwen35, qwen35moe, qwen3next: layers for multi-token prediction, behind the others */
+    bool nextn_head;            /* these with an embedding and an LM head of their own */
+    int32_t kv_rank, q_rank;    /* deepseek2: of latents; q_rank 0: queries are made of the input */
+    int32_t plain_dim, value_dim; /* of a head: components that are not rotated (n_rot more are); of values */
+    bool joins_kv_b;              /* attn_kv_b and lengths of heads, as in older files */
+    double yarn_log_multiplier;   /* 0: not in the file */
+    int32_t n_dense;              /* leading layers without experts */
+    bool has_sigmoid_router;      /* with a bias of choices; false: a softmax */
+    bool divides_by_chosen;       /* weights of experts sum to 1 before expert_scale */
+    double expert_scale;          /* 0: not in the file */
+    int32_t n_groups, n_groups_used;
     uint64_t seed;
 } RandomModel;
 

@@ -13,23 +13,45 @@ void safetensors_build_begin(SafeTensorsBuild *b, TensorType type) {
     assert_true(buf_append(&b->header, "{\"__metadata__\": {\"format\": \"pt\"}", 33));
 }
 
-void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x, int64_t n_in, int64_t n_out) {
-    char line[256], shape[64];
-    size_t bytes, from = b->data.n;
-    int64_t n = n_in * (n_out ? n_out : 1);
+static void add(SafeTensorsBuild *b, const char *name, const char *type, const void *data, size_t bytes,
+                const int64_t *dims, int n_dims) {
+    char line[400];
+    size_t from = b->data.n;
+    int n = snprintf(line, sizeof line, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [", name, type);
+    assert_true(buf_reserve(&b->data, bytes) && buf_append(&b->data, data, bytes));
+    for (int i = 0; i < n_dims; i++)
+        n += snprintf(line + n, sizeof line - (size_t)n, "%s%" PRId64, i ? ", " : "", dims[i]);
+    n += snprintf(line + n, sizeof line - (size_t)n, "], \"data_offsets\": [%zu, %zu]}", from, b->data.n);
+    assert_true(n < (int)sizeof line);
+    assert_true(buf_append(&b->header, line, (size_t)n));
+}
+
+static int64_t product_of(const int64_t *dims, int n_dims) {
+    int64_t n = 1;
+    for (int i = 0; i < n_dims; i++) n *= dims[i];
+    return n;
+}
+
+void safetensors_build_add_shaped(SafeTensorsBuild *b, const char *name, const float *x, const int64_t *dims,
+                                  int n_dims) {
+    int64_t n = product_of(dims, n_dims);
+    size_t bytes;
     assert_true(tensor_type_row_bytes(b->type, n, &bytes));
-    assert_true(buf_reserve(&b->data, bytes));
     void *rows = malloc(bytes);
     assert_non_null(rows);
     blocks_quantize(b->type, x, n, rows);
-    assert_true(buf_append(&b->data, rows, bytes));
+    add(b, name, tensor_type_info(b->type)->name, rows, bytes, dims, n_dims);
     free(rows);
-    if (n_out) snprintf(shape, sizeof shape, "%" PRId64 ", %" PRId64, n_out, n_in);
-    else snprintf(shape, sizeof shape, "%" PRId64, n_in);
-    int n_line = snprintf(line, sizeof line,
-                          ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%s], \"data_offsets\": [%zu, %zu]}", name,
-                          tensor_type_info(b->type)->name, shape, from, b->data.n);
-    assert_true(buf_append(&b->header, line, (size_t)n_line));
+}
+
+void safetensors_build_add_bytes(SafeTensorsBuild *b, const char *name, const void *x, const int64_t *dims,
+                                 int n_dims) {
+    add(b, name, "U8", x, (size_t)product_of(dims, n_dims), dims, n_dims);
+}
+
+void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x, int64_t n_in, int64_t n_out) {
+    const int64_t dims[] = {n_out ? n_out : n_in, n_in};
+    safetensors_build_add_shaped(b, name, x, dims, n_out ? 2 : 1);
 }
 
 void safetensors_build_write(SafeTensorsBuild *b, const char *path) {

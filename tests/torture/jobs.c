@@ -81,6 +81,7 @@ const Job jobs[] = {
     {.name = "redrafter", .line = RUN "--draft redrafter:file=%k/redrafter.gguf --draft suffix"},
     {.name = "medusa", .line = RUN "--draft medusa:file=%k/medusa.gguf,tree=static"},
     {.name = "hydra", .line = RUN "--draft hydra:file=%k/hydra.gguf"},
+    {.name = "mtp", .line = "run -m %k/nextn.gguf -t 1 -p abab -n 12 --draft mtp"},
     {.name = "space", .line = RUN "--draft space:file=%k/space.gguf"},
     {.name = "compare", .has_times = true, .line = "compare " TARGET "-p abab -n 6 --runs 1 --draft suffix --draft pld"},
     {.name = "bench",

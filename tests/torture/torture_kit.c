@@ -66,6 +66,10 @@ static void make_models(const Torture *t) {
         "--arch qwen2 --layers 1 --dim 256 --heads 4 --kv-heads 2 --ffn 256 --tie --vocab 270 --type Q4_K_M --ctx 64 "
         "-o "
         "%k/qwen2.gguf");
+    run(t, "make_model",
+        "--arch qwen35 --layers 2 --attention-every 2 --mtp 1 --dim 32 --heads 2 --kv-heads 1 --ffn 32 --tie --vocab "
+        "270 "
+        "--type F16 --ctx 64 -o %k/nextn.gguf");
     run(t, "make_model", "--arch qwen3 " SMALL "--vocab 270 --type BF16 --ctx 64 -o %k/qwen3.gguf");
 }
 

@@ -26,17 +26,22 @@ static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
 
 static void open_target(const char *arch) {
-    const RandomModel m = {.arch = arch,
-                           .n_layer = 2,
-                           .n_embd = 64,
-                           .n_head = 4,
-                           .n_head_kv = 2,
-                           .n_ff = 96,
-                           .n_vocab = 300,
-                           .types = {TYPE_Q8_0, TYPE_F16},
-                           .n_types = 2,
-                           .seed = 11};
+    RandomModel m = {.arch = arch,
+                     .n_layer = 2,
+                     .n_embd = 64,
+                     .n_head = 4,
+                     .n_head_kv = 2,
+                     .n_ff = 96,
+                     .n_vocab = 300,
+                     .types = {TYPE_Q8_0, TYPE_F16},
+                     .n_types = 2,
+                     .seed = 11};
     fr_error err;
+    if (strcmp(arch, "gemma3") == 0) m.window = 9;
+    if (strcmp(arch, "qwen35") == 0) {
+        m.n_key_heads = 2, m.n_value_heads = 4, m.delta_dim = 16, m.n_conv = 3, m.attention_interval = 2;
+        m.n_rot = 8; /* a part of each head */
+    }
     if (random_model_write(&m, TARGET, &err)) fail_msg("%s", err.message);
     gguf = rig_gguf(TARGET);
     if (frozen_open(&frozen, gguf, LENGTH, 2, &err)) fail_msg("%s", err.message);
@@ -269,9 +274,10 @@ static void check_confidence(bool is_eagle, const char *path) {
 static void eagle_drafts_as_the_network_computes(void **state) {
     (void)state;
     static const struct {
-        const char *arch; /* both rope styles; targets with biases, and with norms on heads */
+        const char *arch; /* both rope styles; biases, norms on heads, factors, windows, recurrent layers */
         int32_t rank;
-    } cases[] = {{"llama", 0}, {"llama", 16}, {"qwen2", 0}, {"qwen3", 16}};
+    } cases[] = {{"llama", 0},    {"llama", 16}, {"qwen2", 0},  {"qwen3", 16},
+                 {"granite", 16}, {"gemma3", 0}, {"qwen35", 16}};
     n_hot = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank = cases[i].rank;

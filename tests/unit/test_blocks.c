@@ -198,10 +198,11 @@ static const struct {
     TensorType type;
     double rms_max; /* on normal numbers, relative */
 } quality[] = {
-    {TYPE_F32, 0},     {TYPE_F16, 0.0003},  {TYPE_BF16, 0.002},  {TYPE_Q8_0, 0.0065},
-    {TYPE_Q4_0, 0.1},  {TYPE_Q4_1, 0.085},  {TYPE_Q5_0, 0.05},   {TYPE_Q5_1, 0.042},
-    {TYPE_Q4_K, 0.09}, {TYPE_Q5_K, 0.045},  {TYPE_Q6_K, 0.022},  {TYPE_Q2_K, 0.34},
-    {TYPE_Q3_K, 0.2},  {TYPE_IQ4_NL, 0.09}, {TYPE_IQ4_XS, 0.09}, {TYPE_MXFP4, 0.13},
+    {TYPE_F32, 0},      {TYPE_F16, 0.0003},   {TYPE_BF16, 0.002},  {TYPE_Q8_0, 0.0065}, {TYPE_Q4_0, 0.1},
+    {TYPE_Q4_1, 0.085}, {TYPE_Q5_0, 0.05},    {TYPE_Q5_1, 0.042},  {TYPE_Q4_K, 0.09},   {TYPE_Q5_K, 0.045},
+    {TYPE_Q6_K, 0.022}, {TYPE_Q2_K, 0.34},    {TYPE_Q3_K, 0.2},    {TYPE_IQ4_NL, 0.09}, {TYPE_IQ4_XS, 0.09},
+    {TYPE_MXFP4, 0.13}, {TYPE_IQ2_XXS, 0.37}, {TYPE_IQ2_XS, 0.32}, {TYPE_IQ2_S, 0.28},  {TYPE_IQ3_XXS, 0.2},
+    {TYPE_IQ3_S, 0.15}, {TYPE_IQ1_S, 0.62},   {TYPE_IQ1_M, 0.53},  {TYPE_NVFP4, 0.12},
 };
 
 static void quantisers_stay_within_their_error(void **state) {
@@ -233,7 +234,9 @@ static void odd_values_quantise_sanely(void **state) {
             blocks_quantize((TensorType)type, x, 256, bytes);
             blocks_dequantize((TensorType)type, bytes, 256, y);
             for (int i = 0; i < 256 && r < 5; i++) {
-                float part = type == TYPE_MXFP4 ? 0.21f : 0.07f; /* its numbers are 1, 1.5, 2, 3, 4, 6, ... */
+                float part = type == TYPE_MXFP4 || type == TYPE_NVFP4
+                                 ? 0.21f
+                                 : 0.07f; /* their numbers are 1, 1.5, 2, 3, 4, 6, ... */
                 bool near = fabsf(y[i] - x[i]) <= part * fabsf(rows[r][0]) + 1e-6f;
                 if (r == 2 ? type > TYPE_BF16 && !isfinite(y[i]) : !near)
                     fail_msg("%s: %g became %g", tensor_type_info((TensorType)type)->name, (double)x[i], (double)y[i]);
@@ -336,7 +339,10 @@ static void row_sizes_are_whole_blocks(void **state) {
     TensorType type;
     assert_true(tensor_type_from_name("q4_k", &type) && type == TYPE_Q4_K);
     assert_true(tensor_type_from_name("Q2_K", &type) && type == TYPE_Q2_K);
-    assert_false(tensor_type_from_name("IQ2_XS", &type));
+    assert_true(tensor_type_from_name("IQ2_XS", &type) && type == TYPE_IQ2_XS);
+    assert_false(tensor_type_from_name("TQ2_0", &type));
+    assert_true(tensor_type_row_bytes(TYPE_NVFP4, 192, &n) && n == 108);
+    assert_false(tensor_type_row_bytes(TYPE_NVFP4, 96, &n));
     assert_true(tensor_type_from_gguf(39, &type) && type == TYPE_MXFP4);
     assert_true(tensor_type_row_bytes(TYPE_MXFP4, 96, &n) && n == 51);
     assert_false(tensor_type_row_bytes(TYPE_IQ4_XS, 96, &n));

@@ -1,6 +1,7 @@
 /* test_convert.c - src/convert and `forerun convert`: a model that is taken apart and converted is the same model, for every
  * type and vocabulary (test_convert_arch: every architecture); folders that are incomplete, damaged or of another kind are refused. */
-#include "cli_rig.h"
+#define DIR "build/test-convert"
+
 #include "convert_rig.h"
 #include "hub_build.h"
 #include "model_rig.h"
@@ -16,11 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DIR "build/test-convert"
-#define MODEL DIR "/model.gguf"
-#define FOLDER DIR "/hub"
-#define OUT DIR "/out.gguf"
-
 /* Room for the fixed tokens, letters and pairs of letters; more would make finding merges slow. */
 static const RandomModel small = {
     .n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 64, .n_vocab = 600, .seed = 3};
@@ -31,13 +27,6 @@ static Gguf *make_model(const char *arch, bool tied, bool biases) {
     m.arch = arch, m.tied = tied, m.biases = biases;
     if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
     return rig_gguf(MODEL);
-}
-
-static void clear(void) { assert_int_equal(system("rm -rf " FOLDER " " OUT), 0); }
-
-static void convert_or_fail(TensorType type) {
-    fr_error err;
-    if (convert_folder(FOLDER, OUT, &(ConvertOptions){.type = type}, &err)) fail_msg("%s", err.message);
 }
 
 /* ---- the same model ------------------------------------------------------------------------------------ */
@@ -56,11 +45,11 @@ static void converted_models_are_the_same(void **state) {
         {"qwen3", true, false, 1, HUB_MERGES},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        clear();
+        convert_rig_clear();
         Gguf *model = make_model(cases[i].arch, cases[i].tied, cases[i].biases);
         hub_build_write(model, FOLDER,
                         &(HubBuild){.type = TYPE_F32, .n_parts = cases[i].n_parts, .vocab = cases[i].vocab});
-        convert_or_fail(TYPE_F32);
+        convert_rig_convert(TYPE_F32);
         Gguf *out = rig_gguf(OUT);
         convert_rig_compare_tensors(model, out, TYPE_F32, TYPE_F32);
         convert_rig_compare_vocabularies(model, out, cases[i].vocab == HUB_SPM);
@@ -76,14 +65,14 @@ static void recommended_sampling_is_taken_over(void **state) {
     (void)state;
     float temperature = 0, top_p = 0, penalty = 0;
     uint32_t top_k = 0;
-    clear();
+    convert_rig_clear();
     Gguf *model = make_model("llama", false, false);
     hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM});
     FILE *f = fopen(FOLDER "/generation_config.json", "w");
     assert_non_null(f);
     fputs("{\"temperature\": 0.5, \"top_k\": 20, \"top_p\": 0.75, \"repetition_penalty\": 1.125, \"min_p\": \"x\"}", f);
     fclose(f);
-    convert_or_fail(TYPE_F32);
+    convert_rig_convert(TYPE_F32);
     Gguf *out = rig_gguf(OUT);
     assert_true(gguf_get_f32(out, "general.sampling.temp", &temperature) && temperature == 0.5f);
     assert_true(gguf_get_f32(out, "general.sampling.top_p", &top_p) && top_p == 0.75f);
@@ -100,10 +89,10 @@ static void types_round_once(void **state) {
                             wanted[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0};
     Gguf *model = make_model("llama", false, false);
     for (size_t s = 0; s < 3; s++) {
-        clear();
+        convert_rig_clear();
         hub_build_write(model, FOLDER, &(HubBuild){.type = stored[s], .n_parts = 1, .vocab = HUB_SPM});
         for (size_t w = 0; w < 4; w++) {
-            convert_or_fail(wanted[w]);
+            convert_rig_convert(wanted[w]);
             Gguf *out = rig_gguf(OUT);
             convert_rig_compare_tensors(model, out, wanted[w], stored[s]);
             gguf_close(out);
@@ -116,7 +105,7 @@ static void types_round_once(void **state) {
  * divided by 8. */
 static void llama_3_scaling_becomes_factors(void **state) {
     (void)state;
-    clear();
+    convert_rig_clear();
     Gguf *model = make_model("llama", false, false);
     hub_build_write(model, FOLDER,
                     &(HubBuild){.type = TYPE_F32,
@@ -125,7 +114,7 @@ static void llama_3_scaling_becomes_factors(void **state) {
                                 .config = ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
                                           "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
                                           "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": [2, 5, 9]"});
-    convert_or_fail(TYPE_F32);
+    convert_rig_convert(TYPE_F32);
     Gguf *out = rig_gguf(OUT);
     const GgufTensor *t = gguf_find_tensor(out, "rope_freqs.weight");
     assert_non_null(t);
@@ -151,7 +140,7 @@ static void defined_pieces_are_found_in_the_text(void **state) {
     char command[300];
     int64_t types[2] = {0};
     GgufString spaces, turn;
-    clear();
+    convert_rig_clear();
     Gguf *model = make_model("llama", false, false);
     hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_NOTHING});
     snprintf(command, sizeof command, "printf '%s\\022\\002\\030\\002' > " FOLDER "/tokenizer.model", pieces);
@@ -160,7 +149,7 @@ static void defined_pieces_are_found_in_the_text(void **state) {
         system("echo '{\"added_tokens_decoder\": {\"0\": {\"content\": \"\xe2\x96\x81\xe2\x96\x81\"}, \"1\": "
                "{\"content\": \"<eot>\", \"special\": true}}}' > " FOLDER "/tokenizer_config.json"),
         0);
-    convert_or_fail(TYPE_F32);
+    convert_rig_convert(TYPE_F32);
     Gguf *out = rig_gguf(OUT);
     int64_t tokens = gguf_find_key(out, "tokenizer.ggml.tokens"),
             kinds = gguf_find_key(out, "tokenizer.ggml.token_type");
@@ -216,7 +205,7 @@ static void bad_configs_are_refused(void **state) {
     };
     Gguf *model = make_model("llama", false, false);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        clear();
+        convert_rig_clear();
         hub_build_write(model, FOLDER,
                         &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = cases[i].config});
         expect_refusal(TYPE_F16, cases[i].words);
@@ -275,7 +264,7 @@ static void spoiled_folders_are_refused(void **state) {
     Gguf *model = make_model("llama", false, false);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[1000];
-        clear();
+        convert_rig_clear();
         hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F16, .n_parts = 2, .vocab = cases[i].vocab});
         snprintf(command, sizeof command, "cd " FOLDER " && %s", cases[i].command);
         assert_int_equal(system(command), 0);
@@ -297,7 +286,7 @@ static void bad_numbers_are_refused(void **state) {
         {70000, TYPE_F16, "too large for F16; choose --type BF16 or F32"},
     };
     for (size_t i = 0; i < 3; i++) {
-        clear();
+        convert_rig_clear();
         Gguf *model = make_model("llama", false, false);
         const GgufTensor *t = gguf_find_tensor(model, "blk.1.ffn_up.weight");
         char *path = strdup(gguf_path(model));
@@ -324,7 +313,7 @@ static void bad_numbers_are_refused(void **state) {
 
 static void the_program_converts(void **state) {
     (void)state;
-    clear();
+    convert_rig_clear();
     Gguf *model = make_model("qwen3", false, false);
     hub_build_write(model, FOLDER "/", &(HubBuild){.type = TYPE_F16, .n_parts = 2, .vocab = HUB_MERGES});
     gguf_close(model);
@@ -368,20 +357,9 @@ static void wire_reads_what_the_format_says(void **state) {
     }
 }
 
-static int begin(void **state) {
-    (void)state;
-    mkdir(DIR, 0777);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    return system("rm -rf " DIR);
-}
-
 int main(int argc, char **argv) {
     (void)argc;
-    cli_rig_begin(argv[0]);
+    convert_rig_begin(argv[0], DIR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converted_models_are_the_same),
         cmocka_unit_test(recommended_sampling_is_taken_over),
@@ -394,5 +372,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_program_converts),
         cmocka_unit_test(wire_reads_what_the_format_says),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, convert_rig_make_dir, convert_rig_drop_dir);
 }

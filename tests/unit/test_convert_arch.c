@@ -1,40 +1,21 @@
 /* test_convert_arch.c - what single architectures have of their own - experts, factors, windows, caps, fused matrices - is the same
  * after a model was taken apart and converted; a config.json that a GGUF file cannot express is refused. */
-#include "cli_rig.h"
+#define DIR "build/test-convert-arch"
+
 #include "convert_rig.h"
 #include "hub_build.h"
 #include "model_rig.h"
 
-#include "convert/convert.h"
-
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define DIR "build/test-convert-arch"
-#define MODEL DIR "/model.gguf"
-#define FOLDER DIR "/hub"
-#define OUT DIR "/out.gguf"
 
 static const RandomModel small = {
     .n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 64, .n_vocab = 600, .seed = 3};
 
-static void clear(void) { assert_int_equal(system("rm -rf " FOLDER " " OUT), 0); }
-
-static void convert_or_fail(TensorType type) {
-    fr_error err;
-    if (convert_folder(FOLDER, OUT, &(ConvertOptions){.type = type}, &err)) fail_msg("%s", err.message);
-}
-
 /* A folder with this config.json is refused with a message that contains `why`, and no file is written. */
 static void expect_refused(const Gguf *model, const char *config, const char *why) {
-    fr_error err;
     hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = config});
-    assert_true(convert_folder(FOLDER, OUT, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
-    if (!strstr(err.message, why)) fail_msg("'%s' is not in '%s'", why, err.message);
-    assert_true(access(OUT, F_OK) != 0);
+    convert_rig_expect_refused(why);
 }
 
 /* What config.json says beside the shape of the other tests. */
@@ -69,7 +50,7 @@ static void experts_and_factors_are_converted(void **state) {
         fr_error err = {0};
         float scale[4] = {0};
         char config[300];
-        clear();
+        convert_rig_clear();
         m.arch = cases[i].arch, m.n_expert = cases[i].n_expert, m.n_expert_used = cases[i].n_expert ? 2 : 0;
         m.n_ff_expert = cases[i].n_ff_expert, m.n_ff_shared = cases[i].n_ff_shared;
         if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
@@ -87,12 +68,12 @@ static void experts_and_factors_are_converted(void **state) {
         if (cases[i].config) {
             hub_build_write(model, FOLDER,
                             &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = config});
-            convert_or_fail(TYPE_F32);
+            convert_rig_convert(TYPE_F32);
             Gguf *out = rig_gguf(OUT);
             convert_rig_compare_tensors(model, out, TYPE_F32, TYPE_F32);
             convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum", MODEL, OUT);
             gguf_close(out);
-            clear();
+            convert_rig_clear();
         }
         expect_refused(model, cases[i].wrong, cases[i].why);
         gguf_close(model);
@@ -136,7 +117,7 @@ static void windows_and_caps_are_converted(void **state) {
         RandomModel m = small;
         fr_error err = {0};
         bool is_gemma3 = strcmp(cases[i].arch, "gemma3") == 0, is_phi3 = strcmp(cases[i].arch, "phi3") == 0;
-        clear();
+        convert_rig_clear();
         m.arch = cases[i].arch, m.window = 3, m.tied = !is_phi3, m.rope_base = 5e4;
         if (is_gemma3) m.n_layer = 7, m.rope_scaling = "linear", m.rope_factor = 8;
         if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
@@ -144,7 +125,7 @@ static void windows_and_caps_are_converted(void **state) {
         if (cases[i].config) {
             hub_build_write(model, FOLDER,
                             &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = cases[i].config});
-            convert_or_fail(TYPE_F32);
+            convert_rig_convert(TYPE_F32);
             Gguf *out = rig_gguf(OUT);
             float base = 0;
             convert_rig_compare_tensors(model, out, TYPE_F32, TYPE_F32);
@@ -152,30 +133,19 @@ static void windows_and_caps_are_converted(void **state) {
             convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7,8,9 -o - | cksum", MODEL, OUT);
             if (is_gemma3) assert_true(gguf_get_f32(out, "gemma3.rope.freq_base_swa", &base) && base == 10000);
             gguf_close(out);
-            clear();
+            convert_rig_clear();
         }
         expect_refused(model, cases[i].wrong, cases[i].why);
         gguf_close(model);
     }
 }
 
-static int begin(void **state) {
-    (void)state;
-    mkdir(DIR, 0777);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    return system("rm -rf " DIR);
-}
-
 int main(int argc, char **argv) {
     (void)argc;
-    cli_rig_begin(argv[0]);
+    convert_rig_begin(argv[0], DIR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_and_factors_are_converted),
         cmocka_unit_test(windows_and_caps_are_converted),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, convert_rig_make_dir, convert_rig_drop_dir);
 }

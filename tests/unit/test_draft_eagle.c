@@ -5,7 +5,6 @@
 #include "format/blocks.h"
 #include "spec/drafters/learned/eagle_tree.h"
 #include "spec/tree/static_tree.h"
-#include "spec/tree/union.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -153,46 +152,26 @@ static void make_place(const FileWeights *w, const Place *before, int32_t token,
     learned_rig_log_softmax(out->log_p, V);
 }
 
-/* The `top` best tokens of a distribution. */
-static void best_tokens(const double *dist, int32_t top, int32_t *tokens) {
-    bool taken[V] = {false};
-    for (int32_t k = 0; k < top; k++) {
-        int32_t best = -1;
-        for (int32_t v = 0; v < V; v++)
-            if (!taken[v] && (best < 0 || dist[v] > dist[best])) best = v;
-        taken[tokens[k] = best] = true;
-    }
+/* A tree, and the places of its nodes. */
+typedef struct PlainTree {
+    const FileWeights *w;
+    const Place *root;
+    Place places[TREE_MAX_NODES];
+} PlainTree;
+
+static void expand(void *user, const Tree *t, int32_t node, double *log_p) {
+    PlainTree *p = user;
+    const Place *parent = node ? &p->places[t->nodes[node].parent] : NULL;
+    if (node) make_place(p->w, parent, t->nodes[node].token, parent->feature, &p->places[node]);
+    else p->places[0] = *p->root;
+    memcpy(log_p, p->places[node].log_p, sizeof p->places[node].log_p);
 }
 
 static void plain_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top,
                        int32_t budget, Tree *out) {
-    static Place places[TREE_MAX_NODES]; /* of the nodes that are expanded */
-    double log_p[TREE_MAX_NODES] = {0};
-    int32_t front[16] = {0}, n_front = 1;
-    tree_reset(out, pending);
-    places[0] = *root;
-    for (int32_t level = 0; level < depth && level < budget; level++) {
-        int32_t first = out->n, tokens[16];
-        for (int32_t f = 0; f < n_front; f++) {
-            best_tokens(places[front[f]].log_p, top, tokens);
-            for (int32_t k = 0; k < top; k++) {
-                double sum = log_p[front[f]] + places[front[f]].log_p[tokens[k]];
-                log_p[tree_add(out, front[f], tokens[k], (float)exp(sum), 0)] = sum;
-            }
-        }
-        bool taken[TREE_MAX_NODES] = {false};
-        for (n_front = 0; n_front < top && n_front < out->n - first; n_front++) {
-            int32_t best = -1;
-            for (int32_t i = first; i < out->n; i++)
-                if (!taken[i] && (best < 0 || log_p[i] > log_p[best])) best = i;
-            taken[front[n_front] = best] = true;
-        }
-        for (int32_t f = 0; f < n_front; f++) {
-            const Place *parent = &places[out->nodes[front[f]].parent];
-            make_place(w, parent, out->nodes[front[f]].token, parent->feature, &places[front[f]]);
-        }
-    }
-    union_prune(out, budget);
+    static PlainTree plain;
+    plain.w = w, plain.root = root;
+    learned_rig_search(&(LearnedSearch){V, depth, top, budget, expand, &plain}, pending, out);
 }
 
 /* The tokens of the ranks in a shape fixed in advance. */
@@ -209,7 +188,7 @@ static void plain_static_tree(const FileWeights *w, const Place *root, int32_t p
         const StaticNode *x = &shape.nodes[i];
         const Place *above = &places[x->parent];
         int32_t tokens[16];
-        best_tokens(above->log_p, top, tokens);
+        learned_rig_best_tokens(above->log_p, V, top, tokens);
         log_p[i] = log_p[x->parent] + above->log_p[tokens[x->rank]];
         assert_int_equal(tree_add(out, x->parent, tokens[x->rank], (float)exp(log_p[i]), 0), i);
         make_place(w, above, tokens[x->rank], above->feature, &places[i]);

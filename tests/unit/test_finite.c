@@ -28,14 +28,23 @@ enum { N_BAD = 5 };
 static int place_in_block(TensorType type, int i) {
     if (type == TYPE_Q6_K || type == TYPE_Q3_K) return i > 0 ? -1 : type == TYPE_Q6_K ? 208 : 108;
     if (type == TYPE_Q2_K) return i < 2 ? 80 + 2 * i : -1;
+    if (type == TYPE_NVFP4) return i < 4 ? i : -1;
+    if (type == TYPE_IQ1_M) return i == 0 ? 52 : -1;
     bool has_two = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return i < 1 + has_two ? 2 * i : -1;
 }
 
 static void write_bad(TensorType type, char *at, int which) {
     if (type == TYPE_MXFP4) *at = (char)bad_exponents[which];
+    else if (type == TYPE_NVFP4) *at = (char)(which % 2 ? 0x7f : 0xff);
+    else if (type == TYPE_IQ1_M) at[1] = (char)0xc0, at[3] = (char)(which % 2 ? 0x70 : 0xff); /* its words 2 and 3 */
     else if (type == TYPE_F32) memcpy(at, &bad_floats[which], 4);
     else memcpy(at, type == TYPE_BF16 ? &bad_bf16s[which] : &bad_halves[which], 2);
+}
+
+/* How many bytes from its place on write_bad may change. */
+static size_t bytes_of_bad(TensorType type) {
+    return type == TYPE_F32 || type == TYPE_IQ1_M ? 4 : type == TYPE_NVFP4 ? 1 : 2;
 }
 
 static void every_place_of_every_type(void **state) {
@@ -52,6 +61,8 @@ static void every_place_of_every_type(void **state) {
                 static const uint16_t most_half[] = {0x7bff}, most_bf16[] = {0xff7f};
                 char *at = unaligned + (size_t)b * info->block_bytes + place_in_block((TensorType)type, i);
                 if (type == TYPE_MXFP4) *at = (char)252;
+                else if (type == TYPE_NVFP4) *at = (char)(i % 2 ? 0x7e : 0xfe);
+                else if (type == TYPE_IQ1_M) at[1] = (char)0xbf, at[3] = (char)(0xff);
                 else if (type == TYPE_F32) memcpy(at, most, 4);
                 else memcpy(at, type == TYPE_BF16 ? most_bf16 : most_half, 2);
             }
@@ -61,12 +72,12 @@ static void every_place_of_every_type(void **state) {
             for (int i = 0; place_in_block((TensorType)type, i) >= 0; i++)
                 for (int which = 0; which < N_BAD; which++) {
                     char kept[4], *at = unaligned + (size_t)b * info->block_bytes + place_in_block((TensorType)type, i);
-                    memcpy(kept, at, type == TYPE_F32 ? 4 : 2);
+                    memcpy(kept, at, bytes_of_bad((TensorType)type));
                     write_bad((TensorType)type, at, which);
                     if (finite_weights((TensorType)type, unaligned, n))
                         fail_msg("%s: number %d of block %d, kind %d, is not found", info->name, i, b, which);
                     assert_true(finite_weights((TensorType)type, unaligned, (int64_t)b * info->block_n));
-                    memcpy(at, kept, type == TYPE_F32 ? 4 : 2);
+                    memcpy(at, kept, bytes_of_bad((TensorType)type));
                 }
         free(data);
     }
@@ -117,11 +128,11 @@ static int check_each_tensor(const RandomModel *m) {
         if (i % 3 == 0) block = n_blocks - 1;
         char *at = (char *)model_patch_tensor(&p, t->name) + block * info->block_bytes + place_in_block(t->type, 0),
              kept[4];
-        memcpy(kept, at, t->type == TYPE_F32 ? 4 : 2);
+        memcpy(kept, at, bytes_of_bad(t->type));
         write_bad(t->type, at, (int)(i % N_BAD));
         model_patch_write(&p, BAD);
         if (strcmp(t->name, "rope_freqs.weight") != 0 || i % N_BAD) refuse(BAD, t->name);
-        memcpy(at, kept, t->type == TYPE_F32 ? 4 : 2);
+        memcpy(at, kept, bytes_of_bad(t->type));
     }
     model_patch_close(&p);
     return (int)n;

@@ -41,12 +41,20 @@ static const Expr *random_repeat(ExprGrammar *g, int depth) {
 
 static const Expr *random_expr(ExprGrammar *g, int depth) {
     static const char *const literals[] = {"a", "b", "ab", "", "c\xC3\xA9", "\xC3\xA9", "ba"};
-    switch (depth > 0 ? below(7) : below(2)) {
+    switch (depth > 0 ? below(9) : below(2)) {
     case 0: return random_class(g);
     case 1: return expr_literal(g->w, literals[below(7)]);
     case 2: return random_list(g, expr_alt(g->w), depth);
     case 3: return random_repeat(g, depth);
     case 4: return expr_rule(g->w, (int32_t)below((uint32_t)g->n_rules));
+    case 5: return expr_mark(g->w, below(2) ? "ab" : "b", 1);
+    case 6: {
+        static const char *const marks[] = {"ab", "c", "aab", "\xC3\xA9"}, *const beginnings[] = {"", "ba", "aa",
+                                                                                                  "bbc"};
+        const char *mark = marks[below(4)], *beginning = beginnings[below(4)];
+        if (strstr(beginning, mark)) beginning = "";
+        return expr_text(g->w, mark, strlen(mark), beginning, strlen(beginning));
+    }
     default: return random_list(g, expr_seq(g->w), depth);
     }
 }
@@ -175,7 +183,7 @@ static void a_grammar_after_a_text(void **state) {
     };
     GrammarRig r;
     assert_true(grammar_rig_open(&r, GRAMMAR_REGEX, "[0-9]+"));
-    Automaton *a = automaton_after(r.automaton, "</t>", 4);
+    Automaton *a = automaton_after(r.automaton, "", 0, "</t>", 4);
     GrammarStates *s = states_new(a);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const GrammarState *at = states_start(s);
@@ -189,6 +197,47 @@ static void a_grammar_after_a_text(void **state) {
     grammar_rig_close(&r);
 }
 
+/* Every text over a few bytes, with the definition read literally. */
+static bool is_opened_match(GrammarRig *r, const char *text, const char *opening, const char *after) {
+    if (grammar_rig_matches(r, text)) return true;
+    if (strncmp(text, opening, strlen(opening)) != 0) return false;
+    const char *end = strstr(text + strlen(opening), after);
+    return end && grammar_rig_matches(r, end + strlen(after));
+}
+
+static void a_grammar_behind_an_optional_opening(void **state) {
+    (void)state;
+    static const char *const grammars[] = {"b+", "[ab]*", "a?b|(ab)*a", "(b|ab){1,3}"};
+    static const char bytes[] = "abx";
+    enum { LONGEST = 8 };
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+        GrammarRig r;
+        assert_true(grammar_rig_open(&r, GRAMMAR_REGEX, grammars[i]));
+        Automaton *a = automaton_after(r.automaton, "ab", 2, "aab", 3);
+        GrammarStates *s = states_new(a);
+        int n_matches = 0;
+        for (int code = 0; code < 6561; code++) { /* 3^8 texts, of which shorter ones are beginnings */
+            char text[LONGEST + 1] = "";
+            for (int k = 0, rest = code; k < LONGEST; k++, rest /= 3) text[k] = bytes[rest % 3];
+            const GrammarState *at = states_start(s);
+            for (int n = 0; n <= LONGEST; n++) {
+                char last = text[n];
+                text[n] = '\0';
+                bool wanted = is_opened_match(&r, text, "ab", "aab");
+                n_matches += wanted;
+                if (at->accepts != wanted)
+                    fail_msg("%s: '%s' %s", grammars[i], text, wanted ? "is refused" : "is accepted");
+                text[n] = last;
+                if (n < LONGEST) at = states_next(s, at, (uint8_t)text[n], &r.err);
+            }
+        }
+        assert_true(n_matches > 10);
+        states_free(s);
+        free(a);
+        grammar_rig_close(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars_match_what_trying_everything_does),
@@ -197,6 +246,7 @@ int main(void) {
         cmocka_unit_test(ambiguous_grammars_stay_small),
         cmocka_unit_test(deep_nesting_is_read_and_moved),
         cmocka_unit_test(a_grammar_after_a_text),
+        cmocka_unit_test(a_grammar_behind_an_optional_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

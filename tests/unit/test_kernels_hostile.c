@@ -194,6 +194,13 @@ static void run_delta_rule(const Kernels *t, float *x, const float *y, int64_t n
     t->delta_rule(x, x, dim, k, y, y[0], 0.5f, y + n - dim, x + dim * dim);
 }
 
+/* The same with two rows. */
+static void run_ssm_update(const Kernels *t, float *x, const float *y, int64_t n) {
+    int64_t columns = (n - 1) / 3;
+    const float k[] = {y[n - 2], y[n - 1]};
+    if (columns) t->ssm_update(x, x, 2, columns, k, y, y[0], k, x + 2 * columns);
+}
+
 static void run_vector(const Kernels *t, int which, float *x, const float *y, int64_t n) {
     if (which == 0) t->rmsnorm(x, x, y, n, 1e-6f);
     if (which == 1) t->add(x, y, n);
@@ -202,16 +209,17 @@ static void run_vector(const Kernels *t, int which, float *x, const float *y, in
     if (which == 5) t->soft_cap(x, n, 30);
     if (which == 6) t->sigmoid_mul(x, y, n);
     if (which == 7) run_delta_rule(t, x, y, n);
+    if (which == 8) run_ssm_update(t, x, y, n);
     if (which == 3) t->rope(ROPE_HALVES, x, 1, n, n / 2 * 2, y);
 }
 
 static void norms_and_sums(void **state) {
     (void)state;
-    static const char *const names[] = {"rmsnorm",  "add",      "silu_mul",    "rope",
-                                        "gelu_mul", "soft_cap", "sigmoid_mul", "delta_rule"};
+    static const char *const names[] = {"rmsnorm",  "add",         "silu_mul",   "rope",      "gelu_mul",
+                                        "soft_cap", "sigmoid_mul", "delta_rule", "ssm_update"};
     float x[MAX], y[MAX], want[MAX], got[MAX];
     for (int round = 0; round < N_ROUNDS; round++)
-        for (int which = 0; which < 8; which++) {
+        for (int which = 0; which < 9; which++) {
             int64_t n = 2 + below(MAX - 2);
             make_row(x, n), make_row(y, n);
             memcpy(want, x, sizeof want);

@@ -35,7 +35,7 @@ static void *checked(void *p) {
 
 /* Offsets of the scales of a block, as halves; the rest of a block is codes (and small scales). */
 static int scale_offsets(TensorType type, int at[2]) {
-    if (type == TYPE_MXFP4) return 0;
+    if (type == TYPE_MXFP4 || type == TYPE_NVFP4 || type == TYPE_IQ1_M) return 0;
     at[0] = type == TYPE_Q6_K ? 208 : type == TYPE_Q3_K ? 108 : type == TYPE_Q2_K ? 80 : 0;
     at[1] = at[0] + 2;
     return type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K || type == TYPE_Q2_K ? 2
@@ -54,6 +54,9 @@ static void make_block(TensorType type, Kind kind, unsigned char *b) {
     static const unsigned char exponents[N_KINDS] =
         {[ANY_BITS] = 124, [EXTREME] = 126, [SUBNORMAL] = 0, [HUGE_VALUES] = 230};
     if (type == TYPE_MXFP4) b[0] = (unsigned char)(exponents[kind] + random_u32() % 3);
+    if (type == TYPE_IQ1_M) /* the half is spread over the upper nibbles of four words */
+        for (int i = 0; i < 4; i++)
+            b[49 + 2 * i] = (unsigned char)((b[49 + 2 * i] & 15) | (scales[kind] >> 4 * i & 15) << 4);
     for (int i = 0; i < n_scales; i++) {
         uint16_t h = (uint16_t)(scales[kind] | (kind == ZERO ? 0 : random_u32() & 0x8000));
         memcpy(b + at[i], &h, 2);

@@ -445,6 +445,43 @@ static void check_delta_rule(int64_t n) {
     free(from), free(k), free(v), free(q), free(want), free(want_out), free(got), free(out);
 }
 
+/* The same for the update of Mamba-2. */
+static void check_ssm_update(int64_t n_k, int64_t n) {
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    size_t size = (size_t)(n_k * n);
+    const float decay = 0.875f;
+    float *from = random_floats(size, 1), *k = random_floats((size_t)n_k, 0.2f), *x = random_floats((size_t)n, 1),
+          *q = random_floats((size_t)n_k, 0.2f), *want = canaries(size + 1), *want_out = canaries((size_t)n + 1),
+          *got = canaries(size + 1), *out = canaries((size_t)n + 1);
+    ref()->ssm_update(from, want, n_k, n, k, x, decay, q, want_out);
+    for (int64_t d = 0; d < n; d++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n_k; i++) {
+            double s = (double)decay * (double)from[i * n + d] + (double)k[i] * (double)x[d];
+            sum += (double)q[i] * s;
+            assert_true(fabs(s - (double)want[i * n + d]) < 1e-4);
+        }
+        assert_true(fabs(sum - (double)want_out[d]) < 1e-4);
+    }
+    for (int i = 1; i < n_tables; i++) {
+        tables[i]->ssm_update(from, got, n_k, n, k, x, decay, q, out);
+        same("ssm_update", tables[i], n, got, want, size + 1);
+        same("ssm_update, output", tables[i], n, out, want_out, (size_t)n + 1);
+        memcpy(got, from, size * sizeof *got);
+        tables[i]->ssm_update(got, got, n_k, n, k, x, decay, NULL, NULL);
+        same("ssm_update in place", tables[i], n, got, want, size + 1);
+    }
+    free(from), free(k), free(x), free(q), free(want), free(want_out), free(got), free(out);
+}
+
+static void the_update_of_mamba_is_right_and_the_same(void **state) {
+    (void)state;
+    for (int64_t n = 1; n <= 70; n++) check_ssm_update(1 + n % 9, n);
+    check_ssm_update(128, 64);
+    check_ssm_update(16, 200);
+}
+
 static void the_delta_rule_is_right_and_the_same(void **state) {
     (void)state;
     for (int64_t n = 1; n <= 70; n++) check_delta_rule(n);
@@ -462,6 +499,7 @@ int main(void) {
         cmocka_unit_test(converted_keys_give_the_same_bits),
         cmocka_unit_test(vector_kernels_are_the_same),
         cmocka_unit_test(the_delta_rule_is_right_and_the_same),
+        cmocka_unit_test(the_update_of_mamba_is_right_and_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

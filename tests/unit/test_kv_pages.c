@@ -46,19 +46,19 @@ static void fill_slot(uint64_t tag, int plane, char *slot, size_t bytes) {
 }
 
 static void write_slot(World *w, int32_t slot, uint64_t tag) {
-    size_t bytes = w->memory.kv.slot_bytes;
+    size_t bytes = w->memory.kv[KV_ALL].slot_bytes;
     for (int p = 0; p < N_LAYER * N_HEAD; p++) {
-        fill_slot(tag, 2 * p, cpu_kv_keys(&w->memory.kv, p / N_HEAD, p % N_HEAD) + (size_t)slot * bytes, bytes);
-        fill_slot(tag, 2 * p + 1, cpu_kv_values(&w->memory.kv, p / N_HEAD, p % N_HEAD) + (size_t)slot * bytes, bytes);
+        fill_slot(tag, 2 * p, cpu_kv_keys(w->memory.kv, p / N_HEAD, p % N_HEAD) + (size_t)slot * bytes, bytes);
+        fill_slot(tag, 2 * p + 1, cpu_kv_values(w->memory.kv, p / N_HEAD, p % N_HEAD) + (size_t)slot * bytes, bytes);
     }
 }
 
 static bool slot_holds(const World *w, int32_t slot, uint64_t tag) {
     char wanted[64];
-    size_t bytes = w->memory.kv.slot_bytes;
+    size_t bytes = w->memory.kv[KV_ALL].slot_bytes;
     for (int p = 0; p < N_LAYER * N_HEAD; p++)
         for (int is_value = 0; is_value < 2; is_value++) {
-            const char *plane = (is_value ? cpu_kv_values : cpu_kv_keys)(&w->memory.kv, p / N_HEAD, p % N_HEAD);
+            const char *plane = (is_value ? cpu_kv_values : cpu_kv_keys)(w->memory.kv, p / N_HEAD, p % N_HEAD);
             fill_slot(tag, 2 * p + is_value, wanted, bytes);
             if (memcmp(plane + (size_t)slot * bytes, wanted, bytes) != 0) return false;
         }
@@ -221,12 +221,14 @@ static void do_something(World *w) {
     else commit_some(w, id);
 }
 
-static void copy_slots(void *memory, int32_t from, int32_t to, int32_t n) { cpu_copy_slots(memory, from, to, n); }
-static void pad_slot(void *memory, int32_t slot) { cpu_fill_slot(memory, slot); }
+static void copy_slots(void *memory, int32_t from, int32_t to, int32_t n) {
+    cpu_copy_slots(memory, KV_ALL, from, to, n);
+}
+static void pad_slot(void *memory, int32_t slot) { cpu_fill_slot(memory, KV_ALL, slot); }
 
 static void open_world(World *w, int32_t page_size, int32_t n_pages, KvType type) {
     const KvShape shape = {.page_size = page_size, .n_pages = n_pages, .max_sequences = MAX_SEQUENCES, .n_ctx = N_CTX};
-    CpuKv *kv = &w->memory.kv;
+    CpuKv *kv = &w->memory.kv[KV_ALL];
     *kv = (CpuKv){.type = type,
                   .n_layer = N_LAYER,
                   .n_head_kv = N_HEAD,
@@ -240,7 +242,7 @@ static void open_world(World *w, int32_t page_size, int32_t n_pages, KvType type
 
 static void close_world(World *w) {
     kv_close(&w->kv);
-    mem_free(w->memory.kv.data);
+    mem_free(w->memory.kv[KV_ALL].data);
 }
 
 static void random_operations_do_what_plain_arrays_do(void **state) {
@@ -287,11 +289,11 @@ static void a_fork_keeps_its_own_tail(void **state) {
 
 /* All bytes of a slot in every plane are the pattern. */
 static bool slot_is_padding(const World *w, int32_t slot) {
-    size_t bytes = w->memory.kv.slot_bytes;
+    size_t bytes = w->memory.kv[KV_ALL].slot_bytes;
     for (int p = 0; p < N_LAYER * N_HEAD; p++)
         for (size_t i = 0; i < bytes; i++)
-            if (cpu_kv_keys(&w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c ||
-                cpu_kv_values(&w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c)
+            if (cpu_kv_keys(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c ||
+                cpu_kv_values(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c)
                 return false;
     return true;
 }

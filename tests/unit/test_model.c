@@ -48,6 +48,7 @@ typedef enum What {
     SET_U32,      /* name: key, number */
     SET_F32,      /* name: key, number */
     SET_STRING,   /* name: key, text */
+    SET_LIST,     /* name: key, n0, n1, n2 (negative: it has two numbers) */
     DROP_KEY,     /* name */
     DROP_TENSOR,  /* name */
     ADD_VECTOR,   /* name, n0 elements, all of them `number` */
@@ -68,6 +69,8 @@ typedef struct Change {
     { .what = SET_F32, .name = key, .number = (double)(v) }
 #define TEXT(key, v) \
     { .what = SET_STRING, .name = key, .text = v }
+#define LIST(key, a, b, c) \
+    { .what = SET_LIST, .name = key, .n0 = a, .n1 = b, .n2 = c }
 #define NO_KEY(key) \
     { .what = DROP_KEY, .name = key }
 #define NO_TENSOR(tensor) \
@@ -83,6 +86,8 @@ static Gguf *changed(const Gguf *g, const Change *c) {
     if (c->what == SET_U32) gguf_set_u32(w, c->name, (uint32_t)c->number);
     if (c->what == SET_F32) gguf_set_f32(w, c->name, (float)c->number);
     if (c->what == SET_STRING) gguf_set_string(w, c->name, c->text, strlen(c->text));
+    const int32_t list[] = {(int32_t)c->n0, (int32_t)c->n1, (int32_t)c->n2};
+    if (c->what == SET_LIST) gguf_set_i32s(w, c->name, list, c->n2 < 0 ? 2 : 3);
     gguf_copy_kvs(w, g, c->what == DROP_KEY ? c->name : NULL);
     float *data = calloc(100000, sizeof *data);
     for (int i = 0; i < 100000; i++) data[i] = (float)c->number;
@@ -191,48 +196,63 @@ static void unfit_files_are_refused_by_name(void **state) {
     }
 }
 
-static const RandomModel hybrid = {.arch = "qwen35moe",
-                                   .n_layer = 4,
-                                   .n_embd = 24,
-                                   .n_head = 4,
-                                   .n_head_kv = 2,
-                                   .n_ff = 40,
-                                   .n_vocab = 33,
-                                   .n_expert = 3,
-                                   .n_expert_used = 2,
-                                   .n_ff_expert = 8,
-                                   .n_ff_shared = 10,
-                                   .n_key_heads = 2,
-                                   .n_value_heads = 4,
-                                   .delta_dim = 6,
-                                   .n_conv = 3,
-                                   .attention_interval = 2,
-                                   .seed = 1};
+#define SMALL(a) .arch = a, .n_embd = 24, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = 33, .seed = 1
+
+enum { QWEN, LFM2, GRANITE, MAMBA2, N_RECURRENT };
+static const RandomModel recurrent[] = {{SMALL("qwen35moe"), .n_layer = 4, .n_expert = 3, .n_expert_used = 2,
+                                         .n_ff_expert = 8, .n_ff_shared = 10, .n_key_heads = 2, .n_value_heads = 4,
+                                         .delta_dim = 6, .n_conv = 3, .attention_interval = 2},
+                                        {SMALL("lfm2"), .n_layer = 3, .n_conv = 3, .attention_interval = 3},
+                                        {SMALL("granitehybrid"), .n_layer = 3, .n_key_heads = 1, .n_value_heads = 4,
+                                         .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3, .attention_interval = 3},
+                                        {SMALL("mamba2"), .n_layer = 2, .n_key_heads = 2, .n_value_heads = 4,
+                                         .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3}};
 
 /* Of a model with recurrent layers; code 0: it is opened, with so many layers (n0). */
 static const struct {
     Change c;
     fr_code code;
     const char *says;
-    int n_layer;
+    int n_layer, of; /* of: `recurrent` */
 } hybrid_changes[] = {
-    {{.what = NOTHING}, FR_OK, "", 4},
-    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3}, /* the last has attention, as such layers have */
-    {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0},
-    {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4},
-    {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
-    {NO_KEY("qwen35moe.full_attention_interval"), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
-    {U32("qwen35moe.ssm.conv_kernel", 4), FR_ERR_FORMAT, "ssm_conv1d.weight has the wrong shape", 0},
-    {U32("qwen35moe.ssm.conv_kernel", 17), FR_ERR_FORMAT, "ssm.conv_kernel is 17, but", 0},
-    {U32("qwen35moe.ssm.state_size", 513), FR_ERR_FORMAT, "ssm.state_size is 513, but", 0},
-    {U32("qwen35moe.ssm.group_count", 3), FR_ERR_FORMAT, "ssm.time_step_rank is 4, but must lie between 3 and 3", 0},
-    {U32("qwen35moe.ssm.inner_size", 25), FR_ERR_FORMAT, "ssm.inner_size is 25, but must lie between 24 and 24", 0},
-    {NO_KEY("qwen35moe.ssm.group_count"), FR_ERR_FORMAT, "ssm.group_count is missing", 0},
-    {NO_TENSOR("blk.0.ssm_a"), FR_ERR_FORMAT, "tensor blk.0.ssm_a is missing", 0},
-    {NO_TENSOR("blk.2.post_attention_norm.weight"), FR_ERR_FORMAT, "post_attention_norm.weight is missing", 0},
+    {{.what = NOTHING}, FR_OK, "", 4, QWEN},
+    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3, QWEN}, /* the last has attention, as such layers have */
+    {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0, QWEN},
+    {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4, QWEN},
+    {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0, QWEN},
+    {NO_KEY("qwen35moe.full_attention_interval"), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0, QWEN},
+    {U32("qwen35moe.ssm.conv_kernel", 4), FR_ERR_FORMAT, "ssm_conv1d.weight has the wrong shape", 0, QWEN},
+    {U32("qwen35moe.ssm.conv_kernel", 17), FR_ERR_FORMAT, "ssm.conv_kernel is 17, but", 0, QWEN},
+    {U32("qwen35moe.ssm.state_size", 513), FR_ERR_FORMAT, "ssm.state_size is 513, but", 0, QWEN},
+    {U32("qwen35moe.ssm.group_count", 3), FR_ERR_FORMAT, "ssm.time_step_rank is 4, but must lie between 3 and 3", 0,
+     QWEN},
+    {U32("qwen35moe.ssm.inner_size", 25), FR_ERR_FORMAT, "ssm.inner_size is 25, but must lie between 24 and 24", 0,
+     QWEN},
+    {NO_KEY("qwen35moe.ssm.group_count"), FR_ERR_FORMAT, "ssm.group_count is missing", 0, QWEN},
+    {NO_TENSOR("blk.0.ssm_a"), FR_ERR_FORMAT, "tensor blk.0.ssm_a is missing", 0, QWEN},
+    {NO_TENSOR("blk.2.post_attention_norm.weight"), FR_ERR_FORMAT, "post_attention_norm.weight is missing", 0, QWEN},
     {SHAPE("blk.1.attn_q.weight", 24, 24, 0), FR_ERR_FORMAT, "attn_q.weight has the wrong shape: 24 x 24 where 24 x 48",
-     0},
-    {SHAPE("blk.0.ssm_dt.bias", 5, 0, 0), FR_ERR_FORMAT, "ssm_dt.bias has the wrong shape", 0},
+     0, QWEN},
+    {SHAPE("blk.0.ssm_dt.bias", 5, 0, 0), FR_ERR_FORMAT, "ssm_dt.bias has the wrong shape", 0, QWEN},
+    {{.what = NOTHING}, FR_OK, "", 3, LFM2},
+    {U32("lfm2.shortconv.l_cache", 1), FR_ERR_FORMAT, "shortconv.l_cache is 1, but", 0, LFM2},
+    {NO_KEY("lfm2.shortconv.l_cache"), FR_ERR_FORMAT, "shortconv.l_cache is missing", 0, LFM2},
+    {U32("lfm2.attention.head_count_kv", 2), FR_ERR_FORMAT, "blk.0.attn_q.weight is missing", 0, LFM2},
+    {LIST("lfm2.attention.head_count_kv", 0, 0, 0), FR_ERR_FORMAT, "blk.2.shortconv.in_proj.weight is", 0, LFM2},
+    {NO_TENSOR("blk.0.shortconv.conv.weight"), FR_ERR_FORMAT, "blk.0.shortconv.conv.weight is missing", 0, LFM2},
+    {SHAPE("blk.1.shortconv.in_proj.weight", 24, 48, 0), FR_ERR_FORMAT, "24 x 48 where 24 x 72 fits", 0, LFM2},
+    {NO_TENSOR("token_embd_norm.weight"), FR_ERR_FORMAT, "token_embd_norm.weight is missing", 0, LFM2},
+    {SHAPE("blk.0.ssm_norm.weight", 24, 0, 0), FR_OK, "", 3, GRANITE}, /* a group; the programs drop such a 1 */
+    {SHAPE("blk.0.ssm_norm.weight", 12, 2, 0), FR_ERR_FORMAT, "ssm_norm.weight has the wrong shape", 0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 1, 2), FR_ERR_UNSUPPORTED, "layer 2 has 2 key-val", 0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 0, 5), FR_ERR_UNSUPPORTED, "layer 2 has 5 key-val", 0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 2, -1), FR_ERR_FORMAT, "2 numbers for 3 layers", 0, GRANITE},
+    {U32("granitehybrid.ssm.inner_size", 25), FR_ERR_FORMAT, "inner_size is 25, but must lie between 24", 0, GRANITE},
+    {U32("granitehybrid.ssm.group_count", 3), FR_ERR_FORMAT, "time_step_rank is 4, but must lie", 0, GRANITE},
+    {U32("granitehybrid.rope.scaling.finetuned", 1), FR_ERR_FORMAT, "finetuned is neither true nor", 0, GRANITE},
+    {NO_TENSOR("blk.1.ssm_d"), FR_ERR_FORMAT, "tensor blk.1.ssm_d is missing", 0, GRANITE},
+    {U32("mamba2.rope.dimension_count", 64), FR_OK, "", 2, MAMBA2}, /* of heads that it does not have */
+    {U32("mamba2.ssm.group_count", 0), FR_ERR_FORMAT, "group_count is 0, but", 0, MAMBA2},
 };
 
 static void recurrent_layers_are_read_or_refused(void **state) {
@@ -241,7 +261,7 @@ static void recurrent_layers_are_read_or_refused(void **state) {
         Gguf *g;
         Model *m = NULL;
         fr_error err = {0};
-        int status = try_open(&hybrid, &hybrid_changes[i].c, &g, &m, &err);
+        int status = try_open(&recurrent[hybrid_changes[i].of], &hybrid_changes[i].c, &g, &m, &err);
         if (status != hybrid_changes[i].code || !strstr(err.message, hybrid_changes[i].says))
             fail_msg("'%s' should be said; status %d: '%s'", hybrid_changes[i].says, status, err.message);
         if (m) assert_int_equal(m->hparams.n_layer, hybrid_changes[i].n_layer);
@@ -409,8 +429,8 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
     rich.rope_factors = rich.biases = true;
     rich.arch = "qwen3";
     refuse_memory(&rich, &backend_cpu);
-    refuse_memory(&hybrid, &backend_cpu);
-    refuse_memory(&hybrid, &backend_reference);
+    for (int i = 0; i < N_RECURRENT; i++) refuse_memory(&recurrent[i], &backend_cpu);
+    refuse_memory(&recurrent[QWEN], &backend_reference);
 }
 
 /* The forward takes no memory: with every allocation refused it runs as before. */
@@ -439,7 +459,7 @@ static void run_without_memory(const RandomModel *of) {
 static void a_forward_allocates_nothing(void **state) {
     (void)state;
     run_without_memory(&sound);
-    run_without_memory(&hybrid);
+    for (int i = 0; i < N_RECURRENT; i++) run_without_memory(&recurrent[i]);
 }
 
 static void too_many_slots_are_refused(void **state) {

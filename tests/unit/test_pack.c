@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "format/blocks.h"
 #include "format/codebook.h"
+#include "format/lattice.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -47,20 +48,26 @@ static float half_at(const unsigned char *p, int i) {
 /* Weight (row, k) of a tile, read by the essay of pack.c. */
 static float unpack_block(TensorType type, const unsigned char *tile, int row, int64_t k) {
     static const int code_bytes[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 512,   [TYPE_Q4_0] = 256,   [TYPE_Q4_1] = 256,  [TYPE_Q5_0] = 320, [TYPE_Q5_1] = 320,
-        [TYPE_Q4_K] = 256,   [TYPE_Q5_K] = 320,   [TYPE_Q6_K] = 384,  [TYPE_Q2_K] = 128, [TYPE_Q3_K] = 192,
-        [TYPE_IQ4_NL] = 256, [TYPE_IQ4_XS] = 256, [TYPE_MXFP4] = 256,
+        [TYPE_Q8_0] = 512,   [TYPE_Q4_0] = 256,    [TYPE_Q4_1] = 256,  [TYPE_Q5_0] = 320,    [TYPE_Q5_1] = 320,
+        [TYPE_Q4_K] = 256,   [TYPE_Q5_K] = 320,    [TYPE_Q6_K] = 384,  [TYPE_Q2_K] = 128,    [TYPE_Q3_K] = 192,
+        [TYPE_IQ4_NL] = 256, [TYPE_IQ4_XS] = 256,  [TYPE_MXFP4] = 256, [TYPE_IQ2_XXS] = 192, [TYPE_IQ2_XS] = 192,
+        [TYPE_IQ2_S] = 192,  [TYPE_IQ3_XXS] = 256, [TYPE_IQ3_S] = 256, [TYPE_IQ1_S] = 192,   [TYPE_IQ1_M] = 192,
+        [TYPE_NVFP4] = 256,
     };
     /* a record: so many slices, bytes of codes and scales, padding */
     static const int record_slices[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 2,   [TYPE_Q4_0] = 2,   [TYPE_Q4_1] = 1,  [TYPE_Q5_0] = 2, [TYPE_Q5_1] = 1,
-        [TYPE_Q4_K] = 8,   [TYPE_Q5_K] = 8,   [TYPE_Q6_K] = 8,  [TYPE_Q2_K] = 8, [TYPE_Q3_K] = 8,
-        [TYPE_IQ4_NL] = 2, [TYPE_IQ4_XS] = 8, [TYPE_MXFP4] = 4,
+        [TYPE_Q8_0] = 2,   [TYPE_Q4_0] = 2,    [TYPE_Q4_1] = 1,  [TYPE_Q5_0] = 2,    [TYPE_Q5_1] = 1,
+        [TYPE_Q4_K] = 8,   [TYPE_Q5_K] = 8,    [TYPE_Q6_K] = 8,  [TYPE_Q2_K] = 8,    [TYPE_Q3_K] = 8,
+        [TYPE_IQ4_NL] = 2, [TYPE_IQ4_XS] = 8,  [TYPE_MXFP4] = 4, [TYPE_IQ2_XXS] = 8, [TYPE_IQ2_XS] = 8,
+        [TYPE_IQ2_S] = 8,  [TYPE_IQ3_XXS] = 8, [TYPE_IQ3_S] = 8, [TYPE_IQ1_S] = 8,   [TYPE_IQ1_M] = 8,
+        [TYPE_NVFP4] = 2,
     };
     static const int record_bytes[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 1088,  [TYPE_Q4_0] = 576,    [TYPE_Q4_1] = 320,   [TYPE_Q5_0] = 704,  [TYPE_Q5_1] = 384,
-        [TYPE_Q4_K] = 2368,  [TYPE_Q5_K] = 2880,   [TYPE_Q6_K] = 3392,  [TYPE_Q2_K] = 1344, [TYPE_Q3_K] = 1856,
-        [TYPE_IQ4_NL] = 576, [TYPE_IQ4_XS] = 2240, [TYPE_MXFP4] = 1088,
+        [TYPE_Q8_0] = 1088,  [TYPE_Q4_0] = 576,     [TYPE_Q4_1] = 320,   [TYPE_Q5_0] = 704,     [TYPE_Q5_1] = 384,
+        [TYPE_Q4_K] = 2368,  [TYPE_Q5_K] = 2880,    [TYPE_Q6_K] = 3392,  [TYPE_Q2_K] = 1344,    [TYPE_Q3_K] = 1856,
+        [TYPE_IQ4_NL] = 576, [TYPE_IQ4_XS] = 2240,  [TYPE_MXFP4] = 1088, [TYPE_IQ2_XXS] = 1728, [TYPE_IQ2_XS] = 1728,
+        [TYPE_IQ2_S] = 1728, [TYPE_IQ3_XXS] = 2240, [TYPE_IQ3_S] = 2240, [TYPE_IQ1_S] = 1728,   [TYPE_IQ1_M] = 1728,
+        [TYPE_NVFP4] = 576,
     };
     int64_t slice = k / 32, in_record = slice % record_slices[type];
     int j = (int)(k % 32), lane = row * 4 + j % 4, g = j / 4;
@@ -73,6 +80,11 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
     if (code_bytes[type] == 320) code |= ((c[256 + lane] >> g) & 1) << 4;
     if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
     int sub = (int)(slice % 8);
+    const Lattice *l = lattice_of(type);
+    if (l) {
+        int scale = s[32 + sub * 16 + row] >> (l->sub == 16 ? j / 16 * 4 : 0) & 15;
+        return half_at(s, row) * (float)(2 * scale + 1) * l->unit * (float)l->values[code];
+    }
     switch (type) {
     case TYPE_Q8_0: return half_at(s + in_record * 32, row) * (float)(code - 128);
     case TYPE_Q4_0: return half_at(s + in_record * 32, row) * (float)(code - 8);
@@ -85,6 +97,7 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
                half_at(s + 32, row) * (float)s[64 + sub * 32 + 16 + row];
     case TYPE_IQ4_NL: return half_at(s + in_record * 32, row) * (float)iq4_values[code];
     case TYPE_IQ4_XS: return half_at(s, row) * (float)(int8_t)s[32 + sub * 16 + row] * (float)iq4_values[code];
+    case TYPE_NVFP4: return nvfp4_scale(s[in_record * 32 + j / 16 * 16 + row]) * (float)mxfp4_values[code];
     case TYPE_MXFP4: return ldexpf((float)mxfp4_values[code], s[in_record * 16 + row] - 128);
     case TYPE_Q2_K: {
         int both = s[64 + sub * 32 + j / 16 * 16 + row];
@@ -175,6 +188,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     }
     size_t file_bytes = row_bytes * 16;
     double most = type == TYPE_Q3_K ? 1.055 : 1.03; /* its 6-bit scales are bytes, and half a line is padding */
+    if (lattice_of(type)) most = 8;                 /* their codes are those of single weights: pack_lattice.c */
     if (n_out == 48 && (double)m.tile_bytes > most * (double)file_bytes)
         fail_msg("%s: a tile has %zu bytes, its rows in the file %zu", name, m.tile_bytes, file_bytes);
     check_rows_come_back(&m, rows + 1, row_bytes);

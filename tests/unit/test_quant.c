@@ -90,8 +90,10 @@ static void a_range_of_positive_numbers_may_begin_above_zero(void **state) {
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
 
-static const TensorType searched[] = {TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1,   TYPE_Q4_K,   TYPE_Q5_K,
-                                      TYPE_Q6_K, TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_NL, TYPE_IQ4_XS, TYPE_MXFP4};
+static const TensorType searched[] = {TYPE_Q4_0,    TYPE_Q4_1,  TYPE_Q5_0,    TYPE_Q5_1,   TYPE_Q4_K,
+                                      TYPE_Q5_K,    TYPE_Q6_K,  TYPE_Q2_K,    TYPE_Q3_K,   TYPE_IQ4_NL,
+                                      TYPE_IQ4_XS,  TYPE_MXFP4, TYPE_IQ2_XXS, TYPE_IQ2_XS, TYPE_IQ2_S,
+                                      TYPE_IQ3_XXS, TYPE_IQ3_S, TYPE_IQ1_S,   TYPE_IQ1_M};
 enum { N_SEARCHED = sizeof searched / sizeof *searched };
 
 /* Rows as weights are: Gaussian, with some outliers; by kind also one-sided, equal or zero. */
@@ -127,7 +129,8 @@ static double row_error(TensorType type, const float *x, const float *importance
 static void searched_blocks_are_better_than_rounded_ones(void **state) {
     (void)state;
     /* The part of the rounding error that is left over Gaussian rows with outliers, at most. */
-    static const double part[N_SEARCHED] = {0.97, 0.85, 0.97, 0.85, 0.85, 0.86, 0.94, 0.68, 0.94, 0.94, 0.94, 0.995};
+    static const double part[N_SEARCHED] = {0.97, 0.85,  0.97, 0.85, 0.85, 0.86,  0.94,  0.68, 0.94, 0.94,
+                                            0.94, 0.995, 0.93, 0.95, 0.95, 0.995, 0.995, 0.85, 0.9};
     float x[ROW];
     for (int t = 0; t < N_SEARCHED; t++) {
         double found = 0, rounded = 0;
@@ -274,6 +277,47 @@ static void small_mixtures_choose_as_users_expect(void **state) {
     assert_int_equal(chosen("MXFP4_MOE", &shape, "blk.0.attn_q.weight"), TYPE_Q8_0);
 }
 
+static void mixtures_of_three_bits_and_less_choose_as_users_expect(void **state) {
+    (void)state;
+    QuantShape shape = {.n_layer = 32, .has_importance = true};
+    assert_int_equal(chosen("IQ3_XXS", &shape, "blk.9.attn_v.weight"), TYPE_IQ3_XXS);
+    assert_int_equal(chosen("IQ3_XXS", &shape, "blk.9.attn_k.weight"), TYPE_IQ2_S);
+    assert_int_equal(chosen("IQ3_XXS", &shape, "blk.0.ffn_down.weight"), TYPE_IQ3_XXS);
+    assert_int_equal(chosen("IQ3_XXS", &shape, "output.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("IQ3_S", &shape, "output.weight"), TYPE_Q6_K);
+    assert_int_equal(chosen("IQ3_XXS", &shape, "token_embd.weight"), TYPE_IQ3_S);
+    assert_int_equal(chosen("IQ3_XS", &shape, "blk.3.ffn_up.weight"), TYPE_IQ3_S);
+    assert_int_equal(chosen("IQ3_XS", &shape, "blk.4.ffn_up.weight"), TYPE_IQ3_XXS);
+    assert_int_equal(chosen("IQ3_M", &shape, "blk.4.attn_v.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("IQ2_M", &shape, "blk.4.attn_v.weight"), TYPE_IQ3_S);
+    assert_int_equal(chosen("IQ2_S", &shape, "blk.4.attn_q.weight"), TYPE_IQ2_XS);
+    assert_int_equal(chosen("IQ2_XS", &shape, "blk.4.attn_v.weight"), TYPE_Q2_K);
+    assert_int_equal(chosen("IQ2_XXS", &shape, "blk.3.ffn_down.weight"), TYPE_Q2_K);
+    assert_int_equal(chosen("IQ2_XXS", &shape, "blk.4.ffn_down.weight"), TYPE_IQ2_XXS);
+    assert_int_equal(chosen("IQ1_S", &shape, "blk.4.attn_output.weight"), TYPE_IQ2_XXS);
+    assert_int_equal(chosen("IQ1_M", &shape, "token_embd.weight"), TYPE_Q2_K);
+    shape = (QuantShape){.n_layer = 80, .shares_values = true, .shares_by_four = true};
+    assert_int_equal(chosen("IQ2_XS", &shape, "blk.9.attn_v.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("IQ3_S", &shape, "blk.9.attn_v.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("IQ3_XXS", &shape, "blk.9.ffn_down.weight"), TYPE_Q4_K); /* without an importance matrix */
+    assert_int_equal(chosen("IQ3_XXS", &shape, "blk.10.ffn_down.weight"), TYPE_Q3_K);
+    shape = (QuantShape){.n_layer = 32, .has_experts = true};
+    assert_int_equal(chosen("IQ2_XXS", &shape, "blk.9.attn_v.weight"), TYPE_Q4_K);
+    assert_true(quant_needs_importance(TYPE_IQ2_XS) && !quant_needs_importance(TYPE_IQ2_S));
+}
+
+/* The matrices of experts follow the rules of the one that they are many of. */
+static void experts_choose_as_users_expect(void **state) {
+    (void)state;
+    const QuantShape shape = {.n_layer = 32};
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.0.ffn_down_exps.weight"), TYPE_Q6_K);
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.0.ffn_down_shexp.weight"), TYPE_Q6_K);
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.5.ffn_down_exps.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.0.ffn_up_exps.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("IQ2_M", &shape, "blk.0.ffn_down_exps.weight"), TYPE_IQ3_S);
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.0.ffn_downs.weight"), TYPE_Q4_K);
+}
+
 static void odd_rows_fall_back(void **state) {
     (void)state;
     assert_int_equal(quant_fallback(TYPE_Q4_K, 512), TYPE_Q4_K);
@@ -286,6 +330,8 @@ static void odd_rows_fall_back(void **state) {
     assert_int_equal(quant_fallback(TYPE_Q3_K, 33), TYPE_F16);
     assert_int_equal(quant_fallback(TYPE_IQ4_XS, 96), TYPE_IQ4_NL);
     assert_int_equal(quant_fallback(TYPE_MXFP4, 48), TYPE_F16);
+    assert_int_equal(quant_fallback(TYPE_IQ2_XXS, 96), TYPE_IQ4_NL);
+    assert_int_equal(quant_fallback(TYPE_IQ3_S, 48), TYPE_F16);
 }
 
 static void not_every_tensor_is_a_matrix(void **state) {
@@ -325,6 +371,8 @@ int main(void) {
         cmocka_unit_test(hostile_numbers_give_finite_blocks),
         cmocka_unit_test(mixtures_choose_as_users_expect),
         cmocka_unit_test(small_mixtures_choose_as_users_expect),
+        cmocka_unit_test(mixtures_of_three_bits_and_less_choose_as_users_expect),
+        cmocka_unit_test(experts_choose_as_users_expect),
         cmocka_unit_test(odd_rows_fall_back),
         cmocka_unit_test(not_every_tensor_is_a_matrix),
     };

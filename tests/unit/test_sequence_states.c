@@ -11,19 +11,19 @@
 
 enum { N_VOCAB = 61, N = 40 };
 
-static const RandomModel hybrid = {.arch = "qwen35",
-                                   .n_layer = 4,
-                                   .n_embd = 40,
-                                   .n_head = 5,
-                                   .n_head_kv = 1,
-                                   .n_ff = 50,
-                                   .n_vocab = N_VOCAB,
-                                   .n_key_heads = 2,
-                                   .n_value_heads = 4,
-                                   .delta_dim = 18,
-                                   .n_conv = 4,
-                                   .attention_interval = 2,
-                                   .seed = 7};
+#define SHAPE(a, layers, ff) \
+    .arch = a, .n_layer = layers, .n_embd = 40, .n_head = 5, .n_head_kv = 1, .n_ff = ff, .n_vocab = N_VOCAB
+
+/* A kind of recurrent layer each. */
+static const RandomModel hybrids[] = {
+    {SHAPE("qwen35", 4, 50), .n_key_heads = 2, .n_value_heads = 4, .delta_dim = 18, .n_conv = 4,
+     .attention_interval = 2, .seed = 7},
+    {SHAPE("lfm2", 3, 50), .n_conv = 3, .attention_interval = 3, .seed = 8},
+    {SHAPE("granitehybrid", 3, 50), .n_key_heads = 1, .n_value_heads = 5, .delta_dim = 14, .n_ssm_state = 18,
+     .n_conv = 4, .attention_interval = 3, .seed = 9},
+    {SHAPE("mamba2", 2, 0), .n_key_heads = 2, .n_value_heads = 4, .delta_dim = 20, .n_ssm_state = 10, .n_conv = 2,
+     .seed = 10},
+};
 
 static const Weights *weights;
 static int32_t tokens[N];
@@ -187,8 +187,8 @@ static void a_state_of_another_length_is_seen(void **state) {
     }
 }
 
-static void with_backend(const Backend *backend) {
-    Gguf *g = rig_random_gguf(&hybrid);
+static void with_model(const Backend *backend, const RandomModel *model) {
+    Gguf *g = rig_random_gguf(model);
     Weights *w = rig_weights_in(backend, g);
     weights = w;
     rig_tokens(3, N_VOCAB, tokens, N);
@@ -202,6 +202,10 @@ static void with_backend(const Backend *backend) {
     a_state_of_another_length_is_seen(NULL);
     rig_weights_close(w);
     gguf_close(g);
+}
+
+static void with_backend(const Backend *backend) {
+    for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++) with_model(backend, &hybrids[i]);
 }
 
 static void the_cpu_backend(void **state) {

@@ -11,25 +11,29 @@ enum { N_STEPS = 60, MAX_WORDS = 1000 };
 
 static const struct {
     GrammarKind kind;
-    const char *text, *after;
+    const char *text, *after, *opening;
 } grammars[] = {
-    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", NULL},
-    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", "the"},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", NULL, NULL},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", "the", NULL},
     {GRAMMAR_JSON_SCHEMA,
      "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", \"minLength\": 3, \"maxLength\": 9}, "
      "\"n\": "
      "{\"type\": \"array\", \"items\": {\"type\": \"integer\", \"minimum\": -5, \"maximum\": 1200}, \"maxItems\": 3}}, "
      "\"required\": [\"n\"]}",
-     NULL},
-    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 40}", NULL},
+     NULL, NULL},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 40}", NULL, NULL},
     {GRAMMAR_JSON_SCHEMA, "{\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": \"^[a-z ]{2,12}$\"}}",
+     NULL, NULL},
+    {GRAMMAR_JSON_SCHEMA, "{\"enum\": [\"red\", \"green\", \"gr\\u00fcn\", 1, 12.5, null, {\"a\": [1]}]}", NULL, NULL},
+    {GRAMMAR_REGEX, "([a-z]+ ){3,}[A-Z]?\\.", NULL, NULL},
+    {GRAMMAR_REGEX, "[^a]{0,20}a(.|\\n)*", ". ", NULL},
+    {GRAMMAR_REGEX, "(\\w+|[ ,.]){1,30}", NULL, NULL},
+    {GRAMMAR_GBNF, "root ::= [^\"x]* \"\\\"\" | \"<\" root \">\"", NULL, NULL},
+    {GRAMMAR_GBNF, "root ::= .{0,12}", NULL, NULL},
+    {GRAMMAR_GBNF, "root ::= %text \" the\" \"One\" (%mark \" the\" [a-z]{0,9} %mark \"<s>\" %text \" the\")*", NULL,
      NULL},
-    {GRAMMAR_JSON_SCHEMA, "{\"enum\": [\"red\", \"green\", \"gr\\u00fcn\", 1, 12.5, null, {\"a\": [1]}]}", NULL},
-    {GRAMMAR_REGEX, "([a-z]+ ){3,}[A-Z]?\\.", NULL},
-    {GRAMMAR_REGEX, "[^a]{0,20}a(.|\\n)*", ". "},
-    {GRAMMAR_REGEX, "(\\w+|[ ,.]){1,30}", NULL},
-    {GRAMMAR_GBNF, "root ::= [^\"x]* \"\\\"\" | \"<\" root \">\"", NULL},
-    {GRAMMAR_GBNF, "root ::= .{0,12}", NULL},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", ". ", "<s>"}, /* a control token */
+    {GRAMMAR_REGEX, "(<[a-z])?", "a", "<"},
 };
 enum { N_GRAMMARS = sizeof grammars / sizeof *grammars };
 
@@ -75,7 +79,9 @@ static void check_grammar(const TokenTrie *t, int i) {
     GrammarRig r;
     if (!grammar_rig_open(&r, grammars[i].kind, grammars[i].text)) fail_msg("%s", r.err.message);
     if (grammars[i].after) {
-        Automaton *a = automaton_after(r.automaton, grammars[i].after, strlen(grammars[i].after));
+        const char *opening = grammars[i].opening ? grammars[i].opening : "";
+        Automaton *a = automaton_after(r.automaton, opening, strlen(opening), grammars[i].after,
+                                       strlen(grammars[i].after));
         states_free(r.states);
         free(r.automaton);
         r.automaton = a;
@@ -147,7 +153,7 @@ static void *write_texts(void *user) {
     for (int i = 0; i < 20; i++) {
         GrammarText x;
         fr_error err;
-        if (grammar_text_begin(&x, shared, i % 3 ? NULL : "a", &err)) return NULL;
+        if (grammar_text_begin(&x, shared, i % 3 == 1 ? "b" : NULL, i % 3 == 2 ? NULL : "a", &err)) return NULL;
         for (int step = 0; step < 40 && !state_is_complete(x.state); step++) {
             const TokenMask *m;
             bool allowed;

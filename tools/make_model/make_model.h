@@ -11,6 +11,12 @@ typedef struct ModelPlan {
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
     int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
     int64_t delta_key_heads, delta_heads, delta_dim, attention_interval; /* of recurrent layers; 0: there are none */
+    int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state;                   /* of Mamba-2 */
+    int64_t kv_rank, q_rank, rope_dim,
+        value_dim; /* of latent attention; head_dim has both parts of a key; q_rank 0: none */
+    int64_t n_dense, n_groups, n_groups_used; /* likewise: leading layers without experts; groups of experts, 0: none */
+    bool has_sigmoid_router;
+    int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */
     double rope_base, bias_std;
@@ -21,9 +27,12 @@ typedef struct ModelPlan {
     const char *out;
 } ModelPlan;
 
-/* Architectures with recurrent layers, and the positions that their convolution sees. */
+/* Architectures with recurrent layers: Gated DeltaNet, Mamba-2, short convolutions; and the positions that a convolution
+ * sees. */
 #define HYBRIDS "qwen35 qwen35moe qwen3next"
-enum { PLAN_CONV = 4 };
+#define MAMBAS "granitehybrid mamba2"
+#define RECURRENT HYBRIDS " " MAMBAS " lfm2"
+enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 
 enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 
@@ -31,6 +40,7 @@ enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
  * Where n_vocab is 0 it becomes that of the file. */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 
+bool plan_has_attention(const ModelPlan *plan, int64_t layer);
 /* Whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);
 

@@ -165,13 +165,6 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-bool plan_is(const ModelPlan *plan, const char *list) {
-    size_t n = strlen(plan->arch);
-    for (const char *at = list; (at = strstr(at, plan->arch)); at += n)
-        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
-    return false;
-}
-
 /* n_rows rows in all, of n matrices one behind the other. */
 static Filler *add_pile(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows,
                         int64_t n) {
@@ -230,6 +223,60 @@ static void add_delta_net(Weights *all, GgufWriter *w, int64_t l) {
     add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), values, p->dim, 2, false);
 }
 
+static void add_mamba2(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t n = p->ssm_heads * p->ssm_dim, channels = n + 2 * p->ssm_groups * p->ssm_state;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "ssm_in.weight"), p->dim, n + channels + p->ssm_heads, 1.4, false);
+    add(all, w, in_layer(name, l, "ssm_conv1d.weight"), TYPE_F32, PLAN_CONV, channels)->std = 0.7f;
+    add_vector(all, w, in_layer(name, l, "ssm_conv1d.bias"), channels, 0, 0.3);
+    add_vector(all, w, in_layer(name, l, "ssm_dt.bias"), p->ssm_heads, 0, 0.5);
+    Filler *a = add(all, w, in_layer(name, l, "ssm_a"), TYPE_F32, 1, p->ssm_heads);
+    a->mean = -0.15f, a->std = 0.03f;
+    Filler *d = add(all, w, in_layer(name, l, "ssm_d"), TYPE_F32, 1, p->ssm_heads);
+    d->mean = 1, d->std = 0.2f;
+    Filler *norm = add(all, w, in_layer(name, l, "ssm_norm.weight"), TYPE_F32, n / p->ssm_groups, p->ssm_groups);
+    norm->mean = 1, norm->std = 0.1f;
+    add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), n, p->dim, 2, false);
+}
+
+static void add_short_conv(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "shortconv.in_proj.weight"), p->dim, 3 * p->dim, 1.4, false);
+    add(all, w, in_layer(name, l, "shortconv.conv.weight"), TYPE_F32, PLAN_SHORT_CONV, p->dim)->std = 0.7f;
+    add_matrix(all, w, in_layer(name, l, "shortconv.out_proj.weight"), p->dim, p->dim, 1, false);
+}
+
+static void add_head_matrices(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows,
+                              double std) {
+    int64_t n = all->plan->n_heads;
+    Filler *f = add_pile(all, w, name, matrix_type(all->plan, false, columns), columns, rows * n, n);
+    f->std = (float)std;
+}
+
+/* A key is attn_k_b' times a latent, whose numbers are of size 1: so its deviation is 1.7 over the root of their number. */
+static void add_latent_attention(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t plain = p->head_dim - p->rope_dim, q = p->n_heads * p->head_dim, values = p->n_heads * p->value_dim;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    if (p->q_rank) {
+        add_matrix(all, w, in_layer(name, l, "attn_q_a.weight"), p->dim, p->q_rank, 1, false);
+        add_vector(all, w, in_layer(name, l, "attn_q_a_norm.weight"), p->q_rank, 1, 0.1);
+    }
+    add_matrix(all, w, in_layer(name, l, p->q_rank ? "attn_q_b.weight" : "attn_q.weight"),
+               p->q_rank ? p->q_rank : p->dim, q, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_kv_a_mqa.weight"), p->dim, p->kv_rank + p->rope_dim, 1.7, false);
+    add_vector(all, w, in_layer(name, l, "attn_kv_a_norm.weight"), p->kv_rank, 1, 0.1);
+    add_head_matrices(all, w, in_layer(name, l, "attn_k_b.weight"), plain, p->kv_rank, 1.7 / sqrt((double)p->kv_rank));
+    add_head_matrices(all, w, in_layer(name, l, "attn_v_b.weight"), p->kv_rank, p->value_dim,
+                      1 / sqrt((double)p->kv_rank));
+    add_matrix(all, w, in_layer(name, l, "attn_output.weight"), values, p->dim, 2, false);
+}
+
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
@@ -256,7 +303,7 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
     }
     if (plan_is(
             p,
-            "qwen3 qwen3moe gemma3 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
+            "qwen3 qwen3moe gemma3 lfm2 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
@@ -286,10 +333,12 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_experts_matrix(all, w, in_layer(name, l, "ffn_up_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
     add_experts_matrix(all, w, in_layer(name, l, "ffn_down_exps.weight"), p->expert_ffn, p->dim, 2, more_bits);
     if (plan_is(p, "gpt-oss")) add_expert_biases(all, w, l);
+    if (p->has_sigmoid_router) add_vector(all, w, in_layer(name, l, "exp_probs_b.bias"), p->n_experts, 0, 0.1);
     if (!p->shared_ffn) return;
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
+    if (plan_is(p, "granitehybrid deepseek2")) return;
     add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
 }
 
@@ -300,7 +349,7 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     bool has_post_name = plan_is(p, "gpt-oss " HYBRIDS);
     add_vector(all, w, in_layer(name, l, has_post_name ? "post_attention_norm.weight" : "ffn_norm.weight"), p->dim, 1,
                0.1);
-    if (p->n_experts) {
+    if (p->n_experts && l >= p->n_dense) {
         add_experts(all, w, l, more_bits);
     } else {
         if (!is_fused) add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
@@ -308,6 +357,18 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
         add_matrix(all, w, in_layer(name, l, "ffn_down.weight"), p->ffn_dim, p->dim, 1, more_bits);
     }
     if (plan_is(p, "gemma2 gemma3")) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
+}
+
+/* A layer for multi-token prediction. */
+static void add_nextn(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    add_attention(all, w, l, true);
+    add_ffn(all, w, l, true);
+    add_matrix(all, w, in_layer(name, l, "nextn.eh_proj.weight"), 2 * p->dim, p->dim, 1, false);
+    add_vector(all, w, in_layer(name, l, "nextn.enorm.weight"), p->dim, 1, 0.1);
+    add_vector(all, w, in_layer(name, l, "nextn.hnorm.weight"), p->dim, 1, 0.1);
+    add_vector(all, w, in_layer(name, l, "nextn.shared_head_norm.weight"), p->dim, 1, 0.1);
 }
 
 /* What each rotation frequency is divided by: Llama 3.1's rule. Fast rotations stay, slow ones are stretched
@@ -322,6 +383,15 @@ static void make_rope_factors(const ModelPlan *p, float *out) {
     }
 }
 
+static void add_mixer(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
+    const ModelPlan *p = all->plan;
+    if (p->kv_rank) add_latent_attention(all, w, l);
+    else if (plan_has_attention(p, l)) add_attention(all, w, l, more_bits);
+    else if (plan_is(p, HYBRIDS)) add_delta_net(all, w, l);
+    else if (plan_is(p, MAMBAS)) add_mamba2(all, w, l);
+    else add_short_conv(all, w, l);
+}
+
 static void add_all(Weights *all, GgufWriter *w) {
     const ModelPlan *p = all->plan;
     add_matrix(all, w, "token_embd.weight", p->dim, p->n_vocab, 2.5, p->tied);
@@ -329,12 +399,13 @@ static void add_all(Weights *all, GgufWriter *w) {
         add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
     for (int64_t l = 0; l < p->n_layers; l++) {
         bool more_bits = use_more_bits(l, p->n_layers);
-        if (p->attention_interval && (l + 1) % p->attention_interval) add_delta_net(all, w, l);
-        else add_attention(all, w, l, more_bits);
-        add_ffn(all, w, l, more_bits);
+        add_mixer(all, w, l, more_bits);
+        if (!plan_is(p, "mamba2")) add_ffn(all, w, l, more_bits);
     }
-    add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);
+    add_vector(all, w, plan_is(p, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", p->dim, 1, 0.1);
     if (!p->tied) add_matrix(all, w, "output.weight", p->dim, p->n_vocab, 2.5, true);
+    for (int64_t l = p->n_layers; l < p->n_layers + p->n_nextn; l++)
+        add_nextn(all, w, l); /* the others stay the same */
 }
 
 int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err) {
@@ -342,7 +413,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     *out = all;
     if (!all) return error_memory(err, "weights", sizeof *all);
     all->plan = plan;
-    all->capacity = plan->n_layers * 24 + 8;
+    all->capacity = (plan->n_layers + plan->n_nextn) * 24 + 8;
     all->n_threads = threads_n_cores();
     all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64, MOST_MATRICES = 11 /* of a layer */ };
+enum { CHUNK = 64, MOST_MATRICES = 11 + STATE_PRODUCTS_MAX /* of a layer */ };
 
 typedef struct ImatrixArgs {
     CliModel model;
@@ -60,6 +60,7 @@ static void set_defaults(void) {
 static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
     n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
     n[INPUT_O] = hparams_q_dim(h);
+    n[INPUT_STATE_O] = h->state.n_values;
     n[INPUT_DOWN] = h->n_ff;
     n[INPUT_SHARED_DOWN] = h->n_ff_shared;
     n[INPUT_EXPERT_GATE_UP] = (int64_t)h->n_expert * h->n_embd;
@@ -150,12 +151,18 @@ typedef struct Reader {
 
 static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
     bool dense = l->ffn == FFN_DENSE;
+    StateProduct in[STATE_PRODUCTS_MAX] = {0};
+    (void)layer_state_products(l, in);
     InputKind gate_up = dense ? INPUT_GATE_UP : INPUT_EXPERT_GATE_UP, down = dense ? INPUT_DOWN : INPUT_EXPERT_DOWN;
     const Reader all[MOST_MATRICES] = {
         {l->q, INPUT_QKV},
         {l->k, INPUT_QKV},
         {l->v, INPUT_QKV},
-        {l->o, INPUT_O},
+        {l->o, layer_has_state(l) ? INPUT_STATE_O : INPUT_O},
+        {in[0].m, INPUT_QKV},
+        {in[1].m, INPUT_QKV},
+        {in[2].m, INPUT_QKV},
+        {in[3].m, INPUT_QKV},
         {dense ? NULL : l->router, INPUT_GATE_UP},
         {l->gate, gate_up},
         {l->up, gate_up},
@@ -165,7 +172,7 @@ static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
         {dense ? NULL : l->shared_down, INPUT_SHARED_DOWN},
     };
     memcpy(out, all, sizeof all);
-    for (int k = 1; k < MOST_MATRICES; k++) /* of phi3, rows of one matrix, which has one entry */
+    for (int k = 1; k < MOST_MATRICES; k++) /* of phi3 and others, rows of one matrix, which has one entry */
         for (int i = 0; i < k && out[k].matrix; i++)
             if (out[i].matrix && strcmp(out[i].matrix->name, out[k].matrix->name) == 0) out[k].matrix = NULL;
 }
@@ -208,12 +215,10 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
 }
 
 static int check_layers(const Model *m, fr_error *err) {
-    for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        if (m->layers[i].mixer == MIXER_DELTA_NET)
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "%s: importance matrices of layers with a recurrent state are not supported",
-                             gguf_path(m->gguf));
-    return FR_OK;
+    if (!m->hparams.latent.rank) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: importance matrices of models with latent attention (MLA) are not supported",
+                     gguf_path(m->gguf));
 }
 
 static void print_result(const ImatrixArgs *a, const InputSquares *s) {

@@ -80,7 +80,7 @@ static double limit_s(const Report *r, int64_t i) {
 
 /* The bandwidth that the forward achieved, as a share of what the machine can read. */
 static double read_share(const Report *r, int64_t i) {
-    double bytes = r->work.weight_bytes + r->args->n_context * r->work.kv_bytes_per_key;
+    double bytes = r->work.weight_bytes + cost_keys_seen(&r->work, r->args->n_context) * r->work.kv_bytes_per_key;
     return bytes / r->seconds[i] / (r->speed.read_gb_s * 1e9);
 }
 

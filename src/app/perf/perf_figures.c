@@ -62,7 +62,7 @@ static void derive(Figures *f, const CostWork *work) {
         f->value[i] = f->seconds[i] / f->seconds[0];
         f->floor[i] = f->limit_s[i] / f->limit_s[0];
     }
-    double bytes = work->weight_bytes + f->n_context * work->kv_bytes_per_key;
+    double bytes = work->weight_bytes + cost_keys_seen(work, f->n_context) * work->kv_bytes_per_key;
     f->value[0] = bytes / f->seconds[0] / (f->speed.read_gb_s * 1e9);
 }
 

@@ -24,6 +24,9 @@
  * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
  * softmax for each query head, three tiles of values, one addition.
  *
+ * Heads that share a latent (latent_attention.c) would be one unit for each row; they are cut into units of a few, each of which
+ * reads the latents for itself. A head's numbers do not depend on that.
+ *
  * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
  *
@@ -39,28 +42,39 @@
 
 #include <string.h>
 
-Pair attention_pair(const Attention *a, int64_t row, int32_t head, float *scores) {
+int64_t attention_group(const Hparams *h) {
+    enum {
+        MOST_OF_LATENT = 8
+    }; /* enough that a key is worth reading, and few enough that one row has work for all threads */
+    if (!h->latent.rank) return h->n_head / h->n_head_kv;
+    int64_t n = MOST_OF_LATENT;
+    while (h->n_head % n) n--;
+    return n;
+}
+
+Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores) {
     const CpuContext *c = a->c;
-    int64_t at = row * hparams_q_dim(a->h) + head * a->group * a->h->head_dim;
+    int32_t head = a->h->latent.rank ? 0 : (int32_t)unit;
     return (Pair){.row = &c->rows[row],
-                  .keys = cpu_kv_keys(&c->kv, a->place, head),
-                  .values = cpu_kv_values(&c->kv, a->place, head),
-                  .q = c->q + at,
-                  .out = c->attended + at,
+                  .slots = &c->rows[row].slots[kv_group_of(a->spec)],
+                  .keys = cpu_kv_keys(a->kv, a->place, head),
+                  .values = cpu_kv_values(a->kv, a->place, head),
+                  .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
+                  .out = c->attended + row * a->h->n_head * a->value_dim + unit * a->group * a->value_dim,
                   .scores = scores};
 }
 
 /* A pair with the scratch of `place`. */
-static Pair pair_of(const Attention *a, int64_t row, int32_t head, int64_t place) {
+static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place) {
     const CpuContext *c = a->c;
-    Pair p = attention_pair(a, row, head, c->scores + place * c->max_queries * c->score_stride);
-    p.tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * a->group * a->h->head_dim;
+    Pair p = attention_pair(a, row, unit, c->scores + place * c->max_queries * c->score_stride);
+    p.tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * a->group * a->value_dim;
     return p;
 }
 
 /* Of all pairs, in the order of heads. */
 static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
-    return pair_of(a, i % a->c->n_rows, (int32_t)(i / a->c->n_rows), place);
+    return pair_of(a, i % a->c->n_rows, i / a->c->n_rows, place);
 }
 
 /* Keys [begin, end) of the context: those before `split` are committed slots, the others slots of the path. */
@@ -74,16 +88,16 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
-    size_t bytes = a->c->kv.slot_bytes;
-    KvType type = a->c->kv.type;
+    size_t bytes = a->kv->slot_bytes;
+    KvType type = a->kv->type;
     float scale = attention_scale(a);
     if (begin < pair_first_key(a, p)) begin = pair_first_key(a, p);
     Range r = range_of(p, begin, end);
     if (r.begin < r.split)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin,
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->prefix + r.begin, r.split - r.begin,
                            scale, p->scores + r.begin, stride);
     if (r.split < r.end)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->path_slots + (r.split - p->row->n_prefix),
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->path + (r.split - p->row->n_prefix),
                            r.end - r.split, scale, p->scores + r.split, stride);
     for (int64_t k = 0; a->spec->soft_cap > 0 && begin < end && k < a->group; k++)
         a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
@@ -99,33 +113,33 @@ void attention_softmax(const Attention *a, const Pair *p, int64_t k) {
 }
 
 static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
-    return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->h->head_dim : p->out;
+    return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
     int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
     Range r = range_of(p, begin < first ? first : begin, least_of(begin + ATTN_TILE, pair_n_keys(p)));
-    int64_t dim = a->h->head_dim, stride = a->c->score_stride;
-    size_t bytes = a->c->kv.slot_bytes;
-    KvType type = a->c->kv.type;
+    int64_t dim = a->value_dim, stride = a->c->score_stride;
+    size_t bytes = a->kv->slot_bytes;
+    KvType type = a->kv->type;
     float *out = tile_out(a, p, tile);
     memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
     if (r.begin < r.split)
-        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes,
-                        p->row->prefix_slots + r.begin, r.split - r.begin, out);
+        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->slots->prefix + r.begin,
+                        r.split - r.begin, out);
     if (r.split < r.end)
         a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
-                        p->row->path_slots + (r.split - p->row->n_prefix), r.end - r.split, out);
+                        p->slots->path + (r.split - p->row->n_prefix), r.end - r.split, out);
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
 bool attention_converts(const CpuContext *c) {
     const Hparams *h = &c->model->hparams;
-    return h->n_head / h->n_head_kv * h->head_dim % ACT_BLOCK == 0;
+    return !h->latent.rank && attention_group(h) * h->head_dim % ACT_BLOCK == 0;
 }
 
 void attention_finish(const Attention *a, const Pair *p) {
-    int64_t width = a->group * a->h->head_dim;
+    int64_t width = a->group * a->value_dim;
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
     for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
         a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
@@ -137,7 +151,7 @@ void attention_finish(const Attention *a, const Pair *p) {
 }
 
 static void add_tiles(const Attention *a, const Pair *p) {
-    int64_t n = attn_n_tiles(pair_n_keys(p)), width = a->group * a->h->head_dim;
+    int64_t n = attn_n_tiles(pair_n_keys(p)), width = a->group * a->value_dim;
     for (int64_t tile = pair_first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
         a->kn->add(p->out, tile_out(a, p, tile), width);
     attention_finish(a, p);
@@ -149,11 +163,13 @@ static Attention attention_of(const Op *op) {
     return (Attention){.c = c,
                        .kn = c->kernels,
                        .h = h,
+                       .kv = &c->kv[kv_group_of(op->l->spec)],
                        .place = op->l->place,
                        .spec = op->l->spec,
                        .o = &op->l->o,
-                       .group = h->n_head / h->n_head_kv,
-                       .n_pairs = (int64_t)c->n_rows * h->n_head_kv,
+                       .group = attention_group(h),
+                       .n_pairs = c->n_rows * (h->n_head / attention_group(h)),
+                       .value_dim = hparams_value_dim(h),
                        .n_tiles = attn_n_tiles(c->longest)};
 }
 
@@ -172,13 +188,13 @@ static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         const RowGroup *g = &a.c->row_groups[i % a.c->n_row_groups];
-        int32_t head = (int32_t)(i / a.c->n_row_groups);
+        int64_t unit = i / a.c->n_row_groups;
         if (attention_shares_keys(&a, g)) {
-            attention_of_group(&a, g, head, i_thread);
+            attention_of_group(&a, g, unit, i_thread);
             continue;
         }
         for (int32_t row = g->first; row < g->first + g->n; row++) {
-            Pair p = pair_of(&a, row, head, i_thread);
+            Pair p = pair_of(&a, row, unit, i_thread);
             attend(&a, &p);
         }
     }
@@ -230,7 +246,8 @@ Op *attention_ops(CpuContext *c, int32_t layer, Op *at) {
     Op base = {.c = c, .layer = layer, .l = &c->weights->layers[layer]};
     Attention a = attention_of(&base);
     if (a.n_pairs >= threads_count(c->threads) || a.n_tiles == 1)
-        return put_op(at, base, FORWARD_ATTENTION, attend_groups, (int64_t)c->n_row_groups * a.h->n_head_kv, 0);
+        return put_op(at, base, FORWARD_ATTENTION, attend_groups, (int64_t)c->n_row_groups * (a.n_pairs / c->n_rows),
+                      0);
     at = put_op(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
     at = put_op(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
     at = put_op(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);

@@ -11,22 +11,25 @@ typedef struct Attention {
     CpuContext *c;
     const Kernels *kn;
     const Hparams *h;
-    int32_t place; /* of the layer's keys and values */
+    const CpuKv *kv;
+    int32_t place; /* of the layer's keys and values in it */
     const LayerSpec *spec;
     const PackedMatrix *o; /* reads what comes out */
-    int64_t group;         /* query heads of a KV head */
-    int64_t n_pairs;       /* of row and KV head */
+    int64_t group;         /* query heads of a unit: those of a KV head, or some of those that share a latent */
+    int64_t n_pairs;       /* of row and unit */
+    int64_t value_dim;     /* of what a query head reads: head_dim, or the rank of the latents */
     int64_t n_tiles;       /* of the longest context */
 } Attention;
 
 /* The query heads of one row that share a KV head, and a place in the scratch. */
 typedef struct Pair {
     const RowPlace *row;
+    const RowSlots *slots;
     const char *keys, *values;
     const float *q;   /* [group][head_dim] */
-    float *out;       /* [group][head_dim] */
+    float *out;       /* [group][value_dim] */
     float *scores;    /* [group][score_stride] */
-    float *tile_sums; /* [tiles of n_ctx][group][head_dim]; the first tile's go to out */
+    float *tile_sums; /* [tiles of n_ctx][group][value_dim]; the first tile's go to out */
 } Pair;
 
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
@@ -41,8 +44,8 @@ static inline float attention_scale(const Attention *a) {
     return a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->h->head_dim);
 }
 
-/* The pair of a row and a KV head: scores are left from `scores` on. tile_sums is NULL. */
-Pair attention_pair(const Attention *a, int64_t row, int32_t head, float *scores);
+/* The pair of a row and a unit: scores are left from `scores` on. tile_sums is NULL. */
+Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores);
 /* Weights from scores, query head k of the pair. */
 void attention_softmax(const Attention *a, const Pair *p, int64_t k);
 /* Gates and conversion of what came out. */
@@ -52,7 +55,7 @@ void attention_finish(const Attention *a, const Pair *p);
 int32_t attention_group_rows(const CpuContext *c, RowGroup *groups);
 /* Whether a group's keys are better converted once for all of its rows. */
 bool attention_shares_keys(const Attention *a, const RowGroup *g);
-/* The attention of one KV head for a group, by thread i_thread. */
-void attention_of_group(const Attention *a, const RowGroup *g, int32_t head, int i_thread);
+/* The attention of one unit for a group, by thread i_thread. */
+void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread);
 
 #endif

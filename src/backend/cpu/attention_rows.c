@@ -38,8 +38,8 @@ _Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
 /* As many rows as the scratch memory has room for, but not so many that threads are left without a group. */
 static int32_t most_rows(const CpuContext *c) {
     const Hparams *h = &c->model->hparams;
-    int64_t n = ATTN_QUERIES / (h->n_head / h->n_head_kv), n_threads = threads_count(c->threads);
-    while (n > 1 && (c->n_rows + n - 1) / n * h->n_head_kv < n_threads) n--;
+    int64_t group = attention_group(h), n = ATTN_QUERIES / group, n_threads = threads_count(c->threads);
+    while (n > 1 && (c->n_rows + n - 1) / n * (h->n_head / group) < n_threads) n--;
     return n < 1 ? 1 : (int32_t)n;
 }
 
@@ -47,7 +47,7 @@ int32_t attention_group_rows(const CpuContext *c, RowGroup *groups) {
     int32_t n = 0, most = most_rows(c);
     for (int32_t i = 0; i < c->n_rows; i++) {
         const RowPlace *r = &c->rows[i], *before = r - 1;
-        bool joins = i > 0 && groups[n - 1].n < most && r->prefix_slots == before->prefix_slots &&
+        bool joins = i > 0 && groups[n - 1].n < most && r->sequence == before->sequence &&
                      r->n_prefix == before->n_prefix;
         if (joins) groups[n - 1].n++;
         else groups[n++] = (RowGroup){i, 1};
@@ -56,7 +56,7 @@ int32_t attention_group_rows(const CpuContext *c, RowGroup *groups) {
 }
 
 bool attention_shares_keys(const Attention *a, const RowGroup *g) {
-    return g->n > 1 && g->n * a->group >= ATTN_QUERIES_MIN && a->h->head_dim % 16 == 0;
+    return g->n > 1 && g->n * a->group >= ATTN_QUERIES_MIN && a->h->head_dim % 16 == 0 && a->value_dim % 16 == 0;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
@@ -86,20 +86,21 @@ static int64_t sees_from(const Rows *rows, int32_t i, int64_t begin) {
 static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return least_of(end, pair_n_keys(&rows->pairs[i])); }
 
 /* The slots of positions [begin, end) of a row, copied into `room` where they lie in two places. */
-static const int32_t *slots_of(const RowPlace *r, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
-    if (end <= r->n_prefix) return r->prefix_slots + begin;
-    if (begin >= r->n_prefix) return r->path_slots + (begin - r->n_prefix);
-    size_t n = (size_t)(r->n_prefix - begin);
-    memcpy(room, r->prefix_slots + begin, n * sizeof *room);
-    memcpy(room + n, r->path_slots, (size_t)(end - r->n_prefix) * sizeof *room);
+static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
+    int64_t n_prefix = p->row->n_prefix;
+    if (end <= n_prefix) return p->slots->prefix + begin;
+    if (begin >= n_prefix) return p->slots->path + (begin - n_prefix);
+    size_t n = (size_t)(n_prefix - begin);
+    memcpy(room, p->slots->prefix + begin, n * sizeof *room);
+    memcpy(room + n, p->slots->path, (size_t)(end - n_prefix) * sizeof *room);
     return room;
 }
 
 /* Whether the row's slots are those of the set from s->begin up to `end`. */
-static bool has_slots(const RowPlace *r, const Shared *s, int64_t end) {
+static bool has_slots(const Pair *p, const Shared *s, int64_t end) {
     int32_t room[KEYS_PACKED];
-    if (end <= r->n_prefix && s->slots == r->prefix_slots + s->begin) return true;
-    return memcmp(slots_of(r, s->begin, end, room), s->slots, (size_t)(end - s->begin) * sizeof *room) == 0;
+    if (end <= p->row->n_prefix && s->slots == p->slots->prefix + s->begin) return true;
+    return memcmp(slots_of(p, s->begin, end, room), s->slots, (size_t)(end - s->begin) * sizeof *room) == 0;
 }
 
 /* Calls fn for every set of rows that see the same keys of positions [begin, end). */
@@ -116,9 +117,9 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
             s.begin = least_of(s.begin, sees_from(rows, waiting[k], begin));
         }
         s.end = sees_to(rows, leader, end);
-        s.slots = slots_of(rows->pairs[leader].row, s.begin, s.end, room);
+        s.slots = slots_of(&rows->pairs[leader], s.begin, s.end, room);
         for (int32_t k = 0; k < n_waiting; k++)
-            if (has_slots(rows->pairs[waiting[k]].row, &s, sees_to(rows, waiting[k], end)))
+            if (has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
                 s.members[s.n_members++] = waiting[k];
             else waiting[n_left++] = waiting[k];
         n_waiting = n_left;
@@ -130,7 +131,7 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
 
 static void score_shared(const Rows *rows, const Shared *s) {
     const Attention *a = rows->a;
-    const CpuKv *kv = &a->c->kv;
+    const CpuKv *kv = a->kv;
     const float *q[ATTN_QUERIES];
     float *scores[ATTN_QUERIES];
     int64_t n = 0, dim = a->h->head_dim;
@@ -163,7 +164,7 @@ static bool is_first_tile(const Rows *rows, int32_t i, int64_t key) {
 }
 
 static float *sums_of(const Rows *rows, int32_t i, int64_t key) {
-    return is_first_tile(rows, i, key) ? rows->pairs[i].out : rows->sums + i * rows->a->group * rows->a->h->head_dim;
+    return is_first_tile(rows, i, key) ? rows->pairs[i].out : rows->sums + i * rows->a->group * rows->a->value_dim;
 }
 
 /* Positions [begin, end) of the set for the members [first, first + n), which see all of them. */
@@ -172,7 +173,7 @@ static void mix_members(const Rows *rows, const Shared *s, const int32_t *member
     const Attention *a = rows->a;
     const float *w[ATTN_QUERIES];
     float *out[ATTN_QUERIES];
-    int64_t n_q = 0, dim = a->h->head_dim;
+    int64_t n_q = 0, dim = a->value_dim;
     for (int32_t m = 0; m < n; m++)
         for (int64_t k = 0; k < a->group; k++, n_q++) {
             w[n_q] = rows->pairs[members[m]].scores + k * a->c->score_stride + begin;
@@ -184,9 +185,9 @@ static void mix_members(const Rows *rows, const Shared *s, const int32_t *member
 /* Rows that see all of the set together, the others each by itself. */
 static void mix_shared(const Rows *rows, const Shared *s) {
     const Attention *a = rows->a;
-    const CpuKv *kv = &a->c->kv;
+    const CpuKv *kv = a->kv;
     int32_t whole[ATTN_QUERIES], n_whole = 0;
-    a->kn->unpack_values(kv->type, a->h->head_dim, rows->pairs[0].values, kv->slot_bytes, s->slots, s->end - s->begin,
+    a->kn->unpack_values(kv->type, a->value_dim, rows->pairs[0].values, kv->slot_bytes, s->slots, s->end - s->begin,
                          rows->floats);
     for (int32_t m = 0; m < s->n_members; m++) {
         int64_t begin = sees_from(rows, s->members[m], s->begin), end = sees_to(rows, s->members[m], s->end);
@@ -197,12 +198,12 @@ static void mix_shared(const Rows *rows, const Shared *s) {
 }
 
 static void begin_tile(const Rows *rows, int64_t tile) {
-    size_t bytes = (size_t)(rows->a->group * rows->a->h->head_dim) * sizeof(float);
+    size_t bytes = (size_t)(rows->a->group * rows->a->value_dim) * sizeof(float);
     for (int32_t i = 0; i < rows->n; i++) memset(sums_of(rows, i, tile), 0, bytes);
 }
 
 static void end_tile(const Rows *rows, int64_t tile) {
-    int64_t width = rows->a->group * rows->a->h->head_dim;
+    int64_t width = rows->a->group * rows->a->value_dim;
     for (int32_t i = 0; i < rows->n; i++)
         if (sees_from(rows, i, tile) < sees_to(rows, i, tile + ATTN_TILE) && !is_first_tile(rows, i, tile))
             rows->a->kn->add(rows->pairs[i].out, sums_of(rows, i, tile), width);
@@ -210,17 +211,17 @@ static void end_tile(const Rows *rows, int64_t tile) {
 
 /* ---- all of it ------------------------------------------------------------------------------------- */
 
-void attention_of_group(const Attention *a, const RowGroup *g, int32_t head, int i_thread) {
+void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread) {
     const CpuContext *c = a->c;
-    int64_t place = i_thread, dim = a->h->head_dim, first = c->longest, end = 0;
+    int64_t place = i_thread, first = c->longest, end = 0;
     Rows rows = {.a = a,
                  .n = g->n,
-                 .floats = c->key_floats + place * KEYS_PACKED * dim,
-                 .sums = c->row_sums + place * c->max_queries * dim};
+                 .floats = c->key_floats + place * KEYS_PACKED * c->attention_dim,
+                 .sums = c->row_sums + place * c->max_queries * c->attention_dim};
     float *scores = c->scores + place * c->max_queries * c->score_stride;
     for (int32_t i = 0; i < g->n; i++) {
         Pair *p = &rows.pairs[i];
-        *p = attention_pair(a, g->first + i, head, scores + i * a->group * c->score_stride);
+        *p = attention_pair(a, g->first + i, unit, scores + i * a->group * c->score_stride);
         first = least_of(first, pair_first_key(a, p));
         if (pair_n_keys(p) > end) end = pair_n_keys(p);
     }

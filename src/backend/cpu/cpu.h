@@ -5,7 +5,9 @@
  *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
- *   input_squares.c   the inputs of its matrices           delta_net.c, delta_walk.c   recurrent layers
+ *                                          latent_attention.c   attention by latents
+ *   input_squares.c   the inputs of its matrices           recurrent.c, state_walk.c   recurrent layers, of the kinds
+ *                                                          delta_net.c, mamba2.c, short_conv.c
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -40,10 +42,14 @@ typedef struct CpuExpert {
 
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
-    int32_t place;         /* among the layers that have keys and values, or a recurrent state, as it has */
-    PackedMatrix q, k, v;  /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
-    PackedMatrix o;        /* [n_embd][q_dim], or of MIXER_DELTA_NET [n_embd][values] */
-    PackedMatrix delta_qkv, delta_z, delta_beta, delta_alpha, delta_beta_alpha; /* DeltaNetSpec */
+    int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
+    PackedMatrix q, k, v;   /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
+    PackedMatrix o;         /* [n_embd][q_dim], or of layers with a state [n_embd][values] */
+    PackedMatrix q_a, kv_a; /* LatentSpec; its queries are q, its values' way out o */
+    PackedMatrix *k_b;      /* [n_head], then as many of v_b; NULL: none */
+    PackedMatrix state_matrices[STATE_PRODUCTS_MAX]; /* that read the input of a layer with a state */
+    StateProduct state_in[STATE_PRODUCTS_MAX];       /* where their outputs belong */
+    int n_state_in;
     float *conv;           /* [n_conv][channels] of it; NULL: none */
     PackedMatrix gate, up; /* [n_ff][n_embd]; of FFN_EXPERTS the expert's that every row passes, if there is one */
     PackedMatrix down;     /* [n_embd][n_ff]; likewise */
@@ -54,7 +60,7 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel mostly the target's */
     CpuLayer *layers;     /* [n_layer] */
     size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
     void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
@@ -70,9 +76,11 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
-/* Keys of one head lie together: [layer with attention][keys | values][head][slot][head_dim]. */
+/* Of the layers of a group. Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. The latents that
+ * attention by latents keeps are both keys and values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
+    bool is_latent;
     int32_t n_layer, n_head_kv;
     int64_t n_slots;
     size_t slot_bytes;
@@ -84,49 +92,77 @@ static inline char *cpu_kv_plane(const CpuKv *kv, int64_t i) {
 }
 /* Slot 0 of the keys (or values) of one layer and head; slot s follows s * slot_bytes further. */
 static inline char *cpu_kv_keys(const CpuKv *kv, int32_t layer, int32_t head) {
-    return cpu_kv_plane(kv, (int64_t)layer * 2 * kv->n_head_kv + head);
+    return cpu_kv_plane(kv, kv->is_latent ? layer : (int64_t)layer * 2 * kv->n_head_kv + head);
 }
 static inline char *cpu_kv_values(const CpuKv *kv, int32_t layer, int32_t head) {
-    return cpu_kv_plane(kv, ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
+    return cpu_kv_plane(kv, kv->is_latent ? layer : ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
+}
+static inline int64_t cpu_kv_n_planes(const CpuKv *kv) {
+    return (kv->is_latent ? 1 : 2) * (int64_t)kv->n_layer * kv->n_head_kv;
 }
 
 /* ---- recurrent states ------------------------------------------------------------------------------ */
 
+typedef struct Op Op;
+typedef struct CpuContext CpuContext;
+typedef struct CpuStates CpuStates;
+/* Does items [begin, end) of the operation: rows, heads, tiles, ... */
+typedef void (*OpFn)(const Op *op, int64_t begin, int64_t end, int i_thread);
+
 /* Where the state that a row begins with lies among the scratch states, and where it leaves its own. */
-enum { DELTA_LEVELS = 14, DELTA_COMMITTED = -1 };
-typedef struct DeltaVisit {
+enum { STATE_LEVELS = 14, STATE_COMMITTED = -1 };
+typedef struct StateVisit {
     int32_t row; /* since executor_forward */
-    int from;    /* DELTA_COMMITTED: the state of its sequence */
+    int from;    /* STATE_COMMITTED: the state of its sequence */
     int to;
-} DeltaVisit;
+} StateVisit;
 
 /* The visits [first, first + n) are those of a sequence. */
-typedef struct DeltaTree {
+typedef struct StateTree {
     int32_t sequence, first, n;
-} DeltaTree;
+} StateTree;
 
-/* The rows that a forward must pass to give the new ones their states (delta_walk.c). */
-typedef struct DeltaWalk {
-    DeltaVisit *visits; /* [n_visits], room for max_rows */
-    DeltaTree *trees;   /* [n_trees], room for max_rows */
+/* The rows that a forward must pass to give the new ones their states (state_walk.c). */
+typedef struct StateWalk {
+    StateVisit *visits; /* [n_visits], room for max_rows */
+    StateTree *trees;   /* [n_trees], room for max_rows */
     int32_t n_visits, n_trees;
     int32_t *size, *first_child, *next, *heavy, *level, *stack; /* [max_rows] scratch */
-} DeltaWalk;
+} StateWalk;
 
-/* States and what a forward keeps of its rows (delta_net.c). Layers are counted among those with a state. */
-typedef struct CpuStates {
-    DeltaNetShape shape;
+/* The inputs that a row's convolution reads, its own last. */
+typedef struct StateWindow {
+    const float *x[MODEL_MAX_CONV];
+} StateWindow;
+
+/* What is special in a kind of recurrent layer (recurrent.c). NULL: nothing is to be done, but by step and finish. */
+typedef struct StateCell {
+    void (*open)(CpuStates *s);
+    /* Of one position and head: to = from, moved on; and what it reads, unless out is NULL. from may be to. */
+    void (*step)(const CpuContext *c, const CpuLayer *l, int32_t head, const StateWindow *w, const float *gates,
+                 const float *from, float *to, float *out);
+    /* What becomes of read [n], the values of a head, which may be overwritten; z [n]: its outputs of the product z. */
+    void (*finish)(const CpuContext *c, const CpuLayer *l, float *read, int64_t n, float *z);
+    void (*finish_row)(const CpuContext *c, const CpuLayer *l, float *z); /* of all heads of a row, z [n_values] */
+    OpFn products; /* tiles of all products at once, which have the same shape */
+} StateCell;
+extern const StateCell delta_net_cell, mamba2_cell, short_conv_cell;
+
+/* States and what a forward keeps of its rows (recurrent.c). Layers are counted among those with a state. */
+struct CpuStates {
+    StateShape shape;
+    const StateCell *cell;
     int32_t n_layer;     /* that have a state; 0: all of the following is NULL */
-    float *conv;         /* [n_layer][n_states][n_conv - 1][channels] inputs of the last positions, the latest last */
-    float *matrices;     /* [n_layer][n_states][n_value_heads][dim][dim] */
-    float *inputs;       /* [n_layer][max_rows][channels] of the rows since executor_forward */
-    float *gates;        /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
-    float *z;            /* [max_rows][values]; then what o reads */
-    float *scratch;      /* [n_threads][DELTA_LEVELS][dim][dim] */
-    float *zeros, *ones; /* [channels], [dim] */
-    float *q_gain, *k_gain; /* [dim] */
-    DeltaWalk walk;
-} CpuStates;
+    float *conv;         /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions, the latest last */
+    float *heads;        /* [n_layer][n_states][n_heads][head_floats] */
+    float *inputs;       /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
+    float *gates;        /* [n_layer][max_rows][n_gates] as their products give them */
+    float *z;            /* [max_rows][n_values]; then what o reads */
+    float *scratch;      /* [n_threads][STATE_LEVELS][head_floats] */
+    float *zeros, *ones; /* [n_channels], [MODEL_MAX_STATE_DIM] */
+    float *q_gain, *k_gain; /* [MODEL_MAX_STATE_DIM] of delta_net.c */
+    StateWalk walk;
+};
 
 /* ---- a forward ------------------------------------------------------------------------------------ */
 
@@ -163,11 +199,6 @@ typedef struct Product {
     float *y; /* [n_rows][n_out] */
 } Product;
 
-typedef struct Op Op;
-typedef struct CpuContext CpuContext;
-/* Does items [begin, end) of the operation: rows, heads, tiles, ... */
-typedef void (*OpFn)(const Op *op, int64_t begin, int64_t end, int i_thread);
-
 /* One operation of a forward: what one stage of the parallel region works on (base/threads.h). */
 struct Op {
     CpuContext *c;
@@ -196,8 +227,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts, six if the squares of inputs are summed. */
-enum { OPS_PER_LAYER = 26, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, 4 for latents, six if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 30, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {
@@ -217,7 +248,7 @@ struct CpuContext {
     const Kernels *kernels;
     ThreadPool *threads; /* the device's */
     ContextOptions options;
-    CpuKv kv;
+    CpuKv kv[KV_GROUPS];
     CpuStates states;
     const RowPlace *rows; /* [n_rows] of the forward that runs */
     int32_t n_rows, n_logits;
@@ -228,6 +259,10 @@ struct CpuContext {
     float *q, *attended;       /* [max_rows][q_dim] */
     float *q_gated;            /* [max_rows][2 q_dim] by head queries and gates of the output, where layers have such */
     float *k, *v;              /* [max_rows][kv_dim] */
+    float *queries;            /* of latent attention: [max_rows][heads of plain_dim + n_rot] */
+    float *q_latent;           /* [max_rows][q_rank] */
+    float *head_values;        /* [max_rows][heads of value_dim] */
+    void *head_acts;           /* [n_head][max_rows] activations of the widest row of a head */
     float *gate, *up;          /* [max_rows][n_ff]; of experts [max_rows * n_expert_used][n_ff_expert] */
     float *router;             /* [max_rows][n_expert] router logits */
     ExpertChoice *choices;     /* [max_rows][n_expert_used] */
@@ -242,11 +277,12 @@ struct CpuContext {
     float *hidden;                     /* [n_hidden][n_embd] after the final norm */
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
-    int64_t max_queries;  /* whose scores a thread keeps: at least those of one row and KV head */
-    float *scores;        /* [n_threads][max_queries][score_stride] */
-    float *key_floats;    /* [n_threads][KEYS_PACKED][head_dim] keys or values for a group of rows */
-    float *row_sums;      /* [n_threads][max_queries][head_dim] */
-    RowGroup *row_groups; /* [n_row_groups] of the forward that runs, room for max_rows */
+    int64_t attention_dim; /* the larger one of head_dim and of a value's */
+    int64_t max_queries;   /* whose scores a thread keeps: at least those of one row and KV head */
+    float *scores;         /* [n_threads][max_queries][score_stride] */
+    float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
+    float *row_sums;       /* [n_threads][max_queries][attention_dim] */
+    RowGroup *row_groups;  /* [n_row_groups] of the forward that runs, room for max_rows */
     int32_t n_row_groups;
     float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
     void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
@@ -271,22 +307,29 @@ void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the
  * place behind. */
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
+/* Of these: attention by latents, from normed inputs to what o reads (latent_attention.c). */
+Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
+/* Bytes of a row of c->head_acts. */
+size_t latent_act_bytes(const CpuLayer *l);
+/* The query heads that are one unit of work with a row: those that share a KV head; all share a latent, and a few are a unit. */
+int64_t attention_group(const Hparams *h);
 /* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left
  * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
 bool attention_converts(const CpuContext *c);
 /* Of these: recurrent layers, from normed inputs to c->states.z in the form that the output projection wants
- * (delta_net.c); their memory; and their stretch of the table. */
-Op *delta_net_ops(CpuContext *c, int32_t layer, Op *at);
+ * (recurrent.c); their memory; and their stretch of the table. */
+Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at);
 int cpu_states_open(CpuContext *c, fr_error *err);
 void cpu_states_close(CpuContext *c);
 void cpu_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* The matrices that multiply the inputs of a recurrent layer, at most 4. Returns their number. */
-int delta_net_matrices(const CpuLayer *l, const PackedMatrix *out[4]);
-int delta_walk_open(DeltaWalk *w, int32_t max_rows, fr_error *err);
-void delta_walk_close(DeltaWalk *w);
+/* For the kinds: n channels of a convolution, from `first` on; and tiles of product k of a layer. */
+void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w, int64_t first, int64_t n, float *out);
+void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end);
+int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
+void state_walk_close(StateWalk *w);
 /* rows [n]: of a run; in front of them those since executor_forward. */
-void delta_walk_plan(DeltaWalk *w, const RowPlace *rows, int32_t n);
+void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
 /* Of these: the feed-forward part of a layer of experts (experts.c); and the expert that every row passes, which leaves
  * what it adds in shared_out (layer.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
@@ -320,8 +363,8 @@ int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOp
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);
 int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
-void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
-void cpu_fill_slot(Context *c, int32_t slot);
+void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
+void cpu_fill_slot(Context *c, KvGroup group, int32_t slot);
 
 int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                     int32_t max_rows, fr_error *err);

@@ -13,6 +13,7 @@ typedef struct Widths {
     size_t places;              /* choices of experts of one row; 0: there are none */
     size_t n_expert, ff;        /* ff: floats of all inner rows of one row */
     bool forms[ACT_FORM_COUNT]; /* that experts read */
+    size_t head_act;            /* bytes of an activation row of one head, of latent attention */
     bool has_shared, gates_output;
 } Widths;
 
@@ -30,34 +31,39 @@ static Widths find_widths(const CpuWeights *weights) {
     Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
-        const PackedMatrix *all[15] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
-        (void)delta_net_matrices(l, all + 11);
+        const PackedMatrix *all[13 + STATE_PRODUCTS_MAX] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                                            &l->gate, &l->up, &l->down, &l->router};
+        for (int k = 0; k < l->n_state_in; k++) all[13 + k] = &l->state_matrices[k];
+        all[11] = &l->q_a, all[12] = &l->kv_a;
         if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));
         w.ff = max_size(w.ff, (size_t)l->gate.n_out);
         w.gates_output = w.gates_output || l->spec->gates_output;
+        if (l->k_b) w.head_act = max_size(w.head_act, latent_act_bytes(l));
         if (l->experts) widen_by_experts(&w, l);
     }
     return w;
 }
 
-static int allocate_kv(CpuContext *c, fr_error *err) {
+static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     const Hparams *h = &c->model->hparams;
-    c->kv = (CpuKv){.type = c->options.kv_type,
-                    .n_layer = model_n_attention(c->model),
-                    .n_head_kv = h->n_head_kv,
-                    .n_slots = c->options.n_slots,
-                    .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
-    size_t bytes = c->kv.slot_bytes;
-    bool fits = size_mul(bytes, (size_t)c->kv.n_slots, &bytes) &&
-                size_mul(bytes, 2 * (size_t)h->n_head_kv * (size_t)c->kv.n_layer, &bytes);
-    if (fits) c->kv.data = mem_alloc(bytes ? bytes : 1);
-    if (c->kv.data) return FR_OK;
+    int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
+    CpuKv *kv = &c->kv[group];
+    *kv = (CpuKv){.type = c->options.kv_type,
+                  .is_latent = h->latent.rank > 0,
+                  .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,
+                  .n_head_kv = h->n_head_kv,
+                  .n_slots = c->options.n_slots[group],
+                  .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
+    size_t bytes = kv->slot_bytes;
+    bool fits = size_mul(bytes, (size_t)kv->n_slots, &bytes) && size_mul(bytes, (size_t)cpu_kv_n_planes(kv), &bytes);
+    if (fits) kv->data = mem_alloc(bytes ? bytes : 1);
+    if (kv->data) return FR_OK;
     return error_set(err, FR_ERR_MEMORY,
-                     "out of memory: the KV cache of %d tokens needs %zu bytes; ask for a smaller context or "
+                     "out of memory: the KV cache of %lld tokens needs %zu bytes; ask for a smaller context or "
                      "fewer sequences",
-                     c->options.n_slots, fits ? bytes : SIZE_MAX);
+                     (long long)kv->n_slots, fits ? bytes : SIZE_MAX);
 }
 
 /* Large blocks are taken one by one: only what a forward touches becomes real memory. */
@@ -67,9 +73,9 @@ static int allocate(CpuContext *c, fr_error *err) {
     const Widths w = find_widths(c->weights);
     size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
-    size_t group = (size_t)(h->n_head / h->n_head_kv), n_threads = (size_t)threads_count(c->threads);
+    size_t group = (size_t)attention_group(h), n_threads = (size_t)threads_count(c->threads);
     size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
-    size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)h->head_dim;
+    size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)hparams_value_dim(h);
     const struct {
         void *out;
         size_t n, each;
@@ -82,14 +88,18 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->k, rows * kv_dim, sizeof(float)},
         {&c->v, rows * kv_dim, sizeof(float)},
         {&c->attended, rows * q_dim, sizeof(float)},
+        {&c->queries, rows * (size_t)latent_query_dim(h), sizeof(float)},
+        {&c->q_latent, rows * (size_t)h->latent.q_rank, sizeof(float)},
+        {&c->head_values, rows * (size_t)latent_values_dim(h), sizeof(float)},
+        {&c->head_acts, rows * (size_t)h->n_head, w.head_act},
         {&c->gate, rows * w.ff, sizeof(float)},
         {&c->up, rows * w.ff, sizeof(float)},
         {&c->delta, rows * embd, sizeof(float)},
         {&c->hidden, rows * embd, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
-        {&c->key_floats, n_threads * KEYS_PACKED * (size_t)h->head_dim, sizeof(float)},
-        {&c->row_sums, n_threads * queries * (size_t)h->head_dim, sizeof(float)},
+        {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
+        {&c->row_sums, n_threads * queries * (size_t)c->attention_dim, sizeof(float)},
         {&c->row_groups, rows, sizeof *c->row_groups},
         {&c->ff_acts, ff_rows, w.act},
         {&c->router, rows * w.n_expert, sizeof(float)},
@@ -106,7 +116,7 @@ static int allocate(CpuContext *c, fr_error *err) {
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
-        if (wants[i].n == 0) continue;
+        if (wants[i].n == 0 || wants[i].each == 0) continue;
         void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
         if (!p)
             return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit",
@@ -132,9 +142,12 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->options = *options;
     c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
                       16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
-    int64_t group = c->model->hparams.n_head / c->model->hparams.n_head_kv, all = group * options->max_rows;
+    const Hparams *h = &c->model->hparams;
+    int64_t group = attention_group(h), all = group * options->max_rows;
+    c->attention_dim = h->head_dim > hparams_value_dim(h) ? h->head_dim : hparams_value_dim(h);
     c->max_queries = all < ATTN_QUERIES ? all : group > ATTN_QUERIES ? group : ATTN_QUERIES;
-    int status = allocate_kv(c, err);
+    int status = allocate_kv(c, KV_ALL, err);
+    if (!status) status = allocate_kv(c, KV_WINDOW, err);
     if (!status) status = allocate(c, err);
     if (!status) status = cpu_states_open(c, err);
     if (status) {
@@ -148,11 +161,41 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
     cpu_states_close(c);
-    void *const all[] = {c->q_gated,    c->kv.data,    c->cos_sin,        c->x,          c->normed,      c->q,
-                         c->k,          c->v,          c->attended,       c->gate,       c->up,          c->delta,
-                         c->hidden,     c->logits,     c->scores,         c->tile_sums,  c->ff_acts,     c->ops,
-                         c->stages,     c->stage_s,    c->router,         c->choices,    c->n_of_expert, c->groups,
-                         c->place_rows, c->expert_out, c->shared_weights, c->shared_out, c->key_floats,  c->row_sums,
+    void *const all[] = {c->q_gated,
+                         c->kv[KV_ALL].data,
+                         c->kv[KV_WINDOW].data,
+                         c->cos_sin,
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->k,
+                         c->v,
+                         c->attended,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->hidden,
+                         c->logits,
+                         c->scores,
+                         c->tile_sums,
+                         c->ff_acts,
+                         c->ops,
+                         c->stages,
+                         c->stage_s,
+                         c->router,
+                         c->choices,
+                         c->n_of_expert,
+                         c->groups,
+                         c->place_rows,
+                         c->expert_out,
+                         c->shared_weights,
+                         c->shared_out,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values,
+                         c->head_acts,
+                         c->key_floats,
+                         c->row_sums,
                          c->row_groups};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
@@ -161,15 +204,7 @@ void cpu_context_close(Context *context) {
 
 int cpu_reserve_logits(Context *context, int32_t n, fr_error *err) {
     CpuContext *c = (CpuContext *)context;
-    size_t bytes = SIZE_MAX;
-    if (n <= c->max_logits) return FR_OK;
-    float *logits = size_mul((size_t)n * sizeof *logits, (size_t)c->model->hparams.n_vocab, &bytes) ? mem_alloc(bytes)
-                                                                                                    : NULL;
-    if (!logits) return error_memory(err, "the logits of a forward", bytes);
-    mem_free(c->logits);
-    c->logits = logits;
-    c->max_logits = n;
-    return FR_OK;
+    return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
 }
 
 const float *cpu_read(Context *context, ResultKind kind, int32_t i) {
@@ -180,19 +215,17 @@ const float *cpu_read(Context *context, ResultKind kind, int32_t i) {
 
 /* ---- slots ---------------------------------------------------------------------------------------- */
 
-static int64_t n_planes(const CpuKv *kv) { return 2 * (int64_t)kv->n_layer * kv->n_head_kv; }
-
-void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n) {
-    const CpuKv *kv = &((CpuContext *)c)->kv;
-    for (int64_t i = 0; i < n_planes(kv); i++) {
+void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n) {
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++) {
         char *p = cpu_kv_plane(kv, i);
         memmove(p + (size_t)to * kv->slot_bytes, p + (size_t)from * kv->slot_bytes, (size_t)n * kv->slot_bytes);
     }
 }
 
-void cpu_fill_slot(Context *c, int32_t slot) {
+void cpu_fill_slot(Context *c, KvGroup group, int32_t slot) {
     enum { PATTERN = 0x3c }; /* 0x3c3c is 1.06 in half precision, 0x3c3c3c3c is 0.011 in single; 60 times 1.06 as Q8 */
-    const CpuKv *kv = &((CpuContext *)c)->kv;
-    for (int64_t i = 0; i < n_planes(kv); i++)
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
         memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PATTERN, kv->slot_bytes);
 }

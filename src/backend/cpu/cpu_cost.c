@@ -10,12 +10,19 @@
 #include <string.h>
 
 /* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
-static const size_t kinds[] = {offsetof(CpuLayer, q),           offsetof(CpuLayer, k),
-                               offsetof(CpuLayer, v),           offsetof(CpuLayer, delta_qkv),
-                               offsetof(CpuLayer, delta_z),     offsetof(CpuLayer, delta_beta),
-                               offsetof(CpuLayer, delta_alpha), offsetof(CpuLayer, delta_beta_alpha),
-                               offsetof(CpuLayer, o),           offsetof(CpuLayer, router),
-                               offsetof(CpuLayer, gate),        offsetof(CpuLayer, up),
+static const size_t kinds[] = {offsetof(CpuLayer, q_a),
+                               offsetof(CpuLayer, kv_a),
+                               offsetof(CpuLayer, q),
+                               offsetof(CpuLayer, k),
+                               offsetof(CpuLayer, v),
+                               offsetof(CpuLayer, state_matrices[0]),
+                               offsetof(CpuLayer, state_matrices[1]),
+                               offsetof(CpuLayer, state_matrices[2]),
+                               offsetof(CpuLayer, state_matrices[3]),
+                               offsetof(CpuLayer, o),
+                               offsetof(CpuLayer, router),
+                               offsetof(CpuLayer, gate),
+                               offsetof(CpuLayer, up),
                                offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -56,10 +63,29 @@ static void add_experts(CostWork *out, const CpuLayer *l) {
     out->expert_share = expert_share(l);
 }
 
+/* The heads' matrices of latent attention that belong to a kind of stage, all of one shape and type; their number, and one. */
+static int64_t head_matrices(const CpuLayer *l, ForwardKind kind, const PackedMatrix **one) {
+    if (!l->k_b || (kind != FORWARD_QKV && kind != FORWARD_O)) return 0;
+    int64_t n = l->spec->latent.k_b->dims[2];
+    *one = &l->k_b[kind == FORWARD_O ? n : 0];
+    return n;
+}
+
+static double head_ops(const CpuLayer *l, PeakKind peak) {
+    static const ForwardKind kinds_of_heads[] = {FORWARD_QKV, FORWARD_O};
+    double ops = 0;
+    for (int i = 0; i < 2; i++) {
+        const PackedMatrix *one = NULL;
+        int64_t n = head_matrices(l, kinds_of_heads[i], &one);
+        if (n && peak_of(one->act) == peak) ops += ops_of(one) * (double)n;
+    }
+    return ops;
+}
+
 /* The recurrent state of a sequence. */
 static double state_bytes(const Model *m) {
-    const DeltaNetShape *d = &m->hparams.delta;
-    return (double)model_n_states(m) * (double)delta_n_values(d) * d->dim * sizeof(float);
+    const StateShape *d = &m->hparams.state;
+    return (double)model_n_states(m) * d->n_heads * (double)d->head_floats * sizeof(float);
 }
 
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
@@ -67,15 +93,21 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const Hparams *h = &weights->model->hparams;
     *out = (CostWork){.weight_bytes = (double)w->block_bytes};
     out->weight_bytes += 2 * state_bytes(weights->model); /* of a sequence: read by a forward, and moved on */
-    out->kv_bytes_per_key = 2.0 * model_n_attention(weights->model) * h->n_head_kv *
+    out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * model_n_attention(weights->model) * h->n_head_kv *
                             (double)kv_row_bytes(kv_type, h->head_dim);
-    out->attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(weights->model);
+    out->attention_ops = 2.0 * h->n_head * (double)(h->head_dim + hparams_value_dim(h)) *
+                         model_n_attention(weights->model);
+    out->window = model_window(weights->model);
+    out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
+                        fmax(1, model_n_attention(weights->model));
     out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
     for (int32_t i = 0; i < h->n_layer; i++)
         for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
             const PackedMatrix *m = matrix_of(w, kind, i);
             out->ops_per_row[peak_of(m->act)] += ops_of(m);
         }
+    for (int32_t i = 0; i < h->n_layer; i++)
+        for (int peak = 0; peak < PEAK_COUNT; peak++) out->ops_per_row[peak] += head_ops(&w->layers[i], (PeakKind)peak);
     for (int32_t i = 0; i < h->n_layer; i++) add_experts(out, &w->layers[i]);
 }
 
@@ -86,10 +118,10 @@ static const struct {
     const char *name;
     ForwardKind kind;
     int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 7},
-                {"attn_output", FORWARD_O, 8, 8},
-                {"ffn_gate_up", FORWARD_GATE_UP, 9, 11},
-                {"ffn_down", FORWARD_DOWN, 12, 12},
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 8},
+                {"attn_output", FORWARD_O, 9, 9},
+                {"ffn_gate_up", FORWARD_GATE_UP, 10, 12},
+                {"ffn_down", FORWARD_DOWN, 13, 13},
                 {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
@@ -120,12 +152,23 @@ static void add_expert_matrices(CostPart *p, const CpuLayer *l, ForwardKind kind
     p->floor_s += floor_of(speed, bytes, ops, peak_of(e->gate.act));
 }
 
+static void add_head_matrices(CostPart *p, const CpuLayer *l, ForwardKind kind, const MachineSpeed *speed,
+                              int32_t n_rows) {
+    const PackedMatrix *one = NULL;
+    int64_t n = head_matrices(l, kind, &one);
+    if (n == 0) return;
+    double bytes = (double)packed_bytes(one) * (double)n, ops = ops_of(one) * (double)n * n_rows;
+    p->bytes += bytes, p->ops += ops;
+    p->floor_s += floor_of(speed, bytes, ops, peak_of(one->act));
+}
+
 static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed *speed, int32_t n_rows) {
     int32_t n = products[i].first == N_KINDS ? 1 : w->base.model->hparams.n_layer;
     CostPart p = {.name = products[i].name, .n_layers = n};
     for (int32_t layer = 0; layer < n; layer++) {
         for (int k = products[i].first; k <= products[i].last; k++)
             add_matrix(&p, matrix_of(w, k, layer), speed, n_rows, layer == 0);
+        add_head_matrices(&p, &w->layers[layer], products[i].kind, speed, n_rows);
         add_expert_matrices(&p, &w->layers[layer], products[i].kind, speed, n_rows);
     }
     return p;
@@ -139,8 +182,8 @@ static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const Ma
     cpu_work(&w->base, kv_type, &work);
     CostPart p = {.name = "attention",
                   .n_layers = w->base.model->hparams.n_layer,
-                  .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
-                  .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
+                  .bytes = cost_keys_seen(&work, n_context + n_rows) * work.kv_bytes_per_key,
+                  .ops = work.attention_ops * n_rows * cost_keys_seen(&work, cost_keys_of_row(n_rows, n_context))};
     p.bytes += state_bytes(w->base.model), p.ops += 2 * state_bytes(w->base.model) * n_rows;
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;

@@ -170,7 +170,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-enum { MATRICES_OF_LAYER = 13, MATRICES_OF_EXPERT = 3 };
+enum { MATRICES_OF_LAYER = 10 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
 
 static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
 
@@ -201,20 +201,35 @@ static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     return status;
 }
 
+/* Of latent attention: of each head what makes a query fit latents, then of each what makes its values of them. */
+static int load_heads(Loader *l, const LatentSpec *s, CpuLayer *layer) {
+    int64_t n = s->k_b->dims[2];
+    size_t before = l->w->block_bytes;
+    if (!(layer->k_b = mem_calloc((size_t)(2 * n), sizeof *layer->k_b)))
+        return error_memory(l->err, "heads", (size_t)(2 * n) * sizeof *layer->k_b);
+    int status = FR_OK;
+    for (int64_t k = 0; k < 2 * n && !status; k++)
+        status = will_pack_expert(l, k < n ? s->k_b : s->v_b, k % n, &layer->k_b[k]);
+    l->w->base.bytes += l->w->block_bytes - before;
+    return status;
+}
+
 /* Matrices in the order in which a forward reads them. */
 static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     bool has_experts = n_experts(s) > 0;
+    layer->n_state_in = layer_state_products(s, layer->state_in);
     const struct {
         const GgufTensor *from;
         PackedMatrix *to;
-    } matrices[] = {{s->q, &layer->q},
+    } matrices[] = {{s->latent.q_a, &layer->q_a},
+                    {s->latent.kv_a, &layer->kv_a},
+                    {s->q, &layer->q},
                     {s->k, &layer->k},
                     {s->v, &layer->v},
-                    {s->delta.qkv, &layer->delta_qkv},
-                    {s->delta.z, &layer->delta_z},
-                    {s->delta.beta, &layer->delta_beta},
-                    {s->delta.alpha, &layer->delta_alpha},
-                    {s->delta.beta_alpha, &layer->delta_beta_alpha},
+                    {layer->state_in[0].m, &layer->state_matrices[0]},
+                    {layer->state_in[1].m, &layer->state_matrices[1]},
+                    {layer->state_in[2].m, &layer->state_matrices[2]},
+                    {layer->state_in[3].m, &layer->state_matrices[3]},
                     {s->o, &layer->o},
                     {has_experts ? s->shared_gate : s->gate, &layer->gate},
                     {has_experts ? s->shared_up : s->up, &layer->up},
@@ -226,15 +241,17 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     for (size_t k = 0; k < MATRICES_OF_LAYER && !status; k++)
         if (matrices[k].from) status = will_pack(l, matrices[k].from, matrices[k].to);
     l->w->base.bytes += l->w->block_bytes - before;
+    if (!status && s->latent.k_b) status = load_heads(l, &s->latent, layer);
     return status || !has_experts ? status : load_experts(l, s, layer);
 }
 
 /* The taps of a convolution, each of all channels. */
-static int copy_conv(Loader *l, const DeltaNetSpec *d, CpuLayer *layer) {
-    int64_t n = delta_n_channels(&d->shape), n_conv = d->shape.n_conv;
+static int copy_conv(Loader *l, const float *conv, CpuLayer *layer) {
+    const StateShape *d = &l->w->base.model->hparams.state;
+    int64_t n = d->n_channels, n_conv = d->n_conv;
     layer->conv = mem_alloc((size_t)(n * n_conv) * sizeof *layer->conv);
     if (!layer->conv) return error_memory(l->err, "a convolution", (size_t)(n * n_conv) * sizeof *layer->conv);
-    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = d->conv[i];
+    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = conv[i];
     return FR_OK;
 }
 
@@ -245,8 +262,7 @@ static int load_layers(Loader *l) {
         l->w->layers[i].spec = &m->layers[i];
         l->w->layers[i].place = model_mixer_place(m, i);
         status = check_experts(m, i, l->err);
-        if (!status && m->layers[i].mixer == MIXER_DELTA_NET)
-            status = copy_conv(l, &m->layers[i].delta, &l->w->layers[i]);
+        if (!status && layer_has_state(&m->layers[i])) status = copy_conv(l, m->layers[i].conv, &l->w->layers[i]);
         if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
     }
     return status;
@@ -255,7 +271,8 @@ static int load_layers(Loader *l) {
 static size_t count_matrices(const Model *m) {
     size_t n = 1;
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT;
+        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT +
+             (m->layers[i].latent.k_b ? 2 * (size_t)m->hparams.n_head : 0);
     return n;
 }
 
@@ -267,7 +284,7 @@ static int pack_and_copy(Loader *l, const CpuWeights *target) {
     return status;
 }
 
-/* target: NULL, or whose LM head these layers share. */
+/* target: NULL, or whose LM head these layers share unless they have their own. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
                         fr_error *err) {
     *out = NULL;
@@ -281,7 +298,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
                                          : error_memory(err, "layers", n_layer * sizeof *w->layers);
     if (!status) w->base.options.kernels = w->kernels->name;
     if (!status) status = load_layers(&l);
-    if (target) w->output = target->output;
+    if (target && model->output == target->base.model->output) w->output = target->output;
     else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
     if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);
@@ -309,7 +326,7 @@ void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
     mapped_file_close(w->base.mapped);
     for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++)
-        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv);
+        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv), mem_free(w->layers[i].k_b);
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);

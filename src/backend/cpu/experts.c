@@ -4,7 +4,9 @@
  *     x    += sum over the k greatest p_e of  w_e Wdown_e (f(Wgate_e m) * (Wup_e m))
  *     w_e   = p_e / (sum of the chosen p)                     or p_e itself, as the architecture wants
  *
- * and in some models one expert more that every row passes, weighted by a sigmoid of its own.
+ * and in some models one expert more that every row passes, weighted by a sigmoid of its own. DeepSeek-V3's probabilities are
+ * sigmoids; its experts are chosen by p_e + bias_e, in the groups whose two greatest have the greatest sum (V2: whose greatest is
+ * the greatest); a factor multiplies the weights.
  *
  * The problem. A batch of rows chooses different experts. Row by row, the weights of an expert would be read once for each
  * row that chose it; and which weights are read, and how many products there are, is known only in the middle of the
@@ -49,38 +51,91 @@ static void router_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
     op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
 }
 
-/* The index of the greatest logit that is below `below`, or equal to it at a higher index than `after`; -1: none. */
-static int32_t next_best(const float *logits, int32_t n, float below, int32_t after) {
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* The index of the greatest value that is below `below`, or equal to it at a higher index than `after`; -1: none. */
+static int32_t next_best(const double *values, int32_t n, double below, int32_t after) {
     int32_t best = -1;
     for (int32_t i = 0; i < n; i++) {
-        bool is_left = logits[i] < below || (logits[i] == below && i > after);
-        if (is_left && (best < 0 || logits[i] > logits[best])) best = i;
+        bool is_left = values[i] < below || (values[i] == below && i > after);
+        if (is_left && (best < 0 || values[i] > values[best])) best = i;
     }
     return best;
 }
 
+/* The router of a row: what a softmax divides by. */
+typedef struct Router {
+    const LayerSpec *l;
+    const float *logits; /* [n] */
+    int32_t n;
+    double largest, total;
+} Router;
+
+static Router router_of(const LayerSpec *l, const float *logits, int32_t n) {
+    Router r = {.l = l, .logits = logits, .n = n, .largest = -INFINITY};
+    for (int32_t i = 0; i < n; i++) r.largest = fmax(r.largest, (double)logits[i]);
+    for (int32_t i = 0; i < n; i++) r.total += exp((double)logits[i] - r.largest);
+    return r;
+}
+
+/* NaN if any logit is not finite. */
+static double probability(const Router *r, int32_t i) {
+    if (r->l->router_gate == ROUTER_SIGMOID) return isfinite(r->total) ? sigmoid((double)r->logits[i]) : NAN;
+    return exp((double)r->logits[i] - r->largest) / r->total;
+}
+
+static double score_of_group(const LayerSpec *l, const double *by, int32_t n) {
+    int32_t first = next_best(by, n, INFINITY, -1), second = first < 0 ? -1 : next_best(by, n, by[first], first);
+    if (first < 0) return NAN;
+    return l->router_gate == ROUTER_SOFTMAX || second < 0 ? by[first] : by[first] + by[second];
+}
+
+/* The values of all groups but the best become -infinity. */
+static void keep_best_groups(const LayerSpec *l, double *by, int32_t n) {
+    int32_t each = n / l->n_groups, after = -1;
+    double scores[MODEL_MAX_EXPERTS], below = INFINITY;
+    bool is_kept[MODEL_MAX_EXPERTS] = {false};
+    for (int32_t g = 0; g < l->n_groups; g++) scores[g] = score_of_group(l, by + g * each, each);
+    for (int32_t k = 0; k < l->n_groups_used; k++) {
+        int32_t g = next_best(scores, l->n_groups, below, after);
+        if (g < 0) return; /* not finite, nor will the weights be */
+        is_kept[g] = true, below = scores[g], after = g;
+    }
+    for (int32_t i = 0; i < n; i++)
+        if (!is_kept[i / each]) by[i] = -INFINITY;
+}
+
+/* What experts are chosen by: logits, whose order is that of the probabilities, or probabilities with a bias. */
+static void fill_scores(const Router *r, double *by) {
+    bool by_logits = r->l->router_gate == ROUTER_SOFTMAX && !r->l->choice_bias;
+    for (int32_t i = 0; i < r->n; i++)
+        by[i] = by_logits ? (double)r->logits[i]
+                          : probability(r, i) + (r->l->choice_bias ? (double)r->l->choice_bias[i] : 0);
+    if (r->l->n_groups) keep_best_groups(r->l, by, r->n);
+}
+
 static void choose_of_row(const LayerSpec *l, const float *logits, int32_t n, ExpertChoice *out) {
-    double largest = -INFINITY, total = 0, chosen = 0, p[MODEL_MAX_EXPERTS_USED];
-    for (int32_t i = 0; i < n; i++) largest = fmax(largest, (double)logits[i]);
-    for (int32_t i = 0; i < n; i++) total += exp((double)logits[i] - largest);
-    float below = INFINITY;
+    const Router r = router_of(l, logits, n);
+    double chosen = 0, p[MODEL_MAX_EXPERTS_USED], by[MODEL_MAX_EXPERTS], below = INFINITY;
+    double scale = l->expert_scale != 0 ? (double)l->expert_scale : 1;
     int32_t after = -1;
+    fill_scores(&r, by);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
-        int32_t e = next_best(logits, n, below, after);
+        int32_t e = next_best(by, n, below, after);
         out[k].expert = e < 0 ? k : e; /* only where logits are NaN; total is NaN then */
-        p[k] = exp((double)logits[out[k].expert] - largest) / total;
+        p[k] = probability(&r, out[k].expert);
         chosen += p[k];
-        below = logits[out[k].expert], after = out[k].expert;
+        below = by[out[k].expert], after = out[k].expert;
     }
     for (int32_t k = 0; k < l->n_expert_used; k++)
-        out[k].weight = (float)(l->keeps_probabilities ? p[k] : p[k] / chosen);
+        out[k].weight = (float)((l->keeps_probabilities ? p[k] : p[k] / chosen) * scale);
 }
 
 static float shared_weight(const LayerSpec *l, const float *normed, int64_t n) {
     double logit = 0;
     if (!l->shared_router) return 1;
     for (int64_t i = 0; i < n; i++) logit += (double)l->shared_router[i] * (double)normed[i];
-    return (float)(1 / (1 + exp(-logit)));
+    return (float)sigmoid(logit);
 }
 
 static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {

@@ -129,7 +129,7 @@ void cpu_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     c->n_rows = n_rows;
     count_rows(c);
     c->n_row_groups = attention_group_rows(c, c->row_groups);
-    if (c->states.n_layer) delta_walk_plan(&c->states.walk, rows, n_rows);
+    if (c->states.n_layer) state_walk_plan(&c->states.walk, rows, n_rows);
     int n = write_ops(c);
     write_stages(c, n);
     if (c->part_s) memset(c->stage_s, 0, (size_t)n * sizeof *c->stage_s);

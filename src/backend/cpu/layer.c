@@ -20,7 +20,7 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
- * Layers with a recurrent state: delta_net.c.
+ * Layers with a recurrent state: recurrent.c; with attention by latents: latent_attention.c.
  *
  * Where what a part adds has a norm or a factor of its own, o and down only multiply, and one stage more adds. Experts:
  * experts.c.
@@ -78,7 +78,7 @@ static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *b
 
 static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_heads,
                         char *(*place)(const CpuKv *, int32_t, int32_t), size_t at) {
-    const CpuKv *kv = &op->c->kv;
+    const CpuKv *kv = &op->c->kv[kv_group_of(op->l->spec)];
     int64_t dim = op->c->model->hparams.head_dim;
     for (int64_t i = 0; i < n_heads; i++)
         op->c->kernels->kv_store(kv->type, x + i * dim, dim, place(kv, op->l->place, (int32_t)(first + i)) + at);
@@ -98,6 +98,7 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
     const Product *p = &op->products[k];
+    KvGroup group = kv_group_of(op->l->spec);
     const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
                 *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
@@ -114,7 +115,7 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
                      k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
         if (k)
             store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
-                        (size_t)c->rows[i].slot * c->kv.slot_bytes);
+                        (size_t)c->rows[i].slots[group].own * c->kv[group].slot_bytes);
     }
 }
 
@@ -295,11 +296,14 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
-    at = l->spec->mixer == MIXER_DELTA_NET ? delta_net_ops(c, layer, at) : read_ops(c, layer, at);
+    at = layer_has_state(l->spec)         ? recurrent_ops(c, layer, at)
+         : l->spec->mixer == MIXER_LATENT ? latent_ops(c, layer, at)
+                                          : read_ops(c, layer, at);
     return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);
 }
 
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
     at = mixer_ops(c, layer, at);
+    if (c->weights->layers[layer].spec->ffn == FFN_NONE) return at;
     return c->weights->layers[layer].experts ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
 }

@@ -7,15 +7,16 @@
 
 #include <string.h>
 
-enum { LAYER_MATRICES = 16 };
+enum { LAYER_MATRICES = 11 + STATE_PRODUCTS_MAX };
 
 /* All matrices that a layer may have; NULL: it has none. */
 static void layer_matrices(const LayerSpec *l, const GgufTensor *out[LAYER_MATRICES]) {
-    const DeltaNetSpec *d = &l->delta;
-    const GgufTensor *const all[LAYER_MATRICES] = {
-        l->q,          l->k,    l->v,  l->o,    d->qkv,    d->z,           d->beta,      d->alpha,
-        d->beta_alpha, l->gate, l->up, l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
+    StateProduct of_state[STATE_PRODUCTS_MAX] = {0};
+    const GgufTensor *const all[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
+                                     l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
     memcpy(out, all, sizeof all);
+    (void)layer_state_products(l, of_state);
+    for (int k = 0; k < STATE_PRODUCTS_MAX; k++) out[11 + k] = of_state[k].m;
 }
 
 /* Bytes of all matrices of the layers, and of the LM head. */
@@ -120,7 +121,10 @@ static void work(const Weights *w, KvType kv_type, CostWork *out) {
     *out = (CostWork){.weight_bytes = (double)w->bytes,
                       .kv_bytes_per_key = 2.0 * model_n_attention(w->model) * (double)hparams_kv_dim(h) *
                                           sizeof(double),
-                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model)};
+                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model),
+                      .window = model_window(w->model),
+                      .window_share = (double)model_n_mixers(w->model, MIXER_WINDOW) /
+                                      (model_n_attention(w->model) ? model_n_attention(w->model) : 1)};
 }
 
 static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,

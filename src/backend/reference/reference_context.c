@@ -11,7 +11,8 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), delta_n_values(&h->delta)));
+    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), h->state.n_values));
+    *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
 }
@@ -25,14 +26,19 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv, 2 * model_n_attention(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->kv[KV_ALL], reference_n_planes(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim, sizeof(double)},
+        {&c->kv[KV_WINDOW], reference_n_planes(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
+         sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
         {&c->output_gates, rows * q_dim, sizeof(double)},
-        {&c->attended, rows * max_of(q_dim, delta_n_values(&h->delta)), sizeof(double)},
+        {&c->attended, rows * max_of(q_dim, h->state.n_values), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
+        {&c->queries, rows * latent_query_dim(h), sizeof(double)},
+        {&c->q_latent, rows * h->latent.q_rank, sizeof(double)},
+        {&c->head_values, rows * latent_values_dim(h), sizeof(double)},
         {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
         {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
@@ -44,7 +50,7 @@ static int allocate(RefContext *c, fr_error *err) {
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
-        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes ? bytes : 1) : NULL;
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
     }
@@ -70,24 +76,34 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
     reference_states_close(c);
-    void *const all[] = {
-        c->output_gates, c->kv,    c->x,      c->normed,  c->q,          c->attended,   c->k,      c->v,     c->gate,
-        c->up,           c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
+    void *const all[] = {c->output_gates,
+                         c->kv[KV_ALL],
+                         c->kv[KV_WINDOW],
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->attended,
+                         c->k,
+                         c->v,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->scores,
+                         c->experts,
+                         c->expert_out,
+                         c->weight_row,
+                         c->logits,
+                         c->hidden,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
 
 int reference_reserve_logits(Context *context, int32_t n, fr_error *err) {
     RefContext *c = (RefContext *)context;
-    size_t bytes = SIZE_MAX;
-    if (n <= c->max_logits) return FR_OK;
-    float *logits = size_mul((size_t)n * sizeof *logits, (size_t)c->model->hparams.n_vocab, &bytes) ? mem_alloc(bytes)
-                                                                                                    : NULL;
-    if (!logits) return error_memory(err, "the logits of a forward", bytes);
-    mem_free(c->logits);
-    c->logits = logits;
-    c->max_logits = n;
-    return FR_OK;
+    return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
 }
 
 const float *reference_read(Context *context, ResultKind kind, int32_t i) {
@@ -96,18 +112,19 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
     return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
 }
 
-void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
+void reference_copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++) {
-        double *slots = reference_kv(c, i / 2, i % 2);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++) {
+        double *slots = c->kv[group] + i * (int64_t)c->options.n_slots[group] * kv_dim;
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
 }
 
-void reference_fill_slot(Context *context, int32_t slot) {
+void reference_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++)
-        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, i / 2, i % 2)[slot * kv_dim + k] = 1;
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        for (int64_t k = 0; k < kv_dim; k++)
+            c->kv[group][((int64_t)i * c->options.n_slots[group] + slot) * kv_dim + k] = 1;
 }

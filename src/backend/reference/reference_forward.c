@@ -2,7 +2,8 @@
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
- *                                                       or what reads a recurrent state (reference_states.c)
+ *                                                       or what reads a recurrent state (reference_states.c), or latents
+ *                                                       (reference_latent.c)
  *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)
@@ -97,7 +98,7 @@ static void add_to_residual(const RefContext *c, const LayerSpec *l, const float
 /* ---- attention ------------------------------------------------------------------------------------ */
 
 /* Rotates the pairs of one head by the angles of a position. */
-static void rotate(const Rope *rope, int32_t position, double *x) {
+void reference_rotate(const Rope *rope, int32_t position, double *x) {
     int32_t half = rope->params.n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
         bool adjacent = rope->params.style == ROPE_PAIRS;
@@ -116,12 +117,12 @@ static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const 
     for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
     for (int32_t h = 0; h < n_heads; h++) {
         if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
-        if (rope) rotate(rope, position, x + h * dim);
+        if (rope) reference_rotate(rope, position, x + h * dim);
     }
 }
 
 /* Rounds the heads of a key or value as the cache stores them. */
-static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
+void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
     int32_t dim = c->model->hparams.head_dim;
     float block[KV_BLOCK];
     char bytes[KV_BLOCK_BYTES];
@@ -139,21 +140,23 @@ static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
 }
 
 /* The slot of the key at a logical position that the row sees. */
-static int32_t slot_at(const RowPlace *r, int32_t position) {
-    return position < r->n_prefix ? r->prefix_slots[position] : r->path_slots[position - r->n_prefix];
+static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
+    const RowSlots *s = &r->slots[group];
+    return position < r->n_prefix ? s->prefix[position] : s->path[position - r->n_prefix];
 }
 
-/* One query head of one row. */
-static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
-                   const double *q, double *out) {
+void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                      const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
-    int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, at = head / (h->n_head / h->n_head_kv) * dim;
-    const double *keys = reference_kv(c, layer, 0) + at, *values = reference_kv(c, layer, 1) + at;
+    int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
+    int64_t at = head / (h->n_head / h->n_head_kv) * dim;
+    KvGroup group = kv_group_of(l);
+    const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
     int32_t n = r->n_prefix + r->n_path, first = l->mixer == MIXER_WINDOW && n > l->window ? n - l->window : 0;
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;
-        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, t) * kv_dim + d];
+        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
         score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
         if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
         c->scores[t] = score;
@@ -161,9 +164,10 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     }
     double total = l->sinks ? exp((double)l->sinks[head] - largest) : 0;
     for (int32_t t = first; t < n; t++) total += c->scores[t] = exp(c->scores[t] - largest);
-    memset(out, 0, (size_t)dim * sizeof *out);
+    memset(out, 0, (size_t)n_values * sizeof *out);
     for (int32_t t = first; t < n; t++)
-        for (int64_t d = 0; d < dim; d++) out[d] += c->scores[t] / total * values[slot_at(r, t) * kv_dim + d];
+        for (int64_t d = 0; d < n_values; d++)
+            out[d] += c->scores[t] / total * values[slot_at(r, group, t) * kv_dim + d];
 }
 
 /* Parts rows of queries and gates, by head, into the two. */
@@ -182,6 +186,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     int32_t place = model_mixer_place(c->model, layer);
+    KvGroup group = kv_group_of(l);
     reference_product_of(c, l->q, c->normed, n_rows, c->q);
     if (l->gates_output) take_gates(c, n_rows);
     reference_product_of(c, l->k, c->normed, n_rows, c->k);
@@ -191,15 +196,16 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
         finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
         finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
-        round_to_cache(c, k, h->n_head_kv);
-        round_to_cache(c, v, h->n_head_kv);
-        memcpy(reference_kv(c, place, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
-        memcpy(reference_kv(c, place, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+        reference_round_to_cache(c, k, h->n_head_kv);
+        reference_round_to_cache(c, v, h->n_head_kv);
+        int64_t slot = rows[i].slots[group].own;
+        memcpy(reference_kv(c, group, place, 0) + slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, group, place, 1) + slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
     }
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < h->n_head; head++) {
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
-            attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
+            reference_attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
     square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
@@ -210,8 +216,14 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
     square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
-    if (l->mixer == MIXER_DELTA_NET) reference_delta_net(c, layer, rows, n_rows);
-    else attention(c, l, layer, rows, n_rows);
+    if (layer_has_state(l)) {
+        reference_recurrent(c, layer, rows, n_rows);
+        square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
+    } else if (l->mixer == MIXER_LATENT) {
+        reference_latent_attention(c, l, layer, rows, n_rows);
+    } else {
+        attention(c, l, layer, rows, n_rows);
+    }
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
@@ -260,33 +272,13 @@ static Network expert_network(const LayerSpec *l, int64_t i) {
                      .down_bias = bias_of(l->down_bias, i, n_embd)};
 }
 
-/* The experts of greatest router probability, of one row; c->experts gets the probabilities. Of equals the first. Returns
- * the sum of theirs. */
-static double choose_experts(const RefContext *c, const LayerSpec *l, const double *normed, int32_t *best) {
-    int64_t n = l->router->dims[1];
-    double largest = -INFINITY, total = 0, chosen = 0;
-    reference_product_of(c, l->router, normed, 1, c->experts);
-    add_bias(l->router_bias, 1, n, c->experts);
-    for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
-    for (int64_t i = 0; i < n; i++) total += c->experts[i] = exp(c->experts[i] - largest);
-    for (int64_t i = 0; i < n; i++) c->experts[i] /= total;
-    for (int32_t k = 0; k < l->n_expert_used; k++) {
-        best[k] = -1;
-        for (int32_t i = 0; i < n; i++) {
-            bool taken = false;
-            for (int32_t j = 0; j < k; j++) taken = taken || best[j] == i;
-            if (!taken && (best[k] < 0 || c->experts[i] > c->experts[best[k]])) best[k] = i;
-        }
-        chosen += c->experts[best[k]];
-    }
-    return chosen;
-}
-
 /* Of one row, into delta: the experts, weighted, and the one that every row passes. */
 static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
     int64_t n_embd = c->model->hparams.n_embd;
     int32_t best[MODEL_MAX_EXPERTS_USED];
-    double chosen = choose_experts(c, l, normed, best), *out = c->expert_out;
+    reference_product_of(c, l->router, normed, 1, c->experts);
+    add_bias(l->router_bias, 1, l->router->dims[1], c->experts);
+    double divisor = reference_choose_experts(c, l, best), *out = c->expert_out;
     memset(delta, 0, (size_t)n_embd * sizeof *delta);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         Network net = expert_network(l, best[k]);
@@ -294,7 +286,7 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
         count_choice(c, l, best[k]);
         square_expert_inputs(c, l, INPUT_EXPERT_GATE_UP, best[k], normed, n_embd);
         square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, net.gate.dims[1]);
-        double weight = c->experts[best[k]] / (l->keeps_probabilities ? 1 : chosen);
+        double weight = c->experts[best[k]] / divisor;
         for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
     }
     if (!l->shared_gate) return;
@@ -359,7 +351,7 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
         mix(c, l, layer, rows, n_rows);
-        feed_forward(c, l, n_rows);
+        if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
     }
     if (c->squares) c->squares->n_rows += n_rows;
     write_results(c, rows, n_rows);

@@ -56,6 +56,7 @@ typedef struct DrafterEnv { /* the target, as far as a method may depend on it *
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
     int32_t n_ctx;          /* longest sequence */
+    int32_t page_size;      /* tokens in a page of its KV cache; 0: unknown */
     /* The engine's prefix cache (take_over): sequences of ended requests, and the tokens that they hold together. */
     int32_t n_cached;
     int64_t cached_tokens;
@@ -129,10 +130,12 @@ typedef struct DrafterClass {
      * tokens of `from` from now on, and what it held before is forgotten. It changes no proposal. A method that keeps
      * something for each token has n_held: for how many first tokens of a sequence it has done so. Its sequences
      * max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are neither begun nor ended; they take
-     * over, are taken over from, and with n == 0 hold nothing. Without n_held a sequence can take over any number of
+     * over, are taken over from, and with n == 0 hold nothing. If less than n_held may be taken over only at some lengths, the method
+     * has `reach`: the most of the first n tokens that may be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of
      * tokens, and `from` is not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
+    int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
 
     /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes
      * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the

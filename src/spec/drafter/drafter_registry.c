@@ -30,6 +30,7 @@
     X(medusa) \
     X(hydra) \
     X(eagle) \
+    X(mtp) \
     X(lyanna) \
     X(space) \
     X(prediction)

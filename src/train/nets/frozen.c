@@ -18,6 +18,12 @@ static float *read_matrix(const GgufTensor *t, fr_error *err) {
     return out;
 }
 
+/* What the target multiplies its logits by becomes a part of the matrix, as drafters get them (Backend.head). */
+static void scale_head(FrozenTarget *f) {
+    const Hparams *h = &f->model->hparams;
+    for (int64_t i = 0; i < (int64_t)h->n_embd * h->n_vocab; i++) f->head[i] *= h->logit_scale;
+}
+
 static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err) {
     *f = (FrozenTarget){.max_length = max_length};
     const Backend *backend;
@@ -33,8 +39,10 @@ static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_th
     status = executor_open(&f->executor, f->device, f->weights, &executor, err);
     if (status) return status;
     const GgufTensor *head = gguf_find_tensor(g, "output.weight");
+    bool is_scaled = f->model->hparams.logit_scale != 1; /* then the head is another matrix than the embedding */
     f->embd = read_matrix(f->model->token_embd, err);
-    f->head = !f->embd || !head ? f->embd : read_matrix(head, err);
+    f->head = !f->embd || (!head && !is_scaled) ? f->embd : read_matrix(f->model->output, err);
+    if (f->head && is_scaled) scale_head(f);
     return f->embd && f->head ? FR_OK : FR_ERR_MEMORY;
 }
 

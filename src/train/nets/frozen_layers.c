@@ -4,7 +4,9 @@
 
 /* Does mask_rows.c compute this layer? */
 static bool is_plain(const LayerSpec *l) {
-    return l->mixer == MIXER_ATTENTION && l->soft_cap == 0 && !l->q_norm && !l->k_norm && !l->sinks &&
+    return l->mixer == MIXER_ATTENTION && l->soft_cap == 0 && !l->q_norm && !l->k_norm && !l->sinks && !l->o_bias &&
+           !l->post_attn_norm && !l->post_ffn_norm && !l->gates_output && l->attn_scale == 0 &&
+           (l->residual_scale == 0 || l->residual_scale == 1) && l->activation == ACTIVATION_SILU &&
            l->ffn == FFN_DENSE && l->i_rope == 0;
 }
 
@@ -35,7 +37,7 @@ int frozen_load_layers(FrozenTarget *f, MaskTarget *out, fr_error *err) {
     const Model *m = f->model;
     const Hparams *h = &m->hparams;
     for (int32_t i = 0; i < h->n_layer; i++)
-        if (!is_plain(&m->layers[i]))
+        if (!is_plain(&m->layers[i]) || h->embedding_scale != 1)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: masks can be trained for targets of the architectures llama and qwen2 only; train "
                              "another drafter, such as lyanna",

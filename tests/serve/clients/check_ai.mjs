@@ -59,7 +59,7 @@ const checks = {
     assert.ok(result.text.length > 10);
   },
   async 'a tool is called, and its result is there'() {
-    const options = { model: provider('toolbox'), prompt, maxOutputTokens: 250, temperature: 0.8, seed: 3, tools: { weather }, toolChoice: 'required' };
+    const options = { model: provider('toolbox'), prompt, maxOutputTokens: 250, temperature: 0.8, seed: 3, tools: { weather }, toolChoice: { type: 'tool', toolName: 'weather' } };
     const result = await generateText(options);
     assert.equal(result.finishReason, 'tool-calls');
     assert.equal(result.toolCalls[0].toolName, 'weather');

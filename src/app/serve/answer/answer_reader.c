@@ -175,8 +175,10 @@ static void read_named(AnswerReader *r, size_t at) {
         if (n > NAME_FORM_MAX || n_name >= CALL_NAME_MAX || (n_name < n && text[n_name] != '[')) give_up_calls(r, 0);
         return;
     }
-    size_t between = (size_t)(brace - text) - n_name;
-    bool fits = between == 0 || (between >= 6 && text[n_name] == '[' && memcmp(brace - 6, "[ARGS]", 6) == 0);
+    const char *end = brace;
+    while (end > text + n_name && is_space(end[-1])) end--;
+    size_t between = (size_t)(end - text) - n_name;
+    bool fits = between == 0 || (between >= 6 && text[n_name] == '[' && memcmp(end - 6, "[ARGS]", 6) == 0);
     if (n_name == 0 || n_name >= CALL_NAME_MAX || !fits) {
         give_up_calls(r, 0);
         return;

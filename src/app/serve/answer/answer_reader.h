@@ -31,13 +31,13 @@ typedef struct ToolForm {
     bool has_names;        /* NAME[ARGS]{...} is a call */
     bool is_list;          /* calls are elements of an array */
     const char *arguments; /* the key of a call's arguments */
-    const char *opening;   /* what a family writes before a call; NULL: nothing */
 } ToolForm;
 
 typedef struct AnswerForm {
     const ToolForm *tools; /* NULL: calls stay text */
     bool reasons;          /* "<think>" at the beginning begins reasoning */
     bool is_reasoning;     /* the prompt contains the "<think>" already */
+    bool has_reasoned;     /* the prompt ends with "</think>" */
 } AnswerForm;
 
 typedef enum AnswerState {

@@ -9,31 +9,16 @@ static const ToolForm forms[] = {
     /* {"name": "f", "parameters": {...}}, several with ';' between them; after <|python_tag|> also without need */
     {.family = "llama3", .begin = "<|python_tag|>", .is_bare = true, .arguments = "parameters"},
     /* [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...], since v11 [TOOL_CALLS]f[ARGS]{...} */
-    {.family = "mistral",
-     .begin = "[TOOL_CALLS]",
-     .opening = "[TOOL_CALLS]",
-     .has_names = true,
-     .is_list = true,
-     .arguments = "arguments"},
+    {.family = "mistral", .begin = "[TOOL_CALLS]", .has_names = true, .is_list = true, .arguments = "arguments"},
     {.family = "llama2",
      .begin = "[TOOL_CALLS]",
-     .opening = "[TOOL_CALLS]",
      .has_names = true,
      .is_list = true,
      .arguments = "arguments"}, /* Mistral's older templates resemble it */
     /* <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|> */
-    {.family = "phi3",
-     .begin = "<|tool_call|>",
-     .opening = "<|tool_call|>",
-     .end = "<|/tool_call|>",
-     .is_list = true,
-     .arguments = "arguments"},
+    {.family = "phi3", .begin = "<|tool_call|>", .end = "<|/tool_call|>", .is_list = true, .arguments = "arguments"},
     /* <tool_call>{"name": "f", "arguments": {...}}</tool_call> */
-    {.family = "chatml",
-     .begin = "<tool_call>",
-     .opening = "<tool_call>\n",
-     .end = "</tool_call>",
-     .arguments = "arguments"},
+    {.family = "chatml", .begin = "<tool_call>", .end = "</tool_call>", .arguments = "arguments"},
 };
 enum { N_FORMS = sizeof forms / sizeof *forms };
 

@@ -1,12 +1,14 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "app/serve/api/answers.h"
 
-#include "app/serve/api/forced_call.h"
 #include "app/serve/api/openai_format.h"
+#include "app/serve/api/tool_grammar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char think_begin[] = "<think>", think_end[] = "</think>";
 
 static void free_answers(void *own) {
     Answers *a = own;
@@ -43,39 +45,41 @@ static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
     return token >= 0;
 }
 
-static bool ends_with_think(const fr_chat_result *prompt) {
-    static const char mark[] = "<think>";
-    size_t n = prompt->n_bytes;
+static bool ends_with(const fr_chat_result *prompt, const char *mark) {
+    size_t n = prompt->n_bytes, n_mark = strlen(mark);
     while (n > 0 && strchr(" \n\r\t", prompt->text[n - 1])) n--;
-    return n >= sizeof mark - 1 && memcmp(prompt->text + n - (sizeof mark - 1), mark, sizeof mark - 1) == 0;
+    return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
 }
 
-/* A family reasons where the vocabulary has a token for it, or where the template has begun it. */
+/* A family reasons where the vocabulary has a token for it, or its template a mark. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
     a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
-    a->form.is_reasoning = ends_with_think(prompt);
-    a->form.reasons = add_mark(a, m, "<think>");
-    (void)add_mark(a, m, "</think>");
+    a->form.is_reasoning = ends_with(prompt, think_begin);
+    a->form.has_reasoned = ends_with(prompt, think_end);
+    a->form.reasons = add_mark(a, m, think_begin) || m->info.chat_reasons;
+    (void)add_mark(a, m, think_end);
     if (!a->form.tools) return;
     (void)add_mark(a, m, a->form.tools->begin);
     (void)add_mark(a, m, a->form.tools->end);
     if (!a->form.tools->has_names) return;
-    (void)add_mark(a, m, "[ARGS]");
-    (void)add_mark(a, m, "[CALL_ID]");
+    a->has_args_mark = add_mark(a, m, "[ARGS]");
+    a->has_id_mark = add_mark(a, m, "[CALL_ID]");
 }
 
-/* mark: read before each answer; NULL: none. */
-static int make_readers(Answers *a, const Plan *plan, const char *mark) {
+static int make_readers(Answers *a, const Plan *plan) {
     a->readers = calloc((size_t)plan->n, sizeof *a->readers);
     a->logprobs = plan->wants_logprobs ? calloc((size_t)plan->n, sizeof *a->logprobs) : NULL;
     if (!a->readers || (plan->wants_logprobs && !a->logprobs)) return -1;
-    bool fits = true;
-    for (; a->n_readers < plan->n; a->n_readers++) {
-        AnswerReader *r = &a->readers[a->n_readers];
-        answer_reader_init(r, &a->form);
-        fits = fits && (!mark || answer_reader_feed(r, mark, strlen(mark), NULL, NULL));
-    }
-    return fits ? 0 : -1;
+    for (; a->n_readers < plan->n; a->n_readers++) answer_reader_init(&a->readers[a->n_readers], &a->form);
+    return 0;
+}
+
+/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself, behind it or
+ * at once. */
+static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
+    bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
+    if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
+    if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
 }
 
 int answers_prepare(ApiCall *call, const ChatMessages *f) {
@@ -87,17 +91,19 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
-    const char *mark;
+    const char *name;
+    a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
+    a->has_one_call = f->has_one_call;
     result.tokens = NULL;
     fr_chat_result_free(&result);
-    if (plan_add_prompt(&call->plan, &prompt, &call->error) || forced_call_prepare(call, a, f, &mark)) return -1;
-    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
-    return make_readers(a, &call->plan, mark) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+    if (plan_add_prompt(&call->plan, &prompt, &call->error) || tool_grammar_prepare(call, a, f)) return -1;
+    if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
+    return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }
 
 bool answers_are_forced(const ApiCall *call) {
     const Answers *a = call->own;
-    return a->form.tools == &a->own_form;
+    return a->is_forced;
 }
 
 static AnswerReader *reader_of(const Choice *c) {

@@ -11,7 +11,8 @@ enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 /* ApiCall.own of these APIs. */
 typedef struct Answers {
     AnswerForm form;
-    ToolForm own_form; /* of forced_call.h */
+    bool has_args_mark, has_id_mark; /* "[ARGS]" and "[CALL_ID]" are tokens of the vocabulary */
+    bool is_forced, has_one_call;    /* the answer is calls alone; one call at most */
     struct {
         int32_t token; /* a control token, whose text is not shown */
         const char *mark;

@@ -19,7 +19,7 @@
 
 #include <jansson.h>
 
-enum { API_MAX_STOPS = 16, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9 };
+enum { API_MAX_STOPS = 16, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9, API_MAX_WARNINGS = 8 };
 
 typedef struct ApiCall ApiCall;
 
@@ -83,11 +83,15 @@ typedef struct Plan {
     int64_t n_prediction;
     fr_logit_bias *bias; /* [n_bias] */
     int n_bias;
-    CachedGrammar *grammar;    /* which the text matches; NULL: none */
-    GrammarCache *grammars;    /* that it is given back to */
-    const char *grammar_after; /* the grammar begins behind this text; NULL: at once; static */
-    int n_top_logprobs;        /* of each token, where wants_logprobs */
-    bool wants_logprobs;       /* log-probabilities of the tokens are part of the answer */
+    CachedGrammar *grammar; /* which the text matches; NULL: none */
+    GrammarCache *grammars; /* that it is given back to */
+    /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
+     * once; static */
+    const char *grammar_after, *grammar_opening;
+    int n_top_logprobs;               /* of each token, where wants_logprobs */
+    char *warnings[API_MAX_WARNINGS]; /* [n_warnings] sentences for the client, besides that of the grammar */
+    int n_warnings;
+    bool wants_logprobs; /* log-probabilities of the tokens are part of the answer */
     bool ignore_eos;
     bool wants_embeddings;     /* of the prompts, instead of text */
     bool wants_base64;         /* ... written so */

@@ -250,6 +250,7 @@ static bool make_choice(ApiCall *call, int i) {
                                   .n_logit_bias = plan->n_bias,
                                   .grammar = cached_grammar(plan->grammar),
                                   .grammar_after = plan->grammar_after,
+                                  .grammar_opening = plan->grammar_opening,
                                   .want_embedding = plan->wants_embeddings};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];

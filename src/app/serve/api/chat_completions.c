@@ -9,7 +9,7 @@
 typedef struct ChatFields {
     PlanFields plan;
     ChatMessages chat;
-    bool logprobs;
+    bool logprobs, parallel_calls;
     int64_t top_logprobs;
 } ChatFields;
 
@@ -24,6 +24,7 @@ static const Field chat_fields[] = {
     {.name = "modalities", C(ANY, chat.modalities)},
     {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
+    {.name = "parallel_tool_calls", C(BOOL, parallel_calls)},
     {.name = "logprobs", C(BOOL, logprobs)},
     {.name = "top_logprobs", C(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
@@ -39,12 +40,13 @@ static int read_logprobs(Plan *plan, const ChatFields *f, ApiError *error) {
 }
 
 static int prepare(ApiCall *call, const json_t *body) {
-    ChatFields f = {.chat.messages = NULL};
+    ChatFields f = {.parallel_calls = true};
     plan_fields_default(&f.plan);
     int status = fields_read(tables, body, &f, &call->error);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
     if (!status) status = read_logprobs(&call->plan, &f, &call->error);
+    f.chat.has_one_call = !f.parallel_calls;
     if (!status) status = answers_prepare(call, &f.chat);
     api_call_name(call, "chatcmpl-");
     return status;

@@ -8,6 +8,8 @@
 typedef struct ChatMessages {
     const json_t *messages, *variables, *tools, *tool_choice, *modalities;
     const char *reasoning_effort; /* a variable of some templates */
+    const json_t *strict_tools;   /* by tool, whether it is strict; NULL: its "function.strict" says so */
+    bool has_one_call;            /* at most one call an answer */
 } ChatMessages;
 
 /* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */

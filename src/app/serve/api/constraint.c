@@ -22,12 +22,14 @@ typedef struct Wanted {
     fr_grammar_kind kind;
     const json_t *schema, *choices;
     const char *text;
+    bool is_strict; /* what cannot be kept is refused */
 } Wanted;
 
 static int want(Wanted *w, Wanted one, ApiError *error) {
     if (w->field)
         return api_refuse(error, 400, "invalid_value", one.field, "'%s' and '%s' exclude each other: pass one of them",
                           w->field, one.field);
+    one.is_strict = w->is_strict;
     *w = one;
     return 0;
 }
@@ -66,6 +68,7 @@ static int want_format(Wanted *w, const ConstraintFields *f, ApiError *error) {
     if (!is_schema && !(type && strcmp(type, "json_object") == 0))
         return api_refuse(error, 400, "invalid_value", field,
                           "'%s' must be an object whose 'type' is \"text\", \"json_object\" or \"json_schema\"", field);
+    w->is_strict = json_is_true(json_object_get(described ? described : f->format, "strict"));
     if (schema && !json_is_null(schema)) return want_schema(w, field, schema, error);
     if (is_schema && !json_is_object(described))
         return api_refuse(error, 400, "missing_field", field, "'%s' of type \"json_schema\" must have a 'schema'",
@@ -134,8 +137,12 @@ static void write_value(JsonOut *out, const json_t *value) {
     }
 }
 
-/* A literal of GBNF. */
-static bool write_literal(Buf *out, const char *text, size_t n) {
+void constraint_write_value(Buf *out, const json_t *value) {
+    JsonOut j = json_out_begin(out);
+    write_value(&j, value);
+}
+
+bool constraint_write_literal(Buf *out, const char *text, size_t n) {
     bool fits = buf_append(out, "\"", 1);
     for (size_t i = 0; i < n && fits; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -150,7 +157,7 @@ static bool write_choices(Buf *out, const json_t *choices) {
     for (size_t i = 0; i < json_array_size(choices) && fits; i++) {
         const json_t *choice = json_array_get(choices, i);
         fits = buf_puts(out, i ? " | " : "root ::= ") &&
-               write_literal(out, json_string_value(choice), json_string_length(choice));
+               constraint_write_literal(out, json_string_value(choice), json_string_length(choice));
     }
     return fits;
 }
@@ -179,6 +186,10 @@ static int compile(Plan *plan, GrammarCache *cache, const Wanted *w, ApiError *e
         status = api_refuse(error, is_full ? 503 : 400,
                             w->kind == FR_GRAMMAR_JSON_SCHEMA ? "invalid_json_schema" : "invalid_grammar", w->field,
                             "'%s': %s", w->field, why.message);
+    const char *notice = fr_grammar_notice(cached_grammar(plan->grammar));
+    if (!status && w->is_strict && *notice)
+        status = api_refuse(error, 400, "invalid_json_schema", w->field, "'%s': 'strict' cannot be kept: %s", w->field,
+                            notice);
     buf_free(&buffer);
     return status;
 }
@@ -192,6 +203,7 @@ int constraint_read(Plan *plan, GrammarCache *cache, const ConstraintFields *f, 
     return w.field ? compile(plan, cache, &w, error) : 0;
 }
 
-int constraint_set_schema(Plan *plan, GrammarCache *cache, const json_t *schema, const char *field, ApiError *error) {
-    return compile(plan, cache, &(Wanted){.field = field, .schema = schema}, error);
+int constraint_set_grammar(Plan *plan, GrammarCache *cache, const Buf *text, const char *field, ApiError *error) {
+    if (!text->data) return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    return compile(plan, cache, &(Wanted){.field = field, .kind = FR_GRAMMAR_GBNF, .text = text->data}, error);
 }

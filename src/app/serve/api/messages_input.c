@@ -116,7 +116,7 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
 
 /* {"name", "description", "input_schema"} becomes {"type": "function", "function": {..., "parameters"}}. */
 static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
-    json_t *out = json_array();
+    json_t *out = json_array(), *strict = json_array();
     if (in->tools && !json_is_array(in->tools))
         return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
     for (size_t i = 0; i < json_array_size(in->tools); i++) {
@@ -130,8 +130,10 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
         json_array_append_new(out,
                               json_pack("{s:s, s:{s:O, s:O*, s:O}}", "type", "function", "function", "name", name,
                                         "description", json_object_get(tool, "description"), "parameters", schema));
+        json_array_append_new(strict, json_boolean(json_is_true(json_object_get(tool, "strict"))));
     }
     chat->tools = out;
+    chat->strict_tools = strict; /* apart from the tools, which the template may write out */
     return 0;
 }
 
@@ -147,6 +149,7 @@ static int convert_choices(const MessagesInput *in, ChatMessages *chat, ApiError
         return api_refuse(error, 400, "unsupported_parameter", "thinking",
                           "'thinking' is not supported with a budget; use 'chat_template_kwargs' for templates that "
                           "can switch it on and off");
+    chat->has_one_call = json_is_true(json_object_get(in->tool_choice, "disable_parallel_tool_use"));
     chat->tool_choice = is_named                       ? json_pack("{s:s, s:O}", "type", "function", "name", name)
                         : field_is_text(choice, "any") ? json_string("required")
                                                        : choice;

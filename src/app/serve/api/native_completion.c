@@ -107,6 +107,7 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_key_text(out, "stop_type", stop_type(c->finish));
     json_out_key_text(out, "stopping_word", "");
     openai_write_timings(out, call);
+    openai_write_warnings(out, call);
     json_out_mark(out, '}');
 }
 

@@ -132,8 +132,19 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
+/* What was asked for and is not quite so; nothing where all is. */
+void openai_write_warnings(JsonOut *out, const ApiCall *call) {
+    const char *notice = fr_grammar_notice(cached_grammar(call->plan.grammar));
+    if (!*notice && call->plan.n_warnings == 0) return;
+    json_out_open(out, "warnings", '[');
+    if (*notice) json_out_text(out, notice);
+    for (int i = 0; i < call->plan.n_warnings; i++) json_out_text(out, call->plan.warnings[i]);
+    json_out_mark(out, ']');
+}
+
 void openai_write_extras(JsonOut *out, const ApiCall *call) {
     openai_write_timings(out, call);
+    openai_write_warnings(out, call);
     json_out_key(out, "seed");
     json_out_uint(out, call->plan.sampling.seed);
 }

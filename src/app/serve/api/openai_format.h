@@ -20,6 +20,7 @@ void openai_write_usage(JsonOut *out, const ApiCall *call);
 /* "timings": {...}, as llama.cpp has them, of all choices together. */
 void openai_write_timings(JsonOut *out, const ApiCall *call);
 /* What OpenAI's API does not have: timings, and the seed. */
+void openai_write_warnings(JsonOut *out, const ApiCall *call);
 void openai_write_extras(JsonOut *out, const ApiCall *call);
 /* "tokens": [ids], where they were asked for. */
 void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *tokens);

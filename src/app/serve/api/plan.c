@@ -4,6 +4,8 @@
 #include "app/serve/api/logit_bias.h"
 #include "app/serve/api/token_pieces.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -328,12 +330,24 @@ int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool k
     return status;
 }
 
+bool plan_warn(Plan *plan, const char *format, ...) {
+    va_list ap;
+    if (plan->n_warnings == API_MAX_WARNINGS) return true;
+    va_start(ap, format);
+    char *text = NULL;
+    bool fits = vasprintf(&text, format, ap) >= 0;
+    va_end(ap);
+    if (fits) plan->warnings[plan->n_warnings++] = text;
+    return fits;
+}
+
 void plan_free(Plan *plan) {
     for (int i = 0; i < plan->n_prompts; i++) {
         fr_free(plan->prompts[i].tokens);
         free(plan->prompts[i].text);
     }
     for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
+    for (int i = 0; i < plan->n_warnings; i++) free(plan->warnings[i]);
     fr_free(plan->prediction);
     free(plan->bias);
     if (plan->grammar) grammar_cache_give_back(plan->grammars, plan->grammar);

@@ -36,6 +36,8 @@ int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool k
 /* Ids from a JSON array, malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);
+/* A sentence for the client; those beyond API_MAX_WARNINGS are left out. False: no memory. */
+__attribute__((format(printf, 2, 3))) bool plan_warn(Plan *plan, const char *format, ...);
 void plan_free(Plan *plan);
 
 #endif

@@ -13,6 +13,7 @@ typedef struct ResponsesFields {
     ResponsesInput input;
     const json_t *variables, *tool_choice, *include, *text;
     int64_t max_output_tokens, top_logprobs;
+    bool parallel_calls;
 } ResponsesFields;
 
 #define R(kind, field, ...) FIELD(ResponsesFields, kind, field, __VA_ARGS__)
@@ -21,6 +22,7 @@ static const Field responses_fields[] = {
     {.name = "instructions", R(TEXT, input.instructions)},
     {.name = "tools", R(ANY, input.tools)},
     {.name = "tool_choice", R(ANY, tool_choice)},
+    {.name = "parallel_tool_calls", R(BOOL, parallel_calls)},
     {.name = "text", R(ANY, text)},
     {.name = "reasoning", R(ANY, input.reasoning)},
     {.name = "max_output_tokens", R(INT, max_output_tokens, .min = 1, .max = INT32_MAX)},
@@ -52,7 +54,7 @@ static int read_logprobs(Plan *plan, const ResponsesFields *f, ApiError *error) 
 }
 
 static int prepare(ApiCall *call, const json_t *body) {
-    ResponsesFields f = {.variables = NULL};
+    ResponsesFields f = {.parallel_calls = true};
     ChatMessages chat = {.messages = NULL};
     plan_fields_default(&f.plan);
     api_call_name(call, "resp_");
@@ -61,6 +63,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     f.plan.constraint.format_name = "text.format";
     chat.variables = f.variables;
     chat.tool_choice = f.tool_choice;
+    chat.has_one_call = !f.parallel_calls;
     if (responses_input_convert(&f.input, &chat, &call->error)) return -1;
     if (plan_begin(&call->plan, call->service, &f.plan, f.max_output_tokens, &call->error)) return -1;
     if (read_logprobs(&call->plan, &f, &call->error)) return -1;
@@ -174,7 +177,7 @@ static void write_response(JsonOut *out, const ApiCall *call, bool is_done) {
     else json_out_null(out);
     json_out_key_null(out, "instructions");
     json_out_key_null(out, "previous_response_id");
-    json_out_key_bool(out, "parallel_tool_calls", true);
+    json_out_key_bool(out, "parallel_tool_calls", !((const Answers *)call->own)->has_one_call);
     json_out_key_bool(out, "store", false);
     json_out_key_real(out, "temperature", plan->sampling.temperature);
     json_out_key_real(out, "top_p", plan->sampling.top_p);

@@ -76,7 +76,7 @@ static int convert_items(const ResponsesInput *in, ChatMessages *chat, ApiError 
 
 /* {"type": "function", "name", ...} becomes {"type": "function", "function": {"name", ...}}. */
 static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError *error) {
-    json_t *out = json_array();
+    json_t *out = json_array(), *strict = json_array();
     if (in->tools && !json_is_array(in->tools))
         return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
     for (size_t i = 0; i < json_array_size(in->tools); i++) {
@@ -88,8 +88,10 @@ static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError 
         json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name,
                                              "description", json_object_get(tool, "description"), "parameters",
                                              json_object_get(tool, "parameters")));
+        json_array_append_new(strict, json_boolean(json_is_true(json_object_get(tool, "strict"))));
     }
     chat->tools = out;
+    chat->strict_tools = strict; /* apart from the tools, which the template may write out */
     return 0;
 }
 

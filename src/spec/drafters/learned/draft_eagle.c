@@ -25,7 +25,7 @@
  * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
  * before its attention and none at its end.
  *
- * Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the
+ * What `mtp` has as well is in eagle_calls.c. Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the
  * logits after it.
  *
  * Cost: a forward of the layer for the accepted tokens, then one a level, each for all sequences together, with the LM head
@@ -33,11 +33,7 @@
  * tests/unit/test_draft_eagle.c, against the layer in double precision over each path by itself. */
 #include "base/mem.h"
 #include "spec/drafters/learned/eagle.h"
-#include "spec/drafters/learned/eagle_tree.h"
-
-#include <string.h>
-
-enum { MIN_ROWS = 64 }; /* of a forward: a prompt is read in such chunks */
+#include "spec/drafters/learned/eagle_calls.h"
 
 typedef struct EagleOptions {
     const char *file;
@@ -65,17 +61,9 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-/* ---- opening ------------------------------------------------------------------------------------ */
-
 static void close_eagle(Drafter *drafter) {
-    Eagle *d = (Eagle *)drafter;
-    learned_linear_close(&d->learned, d->fc);
-    token_info_close(&d->info);
-    confidence_close(&d->confidence);
-    entry_queue_close(&d->entries);
-    one_layer_close(&d->layer);
-    learned_release(&d->learned);
-    mem_free(d);
+    eagle_release((Eagle *)drafter);
+    mem_free(drafter);
 }
 
 static int read_weights(Eagle *d, fr_error *err) {
@@ -94,43 +82,12 @@ static int read_weights(Eagle *d, fr_error *err) {
     return status ? status : one_layer_open(&d->layer, l, &names, err);
 }
 
-static int allocate(Eagle *d, fr_error *err) {
-    LearnedDrafter *l = &d->learned;
-    int64_t front = l->max_group * d->top;
-    const EntryQueueOptions entries = {.fc = d->fc, .reads_tokens = true, .wants_logits = true, .max_rows = d->max_rows};
-    const ArenaItem items[] = {
-        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
-        ARENA_ITEM(&d->next, front),         ARENA_ITEM(&d->front_rows, front),
-        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * l->n_embd),
-    };
-    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "eagle", err);
-    return status ? status : entry_queue_open(&d->entries, l, &d->layer, &entries, err);
-}
-
-static int apply_options(Eagle *d, const EagleOptions *o, const DrafterEnv *env, fr_error *err) {
-    int32_t depth = o->depth, top = o->top;
-    if (top + (depth - 1) * top * top >= TREE_MAX_NODES)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "eagle: depth %d with top %d finds more than the %d nodes of a tree; make one of "
-                         "them smaller",
-                         depth, top, TREE_MAX_NODES - 1);
-    double chance[EAGLE_MAX_DEPTH * EAGLE_MAX_TOP];
-    static_tree_prior(chance, depth, top);
-    static_tree_build(&d->shape, chance, depth, top, top);
-    int32_t rows = depth * top, n = EAGLE_MAX_ROWS / rows, max_group = n < env->max_sequences ? n : env->max_sequences;
-    d->depth = depth;
-    d->top = top;
-    d->is_static = o->is_static;
-    d->n_ctx = env->n_ctx;
-    d->max_rows = max_group * rows > MIN_ROWS ? max_group * rows : MIN_ROWS;
-    return learned_reserve_group(&d->learned, max_group, err);
-}
-
 static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const EagleOptions *o = options;
     Eagle *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "eagle", sizeof *d);
-    int status = apply_options(d, o, env, err);
+    const EaglePlan plan = {.depth = o->depth, .top = o->top, .is_static = o->is_static};
+    int status = eagle_plan(d, "eagle", &plan, env, err);
     d->learned.coupled = o->coupled;
     d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "eagle", env, err);
@@ -138,10 +95,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
     if (!status) status = confidence_open(&d->confidence, &d->learned, "eagle", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status)
-        status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP,
-                                         d->max_rows, d->learned.max_group * d->top, err);
-    if (!status) status = allocate(d, err);
+    if (!status) status = eagle_open_layer(d, "eagle", &(EntryQueueOptions){.reads_tokens = true}, err);
     if (status) {
         close_eagle(&d->learned.base);
         return status;
@@ -150,89 +104,13 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     return FR_OK;
 }
 
-void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
-                    EagleTop *out) {
-    int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
-    memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
-    token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
-    out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
-    if (!d->learned.sequences[m->sequence].is_drawing) /* else these are psi, not estimates */
-        confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
-}
-
-/* ---- observations ------------------------------------------------------------------------------------ */
-
-static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : entry_queue_begin(&((Eagle *)drafter)->entries, sequence, err);
-}
-
-static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                          fr_error *err) {
-    Eagle *d = (Eagle *)drafter;
-    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
-    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    return status ? status : entry_queue_add(&d->entries, sequence, after, hidden, n, err);
-}
-
-static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    Eagle *d = (Eagle *)drafter;
-    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
-    entry_queue_take_over(&d->entries, from, to, n);
-}
-
-static int32_t n_held(const Drafter *drafter, int32_t sequence) {
-    return entry_queue_n_held(&((const Eagle *)drafter)->entries, sequence);
-}
-
-static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
-    int status = learned_observe_tree(drafter, sequence, v, err);
-    return status ? status : entry_queue_add_step(&((Eagle *)drafter)->entries, sequence, v, err);
-}
-
-static void end(Drafter *drafter, int32_t sequence) {
-    entry_queue_end(&((Eagle *)drafter)->entries, sequence);
-    learned_end(drafter, sequence);
-}
-
-/* ---- a proposal ----------------------------------------------------------------------------------- */
-
-static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
-    Eagle *d = (Eagle *)learned;
-    int32_t sequences[EAGLE_MAX_ROWS];
-    d->n_group = n;
-    for (int32_t i = 0; i < n; i++) {
-        EagleMember *m = &d->group[i];
-        m->sequence = sequences[i] = members[i].sequence;
-        m->entries = &d->entries.sequences[m->sequence];
-        m->tree = members[i].tree;
-        m->budget = members[i].budget;
-    }
-    int status = entry_queue_run(&d->entries, sequences, n, err);
-    return status ? status : eagle_grow_trees(d, err);
-}
-
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
-    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
-}
-
 extern const DrafterClass draft_eagle_class;
 const DrafterClass draft_eagle_class = {
     .name = "eagle",
     .summary = "one layer trained for the target predicts its next hidden states: EAGLE-2 and EAGLE-1",
     .option_table = option_table,
     .options_size = sizeof(EagleOptions),
-    .needs_hidden = true,
     .open = open_eagle,
     .close = close_eagle,
-    .set_sampling = learned_set_sampling,
-    .begin = begin,
-    .observe_prompt = observe_prompt,
-    .take_over = take_over,
-    .n_held = n_held,
-    .observe_tree = observe_tree,
-    .observe = learned_observe,
-    .propose = propose,
-    .end = end,
+    EAGLE_CALLS,
 };

@@ -74,11 +74,19 @@ void entry_queue_end(EntryQueue *q, int32_t sequence) {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
+static void norm(const EntryQueue *q, float *x, const float *gain) {
+    const LearnedDrafter *l = q->learned;
+    if (gain) l->backend->rmsnorm(l->device, x, 1, l->n_embd, gain, l->target->hparams.rms_eps);
+}
+
 void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden) {
     int64_t h = q->learned->n_embd, width = q->options.reads_tokens ? 2 * h : h;
     float *pair = q->pairs + i * width;
-    if (q->options.reads_tokens) learned_embed(q->learned, token, pair);
+    if (q->options.embedding) embedding_row(q->options.embedding, token, pair);
+    else if (q->options.reads_tokens) learned_embed(q->learned, token, pair);
     memcpy(pair + (width - h), hidden, (size_t)h * sizeof *pair);
+    norm(q, pair, q->options.token_norm);
+    norm(q, pair + (width - h), q->options.hidden_norm);
 }
 
 void entry_queue_fuse(EntryQueue *q, int32_t n) {

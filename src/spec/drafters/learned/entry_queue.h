@@ -1,5 +1,5 @@
-/* entry_queue.h - the KV entries of a drafter's layer (`eagle`, `lyanna`): one for each token that the target has read,
- * computed from its hidden state there and the token that follows. */
+/* entry_queue.h - the KV entries of a drafter's layer (`eagle`, `mtp`, `lyanna`): one for each token that the target has
+ * read, computed from its hidden state there and the token that follows. */
 #ifndef LEARNED_ENTRY_QUEUE_H
 #define LEARNED_ENTRY_QUEUE_H
 
@@ -27,6 +27,9 @@ typedef struct EntryQueueOptions {
     bool reads_tokens; /* the former */
     bool wants_logits;
     int32_t max_rows; /* of a forward; >= ENTRY_QUEUE_LENGTH */
+    /* With reads_tokens, of the two parts before fc: RMS norms, [H] each; NULL: none. */
+    const float *token_norm, *hidden_norm;
+    const GgufTensor *embedding; /* E, in memory of the caller; NULL: the target's */
 } EntryQueueOptions;
 
 typedef struct EntryQueue {

@@ -10,6 +10,11 @@
 /* ---- opening ------------------------------------------------------------------------------------ */
 
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err) {
+    int status = learned_open_target(d, method, env, err);
+    return status ? status : drafter_file_open(&d->file, path, method, d->target, err);
+}
+
+int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err) {
     if (!env->weights)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: drafts from the target's hidden states and needs a running target; use run or compare",
@@ -23,15 +28,13 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     d->max_sequences = env->max_sequences;
     d->n_ctx = env->n_ctx;
     d->env = *env;
-    int status = drafter_file_open(&d->file, path, method, d->target, err);
-    if (status) return status;
     float *hidden;
     int32_t *contexts;
     int64_t n = d->max_sequences, room = (int64_t)d->n_ctx + 2 * TREE_MAX_NODES;
     const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n), ARENA_ITEM(&hidden, n * d->n_embd),
                                ARENA_ITEM(&contexts, n * room), ARENA_ITEM(&d->dist, d->n_vocab),
                                ARENA_ITEM(&d->children, TOP_K_MAX)};
-    status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
+    int status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
     if (!status && !(d->sampler = sampler_new(d->n_vocab))) status = error_memory(err, method, (size_t)d->n_vocab);
     if (!status) sampler_use_kernels(d->sampler, d->device->rows);
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {

@@ -95,6 +95,8 @@ typedef struct LearnedDrafter {
 /* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure
  * learned_release is safe. */
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err);
+/* Likewise for a method without a file of its own. */
+int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
 
 /* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */

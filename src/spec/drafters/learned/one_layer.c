@@ -31,6 +31,11 @@ static int read_tensors(OneLayer *l, LearnedDrafter *d, const OneLayerNames *nam
 
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, fr_error *err) {
     int32_t n_ff = 0;
+    if (d->target->hparams.latent.rank)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: drafters with a layer of their own cannot draft for a model with latent attention (MLA), "
+                         "whose cache has no keys and values of heads; use another method",
+                         gguf_path(d->target->gguf));
     int status = drafter_file_int(&d->file, names->key_feed_forward, 1, 1 << 20, &n_ff, err);
     if (!status) status = read_tensors(l, d, names, n_ff, err);
     if (status) return status;

@@ -120,6 +120,10 @@ int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence) {
     return small_model_kv_n_held(&((const DraftModel *)drafter)->small_model, sequence);
 }
 
+int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n) {
+    return small_model_kv_reach(&((const DraftModel *)drafter)->small_model, sequence, n);
+}
+
 int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     return small_model_kv_observe(small_model_of(drafter), sequence, tokens, n, err);
 }
@@ -166,7 +170,7 @@ static int draft_together(DraftModel *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_group; i++) {
         const DraftMember *m = &d->group[i];
         if (!m->s) continue;
-        small_model_kv_commit(r, m->s, m->first_row, m->n_context_rows);
+        small_model_kv_commit_context(r, m->s, m->first_row, m->n_context_rows);
         if (!m->declares) union_prune(m->tree, m->budget);
     }
     return FR_OK;

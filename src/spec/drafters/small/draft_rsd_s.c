@@ -53,6 +53,7 @@ const DrafterClass draft_rsd_s_class = {
     .observe_prompt = draft_model_observe_prompt,
     .take_over = draft_model_take_over,
     .n_held = draft_model_n_held,
+    .reach = draft_model_reach,
     .observe = draft_model_observe,
     .propose = draft_model_propose,
     .end = draft_model_end,

@@ -132,6 +132,12 @@ static int32_t n_held(const Drafter *drafter, int32_t sequence) {
     return least;
 }
 
+static int32_t reach(const Drafter *drafter, int32_t sequence, int32_t n) {
+    const SpecInfer *s = (const SpecInfer *)drafter;
+    for (int32_t i = 0; i < s->n_models; i++) n = draft_model_reach(s->models[i], sequence, n);
+    return n;
+}
+
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
@@ -174,6 +180,7 @@ const DrafterClass draft_specinfer_class = {
     .observe_prompt = observe_prompt,
     .take_over = take_over,
     .n_held = n_held,
+    .reach = reach,
     .observe = observe,
     .propose = propose,
     .end = end,

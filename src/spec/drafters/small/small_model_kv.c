@@ -3,7 +3,13 @@
  * Between steps the KV cache holds the context up to the token that was pending in the last proposal. The rows of the
  * tree are discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a forward
  * that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the chunks in
- * which the target reads it, and a request that begins like another one takes its keys over (cached_kv.h). */
+ * which the target reads it, and a request that begins like another one takes its keys over (cached_kv.h).
+ *
+ * A draft model with a recurrent state. The rows of the tree leave no trace in the state (backend/sequence_states.c), so that it is
+ * that of the context as well. Only the pending token would be taken back, where a proposal was not used and the next one begins
+ * with the same token: so the state stops in front of it, and the pending token is run again, one row of a forward that
+ * is needed anyway. As the engine does with the target's, the state at the last page border of the prompt is kept, for requests with the
+ * same prompt. */
 #include "spec/drafters/small/small_model_kv.h"
 
 #include "base/mem.h"
@@ -21,12 +27,7 @@ static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, 
     if (!status) status = vocab_match(r->gguf, env->target, err);
     if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
-    if (model_n_states(r->model))
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: models with recurrent layers cannot be draft models, because their state cannot be "
-                         "rolled back; choose "
-                         "one with attention alone",
-                         path);
+    r->is_recurrent = model_n_states(r->model) > 0;
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,
@@ -68,6 +69,7 @@ int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, cons
     r->max_sequences = env->max_sequences;
     r->n_cached = env->n_cached;
     r->n_ctx = env->n_ctx;
+    r->mark_every = env->page_size > 0 ? env->page_size : PAGE_SIZE;
     int status = open_files(r, path, env, err);
     if (!status) status = open_memory(r, env, err);
     for (int32_t i = 0; !status && i < r->max_sequences; i++) small_model_kv_set_sampling(r, i, &SAMPLING_DEFAULT, 0);
@@ -120,7 +122,7 @@ static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t 
     return status;
 }
 
-void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n) {
+static void commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n) {
     for (int32_t i = 0; i < n; i++) r->row_ids[i] = first_row + i;
     executor_commit(r->executor, s->kv, r->row_ids, n);
 }
@@ -134,7 +136,7 @@ static int prefill(SmallModelKv *r, const DraftSequence *s, int32_t end, fr_erro
         if (!status) status = executor_forward(r->executor, r->rows, n, err);
         if (status) return status;
         r->n_forwards++;
-        small_model_kv_commit(r, s, 0, n);
+        commit(r, s, 0, n);
     }
     return FR_OK;
 }
@@ -152,12 +154,19 @@ int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *token
 }
 
 int small_model_kv_observe_prompt(SmallModelKv *r, int32_t sequence, int64_t end, fr_error *err) {
-    return prefill(r, small_model_kv_sequence(r, sequence), (int32_t)end, err);
+    const DraftSequence *s = small_model_kv_sequence(r, sequence);
+    int status = prefill(r, s, (int32_t)end, err);
+    if (!status && end == s->n - 1) executor_sequence_mark(r->executor, s->kv, (int32_t)(end - end % r->mark_every));
+    return status;
 }
 
 int32_t small_model_kv_n_held(const SmallModelKv *r, int32_t sequence) {
     const DraftSequence *s = small_model_kv_sequence(r, sequence);
     return s->begun ? executor_sequence_length(r->executor, s->kv) : 0;
+}
+
+int32_t small_model_kv_reach(const SmallModelKv *r, int32_t sequence, int32_t n) {
+    return executor_sequence_reach(r->executor, small_model_kv_sequence(r, sequence)->kv, n);
 }
 
 void small_model_kv_take_over(SmallModelKv *r, int32_t from, int32_t to, int32_t n) {
@@ -186,12 +195,17 @@ int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *e
 }
 
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
-    /* If the last proposal was not used by the engine, the pending token has already run. */
+    /* If the last proposal was not used by the engine, the pending token has already run (never in a recurrent state). */
     if (executor_sequence_length(r->executor, s->kv) == s->n) executor_sequence_truncate(r->executor, s->kv, s->n - 1);
     *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
+    fr_assert(*n_rows <= SMALL_MODEL_MAX_NEW);
     int status = put_rows(r, s, *n_rows, r->n_nodes, err);
     if (!status) r->rows[r->n_rows - 1].want_logits = true;
     return status;
+}
+
+void small_model_kv_commit_context(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n_rows) {
+    commit(r, s, first_row, r->is_recurrent ? n_rows - 1 : n_rows);
 }
 
 void small_model_kv_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {

@@ -28,6 +28,8 @@ typedef struct SmallModelKv {
     Weights *weights;
     Executor *executor;
     Sampler *sampler;
+    bool is_recurrent;
+    int32_t mark_every; /* tokens between two borders of the target's pages */
     int32_t n_vocab, max_sequences, n_ctx;
     int32_t n_nodes;  /* in the largest tree of one sequence */
     int32_t max_rows; /* in a forward */
@@ -51,6 +53,7 @@ void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const Sampli
 int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int small_model_kv_observe_prompt(SmallModelKv *r, int32_t sequence, int64_t end, fr_error *err);
 int32_t small_model_kv_n_held(const SmallModelKv *r, int32_t sequence);
+int32_t small_model_kv_reach(const SmallModelKv *r, int32_t sequence, int32_t n);
 void small_model_kv_take_over(SmallModelKv *r, int32_t from, int32_t to, int32_t n);
 int small_model_kv_observe(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void small_model_kv_end(SmallModelKv *r, int32_t sequence);
@@ -60,7 +63,8 @@ int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *e
 /* Appends rows for the context that has not run yet, the pending token last, and reserves KV cache for them and a
  * tree. *n_rows is their number. */
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err);
-void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n);
+/* The rows of a context have run: the sequence keeps them, but not that of the pending token in a recurrent state. */
+void small_model_kv_commit_context(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n_rows);
 /* dist [n_vocab]: the distribution of the token after a node of the sequence's tree, whose row has run. */
 void small_model_kv_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist);
 

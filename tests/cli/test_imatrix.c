@@ -1,5 +1,5 @@
-/* test_expert_imatrix.c - importance matrices of models with experts: each expert has the sums of its own rows, on both backends
- * and with any number of threads, and `forerun quantize --imatrix` weights each expert by them. */
+/* test_imatrix.c - importance matrices: all matrices of layers with experts or a recurrent state have sums, each expert those of
+ * its own rows, on both backends and with any number of threads, and `forerun quantize --imatrix` weights each expert by them. */
 #include "cli_rig.h"
 #include "model_rig.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define DIR "build/test-expert-imatrix"
+#define DIR "build/test-imatrix"
 #define MODEL DIR "/model.gguf"
 #define TEXT DIR "/text.txt"
 #define MATRIX DIR "/model.imatrix"
@@ -25,11 +25,21 @@ enum { N_LAYER = 2, N_EMBD = 64, N_ROWS = 192 };
 #define SHAPE(name) \
     .arch = (name), .n_layer = N_LAYER, .n_embd = N_EMBD, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300
 
+#define HYBRID(keys, values, dim) \
+    .n_key_heads = (keys), .n_value_heads = (values), .delta_dim = (dim), .n_conv = 3, .attention_interval = 2
+
 static const RandomModel models[] = {
     {SHAPE("llama"), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 96, .seed = 300}, /* as Mixtral */
     {SHAPE("qwen2moe"), .n_expert = 9, .n_expert_used = 4, .n_ff_expert = 32, .n_ff_shared = 160, .seed = 301},
     {SHAPE("qwen3moe"), .head_dim = 32, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 64, .seed = 302},
+    {SHAPE("gpt-oss"), .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 64, .window = 9, .seed = 304},
+    {SHAPE("qwen35"), HYBRID(2, 4, 12), .n_rot = 8, .seed = 305},
+    {SHAPE("qwen35moe"), HYBRID(2, 2, 32), .n_expert = 7, .n_expert_used = 3, .n_ff_expert = 32, .n_ff_shared = 40,
+     .seed = 306},
+    {SHAPE("qwen3next"), HYBRID(1, 3, 20), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 48,
+     .seed = 307},
 };
+static const int n_entries[] = {16, 22, 16, 16, 15, 23, 22}; /* matrices of both layers */
 
 static int begin(void **state) {
     (void)state;
@@ -75,7 +85,7 @@ static void both_backends_sum_the_same_squares_of_each_expert(void **state) {
         make_matrix(OTHER, "--backend reference");
         assert_int_equal(importance_open(&fast, MATRIX, NULL), 0);
         assert_int_equal(importance_open(&slow, OTHER, NULL), 0);
-        assert_int_equal(fast.n_entries, N_LAYER * (models[k].n_ff_shared ? 11 : 8));
+        assert_int_equal(fast.n_entries, n_entries[k]);
         for (int64_t i = 0; i < gguf_n_tensors(fast.gguf); i++) {
             const GgufTensor *a = gguf_tensor(fast.gguf, i), *b = gguf_find_tensor(slow.gguf, a->name);
             assert_non_null(b);
@@ -97,6 +107,7 @@ static void experts_together_read_each_row_as_often_as_it_chooses(void **state) 
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         const RandomModel *m = &models[k];
         Importance im;
+        if (!m->n_expert) continue;
         make_model(m);
         make_matrix(MATRIX, "");
         assert_int_equal(importance_open(&im, MATRIX, NULL), 0);
@@ -132,7 +143,7 @@ static void threads_make_no_difference(void **state) {
     }
 }
 
-enum { MOST_SUMS = 9 * 64, MOST_EXPERTS = 9 };
+enum { MOST_SUMS = 9 * 64, MOST_EXPERTS = 9, N_SUMMED = 37 };
 
 /* What forwards of `chunk` rows add up to. */
 typedef struct Sums {
@@ -142,7 +153,7 @@ typedef struct Sums {
 } Sums;
 
 static void sum_in_chunks(Sums *s, const Weights *w, const RandomModel *m, int32_t chunk) {
-    enum { N = 37 };
+    enum { N = N_SUMMED };
     RigOptions options = rig_options(N, N);
     int32_t tokens[N];
     options.n_threads = 2;
@@ -165,12 +176,43 @@ static void batches_make_no_difference(void **state) {
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         Gguf *g = rig_random_gguf(&models[k]);
         Weights *w = rig_weights(g, NULL);
-        sum_in_chunks(&whole, w, &models[k], 37);
+        sum_in_chunks(&whole, w, &models[k], N_SUMMED);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
             sum_in_chunks(&parts, w, &models[k], chunks[i]);
             assert_memory_equal(whole.sums, parts.sums, sizeof whole.sums);
             assert_memory_equal(whole.expert_rows, parts.expert_rows, sizeof whole.expert_rows);
         }
+        rig_weights_close(w);
+        gguf_close(g);
+    }
+}
+
+/* What the matrices of the first layer read is the norm of embeddings: summed here without a forward, for each of the names. */
+static void the_first_layer_reads_norms_of_embeddings(void **state) {
+    (void)state;
+    static Sums sums;
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        Gguf *g = rig_random_gguf(&models[k]);
+        Weights *w = rig_weights(g, NULL);
+        const Model *m = w->model;
+        int32_t tokens[N_SUMMED];
+        double wanted[N_EMBD] = {0};
+        sum_in_chunks(&sums, w, &models[k], 8);
+        rig_tokens(models[k].seed, models[k].n_vocab, tokens, N_SUMMED);
+        for (int t = 0; t < N_SUMMED; t++) {
+            float x[N_EMBD];
+            double mean = 0;
+            model_embedding(m, tokens[t], x);
+            for (int i = 0; i < N_EMBD; i++) mean += (double)x[i] * (double)x[i] / N_EMBD;
+            for (int i = 0; i < N_EMBD; i++) {
+                double normed = (double)x[i] / sqrt(mean + (double)m->hparams.rms_eps) *
+                                (double)m->layers[0].attn_norm[i];
+                wanted[i] += normed * normed;
+            }
+        }
+        for (int i = 0; i < N_EMBD; i++)
+            if (fabs(sums.sums[INPUT_QKV][i] / wanted[i] - 1) > 1e-4)
+                fail_msg("%s, input %d: %g, not %g", models[k].arch, i, sums.sums[INPUT_QKV][i], wanted[i]);
         rig_weights_close(w);
         gguf_close(g);
     }
@@ -262,6 +304,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(experts_together_read_each_row_as_often_as_it_chooses),
         cmocka_unit_test(threads_make_no_difference),
         cmocka_unit_test(batches_make_no_difference),
+        cmocka_unit_test(the_first_layer_reads_norms_of_embeddings),
         cmocka_unit_test(quantize_weights_each_expert_by_its_own_rows),
         cmocka_unit_test(a_matrix_of_several_products_has_one_entry),
     };

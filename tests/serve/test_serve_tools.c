@@ -1,0 +1,256 @@
+/* test_serve_tools.c - calls of tools and constrained answers of the conversation APIs, against a running server: calls that must
+ * come, reasoning before a schema, and what is told of schemas that cannot be kept.
+ *
+ * The models are the shipped one's weights with other templates: `thinker` begins reasoning, `caller` lists tools, and `ponderer`
+ * leaves it to the model whether it reasons. */
+#include "serve_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ServeRig server;
+
+static int start(void **state) {
+    (void)state;
+    char thinker[700], caller[700], ponderer[700], args[3000];
+    snprintf(thinker, sizeof thinker, "%s/tools-thinker.gguf", serve_rig_folder());
+    snprintf(caller, sizeof caller, "%s/caller.gguf", serve_rig_folder());
+    serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
+                               "{{ m.content }} {% endfor %}<think>");
+    serve_write_model(
+        caller, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|im_start|>{{ m.role }} "
+                "{{ m.content }}<|im_end|>{% endfor %}");
+    snprintf(ponderer, sizeof ponderer, "%s/ponderer.gguf", serve_rig_folder());
+    serve_write_model(ponderer, "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+                                "{% if thought is defined %}<think>{{ thought }}</think>{% endif %}");
+    snprintf(args, sizeof args,
+             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s -m ponderer=%s",
+             thinker, caller, ponderer);
+    serve_start(&server, args);
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    return serve_stop(&server);
+}
+
+#define HI "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
+
+#define TOOLS \
+    "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"type\": \"object\", " \
+    "\"properties\": {\"city\": {\"$ref\": \"#/$defs/city\"}}, \"required\": [\"city\"], \"additionalProperties\": " \
+    "false, \"$defs\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}}}}, {\"type\": \"function\", \"function\": " \
+    "{\"name\": \"now\"}}]"
+#define CALL "\"model\": \"caller\", \"max_tokens\": 150, \"seed\": 3, " HI
+
+static void check_arguments(const char *text) {
+    json_t *arguments = json_loads(text, 0, NULL);
+    const char *city = json_string_value(json_at(arguments, "city"));
+    if (!city || (strcmp(city, "Rome") != 0 && strcmp(city, "Oslo") != 0)) fail_msg("arguments '%s'", text);
+    json_decref(arguments);
+}
+
+/* By a schema of the call: whatever the model would have written, it is one, the same with and without drafts. */
+static void a_call_is_forced(void **state) {
+    (void)state;
+    static const char named[] = "{" CALL ", \"tools\": " TOOLS
+                                ", \"tool_choice\": {\"type\": \"function\", \"function\": "
+                                "{\"name\": \"weather\"}}, \"draft\": \"%s\", \"stream\": %s}",
+                      any[] = "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"required\"}";
+    char body[1000];
+    snprintf(body, sizeof body, named, "none", "false");
+    json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
+    snprintf(body, sizeof body, named, "ngram-trie", "false");
+    json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body),
+           *one = serve_json(&server, "/v1/chat/completions", 200, any);
+    snprintf(body, sizeof body, named, "ngram-trie", "true");
+    Answer a = serve_post(&server, "/v1/chat/completions", body);
+    char *streamed = serve_stream_text(&a, "choices.0.delta.tool_calls.0.function.arguments");
+    const char *text = json_text_at(plain, "choices.0.message.tool_calls.0.function.arguments");
+    assert_string_equal(json_text_at(plain, "choices.0.finish_reason"), "tool_calls");
+    assert_string_equal(json_text_at(plain, "choices.0.message.tool_calls.0.function.name"), "weather");
+    assert_true(json_is_null(json_at(plain, "choices.0.message.content")));
+    check_arguments(text);
+    assert_string_equal(json_text_at(drafted, "choices.0.message.tool_calls.0.function.arguments"), text);
+    assert_string_equal(streamed, text);
+    assert_non_null(json_at(one, "choices.0.message.tool_calls.0.function.name"));
+    free(streamed);
+    answer_free(&a);
+    json_decref(plain), json_decref(drafted), json_decref(one);
+}
+
+#define CITY \
+    "{\"type\": \"object\", \"properties\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}, \"required\": " \
+    "[\"city\"], \"additionalProperties\": false}"
+
+static void a_call_is_forced_in_messages_and_responses(void **state) {
+    (void)state;
+    json_t *message = serve_json(&server, "/v1/messages", 200,
+                                 "{" CALL ", \"tools\": [{\"name\": \"weather\", \"input_schema\": " CITY
+                                 "}], \"tool_choice\": {\"type\": \"tool\", \"name\": \"weather\"}}"),
+           *any = serve_json(&server, "/v1/messages", 200,
+                             "{" CALL ", \"tools\": [{\"name\": \"weather\", \"input_schema\": " CITY
+                             "}], \"tool_choice\": {\"type\": \"any\"}}"),
+           *response = serve_json(&server, "/v1/responses", 200,
+                                  "{\"model\": \"caller\", \"max_output_tokens\": 150, \"seed\": 3, \"input\": \"Hi\", "
+                                  "\"tools\": [{\"type\": \"function\", \"name\": \"weather\", \"strict\": true, "
+                                  "\"parameters\": " CITY "}], \"tool_choice\": {\"type\": \"function\", \"name\": "
+                                  "\"weather\"}}");
+    assert_string_equal(json_text_at(message, "stop_reason"), "tool_use");
+    assert_string_equal(json_text_at(message, "content.0.type"), "tool_use");
+    assert_true(json_equal(json_at(message, "content.0.input"), json_at(any, "content.0.input")));
+    assert_non_null(json_at(message, "content.0.input.city"));
+    assert_string_equal(json_text_at(response, "output.0.type"), "function_call");
+    assert_string_equal(json_text_at(response, "tool_choice"), "required");
+    check_arguments(json_text_at(response, "output.0.arguments"));
+    json_decref(message), json_decref(any), json_decref(response);
+}
+
+static void choices_of_tools_that_cannot_be(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{" CALL ", \"tool_choice\": \"required\"}",
+        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"x\"}}}",
+        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"some\"}",
+        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": {\"type\": \"allowed_tools\"}}",
+        "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": \"required\", \"json_schema\": {}}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        json_t *j = serve_json(&server, "/v1/chat/completions", 400, bodies[i]);
+        assert_string_equal(json_text_at(j, "error.param"), "tool_choice");
+        json_decref(j);
+    }
+    json_t *j = serve_json(&server, "/v1/chat/completions", 400,
+                           "{" CALL ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"x\", "
+                           "\"parameters\": {\"not\": {}}}}], \"tool_choice\": \"required\"}");
+    assert_string_equal(json_text_at(j, "error.param"), "tools");
+    json_decref(j);
+}
+
+static void a_message_has_the_format_of_its_schema(void **state) {
+    (void)state;
+    json_t *j = serve_json(
+        &server, "/v1/messages", 200,
+        "{\"model\": \"target\", \"max_tokens\": 100, \"temperature\": 0, \"output_config\": {\"format\": "
+        "{\"type\": \"json_schema\", \"schema\": " CITY "}}, " HI "}");
+    check_arguments(json_text_at(j, "content.0.text"));
+    assert_string_equal(json_text_at(j, "stop_reason"), "end_turn");
+    json_decref(j);
+}
+
+/* Where the template has begun reasoning, the schema holds behind it: before it any text may come. */
+static void reasoning_comes_before_the_schema(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"%s\", \"max_tokens\": 40, \"temperature\": 0, \"response_format\": "
+        "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": \"done\"}}}, " HI "}";
+    char body[400];
+    snprintf(body, sizeof body, format, "thinker");
+    json_t *thinking = serve_json(&server, "/v1/chat/completions", 200, body);
+    snprintf(body, sizeof body, format, "target");
+    json_t *direct = serve_json(&server, "/v1/chat/completions", 200, body);
+    assert_string_equal(json_text_at(direct, "choices.0.message.content"), "\"done\"");
+    assert_string_equal(json_text_at(thinking, "choices.0.message.content"), "");
+    assert_true(strlen(json_text_at(thinking, "choices.0.message.reasoning_content")) > 10);
+    json_decref(thinking), json_decref(direct);
+}
+
+/* A model whose template knows reasoning may begin it by itself: then the schema holds behind it, else at once. "<" is the first
+ * byte of the opening; a bias makes the model write it, and go on with it in its reasoning. */
+static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"ponderer\", \"max_tokens\": 20, \"temperature\": 0, \"draft\": \"%s\", \"logit_bias\": {\"%d\": "
+        "%d}, %s\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": "
+        "\"done\"}}}, " HI "}";
+    static const struct {
+        int bias;
+        const char *fields, *content, *reasoning;
+    } cases[] = {
+        {-60, "", "\"done\"", NULL},
+        {60, "", "", "<<<"},
+        /* where the prompt has reasoned already, nothing comes before the schema */
+        {60, "\"chat_template_kwargs\": {\"thought\": \"x\"}, ", "\"done\"", NULL},
+    };
+    json_t *tokens = serve_json(&server, "/tokenize", 200, "{\"content\": \"a<\"}");
+    const json_t *ids = json_at(tokens, "tokens");
+    int less = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[700];
+        snprintf(body, sizeof body, format, "none", less, cases[i].bias, cases[i].fields);
+        json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
+        snprintf(body, sizeof body, format, "ngram-trie", less, cases[i].bias, cases[i].fields);
+        json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body);
+        const char *reasoning = json_string_value(json_at(plain, "choices.0.message.reasoning_content"));
+        assert_string_equal(json_text_at(plain, "choices.0.message.content"), cases[i].content);
+        if (!cases[i].reasoning) assert_null(reasoning);
+        else assert_true(reasoning && strstr(reasoning, cases[i].reasoning) == reasoning);
+        assert_true(json_equal(json_at(plain, "choices"), json_at(drafted, "choices")));
+        json_decref(plain), json_decref(drafted);
+    }
+    json_decref(tokens);
+}
+
+/* With "auto" the text is the model's own until it calls; what cannot be held to its schema is told or refused. */
+static void tools_of_auto_hold_calls_to_their_schemas(void **state) {
+    (void)state;
+    static const char format[] = "{\"model\": \"caller\", \"max_tokens\": 40, \"seed\": 3, " HI
+                                 ", \"draft\": \"%s\", \"tools\": [{\"type\": "
+                                 "\"function\", \"function\": {\"name\": \"f\", \"strict\": %s, \"parameters\": %s}}]}";
+    char body[700];
+    snprintf(body, sizeof body, format, "none", "true", CITY);
+    json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
+    snprintf(body, sizeof body, format, "ngram-trie", "true", CITY);
+    json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body);
+    assert_true(json_equal(json_at(plain, "choices"), json_at(drafted, "choices")));
+    assert_true(strlen(json_text_at(plain, "choices.0.message.content")) > 10);
+    assert_null(json_at(plain, "warnings"));
+    snprintf(body, sizeof body, format, "none", "false", "{\"not\": {}}");
+    json_t *loose = serve_json(&server, "/v1/chat/completions", 200, body);
+    assert_string_equal(json_text_at(loose, "choices.0.message.content"),
+                        json_text_at(plain, "choices.0.message.content"));
+    assert_non_null(strstr(json_text_at(loose, "warnings.0"), "tool 'f' are not held to its schema"));
+    snprintf(body, sizeof body, format, "none", "true", "{\"not\": {}}");
+    json_t *refused = serve_json(&server, "/v1/chat/completions", 400, body);
+    assert_string_equal(json_text_at(refused, "error.param"), "tools");
+    json_decref(plain), json_decref(drafted), json_decref(loose), json_decref(refused);
+}
+
+/* oneOf whose alternatives are not told apart is read as anyOf: told, or refused where the request is strict. */
+static void what_a_schema_does_not_keep_is_told(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"max_tokens\": 20, " HI ", \"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
+        "{\"name\": \"x\", \"strict\": %s, \"schema\": {\"oneOf\": [{\"enum\": [1, 2]}, {\"enum\": "
+        "[2, 3]}]}}}, \"stream\": %s}";
+    char body[500];
+    snprintf(body, sizeof body, format, "false", "false");
+    json_t *told = serve_json(&server, "/v1/chat/completions", 200, body);
+    assert_non_null(strstr(json_text_at(told, "warnings.0"), "oneOf"));
+    snprintf(body, sizeof body, format, "false", "true");
+    Answer a = serve_post(&server, "/v1/chat/completions", body);
+    assert_non_null(strstr(a.body, "\"warnings\":[\""));
+    snprintf(body, sizeof body, format, "true", "false");
+    json_t *refused = serve_json(&server, "/v1/chat/completions", 400, body);
+    assert_non_null(strstr(json_text_at(refused, "error.message"), "'strict' cannot be kept"));
+    answer_free(&a);
+    json_decref(told), json_decref(refused);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    serve_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_is_forced),
+        cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
+        cmocka_unit_test(choices_of_tools_that_cannot_be),
+        cmocka_unit_test(a_message_has_the_format_of_its_schema),
+        cmocka_unit_test(reasoning_comes_before_the_schema),
+        cmocka_unit_test(a_model_that_reasons_by_itself_has_a_schema_too),
+        cmocka_unit_test(tools_of_auto_hold_calls_to_their_schemas),
+        cmocka_unit_test(what_a_schema_does_not_keep_is_told),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,0 +1,358 @@
+/* hub_forms.c - takes models apart whose published tensors are not those of a GGUF file. */
+#include "hub_forms.h"
+
+#include "safetensors_build.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is taken apart, one layer after the other. */
+typedef struct Apart {
+    const Gguf *g;
+    SafeTensorsBuild b;
+    const char *prefix; /* of all names of the text */
+    int64_t layer, n_embd, n_keys, n_values, dim, n_conv, n_expert, n_ff;
+    bool is_tiled; /* value head h reads with key head h % n_keys */
+} Apart;
+
+static bool is_arch(const Gguf *g, const char *name) {
+    GgufString arch;
+    assert_true(gguf_get_string(g, "general.architecture", &arch));
+    return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
+}
+
+static bool is_hybrid(const Gguf *g) {
+    return is_arch(g, "qwen3next") || is_arch(g, "qwen35") || is_arch(g, "qwen35moe");
+}
+bool hub_forms_has(const Gguf *g) { return is_hybrid(g) || is_arch(g, "gpt-oss"); }
+
+static int64_t number(const Gguf *g, const char *key) {
+    GgufString arch;
+    char full[100];
+    int64_t v = 0;
+    assert_true(gguf_get_string(g, "general.architecture", &arch));
+    snprintf(full, sizeof full, "%.*s.%s", (int)arch.n, arch.data, key);
+    gguf_get_i64(g, full, &v);
+    return v;
+}
+
+static const GgufTensor *tensor(const Apart *a, const char *name) {
+    char full[100];
+    snprintf(full, sizeof full, "blk.%d.%s", (int)a->layer, name);
+    return gguf_find_tensor(a->g, full);
+}
+
+static const float *floats(const Apart *a, const char *name) {
+    const GgufTensor *t = tensor(a, name);
+    if (!t) fail_msg("no %s", name);
+    assert_int_equal(t->type, TYPE_F32);
+    return t->data;
+}
+
+static float *room(int64_t n) {
+    float *x = malloc((size_t)n * sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+static void add(Apart *a, const char *name, const float *x, int n_dims, const int64_t *dims) {
+    char full[200];
+    snprintf(full, sizeof full, "%slayers.%d.%s", a->prefix, (int)a->layer, name);
+    safetensors_build_add_shaped(&a->b, full, x, dims, n_dims);
+}
+
+/* As it is. A vector has n_out 0. */
+static void add_plain(Apart *a, const char *from, const char *to, int64_t n_in, int64_t n_out) {
+    const int64_t dims[] = {n_out ? n_out : n_in, n_in};
+    add(a, to, floats(a, from), n_out ? 2 : 1, dims);
+}
+
+/* Norms of the Qwen hybrids are published as what is added to 1. */
+static void add_norm(Apart *a, const char *from, const char *to, int64_t n) {
+    float *x = room(n);
+    for (int64_t i = 0; i < n; i++) x[i] = floats(a, from)[i] - 1;
+    add(a, to, x, 1, &n);
+    free(x);
+}
+
+/* ---- recurrent layers -------------------------------------------------------------------------------- */
+
+/* Which value head of the GGUF file is the published head p, of n_values / n_keys for each key head. */
+static int64_t value_head(const Apart *a, int64_t p) {
+    int64_t each = a->n_values / a->n_keys, key = p / each, rank = p % each;
+    return a->is_tiled ? rank * a->n_keys + key : p;
+}
+
+/* Copies `each` numbers of each value head, in the published order. */
+static void copy_heads(const Apart *a, const float *from, int64_t each, float *to) {
+    for (int64_t p = 0; p < a->n_values; p++)
+        memcpy(to + p * each, from + value_head(a, p) * each, (size_t)each * sizeof *to);
+}
+
+static void add_heads(Apart *a, const char *from, const char *to, int64_t each, int n_dims, const int64_t *dims) {
+    float *x = room(a->n_values * each);
+    copy_heads(a, floats(a, from), each, x);
+    add(a, to, x, n_dims, dims);
+    free(x);
+}
+
+/* Queries and keys, then values, rows of n numbers. */
+static void add_channels(Apart *a, const char *from, const char *to, int64_t n, int n_dims, const int64_t *dims) {
+    int64_t keys = 2 * a->n_keys * a->dim * n;
+    float *x = room(keys + a->n_values * a->dim * n);
+    memcpy(x, floats(a, from), (size_t)keys * sizeof *x);
+    copy_heads(a, floats(a, from) + keys, a->dim * n, x + keys);
+    add(a, to, x, n_dims, dims);
+    free(x);
+}
+
+/* By key head: its queries, its keys, the values of its heads, and their z. */
+static void add_qkvz(Apart *a) {
+    int64_t head = a->dim * a->n_embd, each = a->n_values / a->n_keys, rows = 2 * (a->n_keys + a->n_values) * a->dim;
+    float *x = room(rows * a->n_embd), *at = x;
+    const float *q = floats(a, "attn_qkv.weight"), *k = q + a->n_keys * head, *v = k + a->n_keys * head,
+                *z = floats(a, "attn_gate.weight");
+    for (int64_t key = 0; key < a->n_keys; key++) {
+        const float *const parts[] = {q + key * head, k + key * head, v + key * each * head, z + key * each * head};
+        const int64_t n[] = {head, head, each * head, each * head};
+        for (int i = 0; i < 4; at += n[i++]) memcpy(at, parts[i], (size_t)n[i] * sizeof *x);
+    }
+    add(a, "linear_attn.in_proj_qkvz.weight", x, 2, (int64_t[]){rows, a->n_embd});
+    free(x);
+}
+
+static void add_decay(Apart *a) {
+    float *x = room(a->n_values);
+    copy_heads(a, floats(a, "ssm_a"), 1, x);
+    for (int64_t i = 0; i < a->n_values; i++) x[i] = (float)log(-(double)x[i]);
+    add(a, "linear_attn.A_log", x, 1, &a->n_values);
+    free(x);
+}
+
+/* Its inputs are value heads. */
+static void add_out(Apart *a) {
+    int64_t n = a->n_values * a->dim;
+    float *x = room(a->n_embd * n);
+    for (int64_t row = 0; row < a->n_embd; row++)
+        copy_heads(a, floats(a, "ssm_out.weight") + row * n, a->dim, x + row * n);
+    add(a, "linear_attn.out_proj.weight", x, 2, (int64_t[]){a->n_embd, n});
+    free(x);
+}
+
+static void add_recurrent(Apart *a) {
+    int64_t channels = (2 * a->n_keys + a->n_values) * a->dim, heads[] = {a->n_values, a->n_embd};
+    const int64_t conv[] = {channels, 1, a->n_conv};
+    if (is_arch(a->g, "qwen3next")) {
+        add_qkvz(a);
+        add_plain(a, "ssm_ba.weight", "linear_attn.in_proj_ba.weight", a->n_embd, 2 * a->n_values);
+    } else {
+        add_channels(a, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight", a->n_embd, 2,
+                     (int64_t[]){channels, a->n_embd});
+        add_heads(a, "attn_gate.weight", "linear_attn.in_proj_z.weight", a->dim * a->n_embd, 2,
+                  (int64_t[]){a->n_values * a->dim, a->n_embd});
+        add_heads(a, "ssm_beta.weight", "linear_attn.in_proj_b.weight", a->n_embd, 2, heads);
+        add_heads(a, "ssm_alpha.weight", "linear_attn.in_proj_a.weight", a->n_embd, 2, heads);
+    }
+    add_channels(a, "ssm_conv1d.weight", "linear_attn.conv1d.weight", a->n_conv, 3, conv);
+    add_heads(a, "ssm_dt.bias", "linear_attn.dt_bias", 1, 1, heads);
+    add_decay(a);
+    add_plain(a, "ssm_norm.weight", "linear_attn.norm.weight", a->dim, 0);
+    add_out(a);
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------ */
+
+static void add_shared(Apart *a) {
+    int64_t n = number(a->g, "expert_shared_feed_forward_length");
+    add_plain(a, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", a->n_embd, 1);
+    add_plain(a, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", a->n_embd, n);
+    add_plain(a, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", a->n_embd, n);
+    add_plain(a, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", n, a->n_embd);
+}
+
+/* Each expert alone, as Qwen3-Next has them. */
+static void add_single_experts(Apart *a) {
+    static const char *const names[][2] = {{"ffn_gate_exps.weight", "gate_proj"},
+                                           {"ffn_up_exps.weight", "up_proj"},
+                                           {"ffn_down_exps.weight", "down_proj"}};
+    for (int64_t e = 0; e < a->n_expert; e++)
+        for (int i = 0; i < 3; i++) {
+            char to[100];
+            const GgufTensor *t = tensor(a, names[i][0]);
+            snprintf(to, sizeof to, "mlp.experts.%d.%s.weight", (int)e, names[i][1]);
+            add(a, to, floats(a, names[i][0]) + e * t->dims[0] * t->dims[1], 2, (int64_t[]){t->dims[1], t->dims[0]});
+        }
+}
+
+/* Gate and up of each expert in halves, as Qwen 3.5 has them. */
+static void add_stacked_experts(Apart *a) {
+    int64_t n = a->n_ff * a->n_embd;
+    float *x = room(2 * a->n_expert * n);
+    for (int64_t e = 0; e < a->n_expert; e++) {
+        memcpy(x + 2 * e * n, floats(a, "ffn_gate_exps.weight") + e * n, (size_t)n * sizeof *x);
+        memcpy(x + (2 * e + 1) * n, floats(a, "ffn_up_exps.weight") + e * n, (size_t)n * sizeof *x);
+    }
+    add(a, "mlp.experts.gate_up_proj", x, 3, (int64_t[]){a->n_expert, 2 * a->n_ff, a->n_embd});
+    add(a, "mlp.experts.down_proj", floats(a, "ffn_down_exps.weight"), 3, (int64_t[]){a->n_expert, a->n_embd, a->n_ff});
+    free(x);
+}
+
+/* Rows of gate and up in turns, transposed, as gpt-oss has them in BF16: number (e, i, o) is that of input i. */
+static void add_transposed_experts(Apart *a) {
+    int64_t h = a->n_embd, n = a->n_ff;
+    const float *gate = floats(a, "ffn_gate_exps.weight"), *up = floats(a, "ffn_up_exps.weight"),
+                *down = floats(a, "ffn_down_exps.weight");
+    float *x = room(2 * a->n_expert * n * h);
+    for (int64_t e = 0; e < a->n_expert; e++)
+        for (int64_t i = 0; i < h; i++)
+            for (int64_t o = 0; o < 2 * n; o++)
+                x[(e * h + i) * 2 * n + o] = (o % 2 ? up : gate)[(e * n + o / 2) * h + i];
+    add(a, "mlp.experts.gate_up_proj", x, 3, (int64_t[]){a->n_expert, h, 2 * n});
+    for (int64_t e = 0; e < a->n_expert; e++)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t o = 0; o < h; o++) x[(e * n + i) * h + o] = down[(e * h + o) * n + i];
+    add(a, "mlp.experts.down_proj", x, 3, (int64_t[]){a->n_expert, n, h});
+    free(x);
+}
+
+/* A block of a GGUF file is a scale and numbers i and i + 16 in byte i; the published one has 2 i and 2 i + 1 in byte i. */
+static void unpack_row(const unsigned char *from, int64_t n_blocks, unsigned char *blocks, unsigned char *scales) {
+    for (int64_t b = 0; b < n_blocks; b++, from += 17) {
+        unsigned char x[32];
+        for (int i = 0; i < 16; i++) x[i] = from[1 + i] & 15, x[i + 16] = from[1 + i] >> 4;
+        for (int i = 0; i < 16; i++) blocks[16 * b + i] = (unsigned char)(x[2 * i] + 16 * x[2 * i + 1]);
+        scales[b] = from[0];
+    }
+}
+
+/* Rows of the tensors in turns. */
+static void add_packed(Apart *a, const char *const *from, int n_from, const char *to) {
+    const GgufTensor *t = tensor(a, from[0]);
+    int64_t n_blocks = t->dims[0] / 32, rows = t->dims[1] * t->dims[2] * n_from;
+    const int64_t dims[] = {t->dims[2], n_from * t->dims[1], n_blocks, 16};
+    unsigned char *blocks = malloc((size_t)(rows * n_blocks * 16)), *scales = malloc((size_t)(rows * n_blocks));
+    char name[200];
+    assert_true(blocks && scales);
+    for (int64_t o = 0; o < rows; o++) {
+        const GgufTensor *source = tensor(a, from[o % n_from]);
+        assert_int_equal(source->type, TYPE_MXFP4);
+        unpack_row((const unsigned char *)source->data + o / n_from * n_blocks * 17, n_blocks,
+                   blocks + o * n_blocks * 16, scales + o * n_blocks);
+    }
+    snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%s_blocks", a->prefix, (int)a->layer, to);
+    safetensors_build_add_bytes(&a->b, name, blocks, dims, 4);
+    snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%s_scales", a->prefix, (int)a->layer, to);
+    safetensors_build_add_bytes(&a->b, name, scales, dims, 3);
+    free(blocks);
+    free(scales);
+}
+
+static void add_oss_biases(Apart *a) {
+    const float *gate = floats(a, "ffn_gate_exps.bias"), *up = floats(a, "ffn_up_exps.bias");
+    int64_t n = a->n_expert * a->n_ff;
+    float *x = room(2 * n);
+    for (int64_t i = 0; i < n; i++) x[2 * i] = gate[i], x[2 * i + 1] = up[i];
+    add(a, "mlp.experts.gate_up_proj_bias", x, 2, (int64_t[]){a->n_expert, 2 * a->n_ff});
+    add_plain(a, "ffn_down_exps.bias", "mlp.experts.down_proj_bias", a->n_embd, a->n_expert);
+    free(x);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------- */
+
+static void add_attention(Apart *a, int64_t q_rows) {
+    int64_t dim = number(a->g, "attention.key_length"), kv = number(a->g, "attention.head_count_kv") * dim,
+            q = number(a->g, "attention.head_count") * dim;
+    add_plain(a, "attn_q.weight", "self_attn.q_proj.weight", a->n_embd, q_rows * q);
+    add_plain(a, "attn_k.weight", "self_attn.k_proj.weight", a->n_embd, kv);
+    add_plain(a, "attn_v.weight", "self_attn.v_proj.weight", a->n_embd, kv);
+    add_plain(a, "attn_output.weight", "self_attn.o_proj.weight", q, a->n_embd);
+}
+
+static void add_hybrid_layer(Apart *a) {
+    int64_t dim = number(a->g, "attention.key_length"), n_ff = number(a->g, "feed_forward_length");
+    add_norm(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd);
+    add_norm(a, "post_attention_norm.weight", "post_attention_layernorm.weight", a->n_embd);
+    if (tensor(a, "attn_q.weight")) {
+        add_attention(a, 2);
+        add_norm(a, "attn_q_norm.weight", "self_attn.q_norm.weight", dim);
+        add_norm(a, "attn_k_norm.weight", "self_attn.k_norm.weight", dim);
+    } else {
+        add_recurrent(a);
+    }
+    if (a->n_expert == 0) {
+        add_plain(a, "ffn_gate.weight", "mlp.gate_proj.weight", a->n_embd, n_ff);
+        add_plain(a, "ffn_up.weight", "mlp.up_proj.weight", a->n_embd, n_ff);
+        add_plain(a, "ffn_down.weight", "mlp.down_proj.weight", n_ff, a->n_embd);
+        return;
+    }
+    add_plain(a, "ffn_gate_inp.weight", "mlp.gate.weight", a->n_embd, a->n_expert);
+    if (is_arch(a->g, "qwen3next")) add_single_experts(a);
+    else add_stacked_experts(a);
+    add_shared(a);
+}
+
+static void add_oss_layer(Apart *a) {
+    int64_t dim = number(a->g, "attention.key_length"), heads = number(a->g, "attention.head_count"),
+            kv = number(a->g, "attention.head_count_kv") * dim;
+    static const char *const gate_up[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight"}, *const down[] = {
+                                                                                             "ffn_down_exps.weight"};
+    add_plain(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd, 0);
+    add_plain(a, "post_attention_norm.weight", "post_attention_layernorm.weight", a->n_embd, 0);
+    add_attention(a, 1);
+    add_plain(a, "attn_q.bias", "self_attn.q_proj.bias", heads * dim, 0);
+    add_plain(a, "attn_k.bias", "self_attn.k_proj.bias", kv, 0);
+    add_plain(a, "attn_v.bias", "self_attn.v_proj.bias", kv, 0);
+    add_plain(a, "attn_output.bias", "self_attn.o_proj.bias", a->n_embd, 0);
+    add_plain(a, "attn_sinks.weight", "self_attn.sinks", heads, 0);
+    add_plain(a, "ffn_gate_inp.weight", "mlp.router.weight", a->n_embd, a->n_expert);
+    add_plain(a, "ffn_gate_inp.bias", "mlp.router.bias", a->n_expert, 0);
+    add_oss_biases(a);
+    if (tensor(a, down[0])->type == TYPE_MXFP4) {
+        add_packed(a, gate_up, 2, "gate_up_proj");
+        add_packed(a, down, 1, "down_proj");
+    } else {
+        add_transposed_experts(a);
+    }
+}
+
+static void add_rest(Apart *a, bool has_pictures) {
+    const GgufTensor *embd = gguf_find_tensor(a->g, "token_embd.weight"),
+                     *head = gguf_find_tensor(a->g, "output.weight"),
+                     *norm = gguf_find_tensor(a->g, "output_norm.weight");
+    char name[100];
+    float *x = room(a->n_embd);
+    for (int64_t i = 0; i < a->n_embd; i++) x[i] = ((const float *)norm->data)[i] - (is_hybrid(a->g) ? 1.0f : 0.0f);
+    snprintf(name, sizeof name, "%sembed_tokens.weight", a->prefix);
+    safetensors_build_add(&a->b, name, embd->data, a->n_embd, embd->dims[1]);
+    snprintf(name, sizeof name, "%snorm.weight", a->prefix);
+    safetensors_build_add(&a->b, name, x, a->n_embd, 0);
+    safetensors_build_add(&a->b, "lm_head.weight", head->data, a->n_embd, embd->dims[1]);
+    if (is_hybrid(a->g)) safetensors_build_add(&a->b, "mtp.fc.weight", x, 2, 3);
+    if (has_pictures) safetensors_build_add(&a->b, "model.visual.patch_embed.proj.weight", x, 3, 2);
+    free(x);
+}
+
+void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
+    Apart a = {.g = g,
+               .prefix = o->text_part ? "model.language_model." : "model.",
+               .n_embd = number(g, "embedding_length"),
+               .n_keys = number(g, "ssm.group_count"),
+               .n_values = number(g, "ssm.time_step_rank"),
+               .dim = number(g, "ssm.state_size"),
+               .n_conv = number(g, "ssm.conv_kernel"),
+               .n_expert = number(g, "expert_count"),
+               .n_ff = number(g, "expert_feed_forward_length"),
+               .is_tiled = !is_arch(g, "qwen3next")};
+    char path[300];
+    assert_int_equal(o->n_parts, 1);
+    safetensors_build_begin(&a.b, o->type);
+    for (a.layer = 0; a.layer < number(g, "block_count"); a.layer++) {
+        if (is_hybrid(g)) add_hybrid_layer(&a);
+        else add_oss_layer(&a);
+    }
+    add_rest(&a, o->text_part);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    safetensors_build_write(&a.b, path);
+}
