@@ -26,8 +26,9 @@
 #include "format/tensor_type.h"
 
 enum {
-    TILE_ROWS = 16, /* output rows interleaved in one tile of a packed matrix */
-    ACT_BLOCK = 32, /* inputs that share one scale in quantised activations */
+    TILE_ROWS = 16,   /* output rows interleaved in one tile of a packed matrix */
+    ACT_BLOCK = 32,   /* inputs that share one scale in quantised activations */
+    KEYS_PACKED = 64, /* keys or values at most that attention converts at once for many rows */
 };
 
 /* The form of activations that a weight type is multiplied with. */
@@ -118,6 +119,21 @@ typedef struct Kernels {
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                      size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+
+    /* The same for many rows that see the same keys: these are converted once, and then read by all rows. head_dim is a
+     * multiple of 16, 0 < n <= KEYS_PACKED.
+     * pack_keys: out[d*KEYS_PACKED + i] = K[slots[i]][d], and something in the place of keys that are not there.
+     * unpack_values: out[i*head_dim + d] = V[slots[i]][d]. */
+    void (*pack_keys)(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                      float *out);
+    void (*unpack_values)(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots,
+                          int64_t n, float *out);
+    /* scores[h][i] = scale * dot(q[h], key i) for i < n: the bits of attn_scores. */
+    void (*packed_scores)(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n,
+                          float scale, float *const *scores);
+    /* out[h][d] += sum_i w[h][i] * value i: the bits of attn_mix. */
+    void (*mix_values)(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
+                       float *const *out);
 
     /* The delta rule (model.h, DeltaNetSpec) of one head and position: S = decay * from [n][n], rows by component of k;
      * d = beta * (v - S' k); to = S + k d'; out = to' q. Each column by itself, sums from zero, one fused multiply-add a

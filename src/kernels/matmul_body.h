@@ -12,6 +12,8 @@
  * why a pass has a loop over rows, and not a copy of itself for each number of them: five rows cost five eighths of
  * eight.
  *
+ * Tables with 32 vectors take the columns of two tiles at once where there are several rows (pair_body.h).
+ *
  * Block types need no more than one column: the dot products of different rows and slices are independent, so the
  * CPU overlaps them. A plain type is a chain of fma, four cycles each; there the accumulators are registers, several
  * columns at once keep the units busy, and each number of rows has its own function.
@@ -165,6 +167,14 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
 }
 
+#if defined(TILES_IN_PAIRS)
+#include "kernels/pair_body.h"
+enum { PAIRS_FROM = 2 }; /* rows */
+#else
+INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) { pass_blocks(type, form, p); }
+enum { PAIRS_FROM = 1 << 30 };
+#endif
+
 /* ---- plain types -------------------------------------------------------------------------------- */
 
 INLINE Vf plain_weight(TensorType type, const unsigned char *column, int64_t k) {
@@ -225,7 +235,9 @@ _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
 #define DEFINE_BLOCK_PASSES(type) \
     static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
-    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
+    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); } \
+    static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
+    static void pair_##type##_q8(const Pass *p) { pass_pair(TYPE_##type, ACT_Q8, p); }
 #define DEFINE_PLAIN_PASS(type, rows) \
     static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
     static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
@@ -238,7 +250,9 @@ EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
 #define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
 #define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
 #define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
+#define LIST_PAIR_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
 static const PassFn block_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
+static const PassFn pair_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)}; /* over two tiles */
 /* [type][rows - 1]: the passes over COLUMNS(rows) columns, and over one column */
 static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_PASSES)};
 static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
@@ -248,7 +262,8 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 /* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
 static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     bool is_blocks = act_is_blocks(w->act);
-    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = is_blocks ? 1 : COLUMNS(p.n_rows);
+    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE,
+            wide = is_blocks ? (p.n_rows >= PAIRS_FROM ? 2 : 1) : COLUMNS(p.n_rows);
     float *y = p.y;
     for (int64_t c = 0, width; c < n_columns; c += width) {
         width = c + wide <= n_columns ? wide : 1;
@@ -257,7 +272,7 @@ static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end)
         p.column = (int)(c % COLUMNS_PER_TILE);
         p.y = y + output;
         p.n_valid = w->n_out - output;
-        if (is_blocks) block_passes[w->type][w->act](&p);
+        if (is_blocks) (width == 2 ? pair_passes : block_passes)[w->type][w->act](&p);
         else (width == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
 }

@@ -50,6 +50,8 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
 /* No term of a softmax exceeds 1 but exp(NaN), which is exp(EXP_HIGH): so a sum beyond this shows that a score is NaN,
  * or that the greatest is infinite. */
 #define SOFTMAX_SUM_MAX 1e30f
+/* From here on the rest of a division by such a sum is exact: 2^-64. */
+#define SOFTMAX_TINY 0x1p-64f
 
 /* What a block becomes that holds NaN or infinity: zeros of scale NaN, so that every output it takes part in is NaN. */
 static inline void act_block_not_finite(ActForm form, ActBlock *b) {
@@ -82,6 +84,14 @@ void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim,
 void ref_softmax(float *x, int64_t n);
 void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                   size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+void ref_pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                   float *out);
+void ref_unpack_values(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots, int64_t n,
+                       float *out);
+void ref_packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n, float scale,
+                       float *const *scores);
+void ref_mix_values(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
+                    float *const *out);
 double ref_peak_loop(PeakKind kind, int64_t n_rounds);
 uint32_t ref_read_loop(const void *p, size_t bytes);
 

@@ -202,6 +202,37 @@ void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, in
     }
 }
 
+void ref_pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                   float *out) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t d = 0; d < head_dim; d++)
+            out[d * KEYS_PACKED + i] = kv_at(type, kv_row(k, slot_bytes, slots[i]), d);
+}
+
+void ref_unpack_values(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots, int64_t n,
+                       float *out) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t d = 0; d < head_dim; d++) out[i * head_dim + d] = kv_at(type, kv_row(v, slot_bytes, slots[i]), d);
+}
+
+void ref_packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n, float scale,
+                       float *const *scores) {
+    for (int64_t h = 0; h < n_q; h++)
+        for (int64_t i = 0; i < n; i++) {
+            Sums sums = {{0}};
+            for (int64_t d = 0; d < head_dim; d++)
+                sums.s[d % 16] = fmaf(q[h][d], keys[d * KEYS_PACKED + i], sums.s[d % 16]);
+            scores[h][i] = sums_fold(&sums) * scale;
+        }
+}
+
+void ref_mix_values(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
+                    float *const *out) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t h = 0; h < n_q; h++)
+            for (int64_t d = 0; d < head_dim; d++) out[h][d] = fmaf(w[h][i], values[i * head_dim + d], out[h][d]);
+}
+
 /* ---- the machine --------------------------------------------------------------------------------------- */
 
 double ref_peak_loop(PeakKind kind, int64_t n_rounds) {

@@ -39,7 +39,7 @@ static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13
 
 static bool always(void) { return true; }
 
-/* From slow to fast: the last one that this CPU runs is the best. */
+/* From slow to fast: the last one that this CPU runs is the best, but for is_slow. */
 static const struct {
     const Kernels *table;
     bool (*runs)(void);
@@ -56,6 +56,17 @@ static const struct {
 #endif
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
+
+/* Whether a table in front of this one is faster here. Intel's vdpbf16ps does half of the operations of two fused multiply-adds,
+ * which give the same bits; AMD's does twice as many. */
+static bool is_slow(const Kernels *table) {
+#if defined(__x86_64__)
+    return table == &kernels_avx512_bf16 && __builtin_cpu_is("intel");
+#else
+    (void)table;
+    return false;
+#endif
+}
 
 static const Kernels *available[N_KNOWN];
 static int n_available;
@@ -75,7 +86,10 @@ const Kernels *const *kernels_available(int *n) {
 const Kernels *kernels_select(const char *name) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
-    if (!name || strcmp(name, "auto") == 0) return tables[n - 1];
+    if (!name || strcmp(name, "auto") == 0) {
+        while (is_slow(tables[n - 1])) n--;
+        return tables[n - 1];
+    }
     for (int i = 0; i < n; i++)
         if (strcmp(tables[i]->name, name) == 0) return tables[i];
     return NULL;

@@ -30,6 +30,7 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 1,
     MIX_COLUMNS = 2,
+    KEY_VECTORS = 2,
 };
 
 typedef __m256 Vf;
@@ -77,6 +78,10 @@ INLINE Vf v_abs(Vf a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
 /* a where x >= limit, else 0 */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a); }
 
+INLINE bool v_all_ge(Vf x, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ)) == 0xff;
+}
+
 /* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
 INLINE float v_fold(Vf a) {
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -92,6 +97,23 @@ INLINE Vf v_fold_all(const Vf a[8]) {
         c[i] = v_add(_mm256_shuffle_ps(b[i], b[i + 2], 0x44), _mm256_shuffle_ps(b[i], b[i + 2], 0xee));
     Vf d = v_add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
     return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
+}
+/* Element j of vector i goes to element i of vector j. */
+INLINE void v_transpose(Vf a[8]) {
+    Vf b[8], c[8];
+    UNROLL for (int i = 0; i < 8; i += 2) { /* in each half: pairs of two rows */
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4)
+        UNROLL for (int k = 0; k < 2; k++) { /* c[i + j]: column j of the half, four rows */
+        c[i + 2 * k] = _mm256_shuffle_ps(b[i + k], b[i + 2 + k], 0x44);
+        c[i + 2 * k + 1] = _mm256_shuffle_ps(b[i + k], b[i + 2 + k], 0xee);
+    }
+    UNROLL for (int j = 0; j < 4; j++) {
+        a[j] = _mm256_permute2f128_ps(c[j], c[j + 4], 0x20);
+        a[j + 4] = _mm256_permute2f128_ps(c[j], c[j + 4], 0x31);
+    }
 }
 INLINE float v_max_all(Vf a) {
     __m128 c = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

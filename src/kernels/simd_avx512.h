@@ -15,6 +15,7 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
+    KEY_VECTORS = 4,          /* vectors of packed keys that packed_scores holds for four queries */
     BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
 };
 
@@ -58,6 +59,8 @@ INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ), a);
 }
 
+INLINE bool v_all_ge(Vf x, float limit) { return _mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ) == 0xffff; }
+
 /* 16 -> 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
 INLINE float v_fold(Vf a) {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -79,6 +82,27 @@ INLINE Vf v_fold_all(const Vf a[16]) {
     Vf e = v_add(_mm512_shuffle_ps(d[0], d[1], 0x88), _mm512_shuffle_ps(d[0], d[1], 0xdd));
     /* quarters hold a[0 2 1 3], a[8..], a[4..], a[12..] */
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), e);
+}
+/* Element j of vector i goes to element i of vector j. */
+INLINE void v_transpose(Vf a[16]) {
+    Vf b[16], c[16];
+    UNROLL for (int i = 0; i < 16; i += 2) { /* in each quarter: pairs of two rows */
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4)
+        UNROLL for (int k = 0; k < 2; k++) { /* c[i + j]: column j of the quarter, four rows */
+        c[i + 2 * k] = _mm512_shuffle_ps(b[i + k], b[i + 2 + k], 0x44);
+        c[i + 2 * k + 1] = _mm512_shuffle_ps(b[i + k], b[i + 2 + k], 0xee);
+    }
+    UNROLL for (int j = 0; j < 4; j++) UNROLL for (int k = 0; k < 2; k++) {            /* quarters 0 and 1, 2 and 3 */
+        b[j + 8 * k] = _mm512_shuffle_f32x4(c[j + 8 * k], c[j + 8 * k + 4], 0x88);     /* quarters 0, 2 of eight rows */
+        b[j + 8 * k + 4] = _mm512_shuffle_f32x4(c[j + 8 * k], c[j + 8 * k + 4], 0xdd); /* 1, 3 */
+    }
+    UNROLL for (int j = 0; j < 8; j++) {
+        a[j] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0x88);
+        a[j + 8] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0xdd);
+    }
 }
 INLINE float v_max_all(Vf a) { return _mm512_reduce_max_ps(a); }
 
@@ -112,8 +136,8 @@ INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
-/* BF16, see ref.c. This header serves two tables: with the instruction and without. */
-#if defined(__AVX512BF16__)
+/* BF16, see ref.c. This header serves tables with the instruction and without. */
+#if defined(__AVX512BF16__) && !defined(BF16_BY_FMA)
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __m256bh h = _mm512_cvtneps_pbh(a);
     __builtin_memcpy(p, &h, sizeof h);
@@ -160,5 +184,9 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
         UNROLL for (int r = 0; r < n_rows; r++) /* one instruction, which compilers make two of */
         __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t[r]) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
 }
+
+/* t + the products of four codes with four activations in each lane, exactly. */
+#define TILES_IN_PAIRS 1
+INLINE Vi v_dot_bytes(Vi w, Vi q, Vi t) { return _mm512_dpbusd_epi32(t, w, q); }
 
 #endif

@@ -33,6 +33,7 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 1,
     MIX_COLUMNS = 2,
+    KEY_VECTORS = 2,
     BYTE_CODES_LOSE_BIAS = 1, /* v_dot_4_groups multiplies 8-bit codes less 128, not as they are */
 };
 
@@ -145,6 +146,10 @@ INLINE int16x8_t low_16(Vi a) { return vmovn_high_s32(vmovn_s32(a.lo), a.hi); }
 INLINE void v_store_i8(int8_t *p, Vi a) { vst1_s8(p, vmovn_s16(low_16(a))); }
 INLINE int32_t v_sum_int(Vi a) { return vaddvq_s32(vaddq_s32(a.lo, a.hi)); }
 
+INLINE bool v_all_ge(Vf x, float limit) {
+    float32x4_t l = vdupq_n_f32(limit);
+    return vminvq_u32(vandq_u32(vcgeq_f32(x.lo, l), vcgeq_f32(x.hi, l))) != 0;
+}
 /* a where x >= limit, else 0 */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     Vf l = v_set(limit);
@@ -168,6 +173,25 @@ INLINE float32x4_t fold_4(const Vf a[4]) {
 }
 /* Lane i of the result is v_fold(a[i]), 0 <= i < LANES. */
 INLINE Vf v_fold_all(const Vf a[8]) { return (Vf){fold_4(a), fold_4(a + 4)}; }
+/* Rows of four to columns. */
+INLINE void transpose_4(float32x4_t a[4]) {
+    float64x2_t b[4];
+    UNROLL for (int i = 0; i < 2; i++) {
+        b[2 * i] = vreinterpretq_f64_f32(vzip1q_f32(a[2 * i], a[2 * i + 1]));
+        b[2 * i + 1] = vreinterpretq_f64_f32(vzip2q_f32(a[2 * i], a[2 * i + 1]));
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        a[2 * i] = vreinterpretq_f32_f64(vzip1q_f64(b[i], b[i + 2]));
+        a[2 * i + 1] = vreinterpretq_f32_f64(vzip2q_f64(b[i], b[i + 2]));
+    }
+}
+/* Element j of vector i goes to element i of vector j. */
+INLINE void v_transpose(Vf a[8]) {
+    float32x4_t part[4][4]; /* rows 0-3 lo, 0-3 hi, 4-7 lo, 4-7 hi */
+    UNROLL for (int i = 0; i < 8; i++) part[i / 4 * 2][i % 4] = a[i].lo, part[i / 4 * 2 + 1][i % 4] = a[i].hi;
+    UNROLL for (int k = 0; k < 4; k++) transpose_4(part[k]);
+    UNROLL for (int j = 0; j < 8; j++) a[j] = (Vf){part[j / 4][j % 4], part[2 + j / 4][j % 4]};
+}
 INLINE float v_max_all(Vf a) { return vmaxvq_f32(vmaxq_f32(a.lo, a.hi)); }
 
 /* t + the four products in each lane of w with group g of the activations x, as signed bytes. */

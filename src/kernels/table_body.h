@@ -5,6 +5,8 @@
 #include "kernels/peak_body.h"
 #include "kernels/vector_body.h"
 
+#include "kernels/attention_body.h"
+
 #if defined(TABLE_HAS_TILES)
 #include "kernels/tile_body.h"
 #define TABLE_MATMUL matmul_by_tiles
@@ -27,6 +29,10 @@ const Kernels TABLE = {
     .attn_scores = attn_scores,
     .softmax = softmax,
     .attn_mix = attn_mix,
+    .pack_keys = pack_keys,
+    .unpack_values = unpack_values,
+    .packed_scores = packed_scores,
+    .mix_values = mix_values,
     .delta_rule = delta_rule,
     .ssm_update = ssm_update,
     .peak_loop = peak_loop,

@@ -111,12 +111,25 @@ INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     }
 }
 
+/* x / b, b being -minus_b, rounded correctly, as v_div rounds it, where x is not too small, in a third of the time: `inverse` is 1 / b, rounded. The
+ * quotient is corrected twice by the exact rest of the division (Markstein): the first time it is one of the two floats
+ * next to the true one, the second time the nearer one. */
+INLINE Vf divide(Vf x, Vf minus_b, Vf inverse) {
+    Vf q = v_mul(x, inverse);
+    q = v_fma(v_fma(minus_b, q, x), inverse, q);
+    return v_fma(v_fma(minus_b, q, x), inverse, q);
+}
+
 static void softmax(float *x, int64_t n) {
     Vf max = v_set(-INFINITY), s[PARTS];
     float last[16];
     int64_t i = 0, n_whole = n / 16 * 16;
     for (int j = 0; j < 16; j++) last[j] = n_whole + j < n ? x[n_whole + j] : -INFINITY;
-    for (i = 0; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
+    Vf most[4] = {max, max, max, max}; /* chains, which do not wait for each other */
+    for (i = 0; i + 4 * LANES <= n_whole; i += 4 * LANES)
+        UNROLL for (int j = 0; j < 4; j++) most[j] = v_max(v_load(x + i + j * LANES), most[j]);
+    for (; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
+    UNROLL for (int j = 0; j < 4; j++) max = v_max(most[j], max);
     for (int j = 0; j < 16; j += LANES) max = v_max(v_load(last + j), max);
     max = v_set(v_max_all(max));
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
@@ -130,8 +143,11 @@ static void softmax(float *x, int64_t n) {
         for (i = 0; i < n; i++) x[i] = NAN;
         return;
     }
-    Vf sum = v_set(total);
-    for (i = 0; i + LANES <= n; i += LANES) v_store(x + i, v_div(v_load(x + i), sum));
+    Vf sum = v_set(total), minus_sum = v_set(-total), inverse = v_set(1 / total);
+    for (i = 0; i + LANES <= n; i += LANES) {
+        Vf e = v_load(x + i);
+        v_store(x + i, v_all_ge(e, SOFTMAX_TINY) ? divide(e, minus_sum, inverse) : v_div(e, sum));
+    }
     v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), sum));
 }
 

@@ -109,15 +109,18 @@ static void every_table_agrees_with_ref(void **state) {
     (void)state;
     int n;
     const Kernels *const *tables = kernels_available(&n);
-    Text ref = text_open(&one_head, kernels_select("ref"));
-    float *theirs = baseline(&ref, KV_F16);
-    for (int k = 0; k < n; k++) {
-        Text t = text_open(&one_head, tables[k]);
-        expect_text(&t, tables[k]->name, 4, KV_F16, 16, theirs);
-        text_close(&t);
+    const RandomModel *shapes[] = {&one_head, &two_heads};
+    for (int i = 0; i < 2; i++) {
+        Text ref = text_open(shapes[i], kernels_select("ref"));
+        float *theirs = baseline(&ref, KV_F16);
+        for (int k = 0; k < n; k++) {
+            Text t = text_open(shapes[i], tables[k]);
+            expect_text(&t, tables[k]->name, i ? 2 : 4, KV_F16, 16, theirs);
+            text_close(&t);
+        }
+        free(theirs);
+        text_close(&ref);
     }
-    free(theirs);
-    text_close(&ref);
 }
 
 /* A tree of five rows behind n tokens, and one row behind 9 tokens: each row against its path, run plainly. */
@@ -162,11 +165,14 @@ static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n)
 static void trees_across_an_edge_and_company_do_not_matter(void **state) {
     (void)state;
     static const int32_t lengths[] = {TILE - 2, TILE - 1, TILE, 2 * TILE - 2, 2 * TILE + 50};
-    Text t = text_open(&one_head, NULL);
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        for (int n = 1; n <= 7; n += 3) /* 7: more than there are rows */
-            expect_tree(&t, (KvType)(i % KV_TYPE_COUNT), n, lengths[i]);
-    text_close(&t);
+    const RandomModel *shapes[] = {&one_head, &two_heads}; /* the second one's rows share their keys */
+    for (int k = 0; k < 2; k++) {
+        Text t = text_open(shapes[k], NULL);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (int n = 1; n <= 7; n += 3) /* 7: more than there are rows */
+                expect_tree(&t, (KvType)(i % KV_TYPE_COUNT), n, lengths[i]);
+        text_close(&t);
+    }
 }
 
 /* As test_reference.c has it for weights of F32: some hundred roundings of 2^-24. */

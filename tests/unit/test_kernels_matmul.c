@@ -361,8 +361,10 @@ static void tables_are_found_by_name(void **state) {
     const Kernels *const *tables = kernels_available(&n);
     assert_string_equal(tables[0]->name, "ref");
     for (int i = 0; i < n; i++) assert_ptr_equal(kernels_select(tables[i]->name), tables[i]);
-    assert_ptr_equal(kernels_select(NULL), tables[n - 1]);
-    assert_ptr_equal(kernels_select("auto"), tables[n - 1]);
+    const Kernels *best = kernels_select(NULL);
+    assert_ptr_equal(kernels_select("auto"), best);
+    if (strcmp(tables[n - 1]->name, "avx512-bf16") != 0) assert_ptr_equal(best, tables[n - 1]);
+    else if (strcmp(best->name, "avx512") != 0) assert_ptr_equal(best, tables[n - 1]); /* avx512: on Intel's CPUs */
     assert_null(kernels_select("mmx"));
     print_message("tables:");
     for (int i = 0; i < n; i++) print_message(" %s", tables[i]->name);

@@ -146,7 +146,7 @@ static void rope_rotates_the_right_pairs(void **state) {
 
 /* ---- attention ---------------------------------------------------------------------------------- */
 
-enum { N_SLOTS = 50, SLOT_PAD = 8 }; /* bytes between two slots */
+enum { N_SLOTS = 80, SLOT_PAD = 8 }; /* bytes between two slots */
 
 typedef struct Attention {
     KvType type;
@@ -288,6 +288,53 @@ static void attention_is_right_and_the_same(void **state) {
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (int64_t n_q = 1; n_q <= 16; n_q++)
                 check_attention((KvType)type, n_q, dims[d], keys[(d + (size_t)n_q * 3) % (sizeof keys / sizeof *keys)]);
+}
+
+/* ---- keys and values converted for many rows ------------------------------------------------------ */
+
+/* Scores and outputs by converted keys, n of them from `begin` on: those of attn_scores and attn_mix. */
+static void check_converted(const Kernels *t, const Attention *a, int64_t begin, int64_t n, const float *scores,
+                            const float *out) {
+    int64_t dim = a->head_dim;
+    float *floats = malloc((size_t)(KEYS_PACKED * dim) * sizeof *floats), *s = canaries((size_t)(a->n_q * (n + 1)));
+    float *o = ones_and_canaries(a->n_q * dim), *to[16];
+    const float *from[16];
+    assert_non_null(floats);
+    for (int64_t h = 0; h < a->n_q; h++) from[h] = a->q + h * dim, to[h] = s + h * (n + 1);
+    t->pack_keys(a->type, dim, a->cache, a->slot_bytes, a->slots + begin, n, floats);
+    t->packed_scores(from, a->n_q, dim, floats, n, 0.125f, to);
+    for (int64_t h = 0; h < a->n_q; h++) {
+        uint32_t behind;
+        same("packed_scores", t, dim, to[h], scores + h * a->n_keys + begin, (size_t)n);
+        memcpy(&behind, to[h] + n, sizeof behind);
+        if (behind != CANARY)
+            fail_msg("%s packed_scores, n = %lld: wrote behind the last score", t->name, (long long)n);
+    }
+    for (int64_t h = 0; h < a->n_q; h++) from[h] = a->w + h * a->n_keys + begin, to[h] = o + h * dim;
+    t->unpack_values(a->type, dim, a->cache, a->slot_bytes, a->slots + begin, n, floats);
+    t->mix_values(from, a->n_q, dim, floats, n, to);
+    same("mix_values", t, dim, o, out, (size_t)(a->n_q * dim) + 16);
+    free(floats), free(s), free(o);
+}
+
+static void converted_keys_give_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t dims[] = {16, 48, 64, 80, 128, 256};
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int type = 0; type < KV_TYPE_COUNT; type++)
+        for (int64_t n_q = 1; n_q <= 16; n_q++) {
+            Attention a;
+            enum { BEGIN = 3 };
+            int64_t dim = dims[(n_q + type) % 6], n = 1 + (n_q * 29 + type * 7) % KEYS_PACKED;
+            attention_open(&a, (KvType)type, n_q, dim, BEGIN + KEYS_PACKED);
+            float *scores = canaries((size_t)(n_q * a.n_keys)), *out = ones_and_canaries(n_q * dim);
+            scores_of(ref(), &a, scores, a.n_keys);
+            mix_of(ref(), &a, BEGIN, BEGIN + n, out);
+            for (int i = 0; i < n_tables; i++) check_converted(tables[i], &a, BEGIN, n, scores, out);
+            free(scores), free(out);
+            attention_close(&a);
+        }
 }
 
 /* ---- the other kernels, table against ref ------------------------------------------------------- */
@@ -449,6 +496,7 @@ int main(void) {
         cmocka_unit_test(softmax_is_right),
         cmocka_unit_test(rope_rotates_the_right_pairs),
         cmocka_unit_test(attention_is_right_and_the_same),
+        cmocka_unit_test(converted_keys_give_the_same_bits),
         cmocka_unit_test(vector_kernels_are_the_same),
         cmocka_unit_test(the_delta_rule_is_right_and_the_same),
         cmocka_unit_test(the_update_of_mamba_is_right_and_the_same),

@@ -34,38 +34,13 @@
  * threads and some context is longer than a tile. The scores are kept in the scratch memory of the threads that would
  * have been idle. When it loses: contexts little above a tile, where one tile is the longest part.
  *
+ * Where several rows see the same keys, attention_rows.c does the same for all of them at once.
+ *
  * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
  */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/attention.h"
 
-#include <math.h>
 #include <string.h>
-
-/* What the pieces of a layer's attention have in common. */
-typedef struct Attention {
-    CpuContext *c;
-    const Kernels *kn;
-    const Hparams *h;
-    const CpuKv *kv;
-    int32_t place; /* of the layer's keys and values in it */
-    const LayerSpec *spec;
-    const PackedMatrix *o; /* reads what comes out */
-    int64_t group;         /* query heads of a unit: those of a KV head, or some of those that share a latent */
-    int64_t n_pairs;       /* of row and unit */
-    int64_t value_dim;     /* of what a query head reads: head_dim, or the rank of the latents */
-    int64_t n_tiles;       /* of the longest context */
-} Attention;
-
-/* The query heads of one row that share a KV head, and a place in the scratch. */
-typedef struct Pair {
-    const RowPlace *row;
-    const RowSlots *slots;
-    const char *keys, *values;
-    const float *q;   /* [group][head_dim] */
-    float *out;       /* [group][value_dim] */
-    float *scores;    /* [group][score_stride] */
-    float *tile_sums; /* [tiles of n_ctx][group][value_dim]; the first tile's go to out */
-} Pair;
 
 int64_t attention_group(const Hparams *h) {
     enum {
@@ -77,28 +52,30 @@ int64_t attention_group(const Hparams *h) {
     return n;
 }
 
-/* Rows of a head after each other: they share most of their keys, which then stay in the cache. */
-static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
+Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores) {
     const CpuContext *c = a->c;
-    int64_t row = i % c->n_rows, unit = i / c->n_rows, width = a->group * a->value_dim;
     int32_t head = a->h->latent.rank ? 0 : (int32_t)unit;
     return (Pair){.row = &c->rows[row],
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
                   .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
-                  .out = c->attended + row * a->h->n_head * a->value_dim + unit * width,
-                  .scores = c->scores + place * a->group * c->score_stride,
-                  .tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * width};
+                  .out = c->attended + row * a->h->n_head * a->value_dim + unit * a->group * a->value_dim,
+                  .scores = scores};
 }
 
-static int64_t n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
-/* The first key that the row sees. */
-static int64_t first_key(const Attention *a, const Pair *p) {
-    int64_t n = n_keys(p), window = a->spec->mixer == MIXER_WINDOW ? a->spec->window : n;
-    return n > window ? n - window : 0;
+/* A pair with the scratch of `place`. */
+static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place) {
+    const CpuContext *c = a->c;
+    Pair p = attention_pair(a, row, unit, c->scores + place * c->max_queries * c->score_stride);
+    p.tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * a->group * a->value_dim;
+    return p;
 }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Of all pairs, in the order of heads. */
+static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
+    return pair_of(a, i % a->c->n_rows, i / a->c->n_rows, place);
+}
 
 /* Keys [begin, end) of the context: those before `split` are committed slots, the others slots of the path. */
 typedef struct Range {
@@ -106,15 +83,15 @@ typedef struct Range {
 } Range;
 static Range range_of(const Pair *p, int64_t begin, int64_t end) {
     int64_t n = p->row->n_prefix;
-    return (Range){begin, n < begin ? begin : least(n, end), end};
+    return (Range){begin, n < begin ? begin : least_of(n, end), end};
 }
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
     size_t bytes = a->kv->slot_bytes;
     KvType type = a->kv->type;
-    float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)dim);
-    if (begin < first_key(a, p)) begin = first_key(a, p);
+    float scale = attention_scale(a);
+    if (begin < pair_first_key(a, p)) begin = pair_first_key(a, p);
     Range r = range_of(p, begin, end);
     if (r.begin < r.split)
         a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->prefix + r.begin, r.split - r.begin,
@@ -126,9 +103,9 @@ static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end)
         a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
 }
 
-/* Of query head k of the pair, over the keys that the row sees. A sink takes part like one key more, behind the last. */
-static void softmax_of(const Attention *a, const Pair *p, int64_t k) {
-    int64_t first = first_key(a, p), n = n_keys(p);
+/* Over the keys that the row sees. A sink takes part like one key more, behind the last. */
+void attention_softmax(const Attention *a, const Pair *p, int64_t k) {
+    int64_t first = pair_first_key(a, p), n = pair_n_keys(p);
     float *scores = p->scores + k * a->c->score_stride;
     int64_t head = (p->q - a->c->q) % hparams_q_dim(a->h) / a->h->head_dim + k;
     if (a->spec->sinks) scores[n] = a->spec->sinks[head];
@@ -136,12 +113,12 @@ static void softmax_of(const Attention *a, const Pair *p, int64_t k) {
 }
 
 static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
-    return tile > first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
+    return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
-    int64_t begin = tile * ATTN_TILE, first = first_key(a, p);
-    Range r = range_of(p, begin < first ? first : begin, least(begin + ATTN_TILE, n_keys(p)));
+    int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
+    Range r = range_of(p, begin < first ? first : begin, least_of(begin + ATTN_TILE, pair_n_keys(p)));
     int64_t dim = a->value_dim, stride = a->c->score_stride;
     size_t bytes = a->kv->slot_bytes;
     KvType type = a->kv->type;
@@ -161,10 +138,8 @@ bool attention_converts(const CpuContext *c) {
     return !h->latent.rank && attention_group(h) * h->head_dim % ACT_BLOCK == 0;
 }
 
-static void finish(const Attention *a, const Pair *p) {
-    int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->value_dim;
-    for (int64_t tile = first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
-        a->kn->add(p->out, tile_out(a, p, tile), width);
+void attention_finish(const Attention *a, const Pair *p) {
+    int64_t width = a->group * a->value_dim;
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
     for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
         a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
@@ -173,6 +148,13 @@ static void finish(const Attention *a, const Pair *p) {
     a->kn->act_convert(form, p->out, width,
                        (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
                            act_offset(form, at));
+}
+
+static void add_tiles(const Attention *a, const Pair *p) {
+    int64_t n = attn_n_tiles(pair_n_keys(p)), width = a->group * a->value_dim;
+    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
+        a->kn->add(p->out, tile_out(a, p, tile), width);
+    attention_finish(a, p);
 }
 
 static Attention attention_of(const Op *op) {
@@ -193,15 +175,28 @@ static Attention attention_of(const Op *op) {
 
 /* ---- whole pairs ---------------------------------------------------------------------------------- */
 
-static void attend_pairs(const Op *op, int64_t begin, int64_t end, int i_thread) {
+static void attend(const Attention *a, const Pair *p) {
+    int64_t n = pair_n_keys(p), n_tiles = attn_n_tiles(n);
+    score(a, p, 0, n);
+    for (int64_t k = 0; k < a->group; k++) attention_softmax(a, p, k);
+    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile);
+    add_tiles(a, p);
+}
+
+/* Groups of a head after each other: they share most of their keys, which then stay in the cache. */
+static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread) {
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
-        Pair p = pair_at(&a, i, i_thread);
-        int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
-        score(&a, &p, 0, n);
-        for (int64_t k = 0; k < a.group; k++) softmax_of(&a, &p, k);
-        for (int64_t tile = first_key(&a, &p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
-        finish(&a, &p);
+        const RowGroup *g = &a.c->row_groups[i % a.c->n_row_groups];
+        int64_t unit = i / a.c->n_row_groups;
+        if (attention_shares_keys(&a, g)) {
+            attention_of_group(&a, g, unit, i_thread);
+            continue;
+        }
+        for (int32_t row = g->first; row < g->first + g->n; row++) {
+            Pair p = pair_of(&a, row, unit, i_thread);
+            attend(&a, &p);
+        }
     }
 }
 
@@ -212,8 +207,8 @@ static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) 
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
-        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = least(begin_key + ATTN_TILE, n_keys(&p));
-        if (end_key > first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key);
+        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = least_of(begin_key + ATTN_TILE, pair_n_keys(&p));
+        if (end_key > pair_first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key);
     }
 }
 
@@ -222,7 +217,7 @@ static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.group, i / a.group);
-        softmax_of(&a, &p, i % a.group);
+        attention_softmax(&a, &p, i % a.group);
     }
 }
 
@@ -232,7 +227,7 @@ static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
-        if (tile >= first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(n_keys(&p))) mix_tile(&a, &p, tile);
+        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p))) mix_tile(&a, &p, tile);
     }
 }
 
@@ -241,7 +236,7 @@ static void finish_pairs(const Op *op, int64_t begin, int64_t end, int i_thread)
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i, i);
-        finish(&a, &p);
+        add_tiles(&a, &p);
     }
 }
 
@@ -251,7 +246,8 @@ Op *attention_ops(CpuContext *c, int32_t layer, Op *at) {
     Op base = {.c = c, .layer = layer, .l = &c->weights->layers[layer]};
     Attention a = attention_of(&base);
     if (a.n_pairs >= threads_count(c->threads) || a.n_tiles == 1)
-        return put_op(at, base, FORWARD_ATTENTION, attend_pairs, a.n_pairs, 0);
+        return put_op(at, base, FORWARD_ATTENTION, attend_groups, (int64_t)c->n_row_groups * (a.n_pairs / c->n_rows),
+                      0);
     at = put_op(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
     at = put_op(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
     at = put_op(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);

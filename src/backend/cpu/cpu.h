@@ -186,6 +186,13 @@ enum { PARTS_PER_THREAD = 4 };
 enum { ATTN_TILE = 512 };
 static inline int64_t attn_n_tiles(int64_t n_keys) { return (n_keys + ATTN_TILE - 1) / ATTN_TILE; }
 
+/* Rows that follow each other in the batch and read the same committed slots (attention_rows.c), of at most ATTN_QUERIES query
+ * heads that share a KV head. */
+enum { ATTN_QUERIES = 64 };
+typedef struct RowGroup {
+    int32_t first, n;
+} RowGroup;
+
 /* One of up to five matrices over the same inputs. */
 typedef struct Product {
     const PackedMatrix *m;
@@ -270,7 +277,13 @@ struct CpuContext {
     float *hidden;                     /* [n_hidden][n_embd] after the final norm */
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
-    float *scores;              /* [n_threads][heads of a group][score_stride] */
+    int64_t attention_dim; /* the larger one of head_dim and of a value's */
+    int64_t max_queries;   /* whose scores a thread keeps: at least those of one row and KV head */
+    float *scores;         /* [n_threads][max_queries][score_stride] */
+    float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
+    float *row_sums;       /* [n_threads][max_queries][attention_dim] */
+    RowGroup *row_groups;  /* [n_row_groups] of the forward that runs, room for max_rows */
+    int32_t n_row_groups;
     float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
     void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
     void *ff_acts;              /* [max_rows][widest row] those of the down projection */

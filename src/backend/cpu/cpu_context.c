@@ -74,7 +74,7 @@ static int allocate(CpuContext *c, fr_error *err) {
     size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)attention_group(h), n_threads = (size_t)threads_count(c->threads);
-    size_t scores = group * (size_t)c->score_stride;
+    size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
     size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)hparams_value_dim(h);
     const struct {
         void *out;
@@ -98,6 +98,9 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->hidden, rows * embd, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
+        {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
+        {&c->row_sums, n_threads * queries * (size_t)c->attention_dim, sizeof(float)},
+        {&c->row_groups, rows, sizeof *c->row_groups},
         {&c->ff_acts, ff_rows, w.act},
         {&c->router, rows * w.n_expert, sizeof(float)},
         {&c->choices, places, sizeof *c->choices},
@@ -139,6 +142,10 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->options = *options;
     c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
                       16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
+    const Hparams *h = &c->model->hparams;
+    int64_t group = attention_group(h), all = group * options->max_rows;
+    c->attention_dim = h->head_dim > hparams_value_dim(h) ? h->head_dim : hparams_value_dim(h);
+    c->max_queries = all < ATTN_QUERIES ? all : group > ATTN_QUERIES ? group : ATTN_QUERIES;
     int status = allocate_kv(c, KV_ALL, err);
     if (!status) status = allocate_kv(c, KV_WINDOW, err);
     if (!status) status = allocate(c, err);
@@ -186,7 +193,10 @@ void cpu_context_close(Context *context) {
                          c->queries,
                          c->q_latent,
                          c->head_values,
-                         c->head_acts};
+                         c->head_acts,
+                         c->key_floats,
+                         c->row_sums,
+                         c->row_groups};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);

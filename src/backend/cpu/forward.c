@@ -10,7 +10,7 @@
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours), test_attention.c (long contexts),
  * test_golden.c and test_reference.c (the values).
  */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/attention.h"
 
 #include <string.h>
 
@@ -128,6 +128,7 @@ void cpu_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     c->rows = rows;
     c->n_rows = n_rows;
     count_rows(c);
+    c->n_row_groups = attention_group_rows(c, c->row_groups);
     if (c->states.n_layer) state_walk_plan(&c->states.walk, rows, n_rows);
     int n = write_ops(c);
     write_stages(c, n);

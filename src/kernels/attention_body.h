@@ -1,0 +1,146 @@
+/* attention_body.h - attention of many rows over the same keys, for every vector table; included once by each kernels_*.c,
+ * behind vector_body.h. The operations of each score and each output are those of attn_scores and attn_mix, so the bits
+ * are theirs.
+ *
+ * The problem. attn_scores reads a key as it lies, its elements side by side. So the 16 running sums of a score lie in the
+ * lanes of a vector, and folding them takes two thirds of the instructions that the products take (head size 64). It
+ * also converts each key again for every row.
+ *
+ * The idea. A block of KEYS_PACKED keys is converted once and turned, so that a vector holds one element of LANES keys:
+ *
+ *     packed[d][i] = K[slots[i]][d]        for running sum j:  s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
+ *
+ * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE queries
+ * against KEY_VECTORS vectors of keys are as many independent chains as registers, and each load serves several of them.
+ *
+ * The order of folding, 16 -> 8 -> 4 -> 2 -> 1, adds s_j and s_(j+8) first. Running sums are therefore taken in the order
+ * 0, 8, 4, 12, 2, 10, ..., the bits of a counter reversed; whenever a counter's bit is set, what waits on that level is
+ * added. So four sums at most wait, and not 16.
+ */
+
+enum { ROWS_AT_ONCE = 4 };
+
+/* What is computed at least for n keys: a vector, or KEY_VECTORS of them. */
+INLINE int64_t packed_width(int64_t n) {
+    enum { WIDE = KEY_VECTORS * LANES };
+    return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
+}
+
+INLINE void pack_as(KvType type, int64_t head_dim, const Keys *k, float *out) {
+    for (int64_t i = 0; i < packed_width(k->n); i += LANES) {
+        const unsigned char *rows[LANES];
+        for (int64_t l = 0; l < LANES; l++) rows[l] = key_row(k, i + l < k->n ? i + l : k->n - 1);
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            Vf a[LANES];
+            UNROLL for (int l = 0; l < LANES; l++) a[l] = kv_load(type, rows[l], d, LANES);
+            v_transpose(a);
+            UNROLL for (int l = 0; l < LANES; l++) v_store(out + (d + l) * KEYS_PACKED + i, a[l]);
+        }
+    }
+}
+
+static void pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                      float *out) {
+    Keys keys = {k, slot_bytes, slots, n};
+    if (type == KV_F16) pack_as(KV_F16, head_dim, &keys, out);
+    else if (type == KV_Q8) pack_as(KV_Q8, head_dim, &keys, out);
+    else pack_as(KV_F32, head_dim, &keys, out);
+}
+
+INLINE void unpack_as(KvType type, int64_t head_dim, const Keys *k, float *out) {
+    for (int64_t i = 0; i < k->n; i++)
+        for (int64_t d = 0; d < head_dim; d += LANES)
+            v_store(out + i * head_dim + d, kv_load(type, key_row(k, i), d, LANES));
+}
+
+static void unpack_values(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots,
+                          int64_t n, float *out) {
+    Keys keys = {v, slot_bytes, slots, n};
+    if (type == KV_F16) unpack_as(KV_F16, head_dim, &keys, out);
+    else if (type == KV_Q8) unpack_as(KV_Q8, head_dim, &keys, out);
+    else unpack_as(KV_F32, head_dim, &keys, out);
+}
+
+/* n_q queries against n_vectors vectors of packed keys, of which n keys are there. */
+INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int64_t head_dim, const float *keys,
+                             int64_t n, float scale, float *const *scores, int64_t at) {
+    enum { N = ROWS_AT_ONCE * KEY_VECTORS };
+    static const uint8_t order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+    Vf waiting[4][N], sum[N];
+    UNROLL for (int k = 0; k < 16; k++) {
+        UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
+        for (int64_t d = order[k]; d < head_dim; d += 16) {
+            Vf key[KEY_VECTORS];
+            UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load(keys + d * KEYS_PACKED + v * LANES);
+            UNROLL for (int h = 0; h < n_q; h++) {
+                Vf x = v_set(q[h][d]);
+                UNROLL for (int v = 0; v < n_vectors; v++)
+                    sum[h * n_vectors + v] = v_fma(x, key[v], sum[h * n_vectors + v]);
+            }
+        }
+        UNROLL for (int level = 0; level < 4; level++) {
+            int below = (1 << level) - 1;
+            if ((k & below) != below) continue;
+            UNROLL for (int i = 0; i < n_q * n_vectors; i++) {
+                if (k >> level & 1) sum[i] = v_add(waiting[level][i], sum[i]);
+                else waiting[level][i] = sum[i];
+            }
+        }
+    }
+    UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int v = 0; v < n_vectors; v++) {
+        Vf s = v_mul(sum[h * n_vectors + v], v_set(scale));
+        float *out = scores[h] + at + v * LANES;
+        if (n - v * LANES >= LANES) v_store(out, s);
+        else v_store_n(out, n - v * LANES, s);
+    }
+}
+
+INLINE void packed_scores_all(int n_q, const float *const *q, int64_t head_dim, const float *keys, int64_t n_keys,
+                              float scale, float *const *scores) {
+    for (int64_t i = 0; i < n_keys; i += KEY_VECTORS * LANES) {
+        if (n_keys <= LANES) packed_scores_of(n_q, 1, q, head_dim, keys + i, n_keys - i, scale, scores, i);
+        else packed_scores_of(n_q, KEY_VECTORS, q, head_dim, keys + i, n_keys - i, scale, scores, i);
+    }
+}
+
+static void packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n_keys,
+                          float scale, float *const *scores) {
+    int64_t h = 0;
+    for (; h + ROWS_AT_ONCE <= n_q; h += ROWS_AT_ONCE)
+        packed_scores_all(ROWS_AT_ONCE, q + h, head_dim, keys, n_keys, scale, scores + h);
+    for (; h < n_q; h++) packed_scores_all(1, q + h, head_dim, keys, n_keys, scale, scores + h);
+}
+
+/* n_columns vectors from element d on of n_q outputs. */
+INLINE void mix_unpacked(int n_q, int n_columns, const float *const *w, int64_t head_dim, const float *v, int64_t n,
+                         float *const *out, int64_t d) {
+    Vf acc[ROWS_AT_ONCE * MIX_COLUMNS], value[MIX_COLUMNS];
+    UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int c = 0; c < n_columns; c++)
+        acc[h * n_columns + c] = v_load(out[h] + d + c * LANES);
+    for (int64_t i = 0; i < n; i++, v += head_dim) {
+        UNROLL for (int c = 0; c < n_columns; c++) value[c] = v_load(v + d + c * LANES);
+        UNROLL for (int h = 0; h < n_q; h++) {
+            Vf x = v_set(w[h][i]);
+            UNROLL for (int c = 0; c < n_columns; c++)
+                acc[h * n_columns + c] = v_fma(x, value[c], acc[h * n_columns + c]);
+        }
+    }
+    UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int c = 0; c < n_columns; c++)
+        v_store(out[h] + d + c * LANES, acc[h * n_columns + c]);
+}
+
+INLINE void mix_unpacked_all(int n_q, const float *const *w, int64_t head_dim, const float *v, int64_t n,
+                             float *const *out) {
+    int64_t d = 0;
+    for (; d + MIX_COLUMNS * LANES <= head_dim; d += MIX_COLUMNS * LANES)
+        mix_unpacked(n_q, MIX_COLUMNS, w, head_dim, v, n, out, d);
+    for (; d < head_dim; d += LANES) mix_unpacked(n_q, 1, w, head_dim, v, n, out, d);
+}
+
+static void mix_values(const float *const *w, int64_t n_q, int64_t head_dim, const float *v, int64_t n_keys,
+                       float *const *out) {
+    int64_t h = 0;
+    for (; h + ROWS_AT_ONCE <= n_q; h += ROWS_AT_ONCE)
+        mix_unpacked_all(ROWS_AT_ONCE, w + h, head_dim, v, n_keys, out + h);
+    for (; h < n_q; h++) mix_unpacked_all(1, w + h, head_dim, v, n_keys, out + h);
+}
