@@ -146,6 +146,8 @@ static int check_dists(const fr_request *r, const RequestDraft *d, const Tree *t
 }
 
 static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
+    if (r->dists && r->dists->no_memory)
+        return error_memory(err, "the distributions of a tree", (size_t)r->dists->n_vocab * sizeof(float));
     int status = tree_validate(t, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab, budget_of(r) + 1,
                                err);
     return status || !r->dists ? status : check_dists(r, d, t, err);

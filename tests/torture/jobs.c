@@ -13,7 +13,9 @@
 #define TARGET "-m %k/target.gguf -t 1 "
 #define RUN "run " TARGET "-p abab -n 12 "
 #define SAMPLED "--temp 1 --seed 3 "
-#define TRAIN TARGET "--data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 -o %o/new.gguf "
+/* BF16, because loading OpenBLAS loads libgfortran, whose own answer to a failing allocation at that moment is to call itself
+ * until the stack is full. */
+#define TRAIN TARGET "--precision bf16 --data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 -o %o/new.gguf "
 #define TRAINED \
     .outputs = {"new.gguf"}, \
     .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"}, .resumes = true

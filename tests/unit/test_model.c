@@ -161,7 +161,7 @@ static const struct {
     {U32("llama.rope.dimension_count", 8), FR_ERR_FORMAT, "rope.dimension_count is 8, but must lie between 2 and 6"},
     {F32("llama.rope.freq_base", 0), FR_ERR_FORMAT, "rope.freq_base is 0, but"},
     {F32("llama.rope.freq_base", INFINITY), FR_ERR_FORMAT, "rope.freq_base is inf, but"},
-    {TEXT("llama.rope.scaling.type", "longrope"), FR_ERR_UNSUPPORTED, "rope scaling 'longrope' is not"},
+    {TEXT("llama.rope.scaling.type", "dynamic"), FR_ERR_UNSUPPORTED, "rope scaling 'dynamic' is not"},
     {VECTOR("rope_freqs.weight", NAN, 3), FR_ERR_FORMAT, "rope_freqs.weight holds NaN"},
     {VECTOR("rope_freqs.weight", 0, 3), FR_ERR_FORMAT, "rope_freqs.weight holds 0"},
     {VECTOR("rope_freqs.weight", 1, 4), FR_ERR_FORMAT, "rope_freqs.weight has the wrong shape: 4 x 1 where 3"},

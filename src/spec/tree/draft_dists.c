@@ -25,7 +25,10 @@ float *draft_dists_row(DraftDists *d) {
     if (d->n_rows == TREE_MAX_NODES) return NULL;
     if (d->n_rows == d->n_rows_made) {
         float *row = mem_calloc((size_t)d->n_vocab, sizeof *row);
-        if (!row) return NULL;
+        if (!row) {
+            d->no_memory = true;
+            return NULL;
+        }
         d->rows[d->n_rows_made++] = row;
     }
     return d->rows[d->n_rows++];

@@ -41,6 +41,7 @@ struct DraftDists {
                        * can also rank their tokens do so */
     int32_t n_draws;
     DistDraw draws[DRAFT_MAX_DRAWS];
+    bool no_memory; /* for a row: a tree without its draws is another tree, and a ratio rule's text another text */
     int32_t n_rows, n_rows_made;
     float *rows[TREE_MAX_NODES]; /* [n_rows_made][n_vocab]; the first n_rows are in use */
 };
@@ -48,7 +49,7 @@ struct DraftDists {
 DraftDists *draft_dists_new(int32_t n_vocab); /* NULL: no memory */
 void draft_dists_free(DraftDists *d);         /* NULL is allowed */
 void draft_dists_reset(DraftDists *d);        /* forgets the draws, keeps the memory */
-/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if memory or rows ran out. */
+/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if rows ran out, or memory (d->no_memory). */
 float *draft_dists_row(DraftDists *d);
 /* Appends a draw; false if there is no room for more. */
 bool draft_dists_add(DraftDists *d, int32_t parent, int32_t child, DrawKind kind, const float *q);
