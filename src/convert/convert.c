@@ -8,7 +8,9 @@
 
 #include "base/mapped_file.h"
 #include "base/mem.h"
+#include "convert/config_reader.h"
 #include "convert/convert_arch.h"
+#include "convert/convert_rope.h"
 #include "convert/convert_vocab.h"
 #include "format/blocks.h"
 #include "format/finite.h"
@@ -300,13 +302,6 @@ static int plan_tensors(Job *job, fr_error *err) {
     return status;
 }
 
-/* Llama 3's scaling of rope is a tensor. */
-static void plan_rope_factors(Job *job) {
-    int64_t n = job->shape.head_dim / 2;
-    if (convert_rope_factors(&job->shape, job->rope_factors))
-        gguf_add_tensor(job->w, "rope_freqs.weight", TYPE_F32, 1, &n, job->rope_factors);
-}
-
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
 static void note_windows(const Job *job) {
@@ -373,7 +368,7 @@ static int convert(Job *job, const char *path, fr_error *err) {
     }
     if (!status && job->arch->keys) status = job->arch->keys(&job->shape, job->c, job->w, err);
     if (!status) status = plan_tensors(job, err);
-    if (!status) plan_rope_factors(job);
+    if (!status) convert_rope_tensors(&job->shape, job->rope_factors, job->w);
     if (!status) note_windows(job);
     if (!status) status = write_file(job, path, err);
     convert_vocab_close(&vocab);

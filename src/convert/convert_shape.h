@@ -17,7 +17,8 @@ typedef struct ConvertShape {
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];
     double scaling_factor;
-    int tied; /* 1, 0, or -1: config.json does not say */
+    int64_t n_ctx_orig; /* of LongRoPE: the context before it was extended */
+    int tied;           /* 1, 0, or -1: config.json does not say */
 } ConvertShape;
 
 /* What models of an architecture have where config.json may be silent, as transformers' configurations say. */
@@ -27,6 +28,7 @@ typedef struct ConvertUsual {
     int64_t head_dim;       /* 0: hidden_size / num_attention_heads */
     double rotated_part;    /* of a head, where the architecture may rotate a part of it; 0: it may not */
     bool is_tied;           /* the LM head is the embedding */
+    bool has_long_rope;     /* the scaling of rope may be LongRoPE */
 } ConvertUsual;
 
 /* Refuses what the architecture cannot express: another activation, biases where there are none, unknown scaling. */
@@ -52,12 +54,5 @@ void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *
 
 /* Writes general.* keys, for matrices of that type. */
 void convert_general_write(const HubFolder *c, const char *arch, TensorType type, GgufWriter *w);
-
-/* Llama 3's scaling of rope: the divisors of the frequencies [head_dim / 2], which become the tensor rope_freqs.weight.
- * False: the model has none. */
-bool convert_rope_factors(const ConvertShape *s, float *out);
-
-/* A string of config.json, or NULL; an integer; an integer or the first of a list. */
-const char *config_text(const json_t *object, const char *key);
 
 #endif

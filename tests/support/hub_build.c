@@ -156,7 +156,7 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
         snprintf(file, sizeof file, o->n_parts > 1 ? "model-%05d-of-%05d.safetensors" : "model.safetensors", part + 1,
                  o->n_parts);
         for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
-            if (i % o->n_parts != part) continue;
+            if (i % o->n_parts != part || strncmp(gguf_tensor(g, i)->name, "rope_factors_", 13) == 0) continue;
             published_name(g, gguf_tensor(g, i)->name, name);
             if (strstr(name, "%d")) {
                 add_experts(&b, gguf_tensor(g, i), name, map, file);
