@@ -262,19 +262,16 @@ static int check_tied(Job *job, fr_error *err) {
                      job->c->folder);
 }
 
-/* Whether layer i has the tensor: of hybrids, some layers have self_attn, the others linear_attn. */
+/* Whether layer i has the tensor: of hybrids, some layers have attention, the others are recurrent. */
 static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
-    if (!job->arch->is_hybrid) return true;
-    bool has_attention = (i + 1) % job->shape.attention_interval == 0;
-    return !strstr(t->from, has_attention ? ".linear_attn." : ".self_attn.");
+    return !job->arch->recurrent || !strstr(t->from, job->shape.recurrent[i] ? ".self_attn." : job->arch->recurrent);
 }
 
 /* What a GGUF file of the text has no place for. */
 static void pass_over_parts(Job *job) {
-    if (!job->arch->is_hybrid) return;
     if (job->arch->has_text_part && hub_pass_over_all(job->c, "model.visual.") && job->o->note)
         job->o->note(job->o->user, "the part of the model that reads pictures is left out");
-    if (hub_pass_over_all(job->c, "mtp.") && job->o->note)
+    if (job->arch->has_mtp && hub_pass_over_all(job->c, "mtp.") && job->o->note)
         job->o->note(job->o->user, "the layers for multi-token prediction are left out");
 }
 
@@ -337,6 +334,8 @@ static int choose_tensors(Job *job, fr_error *err) {
     const char *method = config_text(how, "quant_method");
     Printable p;
     job->tensors = job->arch->tensors;
+    if (job->arch->dense && json_integer_value(json_object_get(job->c->config, "num_local_experts")) == 0)
+        job->tensors = job->arch->dense;
     if (!method) return FR_OK;
     bool is_mxfp4 = strcmp(method, "mxfp4") == 0;
     if (is_mxfp4 && job->arch->packed) job->tensors = job->arch->packed;
@@ -347,6 +346,8 @@ static int choose_tensors(Job *job, fr_error *err) {
                      job->c->folder, printable(&p, method, strlen(method)));
 }
 
+static bool has_experts(const Job *job) { return job->arch->experts && job->tensors != job->arch->dense; }
+
 static int convert(Job *job, const char *path, fr_error *err) {
     ConvertVocab vocab = {.n = 0};
     job->arch = convert_arch_find(job->c, err);
@@ -355,15 +356,14 @@ static int convert(Job *job, const char *path, fr_error *err) {
     if (job->arch->has_text_part) hub_enter_part(job->c, "text_config");
     int status = choose_tensors(job, err);
     if (!status) status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
-    if (!status && job->arch->experts) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
-    if (!status && job->arch->is_hybrid) status = convert_delta_read(&job->shape, job->c, err);
+    if (!status && has_experts(job)) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
+    if (!status && job->arch->read) status = job->arch->read(&job->shape, job->c, err);
     if (!status) status = take_memory(job, err);
     if (!status) status = convert_vocab_read(&vocab, job->c, job->shape.n_vocab, err);
     if (!status) {
         convert_general_write(job->c, job->arch->name, is_packed(job) ? TYPE_MXFP4 : job->o->type, job->w);
         convert_shape_write(&job->shape, job->arch->name, job->arch->rotates_pairs, job->w);
-        if (job->arch->experts) convert_experts_write(&job->shape, job->arch->name, job->w);
-        if (job->arch->is_hybrid) convert_delta_write(&job->shape, job->c, job->w);
+        if (has_experts(job)) convert_experts_write(&job->shape, job->arch->name, job->w);
         status = convert_vocab_write(&vocab, job->c, job->w, err);
     }
     if (!status && job->arch->keys) status = job->arch->keys(&job->shape, job->c, job->w, err);

@@ -24,17 +24,18 @@ static void check_rest(ConfigReader *r, const char *supported) {
 int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err) {
     ConfigReader r = {.c = c, .object = c->config, .err = err};
     *s = (ConvertShape){.arch = s->arch, .tied = usual->is_tied ? 1 : -1};
-    s->n_layer = config_int(&r, "num_hidden_layers", -1, 1, 1024);
+    s->n_layer = config_int(&r, "num_hidden_layers", -1, 1, CONVERT_MAX_LAYER);
     s->n_embd = config_int(&r, "hidden_size", -1, 2, 1 << 18);
     int64_t of_experts = config_int(&r, "moe_intermediate_size", -1, -1, 1 << 20);
-    s->n_ff = config_int(&r, "intermediate_size", of_experts, 1, 1 << 20); /* missing where all layers have experts */
+    const char *ff_key = usual->ff_key && config_has(&r, usual->ff_key) ? usual->ff_key : "intermediate_size";
+    s->n_ff = config_int(&r, ff_key, of_experts, 1, 1 << 20); /* missing where all layers have experts */
     s->n_head = config_int(&r, "num_attention_heads", -1, 1, 1 << 12);
     s->n_head_kv = config_int(&r, "num_key_value_heads", s->n_head, 1, s->n_head);
     s->has_head_dim = config_has(&r, "head_dim") || usual->head_dim;
     s->head_dim = config_int(&r, "head_dim", usual->head_dim ? usual->head_dim : s->n_embd / s->n_head, 2, 1 << 12);
     s->n_vocab = config_int(&r, "vocab_size", -1, 1, 1 << 24);
     s->n_ctx = config_int(&r, "max_position_embeddings", -1, 1, 1 << 28);
-    s->eps = config_real(&r, "rms_norm_eps", 1e-6, 0, 1);
+    s->eps = config_real(&r, usual->eps_key ? usual->eps_key : "rms_norm_eps", usual->eps_key ? 1e-5 : 1e-6, 0, 1);
     if (config_has(&r, "tie_word_embeddings"))
         s->tied = json_is_true(json_object_get(c->config, "tie_word_embeddings"));
     convert_rope_read(s, &r, usual);
@@ -85,13 +86,25 @@ static void set_real(GgufWriter *w, const char *arch, const char *key, double v)
     gguf_set_f32(w, full, (float)v);
 }
 
+static void write_kv_heads(const ConvertShape *s, GgufWriter *w) {
+    int32_t heads[CONVERT_MAX_LAYER];
+    char full[128];
+    if (!s->lists_kv_heads) {
+        set_int(w, s->arch, "attention.head_count_kv", s->n_head_kv);
+        return;
+    }
+    for (int64_t i = 0; i < s->n_layer; i++) heads[i] = s->recurrent[i] ? 0 : (int32_t)s->n_head_kv;
+    snprintf(full, sizeof full, "%s.attention.head_count_kv", s->arch);
+    gguf_set_i32s(w, full, heads, (int32_t)s->n_layer);
+}
+
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w) {
     set_int(w, arch, "block_count", s->n_layer);
     set_int(w, arch, "context_length", s->n_ctx);
     set_int(w, arch, "embedding_length", s->n_embd);
     set_int(w, arch, "feed_forward_length", s->n_ff);
     set_int(w, arch, "attention.head_count", s->n_head);
-    set_int(w, arch, "attention.head_count_kv", s->n_head_kv);
+    write_kv_heads(s, w);
     set_real(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
     set_int(w, arch, "vocab_size", s->n_vocab);
     set_real(w, arch, "rope.freq_base", s->rope_base);

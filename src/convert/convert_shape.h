@@ -5,6 +5,8 @@
 #include "convert/hub_folder.h"
 #include "format/gguf_write.h"
 
+enum { CONVERT_MAX_LAYER = 1024 };
+
 typedef struct ConvertShape {
     const char *arch; /* general.architecture */
     int64_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
@@ -13,6 +15,9 @@ typedef struct ConvertShape {
     bool has_head_dim;                                         /* config.json names it */
     /* Of models with recurrent layers; 0: there are none. */
     int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
+    int64_t n_state;                   /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
+    bool recurrent[CONVERT_MAX_LAYER]; /* which layers these are */
+    bool lists_kv_heads;               /* the GGUF file has a number of key-value heads for each layer, 0 for these */
     double eps, rope_base;
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];
@@ -28,6 +33,8 @@ typedef struct ConvertUsual {
     int64_t head_dim;       /* 0: hidden_size / num_attention_heads */
     double rotated_part;    /* of a head, where the architecture may rotate a part of it; 0: it may not */
     bool is_tied;           /* the LM head is the embedding */
+    const char *eps_key;    /* NULL: rms_norm_eps */
+    const char *ff_key;     /* if it is there, it is taken in the place of intermediate_size; NULL: none */
     bool has_long_rope;     /* the scaling of rope may be LongRoPE */
 } ConvertUsual;
 
@@ -47,10 +54,6 @@ typedef enum ConvertExperts {
 /* The same for a mixture of experts. */
 int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts experts, fr_error *err);
 void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w);
-
-/* The same for recurrent layers (convert_delta.c). */
-int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err);
-void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *w);
 
 /* Writes general.* keys, for matrices of that type. */
 void convert_general_write(const HubFolder *c, const char *arch, TensorType type, GgufWriter *w);

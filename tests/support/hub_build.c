@@ -91,7 +91,10 @@ static int64_t number(const Gguf *g, const char *key) {
     int64_t v = 0;
     assert_true(gguf_get_string(g, "general.architecture", &arch));
     snprintf(full, sizeof full, "%.*s.%s", (int)arch.n, arch.data, key);
+    int64_t at = gguf_find_key(g, full), one;
     gguf_get_i64(g, full, &v);
+    for (int64_t i = 0; at >= 0 && i < gguf_kv_count(g, at) && gguf_array_i64(g, at, i, &one); i++)
+        v = one > v ? one : v; /* one for each layer */
     return v;
 }
 
@@ -177,12 +180,21 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
 /* ---- config.json -------------------------------------------------------------------------------------- */
 
 static const char *published_arch(const Gguf *g) {
-    static const char *const published[][2] = {
-        {"qwen2", "Qwen2ForCausalLM"},         {"qwen3", "Qwen3ForCausalLM"},     {"qwen2moe", "Qwen2MoeForCausalLM"},
-        {"qwen3moe", "Qwen3MoeForCausalLM"},   {"granite", "GraniteForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
-        {"gemma2", "Gemma2ForCausalLM"},       {"gemma3", "Gemma3ForCausalLM"},   {"phi3", "Phi3ForCausalLM"},
-        {"qwen3next", "Qwen3NextForCausalLM"}, {"gpt-oss", "GptOssForCausalLM"},  {"qwen35", "Qwen3_5ForCausalLM"},
-        {"qwen35moe", "Qwen3_5MoeForCausalLM"}};
+    static const char *const published[][2] = {{"qwen2", "Qwen2ForCausalLM"},
+                                               {"qwen3", "Qwen3ForCausalLM"},
+                                               {"qwen2moe", "Qwen2MoeForCausalLM"},
+                                               {"qwen3moe", "Qwen3MoeForCausalLM"},
+                                               {"granite", "GraniteForCausalLM"},
+                                               {"smollm3", "SmolLM3ForCausalLM"},
+                                               {"gemma2", "Gemma2ForCausalLM"},
+                                               {"gemma3", "Gemma3ForCausalLM"},
+                                               {"phi3", "Phi3ForCausalLM"},
+                                               {"qwen3next", "Qwen3NextForCausalLM"},
+                                               {"gpt-oss", "GptOssForCausalLM"},
+                                               {"qwen35", "Qwen3_5ForCausalLM"},
+                                               {"qwen35moe", "Qwen3_5MoeForCausalLM"},
+                                               {"lfm2", "Lfm2ForCausalLM"},
+                                               {"granitehybrid", "GraniteMoeHybridForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";

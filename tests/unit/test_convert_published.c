@@ -1,4 +1,4 @@
-/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss) are the same after
+/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss, LFM2, Granite 4.0 H) are the same after
  * they were taken apart as published (hub_forms.c) and converted: each tensor, and logits bit for bit. */
 #define DIR "build/test-convert-published"
 
@@ -37,6 +37,15 @@
 #define OSS_MODEL \
     SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 64, .window = 3, .rope_scaling = "yarn", \
                          .rope_factor = 4, .rope_n_ctx_orig = 512
+
+#define LFM2_TYPES ", \"norm_eps\": 1e-6, \"layer_types\": [\"conv\", \"conv\", \"full_attention\", \"conv\"]"
+#define MAMBA(groups, heads, dim, conv) .n_key_heads = groups, .n_value_heads = heads, .delta_dim = dim, .n_conv = conv
+#define MAMBA_CONFIG(groups, heads, dim, conv) \
+    ", \"mamba_n_groups\": " #groups ", \"mamba_n_heads\": " #heads ", \"mamba_d_head\": " #dim \
+    ", \"mamba_d_conv\": " #conv \
+    ", \"mamba_d_state\": 20, \"mamba_expand\": 2, \"embedding_multiplier\": 3, \"residual_multiplier\": 0.4, " \
+    "\"logits_scaling\": 1.2, \"attention_multiplier\": 0.2"
+#define GRANITE_TYPES ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"attention\"]"
 
 typedef struct Case {
     RandomModel model;
@@ -79,6 +88,28 @@ static const Case cases[] = {
      .packs_experts = true,
      .wrong = ", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"swiglu_limit\": 5.0",
      .why = "swiglu_limit must be 7"},
+    {.model = {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .rope_base = 1e6, .tied = true, .seed = 9},
+     .config =
+         ", \"intermediate_size\": 77, \"block_ff_dim\": 90, \"block_multiple_of\": 16, \"conv_L_cache\": 3" LFM2_TYPES,
+     .wrong = ", \"block_ff_dim\": 90, \"block_multiple_of\": 16, \"conv_bias\": true" LFM2_TYPES,
+     .why = "conv_bias is not supported"},
+    {.model = {SHAPE("lfm2", 4), .n_conv = 4, .attention_interval = 2, .rope_base = 1e6, .tied = true, .seed = 10},
+     .config =
+         ", \"norm_eps\": 1e-6, \"block_auto_adjust_ff_dim\": false, \"conv_L_cache\": 4, \"full_attn_idxs\": [1, 3]",
+     .wrong = ", \"block_auto_adjust_ff_dim\": false, \"full_attn_idxs\": [1, 4]",
+     .why = "full_attn_idxs names a layer that the model does not have"},
+    {.model = {SHAPE("granitehybrid", 4), MAMBA(1, 4, 16, 3), .n_ssm_state = 20, .attention_interval = 2, .seed = 11},
+     .config = ", \"intermediate_size\": 77, \"shared_intermediate_size\": 64, \"num_local_experts\": 0, "
+               "\"position_embedding_type\": \"nope\"" MAMBA_CONFIG(1, 4, 16, 3) GRANITE_TYPES,
+     .wrong = ", \"shared_intermediate_size\": 64" MAMBA_CONFIG(1, 5, 16, 3) GRANITE_TYPES,
+     .why = "mamba_n_heads must divide"},
+    {.model = {SHAPE("granitehybrid", 4), MAMBA(2, 8, 8, 4), .n_ssm_state = 20, .attention_interval = 2,
+               .rope_base = 1e4, .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 40, .seed = 12},
+     .config = ", \"intermediate_size\": 24, \"shared_intermediate_size\": 40, \"num_local_experts\": 5, "
+               "\"num_experts_per_tok\": 2, \"position_embedding_type\": \"rope\"" MAMBA_CONFIG(2, 8, 8, 4)
+                   GRANITE_TYPES,
+     .wrong = ", \"shared_intermediate_size\": 64, \"layer_types\": [\"mamba\"]" MAMBA_CONFIG(2, 8, 8, 4),
+     .why = "layer_types must name the kind of each layer"},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
