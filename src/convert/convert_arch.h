@@ -9,6 +9,7 @@ typedef enum ConvertSize {
     SIZE_NONE,
     SIZE_ONE,
     SIZE_EMBD,
+    SIZE_TWO_EMBD,
     SIZE_Q,
     SIZE_KV,
     SIZE_QKV,
@@ -58,7 +59,7 @@ typedef struct ConvertArch {
     /* Optional: refuses what the architecture cannot express, and writes its own keys. */
     int (*keys)(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
     bool has_window;      /* `keys` writes the sliding window */
-    bool has_mtp;         /* files may have layers for multi-token prediction */
+    bool has_mtp;         /* files may have a layer for multi-token prediction */
     bool has_text_part;   /* config.json may have the model in "text_config", with names in model.language_model */
     bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
     ConvertUsual usual;

@@ -99,7 +99,8 @@ static void write_kv_heads(const ConvertShape *s, GgufWriter *w) {
 }
 
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w) {
-    set_int(w, arch, "block_count", s->n_layer);
+    set_int(w, arch, "block_count", s->n_layer + s->n_nextn);
+    if (s->n_nextn) set_int(w, arch, "nextn_predict_layers", s->n_nextn);
     set_int(w, arch, "context_length", s->n_ctx);
     set_int(w, arch, "embedding_length", s->n_embd);
     set_int(w, arch, "feed_forward_length", s->n_ff);

@@ -15,9 +15,10 @@ typedef struct ConvertShape {
     bool has_head_dim;                                         /* config.json names it */
     /* Of models with recurrent layers; 0: there are none. */
     int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
-    int64_t n_state;                   /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
-    bool recurrent[CONVERT_MAX_LAYER]; /* which layers these are */
-    bool lists_kv_heads;               /* the GGUF file has a number of key-value heads for each layer, 0 for these */
+    int64_t n_nextn;                       /* layers for multi-token prediction: 0 or 1 */
+    int64_t n_state;                       /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
+    bool recurrent[CONVERT_MAX_LAYER + 1]; /* which layers these are */
+    bool lists_kv_heads; /* the GGUF file has a number of key-value heads for each layer, 0 for these */
     double eps, rope_base;
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];

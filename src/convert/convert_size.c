@@ -4,6 +4,7 @@
 int64_t convert_size(const ConvertShape *s, ConvertSize size) {
     switch (size) {
     case SIZE_EMBD: return s->n_embd;
+    case SIZE_TWO_EMBD: return 2 * s->n_embd;
     case SIZE_Q: return s->n_head * s->head_dim;
     case SIZE_KV: return s->n_head_kv * s->head_dim;
     case SIZE_QKV: return (s->n_head + 2 * s->n_head_kv) * s->head_dim;

@@ -220,10 +220,11 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
         "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
         "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}%s",
         published_arch(g), part, (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
-        (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
-        (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
-        (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
-        is_gemma(g) ? "gelu_pytorch_tanh" : "silu", o->config ? o->config : "", o->text_part ? "}" : "");
+        (long long)(number(g, "block_count") - number(g, "nextn_predict_layers")),
+        (long long)number(g, "attention.head_count"), (long long)number(g, "attention.head_count_kv"),
+        (long long)head_dim(g), (double)eps, (double)base, (long long)number(g, "context_length"),
+        (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1], is_gemma(g) ? "gelu_pytorch_tanh" : "silu",
+        o->config ? o->config : "", o->text_part ? "}" : "");
     fclose(f);
 }
 

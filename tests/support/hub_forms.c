@@ -13,6 +13,7 @@ typedef struct Apart {
     const Gguf *g;
     SafeTensorsBuild b;
     const char *prefix; /* of all names of the text */
+    int64_t first;      /* layer of the GGUF file that is published as 0 */
     int64_t layer, n_embd, n_keys, n_values, dim, n_conv, n_expert, n_ff;
     bool is_tiled; /* value head h reads with key head h % n_keys */
 } Apart;
@@ -64,7 +65,7 @@ static float *room(int64_t n) {
 
 static void add(Apart *a, const char *name, const float *x, int n_dims, const int64_t *dims) {
     char full[200];
-    snprintf(full, sizeof full, "%slayers.%d.%s", a->prefix, (int)a->layer, name);
+    snprintf(full, sizeof full, "%slayers.%d.%s", a->prefix, (int)(a->layer - a->first), name);
     safetensors_build_add_shaped(&a->b, full, x, dims, n_dims);
 }
 
@@ -433,14 +434,28 @@ static void add_rest(Apart *a, bool has_pictures) {
     snprintf(name, sizeof name, "%s%s", a->prefix, is_arch(a->g, "lfm2") ? "embedding_norm.weight" : "norm.weight");
     safetensors_build_add(&a->b, name, x, a->n_embd, 0);
     if (head) safetensors_build_add(&a->b, "lm_head.weight", head->data, a->n_embd, embd->dims[1]);
-    if (is_hybrid(a->g)) safetensors_build_add(&a->b, "mtp.fc.weight", x, 2, 3);
     if (has_pictures) safetensors_build_add(&a->b, "model.visual.patch_embed.proj.weight", x, 3, 2);
     free(x);
 }
 
+/* What stands around the layer for multi-token prediction. */
+static void add_nextn(Apart *a) {
+    static const char *const norms[][2] = {{"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
+                                           {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
+                                           {"nextn.shared_head_norm.weight", "mtp.norm.weight"}};
+    float *x = room(a->n_embd);
+    for (int k = 0; k < 3; k++) {
+        for (int64_t i = 0; i < a->n_embd; i++) x[i] = floats(a, norms[k][0])[i] - 1;
+        safetensors_build_add(&a->b, norms[k][1], x, a->n_embd, 0);
+    }
+    safetensors_build_add(&a->b, "mtp.fc.weight", floats(a, "nextn.eh_proj.weight"), 2 * a->n_embd, a->n_embd);
+    free(x);
+}
+
 void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
+    const char *prefix = o->text_part ? "model.language_model." : "model.";
     Apart a = {.g = g,
-               .prefix = o->text_part ? "model.language_model." : "model.",
+               .prefix = prefix,
                .n_embd = number(g, "embedding_length"),
                .n_keys = number(g, "ssm.group_count"),
                .n_values = number(g, "ssm.time_step_rank"),
@@ -450,14 +465,20 @@ void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
                .n_ff = number(g, "expert_feed_forward_length"),
                .is_tiled = !is_arch(g, "qwen3next")};
     char path[300];
+    int64_t n_layer = number(g, "block_count") - number(g, "nextn_predict_layers");
     assert_int_equal(o->n_parts, 1);
     safetensors_build_begin(&a.b, o->type);
     for (a.layer = 0; a.layer < number(g, "block_count"); a.layer++) {
+        if (a.layer == n_layer) {
+            a.prefix = "mtp.", a.first = n_layer;
+            add_nextn(&a);
+        }
         if (is_hybrid(g)) add_hybrid_layer(&a);
         else if (is_arch(g, "lfm2")) add_lfm2_layer(&a);
         else if (is_arch(g, "granitehybrid")) add_granite_layer(&a);
         else add_oss_layer(&a);
     }
+    a.prefix = prefix;
     add_rest(&a, o->text_part);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     safetensors_build_write(&a.b, path);
