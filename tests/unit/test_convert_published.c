@@ -1,5 +1,6 @@
-/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss, LFM2, Granite 4.0 H) are the same after
- * they were taken apart as published (hub_forms.c) and converted: each tensor, and logits bit for bit. */
+/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss, LFM2,
+ * Granite 4.0 H) are the same after they were taken apart as published (hub_forms.c) and converted: each tensor, and logits
+ * bit for bit. */
 #define DIR "build/test-convert-published"
 
 #include "convert_rig.h"
