@@ -8,7 +8,10 @@
 
 #include "base/mapped_file.h"
 #include "base/mem.h"
+#include "convert/config_reader.h"
 #include "convert/convert_arch.h"
+#include "convert/convert_names.h"
+#include "convert/convert_rope.h"
 #include "convert/convert_vocab.h"
 #include "format/blocks.h"
 #include "format/finite.h"
@@ -40,7 +43,7 @@ struct Job {
     const ConvertTensor *tensors;
     ConvertShape shape;
     GgufWriter *w;
-    Item *items; /* [n_layer * MAX_TENSORS_OF_LAYER] */
+    Item *items; /* [(n_layer + 1) * MAX_TENSORS_OF_LAYER] */
     int64_t n_items;
     float *row, *rope_factors;
     int64_t widest;
@@ -143,30 +146,13 @@ static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, 
     return TYPE_F16;
 }
 
-/* Puts numbers into a name with "%d", as many as there are. */
-static void write_name(const char *form, int64_t layer, int64_t expert, char out[160]) {
-    int64_t numbers[2] = {layer, expert};
-    size_t n = 0;
-    out[0] = '\0';
-    for (int i = 0; *form && n < 140; form++) {
-        bool is_number = i < 2 && form[0] == '%' && form[1] == 'd';
-        if (is_number) n += (size_t)snprintf(out + n, 160 - n, "%lld", (long long)numbers[i++]), form++;
-        else out[n++] = *form, out[n] = '\0';
-    }
-}
-
-static bool is_of_experts(const ConvertTensor *t) {
-    const char *first = strstr(t->from, "%d");
-    return first && strstr(first + 1, "%d");
-}
-
 /* The matrices of all experts. */
 static int take_experts(Job *job, const ConvertTensor *t, int64_t layer, Item *item, fr_error *err) {
-    char from[160];
+    char from[CONVERT_MAX_NAME];
     item->experts = mem_calloc((size_t)job->shape.n_expert, sizeof *item->experts);
     if (!item->experts) return error_memory(err, "a list of experts", (size_t)job->shape.n_expert);
     for (int64_t i = 0; i < job->shape.n_expert; i++) {
-        write_name(t->from, layer, i, from);
+        convert_name_from(t, &job->shape, layer, i, from);
         int status = hub_take(job->c, from, item->n_in, item->n_out, &item->experts[i], err);
         if (status) return status;
         if (!item->experts[i]) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
@@ -176,9 +162,9 @@ static int take_experts(Job *job, const ConvertTensor *t, int64_t layer, Item *i
 }
 
 static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
-    char to[160];
+    char to[CONVERT_MAX_NAME];
     Item *item = &job->items[job->n_items++];
-    write_name(t->to, layer, 0, to);
+    convert_name_to(t, layer, to);
     int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
     *item = (Item){.job = job, .type = type_of(job, t, n_in, to), .n_in = n_in, .n_out = n_out};
     int status = take_experts(job, t, layer, item, err);
@@ -193,8 +179,8 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
 static bool is_less_1(const Job *job, const char *name) {
     static const char end[] = "norm.weight";
     size_t n = strlen(name);
-    return job->arch->adds_1_to_norms && n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 &&
-           !strstr(name, "linear_attn");
+    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
+    return job->arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
 }
 
 /* The tensor of that name, or of its name in a model with other parts beside the text. */
@@ -228,11 +214,11 @@ static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, f
 }
 
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
-    char from[160], to[160];
+    char from[CONVERT_MAX_NAME], to[CONVERT_MAX_NAME];
     int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
-    if (is_of_experts(t)) return plan_experts(job, t, layer, err);
-    write_name(t->from, layer, 0, from);
-    write_name(t->to, layer, 0, to);
+    if (convert_is_of_experts(t)) return plan_experts(job, t, layer, err);
+    convert_name_from(t, &job->shape, layer, 0, from);
+    convert_name_to(t, layer, to);
     Item *item = &job->items[job->n_items];
     *item = (Item){.job = job, .n_in = n_in, .n_out = n_out ? n_out : 1, .shift = is_less_1(job, from) ? 1 : 0};
     item->form = t->form == FORM_ROTATED && !job->arch->rotates_pairs ? FORM_SAME : t->form;
@@ -260,30 +246,28 @@ static int check_tied(Job *job, fr_error *err) {
                      job->c->folder);
 }
 
-/* Whether layer i has the tensor: of hybrids, some layers have self_attn, the others linear_attn. */
+/* Whether layer i has the tensor: of hybrids, some layers have attention, the others are recurrent. */
 static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
-    if (!job->arch->is_hybrid) return true;
-    bool has_attention = (i + 1) % job->shape.attention_interval == 0;
-    return !strstr(t->from, has_attention ? ".linear_attn." : ".self_attn.");
+    return !job->arch->recurrent || !strstr(t->from, job->shape.recurrent[i] ? ".self_attn." : job->arch->recurrent);
 }
 
 /* What a GGUF file of the text has no place for. */
 static void pass_over_parts(Job *job) {
-    if (!job->arch->is_hybrid) return;
     if (job->arch->has_text_part && hub_pass_over_all(job->c, "model.visual.") && job->o->note)
         job->o->note(job->o->user, "the part of the model that reads pictures is left out");
-    if (hub_pass_over_all(job->c, "mtp.") && job->o->note)
-        job->o->note(job->o->user, "the layers for multi-token prediction are left out");
 }
 
 static int plan_tensors(Job *job, fr_error *err) {
+    int64_t n_layer = job->shape.n_layer + job->shape.n_nextn;
     int status = check_tied(job, err);
     for (const ConvertTensor *t = job->tensors; t->from && !status; t++) {
         bool of_layer = strstr(t->from, "%d") != NULL, is_head = strcmp(t->to, "output.weight") == 0;
         if (is_head && job->shape.tied == 1) continue; /* a copy of the embedding, if it is there */
-        for (int64_t i = 0; i < (of_layer ? job->shape.n_layer : 1) && !status; i++)
+        for (int64_t i = 0; i < (of_layer ? n_layer : 1) && !status; i++)
             if (!of_layer || layer_has(job, t, i)) status = plan_tensor(job, t, i, err);
     }
+    for (const ConvertTensor *t = convert_nextn_tensors; job->shape.n_nextn && t->from && !status; t++)
+        status = plan_tensor(job, t, job->shape.n_layer, err);
     pass_over_parts(job);
     for (int64_t i = 0; i < job->shape.n_layer; i++) { /* old files have what follows from rope_theta */
         char name[80];
@@ -298,13 +282,6 @@ static int plan_tensors(Job *job, fr_error *err) {
                            "something else without it",
                            job->c->folder, printable(&p, left->name, strlen(left->name)), job->arch->name);
     return status;
-}
-
-/* Llama 3's scaling of rope is a tensor. */
-static void plan_rope_factors(Job *job) {
-    int64_t n = job->shape.head_dim / 2;
-    if (convert_rope_factors(&job->shape, job->rope_factors))
-        gguf_add_tensor(job->w, "rope_freqs.weight", TYPE_F32, 1, &n, job->rope_factors);
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
@@ -322,7 +299,7 @@ static void note_windows(const Job *job) {
 }
 
 static int take_memory(Job *job, fr_error *err) {
-    job->items = mem_calloc((size_t)job->shape.n_layer * MAX_TENSORS_OF_LAYER, sizeof *job->items);
+    job->items = mem_calloc((size_t)(job->shape.n_layer + 1) * MAX_TENSORS_OF_LAYER, sizeof *job->items);
     job->rope_factors = mem_calloc((size_t)job->shape.head_dim, sizeof *job->rope_factors);
     return job->items && job->rope_factors ? FR_OK : (int)error_memory(err, "a list of tensors", sizeof *job->items);
 }
@@ -342,6 +319,8 @@ static int choose_tensors(Job *job, fr_error *err) {
     const char *method = config_text(how, "quant_method");
     Printable p;
     job->tensors = job->arch->tensors;
+    if (job->arch->dense && json_integer_value(json_object_get(job->c->config, "num_local_experts")) == 0)
+        job->tensors = job->arch->dense;
     if (!method) return FR_OK;
     bool is_mxfp4 = strcmp(method, "mxfp4") == 0;
     if (is_mxfp4 && job->arch->packed) job->tensors = job->arch->packed;
@@ -352,6 +331,16 @@ static int choose_tensors(Job *job, fr_error *err) {
                      job->c->folder, printable(&p, method, strlen(method)));
 }
 
+/* Whether the file has a layer for multi-token prediction, which config.json may name in several ways. */
+static int find_nextn(Job *job, fr_error *err) {
+    const SafeTensor *joined;
+    int status = hub_take(job->c, "mtp.fc.weight", 2 * job->shape.n_embd, job->shape.n_embd, &joined, err);
+    job->shape.n_nextn = !status && joined ? 1 : 0;
+    return status;
+}
+
+static bool has_experts(const Job *job) { return job->arch->experts && job->tensors != job->arch->dense; }
+
 static int convert(Job *job, const char *path, fr_error *err) {
     ConvertVocab vocab = {.n = 0};
     job->arch = convert_arch_find(job->c, err);
@@ -360,20 +349,20 @@ static int convert(Job *job, const char *path, fr_error *err) {
     if (job->arch->has_text_part) hub_enter_part(job->c, "text_config");
     int status = choose_tensors(job, err);
     if (!status) status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
-    if (!status && job->arch->experts) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
-    if (!status && job->arch->is_hybrid) status = convert_delta_read(&job->shape, job->c, err);
+    if (!status && has_experts(job)) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
+    if (!status && job->arch->read) status = job->arch->read(&job->shape, job->c, err);
+    if (!status && job->arch->has_mtp) status = find_nextn(job, err);
     if (!status) status = take_memory(job, err);
     if (!status) status = convert_vocab_read(&vocab, job->c, job->shape.n_vocab, err);
     if (!status) {
         convert_general_write(job->c, job->arch->name, is_packed(job) ? TYPE_MXFP4 : job->o->type, job->w);
         convert_shape_write(&job->shape, job->arch->name, job->arch->rotates_pairs, job->w);
-        if (job->arch->experts) convert_experts_write(&job->shape, job->arch->name, job->w);
-        if (job->arch->is_hybrid) convert_delta_write(&job->shape, job->c, job->w);
+        if (has_experts(job)) convert_experts_write(&job->shape, job->arch->name, job->w);
         status = convert_vocab_write(&vocab, job->c, job->w, err);
     }
     if (!status && job->arch->keys) status = job->arch->keys(&job->shape, job->c, job->w, err);
     if (!status) status = plan_tensors(job, err);
-    if (!status) plan_rope_factors(job);
+    if (!status) convert_rope_tensors(&job->shape, job->rope_factors, job->w);
     if (!status) note_windows(job);
     if (!status) status = write_file(job, path, err);
     convert_vocab_close(&vocab);

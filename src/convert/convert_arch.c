@@ -195,44 +195,53 @@ static const ConvertTensor gpt_oss_packed_tensors[] = {
     {.from = NULL},
 };
 
-/* ---- keys of single architectures ---------------------------------------------------------------------- */
+/* LFM2: layers with attention, and others with a short convolution. */
+static const ConvertTensor lfm2_tensors[] = {
+    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME},
+    {"model.embedding_norm.weight", "token_embd_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
+    {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME},
+    {LAYER("operator_norm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
+    {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, FORM_SAME},
+    {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME},
+    {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME},
+    {LAYER("self_attn.out_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME},
+    {LAYER("self_attn.q_layernorm.weight"), BLOCK("attn_q_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME},
+    {LAYER("self_attn.k_layernorm.weight"), BLOCK("attn_k_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME},
+    {LAYER("conv.in_proj.weight"), BLOCK("shortconv.in_proj.weight"), SIZE_EMBD, SIZE_GATED_EMBD, false, FORM_SAME},
+    {LAYER("conv.conv.weight"), BLOCK("shortconv.conv.weight"), SIZE_CONV, SIZE_EMBD, false, FORM_CONV},
+    {LAYER("conv.out_proj.weight"), BLOCK("shortconv.out_proj.weight"), SIZE_EMBD, SIZE_EMBD, false, FORM_SAME},
+    {LAYER("ffn_norm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
+    {LAYER("feed_forward.w1.weight"), BLOCK("ffn_gate.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME},
+    {LAYER("feed_forward.w3.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME},
+    {LAYER("feed_forward.w2.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME},
+    {.from = NULL},
+};
 
-static int granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
-    static const struct {
-        const char *from, *to;
-    } factors[] = {
-        {"embedding_multiplier", "granite.embedding_scale"},
-        {"residual_multiplier", "granite.residual_scale"},
-        {"logits_scaling", "granite.logit_scale"},
-        {"attention_multiplier", "granite.attention.scale"},
-    };
-    (void)s;
-    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
-        const json_t *v = json_object_get(c->config, factors[i].from);
-        double x = json_number_value(v);
-        if (!json_is_number(v) || !(x >= 1e-6 && x <= 1e6))
-            return error_set(err, FR_ERR_FORMAT, "%s/config.json: %s must be a number from 1e-06 to 1e+06", c->folder,
-                             factors[i].from);
-        gguf_set_f32(w, factors[i].to, (float)x);
+/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts beside it or without. */
+#define MAMBA(name) LAYER("mamba." name)
+#define GRANITE_HYBRID_TENSORS(suffix, ff) \
+    ATTENTION_TENSORS, {MAMBA("in_proj.weight"), BLOCK("ssm_in.weight"), SIZE_EMBD, SIZE_MAMBA_IN, false, FORM_SAME}, \
+        {MAMBA("conv1d.weight"), BLOCK("ssm_conv1d.weight"), SIZE_CONV, SIZE_MAMBA_CHANNELS, false, FORM_CONV}, \
+        {MAMBA("conv1d.bias"), BLOCK("ssm_conv1d.bias"), SIZE_MAMBA_CHANNELS, SIZE_NONE, true, FORM_SAME}, \
+        {MAMBA("dt_bias"), BLOCK("ssm_dt.bias"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_SAME}, \
+        {MAMBA("A_log"), BLOCK("ssm_a"), SIZE_ONE, SIZE_DELTA_HEADS, false, FORM_CUT_DECAY}, \
+        {MAMBA("D"), BLOCK("ssm_d"), SIZE_ONE, SIZE_DELTA_HEADS, false, FORM_CUT}, \
+        {MAMBA("norm.weight"), BLOCK("ssm_norm.weight"), SIZE_MAMBA_GROUP, SIZE_MAMBA_GROUPS, false, FORM_CUT}, \
+        {MAMBA("out_proj.weight"), BLOCK("ssm_out.weight"), SIZE_MAMBA, SIZE_EMBD, false, FORM_SAME}, \
+        {LAYER("shared_mlp.input_linear.weight"), BLOCK("ffn_gate" suffix), SIZE_EMBD, ff, false, FORM_FIRST_ROWS}, \
+        {LAYER("shared_mlp.input_linear.weight"), BLOCK("ffn_up" suffix), SIZE_EMBD, ff, false, FORM_SECOND_ROWS}, { \
+        LAYER("shared_mlp.output_linear.weight"), BLOCK("ffn_down" suffix), ff, SIZE_EMBD, false, FORM_SAME \
     }
-    return FR_OK;
-}
-
-/* The file does not say which layers rotate: of four, the last does not. */
-static int smollm3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
-    const json_t *rotates = json_object_get(c->config, "no_rope_layers"), *one; /* 1: it does, despite the name */
-    size_t i;
-    (void)s, (void)w;
-    bool is_usual = true;
-    json_array_foreach(rotates, i, one) is_usual = is_usual && (json_integer_value(one) != 0) == (i % 4 != 3);
-    const json_t *interval = json_object_get(c->config, "no_rope_layer_interval");
-    if (!rotates && interval && json_integer_value(interval) != 4) is_usual = false;
-    return is_usual ? FR_OK
-                    : (int)error_set(err, FR_ERR_UNSUPPORTED,
-                                     "%s/config.json: no_rope_layers names others than each fourth layer, which is not "
-                                     "supported",
-                                     c->folder);
-}
+#define MOE(name) LAYER("block_sparse_moe." name)
+static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(".weight", SIZE_FF), {.from = NULL}};
+static const ConvertTensor granite_expert_tensors[] = {
+    GRANITE_HYBRID_TENSORS("_shexp.weight", SIZE_SHARED_FF),
+    {MOE("router.layer.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME},
+    {MOE("input_linear.weight"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_FIRST_HALF},
+    {MOE("input_linear.weight"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_SECOND_HALF},
+    {MOE("output_linear.weight"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_STACKED},
+    {.from = NULL},
+};
 
 static const ConvertArch archs[] = {
     {.published = "LlamaForCausalLM MistralForCausalLM",
@@ -255,12 +264,12 @@ static const ConvertArch archs[] = {
      .name = "granite",
      .tensors = llama_tensors,
      .rotates_pairs = true,
-     .keys = granite_keys},
+     .keys = convert_granite_keys},
     {.published = "SmolLM3ForCausalLM",
      .name = "smollm3",
      .tensors = llama_tensors,
      .rotates_pairs = true,
-     .keys = smollm3_keys},
+     .keys = convert_smollm3_keys},
     {.published = "Gemma2ForCausalLM",
      .name = "gemma2",
      .tensors = gemma2_tensors,
@@ -279,18 +288,25 @@ static const ConvertArch archs[] = {
      .name = "phi3",
      .tensors = phi3_tensors,
      .keys = convert_phi3_keys,
-     .has_window = true},
+     .has_window = true,
+     .usual = {.has_long_rope = true}},
     {.published = "Qwen3NextForCausalLM",
      .name = "qwen3next",
      .tensors = qwen3next_tensors,
      .experts = EXPERTS_SUM_TO_1,
-     .is_hybrid = true,
+     .recurrent = ".linear_attn.",
+     .read = convert_delta_read,
+     .keys = convert_delta_keys,
+     .has_mtp = true,
      .adds_1_to_norms = true,
      .usual = {.head_dim = 256, .rotated_part = 0.25}},
     {.published = "Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM",
      .name = "qwen35",
      .tensors = qwen35_tensors,
-     .is_hybrid = true,
+     .recurrent = ".linear_attn.",
+     .read = convert_delta_read,
+     .keys = convert_delta_keys,
+     .has_mtp = true,
      .has_text_part = true,
      .adds_1_to_norms = true,
      .usual = {.head_dim = 256, .rotated_part = 0.25}},
@@ -298,10 +314,29 @@ static const ConvertArch archs[] = {
      .name = "qwen35moe",
      .tensors = qwen35moe_tensors,
      .experts = EXPERTS_ALWAYS_SUM_TO_1,
-     .is_hybrid = true,
+     .recurrent = ".linear_attn.",
+     .read = convert_delta_read,
+     .keys = convert_delta_keys,
+     .has_mtp = true,
      .has_text_part = true,
      .adds_1_to_norms = true,
      .usual = {.head_dim = 256, .rotated_part = 0.25}},
+    {.published = "Lfm2ForCausalLM",
+     .name = "lfm2",
+     .tensors = lfm2_tensors,
+     .recurrent = ".conv.",
+     .read = convert_lfm2_read,
+     .keys = convert_lfm2_keys,
+     .usual = {.rope_base = 1e6, .is_tied = true, .eps_key = "norm_eps", .ff_key = "block_ff_dim"}},
+    {.published = "GraniteMoeHybridForCausalLM",
+     .name = "granitehybrid",
+     .tensors = granite_expert_tensors,
+     .dense = granite_dense_tensors,
+     .rotates_pairs = true,
+     .experts = EXPERTS_SUM_TO_1,
+     .recurrent = ".mamba.",
+     .read = convert_granite_hybrid_read,
+     .keys = convert_granite_hybrid_keys},
     {.published = "GptOssForCausalLM",
      .name = "gpt-oss",
      .tensors = gpt_oss_tensors,
@@ -325,7 +360,7 @@ static bool is_among(const char *list, const char *word) {
 
 const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
     const char *name = json_string_value(json_array_get(json_object_get(c->config, "architectures"), 0));
-    char list[800] = "";
+    char list[1000] = "";
     Printable p;
     if (!name) {
         error_set(err, FR_ERR_FORMAT, "%s/config.json: names no architecture", c->folder);
@@ -339,31 +374,4 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
     error_set(err, FR_ERR_UNSUPPORTED, "%s/config.json: the architecture %s cannot be converted; these can: %s",
               c->folder, printable(&p, name, strlen(name)), list);
     return NULL;
-}
-
-int64_t convert_size(const ConvertShape *s, ConvertSize size) {
-    switch (size) {
-    case SIZE_EMBD: return s->n_embd;
-    case SIZE_Q: return s->n_head * s->head_dim;
-    case SIZE_KV: return s->n_head_kv * s->head_dim;
-    case SIZE_QKV: return (s->n_head + 2 * s->n_head_kv) * s->head_dim;
-    case SIZE_FF: return s->n_ff;
-    case SIZE_GATE_UP: return 2 * s->n_ff;
-    case SIZE_HEAD: return s->head_dim;
-    case SIZE_VOCAB: return s->n_vocab;
-    case SIZE_EXPERTS: return s->n_expert;
-    case SIZE_EXPERT_FF: return s->n_ff_expert ? s->n_ff_expert : s->n_ff;
-    case SIZE_SHARED_FF: return s->n_ff_shared;
-    case SIZE_ONE: return 1;
-    case SIZE_HEADS: return s->n_head;
-    case SIZE_Q_AND_GATES: return 2 * s->n_head * s->head_dim;
-    case SIZE_DELTA_CHANNELS: return (2 * s->n_key_heads + s->n_value_heads) * s->delta_dim;
-    case SIZE_DELTA_VALUES: return s->n_value_heads * s->delta_dim;
-    case SIZE_DELTA_HEADS: return s->n_value_heads;
-    case SIZE_DELTA_GATES: return 2 * s->n_value_heads;
-    case SIZE_DELTA_HEAD: return s->delta_dim;
-    case SIZE_CONV: return s->n_conv;
-    case SIZE_NONE: break;
-    }
-    return 0;
 }

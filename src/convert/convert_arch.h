@@ -9,6 +9,7 @@ typedef enum ConvertSize {
     SIZE_NONE,
     SIZE_ONE,
     SIZE_EMBD,
+    SIZE_TWO_EMBD,
     SIZE_Q,
     SIZE_KV,
     SIZE_QKV,
@@ -27,6 +28,12 @@ typedef enum ConvertSize {
     SIZE_DELTA_GATES, /* two of each value head */
     SIZE_DELTA_HEAD,
     SIZE_CONV,
+    SIZE_GATED_EMBD, /* two gates and what they are for */
+    SIZE_MAMBA,
+    SIZE_MAMBA_CHANNELS,
+    SIZE_MAMBA_IN,
+    SIZE_MAMBA_GROUPS,
+    SIZE_MAMBA_GROUP,
 } ConvertSize;
 
 typedef struct ConvertTensor {
@@ -43,11 +50,16 @@ typedef struct ConvertArch {
     bool rotates_pairs;           /* neighbours of a head are rotated together, not its halves */
     const ConvertTensor *tensors; /* ends with from == NULL */
     const ConvertTensor *packed;  /* in their place where the experts are in MXFP4; NULL: such models are refused */
+    const ConvertTensor *dense;   /* in their place where config.json has no experts; NULL: it must have them */
     ConvertExperts experts;
+    /* Of architectures with recurrent layers, whose tensors have this part in their names, where others have ".self_attn."; NULL:
+     * there are none. `read` tells which layers they are. */
+    const char *recurrent;
+    int (*read)(ConvertShape *s, const HubFolder *c, fr_error *err);
     /* Optional: refuses what the architecture cannot express, and writes its own keys. */
     int (*keys)(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
     bool has_window;      /* `keys` writes the sliding window */
-    bool is_hybrid;       /* layers of linear_attn are recurrent, those of self_attn have attention */
+    bool has_mtp;         /* files may have a layer for multi-token prediction */
     bool has_text_part;   /* config.json may have the model in "text_config", with names in model.language_model */
     bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
     ConvertUsual usual;
@@ -62,8 +74,19 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err);
 int convert_gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
-
 int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+
+/* `read` and `keys` of the architectures with recurrent layers (convert_delta.c, convert_hybrid.c). */
+int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_delta_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_lfm2_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_lfm2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_granite_hybrid_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_granite_hybrid_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+
+/* `keys` of single architectures (convert_keys.c). */
+int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_smollm3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 
 int64_t convert_size(const ConvertShape *s, ConvertSize size);
 

@@ -54,6 +54,7 @@ int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
         return refuse(c, "linear_num_value_heads must be a multiple of linear_num_key_heads", err);
     if (json_is_false(json_object_get(c->config, "attn_output_gate")))
         return refuse(c, "attention without attn_output_gate is not supported", err);
+    for (int64_t i = 0; i < s->n_layer; i++) s->recurrent[i] = (i + 1) % s->attention_interval != 0;
     return FR_OK;
 }
 
@@ -76,7 +77,8 @@ static void write_sections(const ConvertShape *s, const HubFolder *c, GgufWriter
     gguf_set_i32s(w, full, n, 4);
 }
 
-void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *w) {
+int convert_delta_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    (void)err;
     set_int(s, w, "ssm.conv_kernel", s->n_conv);
     set_int(s, w, "ssm.state_size", s->delta_dim);
     set_int(s, w, "ssm.group_count", s->n_key_heads);
@@ -84,4 +86,5 @@ void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *
     set_int(s, w, "ssm.inner_size", s->n_value_heads * s->delta_dim);
     set_int(s, w, "full_attention_interval", s->attention_interval);
     write_sections(s, c, w);
+    return FR_OK;
 }

@@ -25,9 +25,12 @@ bool convert_form_is_packed(ConvertForm form) { return form >= FORM_PACKED; }
 bool convert_form_has_experts(ConvertForm form) {
     return convert_form_is_packed(form) || (form >= FORM_STACKED && form <= FORM_ODD_COLUMNS);
 }
-bool convert_form_is_decay(ConvertForm form) { return form == FORM_DECAY || form == FORM_HEADS_DECAY; }
+bool convert_form_is_decay(ConvertForm form) {
+    return form == FORM_DECAY || form == FORM_HEADS_DECAY || form == FORM_CUT_DECAY;
+}
 bool convert_form_is_table(ConvertForm form) {
-    return form == FORM_TABLE || form == FORM_CONV || form == FORM_QKV_CONV || form == FORM_EVEN || form == FORM_ODD;
+    return form == FORM_TABLE || form == FORM_CUT || form == FORM_CUT_DECAY || form == FORM_CONV ||
+           form == FORM_QKV_CONV || form == FORM_EVEN || form == FORM_ODD;
 }
 
 /* ---- value heads ------------------------------------------------------------------------------------ */
@@ -74,6 +77,7 @@ RowPlaces convert_row_places(const ConvertShape *s, ConvertForm form, int64_t n_
         return (RowPlaces){place_in_heads(s, o, 1) * n_in, 1, 0};
     case FORM_FIRST_HALF: return (RowPlaces){(expert * 2 * n_out + row) * n_in, 1, 0};
     case FORM_SECOND_HALF: return (RowPlaces){((expert * 2 + 1) * n_out + row) * n_in, 1, 0};
+    case FORM_SECOND_ROWS: return (RowPlaces){(n_out + o) * n_in, 1, 0};
     case FORM_TRANSPOSED: return (RowPlaces){expert * matrix + row, n_out, 0};
     case FORM_EVEN_COLUMNS:
     case FORM_ODD_COLUMNS: return (RowPlaces){2 * (expert * matrix + row) + (form == FORM_ODD_COLUMNS), 2 * n_out, 0};
@@ -99,6 +103,10 @@ int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int
     case FORM_QKV_CONV: return set_dims(dims, 3, n_out, 1, n_in);
     case FORM_QKV_OF_QKVZ:
     case FORM_Z_OF_QKVZ: return set_dims(dims, 2, 2 * (n_keys + n_values), n_in, 1);
+    case FORM_CUT:
+    case FORM_CUT_DECAY: return set_dims(dims, 1, n_out * n_in, 1, 1);
+    case FORM_FIRST_ROWS:
+    case FORM_SECOND_ROWS: return set_dims(dims, 2, 2 * n_out, n_in, 1);
     case FORM_STACKED: return set_dims(dims, 3, s->n_expert, n_out, n_in);
     case FORM_FIRST_HALF:
     case FORM_SECOND_HALF: return set_dims(dims, 3, s->n_expert, 2 * n_out, n_in);

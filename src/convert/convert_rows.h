@@ -8,10 +8,14 @@
 /* How a published tensor has the rows of a tensor [n_out][n_in], or of one for each of E experts. nk, nv: key and value heads of a
  * recurrent layer, d: their width. */
 typedef enum ConvertForm {
-    FORM_SAME,        /* [n_out][n_in] */
-    FORM_ROTATED,     /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
-    FORM_CONV,        /* [n_out][1][n_in] */
-    FORM_TABLE,       /* as FORM_SAME; the tensor stays F32 */
+    FORM_SAME,       /* [n_out][n_in] */
+    FORM_ROTATED,    /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
+    FORM_CONV,       /* [n_out][1][n_in] */
+    FORM_TABLE,      /* as FORM_SAME; the tensor stays F32 */
+    FORM_CUT,        /* a vector [n_out n_in]; the tensor stays F32 */
+    FORM_CUT_DECAY,  /* likewise, as FORM_DECAY */
+    FORM_FIRST_ROWS, /* of [2 n_out][n_in] */
+    FORM_SECOND_ROWS,
     FORM_DECAY,       /* a vector a as log(-a) */
     FORM_QKV_OF_QKVZ, /* by key head its queries and keys [d], then of its value heads all values, then all z */
     FORM_Z_OF_QKVZ,

@@ -5,6 +5,8 @@
 #include "convert/hub_folder.h"
 #include "format/gguf_write.h"
 
+enum { CONVERT_MAX_LAYER = 1024 };
+
 typedef struct ConvertShape {
     const char *arch; /* general.architecture */
     int64_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
@@ -13,11 +15,16 @@ typedef struct ConvertShape {
     bool has_head_dim;                                         /* config.json names it */
     /* Of models with recurrent layers; 0: there are none. */
     int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
+    int64_t n_nextn;                       /* layers for multi-token prediction: 0 or 1 */
+    int64_t n_state;                       /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
+    bool recurrent[CONVERT_MAX_LAYER + 1]; /* which layers these are */
+    bool lists_kv_heads; /* the GGUF file has a number of key-value heads for each layer, 0 for these */
     double eps, rope_base;
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];
     double scaling_factor;
-    int tied; /* 1, 0, or -1: config.json does not say */
+    int64_t n_ctx_orig; /* of LongRoPE: the context before it was extended */
+    int tied;           /* 1, 0, or -1: config.json does not say */
 } ConvertShape;
 
 /* What models of an architecture have where config.json may be silent, as transformers' configurations say. */
@@ -27,6 +34,9 @@ typedef struct ConvertUsual {
     int64_t head_dim;       /* 0: hidden_size / num_attention_heads */
     double rotated_part;    /* of a head, where the architecture may rotate a part of it; 0: it may not */
     bool is_tied;           /* the LM head is the embedding */
+    const char *eps_key;    /* NULL: rms_norm_eps */
+    const char *ff_key;     /* if it is there, it is taken in the place of intermediate_size; NULL: none */
+    bool has_long_rope;     /* the scaling of rope may be LongRoPE */
 } ConvertUsual;
 
 /* Refuses what the architecture cannot express: another activation, biases where there are none, unknown scaling. */
@@ -46,18 +56,7 @@ typedef enum ConvertExperts {
 int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts experts, fr_error *err);
 void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w);
 
-/* The same for recurrent layers (convert_delta.c). */
-int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err);
-void convert_delta_write(const ConvertShape *s, const HubFolder *c, GgufWriter *w);
-
 /* Writes general.* keys, for matrices of that type. */
 void convert_general_write(const HubFolder *c, const char *arch, TensorType type, GgufWriter *w);
-
-/* Llama 3's scaling of rope: the divisors of the frequencies [head_dim / 2], which become the tensor rope_freqs.weight.
- * False: the model has none. */
-bool convert_rope_factors(const ConvertShape *s, float *out);
-
-/* A string of config.json, or NULL; an integer; an integer or the first of a list. */
-const char *config_text(const json_t *object, const char *key);
 
 #endif

@@ -2,6 +2,7 @@
  *
  * GGUF files of these architectures do not say which layers have a window, nor by what the scores of Gemma are divided: the
  * program that runs them knows it. A config.json that says otherwise is refused. */
+#include "convert/config_reader.h"
 #include "convert/convert_arch.h"
 
 #include <math.h>

@@ -91,7 +91,10 @@ static int64_t number(const Gguf *g, const char *key) {
     int64_t v = 0;
     assert_true(gguf_get_string(g, "general.architecture", &arch));
     snprintf(full, sizeof full, "%.*s.%s", (int)arch.n, arch.data, key);
+    int64_t at = gguf_find_key(g, full), one;
     gguf_get_i64(g, full, &v);
+    for (int64_t i = 0; at >= 0 && i < gguf_kv_count(g, at) && gguf_array_i64(g, at, i, &one); i++)
+        v = one > v ? one : v; /* one for each layer */
     return v;
 }
 
@@ -156,7 +159,7 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
         snprintf(file, sizeof file, o->n_parts > 1 ? "model-%05d-of-%05d.safetensors" : "model.safetensors", part + 1,
                  o->n_parts);
         for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
-            if (i % o->n_parts != part) continue;
+            if (i % o->n_parts != part || strncmp(gguf_tensor(g, i)->name, "rope_factors_", 13) == 0) continue;
             published_name(g, gguf_tensor(g, i)->name, name);
             if (strstr(name, "%d")) {
                 add_experts(&b, gguf_tensor(g, i), name, map, file);
@@ -177,12 +180,21 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
 /* ---- config.json -------------------------------------------------------------------------------------- */
 
 static const char *published_arch(const Gguf *g) {
-    static const char *const published[][2] = {
-        {"qwen2", "Qwen2ForCausalLM"},         {"qwen3", "Qwen3ForCausalLM"},     {"qwen2moe", "Qwen2MoeForCausalLM"},
-        {"qwen3moe", "Qwen3MoeForCausalLM"},   {"granite", "GraniteForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
-        {"gemma2", "Gemma2ForCausalLM"},       {"gemma3", "Gemma3ForCausalLM"},   {"phi3", "Phi3ForCausalLM"},
-        {"qwen3next", "Qwen3NextForCausalLM"}, {"gpt-oss", "GptOssForCausalLM"},  {"qwen35", "Qwen3_5ForCausalLM"},
-        {"qwen35moe", "Qwen3_5MoeForCausalLM"}};
+    static const char *const published[][2] = {{"qwen2", "Qwen2ForCausalLM"},
+                                               {"qwen3", "Qwen3ForCausalLM"},
+                                               {"qwen2moe", "Qwen2MoeForCausalLM"},
+                                               {"qwen3moe", "Qwen3MoeForCausalLM"},
+                                               {"granite", "GraniteForCausalLM"},
+                                               {"smollm3", "SmolLM3ForCausalLM"},
+                                               {"gemma2", "Gemma2ForCausalLM"},
+                                               {"gemma3", "Gemma3ForCausalLM"},
+                                               {"phi3", "Phi3ForCausalLM"},
+                                               {"qwen3next", "Qwen3NextForCausalLM"},
+                                               {"gpt-oss", "GptOssForCausalLM"},
+                                               {"qwen35", "Qwen3_5ForCausalLM"},
+                                               {"qwen35moe", "Qwen3_5MoeForCausalLM"},
+                                               {"lfm2", "Lfm2ForCausalLM"},
+                                               {"granitehybrid", "GraniteMoeHybridForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
@@ -208,10 +220,11 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
         "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
         "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}%s",
         published_arch(g), part, (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
-        (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
-        (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
-        (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
-        is_gemma(g) ? "gelu_pytorch_tanh" : "silu", o->config ? o->config : "", o->text_part ? "}" : "");
+        (long long)(number(g, "block_count") - number(g, "nextn_predict_layers")),
+        (long long)number(g, "attention.head_count"), (long long)number(g, "attention.head_count_kv"),
+        (long long)head_dim(g), (double)eps, (double)base, (long long)number(g, "context_length"),
+        (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1], is_gemma(g) ? "gelu_pytorch_tanh" : "silu",
+        o->config ? o->config : "", o->text_part ? "}" : "");
     fclose(f);
 }
 

@@ -13,6 +13,7 @@ typedef struct Apart {
     const Gguf *g;
     SafeTensorsBuild b;
     const char *prefix; /* of all names of the text */
+    int64_t first;      /* layer of the GGUF file that is published as 0 */
     int64_t layer, n_embd, n_keys, n_values, dim, n_conv, n_expert, n_ff;
     bool is_tiled; /* value head h reads with key head h % n_keys */
 } Apart;
@@ -26,7 +27,9 @@ static bool is_arch(const Gguf *g, const char *name) {
 static bool is_hybrid(const Gguf *g) {
     return is_arch(g, "qwen3next") || is_arch(g, "qwen35") || is_arch(g, "qwen35moe");
 }
-bool hub_forms_has(const Gguf *g) { return is_hybrid(g) || is_arch(g, "gpt-oss"); }
+bool hub_forms_has(const Gguf *g) {
+    return is_hybrid(g) || is_arch(g, "gpt-oss") || is_arch(g, "lfm2") || is_arch(g, "granitehybrid");
+}
 
 static int64_t number(const Gguf *g, const char *key) {
     GgufString arch;
@@ -34,7 +37,10 @@ static int64_t number(const Gguf *g, const char *key) {
     int64_t v = 0;
     assert_true(gguf_get_string(g, "general.architecture", &arch));
     snprintf(full, sizeof full, "%.*s.%s", (int)arch.n, arch.data, key);
+    int64_t at = gguf_find_key(g, full), one;
     gguf_get_i64(g, full, &v);
+    for (int64_t i = 0; at >= 0 && i < gguf_kv_count(g, at) && gguf_array_i64(g, at, i, &one); i++)
+        v = one > v ? one : v; /* one for each layer */
     return v;
 }
 
@@ -59,7 +65,7 @@ static float *room(int64_t n) {
 
 static void add(Apart *a, const char *name, const float *x, int n_dims, const int64_t *dims) {
     char full[200];
-    snprintf(full, sizeof full, "%slayers.%d.%s", a->prefix, (int)a->layer, name);
+    snprintf(full, sizeof full, "%slayers.%d.%s", a->prefix, (int)(a->layer - a->first), name);
     safetensors_build_add_shaped(&a->b, full, x, dims, n_dims);
 }
 
@@ -317,26 +323,139 @@ static void add_oss_layer(Apart *a) {
     }
 }
 
+static void add_lfm2_layer(Apart *a) {
+    int64_t n = a->n_embd, n_ff = number(a->g, "feed_forward_length"), dim = number(a->g, "attention.key_length"),
+            kv = number(a->g, "attention.head_count_kv") * dim, q = number(a->g, "attention.head_count") * dim;
+    add_plain(a, "attn_norm.weight", "operator_norm.weight", n, 0);
+    add_plain(a, "ffn_norm.weight", "ffn_norm.weight", n, 0);
+    add_plain(a, "ffn_gate.weight", "feed_forward.w1.weight", n, n_ff);
+    add_plain(a, "ffn_down.weight", "feed_forward.w2.weight", n_ff, n);
+    add_plain(a, "ffn_up.weight", "feed_forward.w3.weight", n, n_ff);
+    if (tensor(a, "attn_q.weight")) {
+        add_plain(a, "attn_q.weight", "self_attn.q_proj.weight", n, q);
+        add_plain(a, "attn_k.weight", "self_attn.k_proj.weight", n, kv);
+        add_plain(a, "attn_v.weight", "self_attn.v_proj.weight", n, kv);
+        add_plain(a, "attn_output.weight", "self_attn.out_proj.weight", q, n);
+        add_plain(a, "attn_q_norm.weight", "self_attn.q_layernorm.weight", dim, 0);
+        add_plain(a, "attn_k_norm.weight", "self_attn.k_layernorm.weight", dim, 0);
+        return;
+    }
+    int64_t n_conv = number(a->g, "shortconv.l_cache");
+    add_plain(a, "shortconv.in_proj.weight", "conv.in_proj.weight", n, 3 * n);
+    add(a, "conv.conv.weight", floats(a, "shortconv.conv.weight"), 3, (int64_t[]){n, 1, n_conv});
+    add_plain(a, "shortconv.out_proj.weight", "conv.out_proj.weight", n, n);
+}
+
+/* Pairs of a head become its halves. */
+static void add_halved(Apart *a, const char *from, const char *to, int64_t n_heads, int64_t dim) {
+    int64_t n = a->n_embd;
+    float *x = room(n_heads * dim * n);
+    for (int64_t i = 0; i < n_heads * dim; i++) {
+        int64_t in_head = i % dim, row = i - in_head + in_head % 2 * (dim / 2) + in_head / 2;
+        memcpy(x + row * n, floats(a, from) + i * n, (size_t)n * sizeof *x);
+    }
+    add(a, to, x, 2, (int64_t[]){n_heads * dim, n});
+    free(x);
+}
+
+/* Two matrices, the rows of the first one before those of the second. */
+static void add_joined(Apart *a, const char *first, const char *second, const char *to, int64_t n_out) {
+    int64_t n = n_out * a->n_embd;
+    float *x = room(2 * n);
+    memcpy(x, floats(a, first), (size_t)n * sizeof *x);
+    memcpy(x + n, floats(a, second), (size_t)n * sizeof *x);
+    add(a, to, x, 2, (int64_t[]){2 * n_out, a->n_embd});
+    free(x);
+}
+
+static void add_mamba(Apart *a) {
+    int64_t inner = number(a->g, "ssm.inner_size"), channels = inner + 2 * a->n_keys * a->dim, heads = a->n_values;
+    float *decay = room(heads);
+    for (int64_t i = 0; i < heads; i++) decay[i] = (float)log(-(double)floats(a, "ssm_a")[i]);
+    add_plain(a, "ssm_in.weight", "mamba.in_proj.weight", a->n_embd, inner + channels + heads);
+    add(a, "mamba.conv1d.weight", floats(a, "ssm_conv1d.weight"), 3, (int64_t[]){channels, 1, a->n_conv});
+    add_plain(a, "ssm_conv1d.bias", "mamba.conv1d.bias", channels, 0);
+    add_plain(a, "ssm_dt.bias", "mamba.dt_bias", heads, 0);
+    add(a, "mamba.A_log", decay, 1, &heads);
+    add_plain(a, "ssm_d", "mamba.D", heads, 0);
+    add_plain(a, "ssm_norm.weight", "mamba.norm.weight", inner, 0);
+    add_plain(a, "ssm_out.weight", "mamba.out_proj.weight", inner, a->n_embd);
+    free(decay);
+}
+
+static void add_granite_experts(Apart *a) {
+    int64_t n = a->n_ff * a->n_embd;
+    float *x = room(2 * a->n_expert * n);
+    for (int64_t e = 0; e < a->n_expert; e++) {
+        memcpy(x + 2 * e * n, floats(a, "ffn_gate_exps.weight") + e * n, (size_t)n * sizeof *x);
+        memcpy(x + (2 * e + 1) * n, floats(a, "ffn_up_exps.weight") + e * n, (size_t)n * sizeof *x);
+    }
+    add_plain(a, "ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", a->n_embd, a->n_expert);
+    add(a, "block_sparse_moe.input_linear.weight", x, 3, (int64_t[]){a->n_expert, 2 * a->n_ff, a->n_embd});
+    add(a, "block_sparse_moe.output_linear.weight", floats(a, "ffn_down_exps.weight"), 3,
+        (int64_t[]){a->n_expert, a->n_embd, a->n_ff});
+    free(x);
+}
+
+static void add_granite_layer(Apart *a) {
+    int64_t dim = number(a->g, "attention.key_length"), n = number(a->g, "expert_shared_feed_forward_length"),
+            kv = number(a->g, "attention.head_count_kv"), q = number(a->g, "attention.head_count");
+    add_plain(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd, 0);
+    add_plain(a, "ffn_norm.weight", "post_attention_layernorm.weight", a->n_embd, 0);
+    if (tensor(a, "attn_q.weight")) {
+        add_halved(a, "attn_q.weight", "self_attn.q_proj.weight", q, dim);
+        add_halved(a, "attn_k.weight", "self_attn.k_proj.weight", kv, dim);
+        add_plain(a, "attn_v.weight", "self_attn.v_proj.weight", a->n_embd, kv * dim);
+        add_plain(a, "attn_output.weight", "self_attn.o_proj.weight", q * dim, a->n_embd);
+    } else {
+        add_mamba(a);
+    }
+    if (a->n_expert) {
+        add_granite_experts(a);
+        add_joined(a, "ffn_gate_shexp.weight", "ffn_up_shexp.weight", "shared_mlp.input_linear.weight", n);
+        add_plain(a, "ffn_down_shexp.weight", "shared_mlp.output_linear.weight", n, a->n_embd);
+    } else {
+        n = number(a->g, "feed_forward_length");
+        add_joined(a, "ffn_gate.weight", "ffn_up.weight", "shared_mlp.input_linear.weight", n);
+        add_plain(a, "ffn_down.weight", "shared_mlp.output_linear.weight", n, a->n_embd);
+    }
+}
+
 static void add_rest(Apart *a, bool has_pictures) {
     const GgufTensor *embd = gguf_find_tensor(a->g, "token_embd.weight"),
                      *head = gguf_find_tensor(a->g, "output.weight"),
-                     *norm = gguf_find_tensor(a->g, "output_norm.weight");
+                     *norm = gguf_find_tensor(a->g,
+                                              is_arch(a->g, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight");
     char name[100];
     float *x = room(a->n_embd);
     for (int64_t i = 0; i < a->n_embd; i++) x[i] = ((const float *)norm->data)[i] - (is_hybrid(a->g) ? 1.0f : 0.0f);
     snprintf(name, sizeof name, "%sembed_tokens.weight", a->prefix);
     safetensors_build_add(&a->b, name, embd->data, a->n_embd, embd->dims[1]);
-    snprintf(name, sizeof name, "%snorm.weight", a->prefix);
+    snprintf(name, sizeof name, "%s%s", a->prefix, is_arch(a->g, "lfm2") ? "embedding_norm.weight" : "norm.weight");
     safetensors_build_add(&a->b, name, x, a->n_embd, 0);
-    safetensors_build_add(&a->b, "lm_head.weight", head->data, a->n_embd, embd->dims[1]);
-    if (is_hybrid(a->g)) safetensors_build_add(&a->b, "mtp.fc.weight", x, 2, 3);
+    if (head) safetensors_build_add(&a->b, "lm_head.weight", head->data, a->n_embd, embd->dims[1]);
     if (has_pictures) safetensors_build_add(&a->b, "model.visual.patch_embed.proj.weight", x, 3, 2);
     free(x);
 }
 
+/* What stands around the layer for multi-token prediction. */
+static void add_nextn(Apart *a) {
+    static const char *const norms[][2] = {{"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
+                                           {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
+                                           {"nextn.shared_head_norm.weight", "mtp.norm.weight"}};
+    float *x = room(a->n_embd);
+    for (int k = 0; k < 3; k++) {
+        for (int64_t i = 0; i < a->n_embd; i++) x[i] = floats(a, norms[k][0])[i] - 1;
+        safetensors_build_add(&a->b, norms[k][1], x, a->n_embd, 0);
+    }
+    safetensors_build_add(&a->b, "mtp.fc.weight", floats(a, "nextn.eh_proj.weight"), 2 * a->n_embd, a->n_embd);
+    free(x);
+}
+
 void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
+    const char *prefix = o->text_part ? "model.language_model." : "model.";
     Apart a = {.g = g,
-               .prefix = o->text_part ? "model.language_model." : "model.",
+               .prefix = prefix,
                .n_embd = number(g, "embedding_length"),
                .n_keys = number(g, "ssm.group_count"),
                .n_values = number(g, "ssm.time_step_rank"),
@@ -346,12 +465,20 @@ void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
                .n_ff = number(g, "expert_feed_forward_length"),
                .is_tiled = !is_arch(g, "qwen3next")};
     char path[300];
+    int64_t n_layer = number(g, "block_count") - number(g, "nextn_predict_layers");
     assert_int_equal(o->n_parts, 1);
     safetensors_build_begin(&a.b, o->type);
     for (a.layer = 0; a.layer < number(g, "block_count"); a.layer++) {
+        if (a.layer == n_layer) {
+            a.prefix = "mtp.", a.first = n_layer;
+            add_nextn(&a);
+        }
         if (is_hybrid(g)) add_hybrid_layer(&a);
+        else if (is_arch(g, "lfm2")) add_lfm2_layer(&a);
+        else if (is_arch(g, "granitehybrid")) add_granite_layer(&a);
         else add_oss_layer(&a);
     }
+    a.prefix = prefix;
     add_rest(&a, o->text_part);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     safetensors_build_write(&a.b, path);

@@ -108,8 +108,8 @@ static void windows_and_caps_are_converted(void **state) {
          "{\"rope_type\": \"default\", \"rope_theta\": 10000}}",
          ", \"query_pre_attn_scalar\": 16, \"use_bidirectional_attention\": true", "makes an embedding model"},
         {"gemma3", NULL, ", \"hidden_activation\": \"silu\"", "hidden_activation is 'silu'; only gelu_pytorch_tanh"},
-        {"phi3", ", \"sliding_window\": 3", ", \"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0]}",
-         "rope scaling 'longrope' is not supported"},
+        {"phi3", ", \"sliding_window\": 3", ", \"rope_scaling\": {\"type\": \"dynamic\"}",
+         "rope scaling 'dynamic' is not supported"},
         {"phi3", NULL, ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.75}",
          "partial_rotary_factor below 1"},
     };
@@ -140,12 +140,76 @@ static void windows_and_caps_are_converted(void **state) {
     }
 }
 
+/* The factors of a file as a list of config.json, whose numbers come back exactly. */
+static size_t append_factors(const Gguf *g, const char *tensor, const char *key, char *out, size_t n) {
+    const GgufTensor *t = gguf_find_tensor(g, tensor);
+    int used = snprintf(out, n, ", \"%s\": [", key);
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        used += snprintf(out + used, n - (size_t)used, "%s%.9g", i ? ", " : "", (double)((const float *)t->data)[i]);
+    return (size_t)(used + snprintf(out + used, n - (size_t)used, "]"));
+}
+
+/* LongRoPE as published for Phi-3, under both names of its type: the two sets of factors and the original context; the factor of cos
+ * and sin as given, or as llama.cpp's converter computes it. */
+static void long_rope_is_converted(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *after; /* around the factors */
+        double magnitude;
+    } cases[] = {
+        {", \"original_max_position_embeddings\": 4, \"rope_scaling\": {\"type\": \"longrope\", \"attention_factor\": "
+         "1.19",
+         "}", 1.19},
+        {", \"rope_parameters\": {\"rope_type\": \"longrope\", \"rope_theta\": 50000.0, \"attention_factor\": 1.19, "
+         "\"original_max_position_embeddings\": 4",
+         "}", 1.19},
+        {", \"original_max_position_embeddings\": 4, \"rope_scaling\": {\"type\": \"su\"", "}", 2.3452078799117149},
+        {", \"original_max_position_embeddings\": 2048, \"rope_scaling\": {\"type\": \"su\"", "}", 1},
+    };
+    RandomModel m = small;
+    fr_error err = {0};
+    char config[1200];
+    m.arch = "phi3", m.window = 3, m.rope_base = 5e4, m.long_rope = true, m.rope_n_ctx_orig = 4;
+    if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
+    Gguf *model = rig_gguf(MODEL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float magnitude = 0;
+        GgufString type;
+        size_t n = (size_t)snprintf(config, sizeof config, ", \"sliding_window\": 3%s", cases[i].before);
+        n += append_factors(model, "rope_factors_long.weight", "long_factor", config + n, sizeof config - n);
+        n += append_factors(model, "rope_factors_short.weight", "short_factor", config + n, sizeof config - n);
+        snprintf(config + n, sizeof config - n, "%s", cases[i].after);
+        convert_rig_clear();
+        hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = config});
+        convert_rig_convert(TYPE_F32);
+        Gguf *out = rig_gguf(OUT);
+        convert_rig_compare_tensors(model, out, TYPE_F32, TYPE_F32);
+        assert_true(gguf_get_f32(out, "phi3.rope.scaling.attn_factor", &magnitude));
+        assert_true(magnitude == (float)cases[i].magnitude);
+        assert_true(gguf_get_string(out, "phi3.rope.scaling.type", &type) && type.n == strlen("longrope"));
+        if (cases[i].magnitude == 1.19) { /* both sets */
+            convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7,8,9 -o - | cksum", MODEL, OUT);
+            convert_rig_same_output("logits -m %s --tokens 1,30,40 -o - | cksum", MODEL, OUT);
+        }
+        gguf_close(out);
+    }
+    convert_rig_clear();
+    expect_refused(model,
+                   ", \"original_max_position_embeddings\": 4, \"rope_scaling\": {\"type\": \"longrope\", "
+                   "\"short_factor\": [1.0]}",
+                   "short_factor must be a list of 8 positive numbers");
+    expect_refused(model, ", \"rope_scaling\": {\"type\": \"longrope\"}",
+                   "original_max_position_embeddings must be an integer");
+    gguf_close(model);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     convert_rig_begin(argv[0], DIR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_and_factors_are_converted),
         cmocka_unit_test(windows_and_caps_are_converted),
+        cmocka_unit_test(long_rope_is_converted),
     };
     return cmocka_run_group_tests(tests, convert_rig_make_dir, convert_rig_drop_dir);
 }

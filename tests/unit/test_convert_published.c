@@ -1,5 +1,6 @@
-/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss) are the same after
- * they were taken apart as published (hub_forms.c) and converted: each tensor, and logits bit for bit. */
+/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss, LFM2,
+ * Granite 4.0 H) are the same after they were taken apart as published (hub_forms.c) and converted: each tensor, and logits
+ * bit for bit. */
 #define DIR "build/test-convert-published"
 
 #include "convert_rig.h"
@@ -38,6 +39,15 @@
     SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 64, .window = 3, .rope_scaling = "yarn", \
                          .rope_factor = 4, .rope_n_ctx_orig = 512
 
+#define LFM2_TYPES ", \"norm_eps\": 1e-6, \"layer_types\": [\"conv\", \"conv\", \"full_attention\", \"conv\"]"
+#define MAMBA(groups, heads, dim, conv) .n_key_heads = groups, .n_value_heads = heads, .delta_dim = dim, .n_conv = conv
+#define MAMBA_CONFIG(groups, heads, dim, conv) \
+    ", \"mamba_n_groups\": " #groups ", \"mamba_n_heads\": " #heads ", \"mamba_d_head\": " #dim \
+    ", \"mamba_d_conv\": " #conv \
+    ", \"mamba_d_state\": 20, \"mamba_expand\": 2, \"embedding_multiplier\": 3, \"residual_multiplier\": 0.4, " \
+    "\"logits_scaling\": 1.2, \"attention_multiplier\": 0.2"
+#define GRANITE_TYPES ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"attention\"]"
+
 typedef struct Case {
     RandomModel model;
     const char *config;
@@ -47,14 +57,14 @@ typedef struct Case {
 
 static const Case cases[] = {
     {.model = {SHAPE("qwen3next", 4), HYBRID(2, 6, 12, 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24,
-               .n_ff_shared = 40, .seed = 3},
+               .n_ff_shared = 40, .n_nextn = 1, .seed = 3},
      .config = DELTA_CONFIG(2, 6, 12, 3) EXPERTS_CONFIG TYPES
      ", \"norm_topk_prob\": true, \"partial_rotary_factor\": 0.5, \"full_attention_interval\": 2",
      .wrong = DELTA_CONFIG(2, 6, 12, 3) EXPERTS_CONFIG
      ", \"norm_topk_prob\": true, \"layer_types\": [\"linear_attention\", "
      "\"full_attention\", \"full_attention\", \"full_attention\"]",
      .why = "layer_types must have full_attention at equal distances"},
-    {.model = {SHAPE("qwen35", 4), HYBRID(3, 6, 10, 4), .seed = 4},
+    {.model = {SHAPE("qwen35", 4), HYBRID(3, 6, 10, 4), .n_nextn = 1, .seed = 4},
      .config = DELTA_CONFIG(3, 6, 10, 4) TYPES PARTIAL ", \"mrope_section\": [2, 1, 1]}",
      .text_part = true,
      .wrong = DELTA_CONFIG(3, 7, 10, 4) TYPES PARTIAL "}",
@@ -65,7 +75,7 @@ static const Case cases[] = {
               "\"linear_value_head_dim\": 8, \"linear_conv_kernel_dim\": 2, \"full_attention_interval\": 2" PARTIAL "}",
      .why = "linear_value_head_dim must be linear_key_head_dim"},
     {.model = {SHAPE("qwen35moe", 4), HYBRID(2, 4, 14, 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24,
-               .n_ff_shared = 40, .seed = 6},
+               .n_ff_shared = 40, .n_nextn = 1, .seed = 6},
      .config = DELTA_CONFIG(2, 4, 14, 3) EXPERTS_CONFIG TYPES PARTIAL "}",
      .text_part = true,
      .wrong = DELTA_CONFIG(2, 4, 14, 3) EXPERTS_CONFIG TYPES PARTIAL "}, \"norm_topk_prob\": false",
@@ -79,6 +89,28 @@ static const Case cases[] = {
      .packs_experts = true,
      .wrong = ", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"swiglu_limit\": 5.0",
      .why = "swiglu_limit must be 7"},
+    {.model = {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .rope_base = 1e6, .tied = true, .seed = 9},
+     .config =
+         ", \"intermediate_size\": 77, \"block_ff_dim\": 90, \"block_multiple_of\": 16, \"conv_L_cache\": 3" LFM2_TYPES,
+     .wrong = ", \"block_ff_dim\": 90, \"block_multiple_of\": 16, \"conv_bias\": true" LFM2_TYPES,
+     .why = "conv_bias is not supported"},
+    {.model = {SHAPE("lfm2", 4), .n_conv = 4, .attention_interval = 2, .rope_base = 1e6, .tied = true, .seed = 10},
+     .config =
+         ", \"norm_eps\": 1e-6, \"block_auto_adjust_ff_dim\": false, \"conv_L_cache\": 4, \"full_attn_idxs\": [1, 3]",
+     .wrong = ", \"block_auto_adjust_ff_dim\": false, \"full_attn_idxs\": [1, 4]",
+     .why = "full_attn_idxs names a layer that the model does not have"},
+    {.model = {SHAPE("granitehybrid", 4), MAMBA(1, 4, 16, 3), .n_ssm_state = 20, .attention_interval = 2, .seed = 11},
+     .config = ", \"intermediate_size\": 77, \"shared_intermediate_size\": 64, \"num_local_experts\": 0, "
+               "\"position_embedding_type\": \"nope\"" MAMBA_CONFIG(1, 4, 16, 3) GRANITE_TYPES,
+     .wrong = ", \"shared_intermediate_size\": 64" MAMBA_CONFIG(1, 5, 16, 3) GRANITE_TYPES,
+     .why = "mamba_n_heads must divide"},
+    {.model = {SHAPE("granitehybrid", 4), MAMBA(2, 8, 8, 4), .n_ssm_state = 20, .attention_interval = 2,
+               .rope_base = 1e4, .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 40, .seed = 12},
+     .config = ", \"intermediate_size\": 24, \"shared_intermediate_size\": 40, \"num_local_experts\": 5, "
+               "\"num_experts_per_tok\": 2, \"position_embedding_type\": \"rope\"" MAMBA_CONFIG(2, 8, 8, 4)
+                   GRANITE_TYPES,
+     .wrong = ", \"shared_intermediate_size\": 64, \"layer_types\": [\"mamba\"]" MAMBA_CONFIG(2, 8, 8, 4),
+     .why = "layer_types must name the kind of each layer"},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -163,6 +195,10 @@ static void published_forms_are_converted(void **state) {
         Gguf *out = rig_gguf(OUT);
         compare_tensors(model, out);
         convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7,8,9,10,11 -o - | cksum", MODEL, OUT);
+        if (cases[i].model.n_nextn)
+            convert_rig_same_output("run -m %s --draft mtp -p 'a b c' -n 12 --ignore-eos --stats-json " DIR
+                                    "/stats.json && tr ',{' '\\n\\n' <" DIR "/stats.json | grep 'drafted\\|accepted'",
+                                    MODEL, OUT);
         gguf_close(out);
         convert_rig_clear();
         take_apart(model, &cases[i], cases[i].wrong);
@@ -196,9 +232,7 @@ static void what_is_left_out_is_said(void **state) {
     static const struct {
         int i;
         const char *words;
-    } said[] = {{1, "the part of the model that reads pictures is left out"},
-                {1, "the layers for multi-token prediction are left out"},
-                {5, "the experts stay in MXFP4"}};
+    } said[] = {{1, "the part of the model that reads pictures is left out"}, {5, "the experts stay in MXFP4"}};
     for (size_t k = 0; k < sizeof said / sizeof *said; k++) {
         convert_rig_clear();
         Gguf *model = make_model(&cases[said[k].i]);
