@@ -3,9 +3,9 @@
  * values. */
 #include "testing.h"
 #include "all_tables.h"
+#include "kernel_numbers.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
 #include "format/blocks.h"
 #include "kernels/kernels.h"
 #include "kernels/layout.h"
@@ -17,14 +17,6 @@
 enum { N_ROWS = 64, PAD = 5 };
 
 typedef enum Kind { PLAIN, ANY_BITS, EXTREME, ZERO, SUBNORMAL, HUGE_VALUES, N_KINDS } Kind;
-
-static uint32_t counter;
-static uint32_t random_u32(void) {
-    static uint32_t w[4];
-    if (counter % 4 == 0) rng_words(2024, RNG_TEST, 0, counter / 4, w);
-    return w[counter++ % 4];
-}
-static float random_float(void) { return (float)(int32_t)random_u32() * 0x1p-31f; }
 
 static void *checked(void *p) {
     assert_non_null(p);

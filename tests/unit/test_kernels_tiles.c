@@ -3,9 +3,9 @@
  * the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
 #include "plain_tiles.h"
 #include "testing.h"
+#include "kernel_numbers.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
 #include "format/blocks.h"
 #include "kernels/kernels.h"
 #include "kernels/layout.h"
@@ -19,12 +19,6 @@
 #if defined(__x86_64__)
 
 enum { ROWS_MAX = 70 };
-
-static float random_float(void) {
-    static uint32_t counter, w[4];
-    if (counter % 4 == 0) rng_words(77, RNG_TEST, 0, counter / 4, w);
-    return (float)(int32_t)w[counter++ % 4] * 0x1p-31f;
-}
 
 /* ---- memory that ends where a page ends that nobody may touch ------------------------------------------------ */
 

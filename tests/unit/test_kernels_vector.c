@@ -2,22 +2,14 @@
  * (table "ref") against double precision, and every other table against the specification, bit for bit. */
 #include "testing.h"
 #include "all_tables.h"
+#include "kernel_numbers.h"
 
-#include "base/rng.h"
 #include "format/blocks.h"
 #include "kernels/ref.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint32_t counter;
-static uint32_t random_u32(void) {
-    static uint32_t w[4];
-    if (counter % 4 == 0) rng_words(77, RNG_TEST, 0, counter / 4, w);
-    return w[counter++ % 4];
-}
-static float random_float(void) { return (float)(int32_t)random_u32() * 0x1p-31f; }
 
 static float *random_floats(size_t n, float scale) {
     float *x = malloc((n ? n : 1) * sizeof *x);
