@@ -101,8 +101,8 @@ static void keep_best_groups(const LayerSpec *l, double *by, int32_t n) {
         if (g < 0) return; /* not finite, nor will the weights be */
         is_kept[g] = true, below = scores[g], after = g;
     }
-    for (int32_t i = 0; i < n; i++)
-        if (!is_kept[i / each]) by[i] = -INFINITY;
+    for (int32_t g = 0; g < l->n_groups; g++)
+        for (int32_t i = g * each; i < (g + 1) * each && !is_kept[g]; i++) by[i] = -INFINITY;
 }
 
 /* What experts are chosen by: logits, whose order is that of the probabilities, or probabilities with a bias. */
@@ -116,7 +116,7 @@ static void fill_scores(const Router *r, double *by) {
 
 static void choose_of_row(const LayerSpec *l, const float *logits, int32_t n, ExpertChoice *out) {
     const Router r = router_of(l, logits, n);
-    double chosen = 0, p[MODEL_MAX_EXPERTS_USED], by[MODEL_MAX_EXPERTS], below = INFINITY;
+    double chosen = 0, p[MODEL_MAX_EXPERTS_USED], by[MODEL_MAX_EXPERTS] = {0}, below = INFINITY;
     double scale = l->expert_scale != 0 ? (double)l->expert_scale : 1;
     int32_t after = -1;
     fill_scores(&r, by);
