@@ -169,7 +169,9 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
 
 #if defined(TILES_IN_PAIRS)
 #include "kernels/pair_body.h"
-enum { PAIRS_FROM = 2 }; /* rows */
+enum {
+    PAIRS_FROM = 12
+}; /* rows; with fewer the matrix is read from memory more slowly than by one tile (bench/DIARY.md) */
 #else
 INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) { pass_blocks(type, form, p); }
 enum { PAIRS_FROM = 1 << 30 };
