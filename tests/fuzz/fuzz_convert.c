@@ -3,6 +3,7 @@
 #include "scratch_file.h"
 
 #include "convert/convert_arch.h"
+#include "convert/convert_rope.h"
 #include "convert/convert_vocab.h"
 
 #include <stdio.h>
@@ -15,11 +16,16 @@ enum { N_VOCAB = 40 };
 
 static void check_shape(const HubFolder *c) {
     ConvertShape s;
-    float factors[1 << 11];
+    static float divisors[1 << 12];
     fr_error err = {0};
     (void)convert_arch_find(c, &err);
     if (convert_shape_read(&s, c, &(ConvertUsual){.activation = NULL}, &err)) fr_assert(err.message[0]);
-    else (void)convert_rope_factors(&s, factors);
+    else {
+        GgufWriter *w = gguf_writer_new();
+        convert_rope_write(&s, w);
+        convert_rope_tensors(&s, divisors, w);
+        gguf_writer_free(w);
+    }
 }
 
 static void check_vocab(const HubFolder *c) {
