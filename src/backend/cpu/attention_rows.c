@@ -118,8 +118,10 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
         }
         s.end = sees_to(rows, leader, end);
         s.slots = slots_of(&rows->pairs[leader], s.begin, s.end, room);
+        for (; s.slots[0] < 0; s.slots++) s.begin++; /* pages that the leader's window has passed */
         for (int32_t k = 0; k < n_waiting; k++)
-            if (has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
+            if (sees_from(rows, waiting[k], begin) >= s.begin &&
+                has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
                 s.members[s.n_members++] = waiting[k];
             else waiting[n_left++] = waiting[k];
         n_waiting = n_left;
