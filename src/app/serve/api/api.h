@@ -85,6 +85,7 @@ typedef struct Plan {
     int n_bias;
     CachedGrammar *grammar; /* which the text matches; NULL: none */
     GrammarCache *grammars; /* that it is given back to */
+    bool is_format;         /* the grammar is a schema for what is no call: `response_format` and its kin */
     /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
      * once; static */
     const char *grammar_after, *grammar_opening;
@@ -133,6 +134,8 @@ typedef struct ApiFormat {
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
     const char *event_object; /* for openai_end_stream */
+    /* Of all choices, tokens that are reasoning; NULL: there are none. */
+    int64_t (*count_reasoning)(const ApiCall *call);
 } ApiFormat;
 
 typedef struct Endpoint {

@@ -144,7 +144,7 @@ static void write_usage(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
     json_out_key_int(out, "output_tokens", s.n_generated);
     json_out_open(out, "output_tokens_details", '{');
-    json_out_key_int(out, "reasoning_tokens", 0); /* they are not told apart from others */
+    json_out_key_int(out, "reasoning_tokens", openai_count_reasoning(call));
     json_out_mark(out, '}');
     json_out_key_int(out, "total_tokens", s.n_prompt + s.n_generated);
     json_out_mark(out, '}');
@@ -312,6 +312,7 @@ static const ApiFormat format = {
     .stream_text = stream_text,
     .end_choice = end_choice,
     .stream_error = stream_error,
+    .count_reasoning = answers_count_reasoning,
 };
 
 const Endpoint responses_endpoints[] = {
