@@ -98,6 +98,7 @@ typedef struct Plan {
     bool wants_base64;         /* ... written so */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */
+    bool tells_stop;           /* which stop string ended a text is part of the answer: tokens are kept for it */
     bool returns_tokens;       /* ids of the generated tokens are part of the answer */
     bool shows_sources;        /* forerun.tokens: which drafter proposed each token of a stream */
     bool shows_trees;          /* forerun.trees: what each step proposed */
@@ -148,6 +149,7 @@ typedef struct Endpoint {
     const char *type; /* of the reply; NULL: application/json */
     bool is_open;     /* needs no key */
     bool may_drain;   /* answered also while the service drains */
+    bool has_name;    /* the path goes on with a name */
 } Endpoint;
 
 struct ApiCall {
