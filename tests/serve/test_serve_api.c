@@ -203,6 +203,27 @@ static void drafts_are_chosen_by_name_and_change_no_text(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"pld\"}"));
 }
 
+/* Who says nothing of drafts gets `auto`, whose budgets are planned over all requests. */
+static void drafts_are_on_by_default(void **state) {
+    (void)state;
+    static const char format[] = "{\"prompt\": \"a b c d e a b c d e a b c d e a b c\", \"max_tokens\": 60, "
+                                 "\"temperature\": 0%s}";
+    ServeRig s;
+    char body[200];
+    serve_start(&s, "-t 1 -c 128 --quiet");
+    json_t *props = serve_json(&s, "/props", 200, NULL);
+    assert_string_equal(json_text_at(props, "drafts.0"), "auto");
+    snprintf(body, sizeof body, format, "");
+    json_t *drafted = serve_json(&s, "/v1/completions", 200, body);
+    snprintf(body, sizeof body, format, ", \"draft\": \"none\"");
+    json_t *plain = serve_json(&s, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(drafted, "choices.0.text"), json_text_at(plain, "choices.0.text"));
+    assert_int_equal(json_int_at(plain, "timings.draft_n"), 0);
+    assert_true(json_int_at(drafted, "timings.n_steps") <= 60);
+    json_decref(props), json_decref(drafted), json_decref(plain);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 /* A prediction that is right is accepted, one that is wrong changes no text. */
 static void a_prediction_is_a_drafter(void **state) {
     (void)state;
@@ -277,6 +298,7 @@ static void refusals_name_the_field(void **state) {
          "prediction"},
         {"/v1/completions", "{\"prompt\": \"x\", \"prediction\": {\"type\": \"content\", \"content\": [1]}}",
          "prediction"},
+        {"/completion", "{\"prompt\": \"x\", \"lora\": [{\"id\": 0, \"scale\": 1}]}", "lora"},
         {"/tokenize", "{\"text\": \"x\"}", "text"},
         {"/detokenize", "{\"tokens\": \"x\"}", "tokens"},
     };
@@ -399,6 +421,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tokens_and_templates),
         cmocka_unit_test(the_native_form_of_llama_cpp),
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
+        cmocka_unit_test(drafts_are_on_by_default),
         cmocka_unit_test(a_prediction_is_a_drafter),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(a_model_is_found_by_its_name),
