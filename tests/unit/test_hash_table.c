@@ -26,7 +26,7 @@ static void keys_are_bytes_and_the_first_id_stays(void **state) {
 static void growing_loses_nothing(void **state) {
     (void)state;
     enum { N = 5000 };
-    static char keys[N][8];
+    static char keys[N][12];
     HashTable t = {0};
     int32_t got;
     for (int32_t i = 0; i < N; i++) {
