@@ -115,7 +115,7 @@ $(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X
 $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
-$(BUILD)/bench/hollow_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.

@@ -23,7 +23,7 @@
  * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
  * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
  * (figures in bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
- * the second cache.
+ * the second cache. One row reads two streams where the CPU is Intel's (pass_streams).
  */
 #include "kernels/pass_body.h"
 
@@ -35,7 +35,8 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    UNAIDED = 8, /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
+    HALF_TILES_MIN = 4, /* of a part whose halves one row reads in turns */
+    UNAIDED = 8,        /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
 };
 
 /* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (bench/DIARY.md): on AMD's
@@ -214,9 +215,40 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
+#if defined(TILES_IN_PAIRS)
+#define DEFINE_STREAM_PASSES(type) \
+    static void streams_##type##_q16(const Pass *p) { pass_streams(TYPE_##type, ACT_Q16, p); } \
+    static void streams_##type##_q8(const Pass *p) { pass_streams(TYPE_##type, ACT_Q8, p); }
+EACH_BLOCK_TYPE(DEFINE_STREAM_PASSES)
+#define LIST_STREAM_PASSES(type) [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
+static const PassFn stream_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_STREAM_PASSES)};
+
+/* One row, on Intel's CPUs: the first and the second half of tiles [begin, end) in turns. Returns where the rest begins. */
+static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t half = (end - begin) / 2;
+    if (half < HALF_TILES_MIN || foresees_streams()) return begin;
+    float *y = p.y;
+    p.tile_bytes = (size_t)half * w->tile_bytes;
+    p.y_apart = half * TILE_ROWS;
+    for (int64_t t = begin; t < begin + half; t++) {
+        p.tile = packed_tile(w, t);
+        p.y = y + t * TILE_ROWS;
+        p.n_valid = w->n_out - t * TILE_ROWS;
+        stream_passes[w->type][w->act](&p);
+    }
+    return begin + 2 * half;
+}
+#else
+static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    (void)w, (void)p, (void)end;
+    return begin;
+}
+#endif
+
 /* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
 static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     bool is_blocks = act_is_blocks(w->act);
+    if (is_blocks && p.n_rows == 1) begin = mul_halves(w, p, begin, end);
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE,
             wide = is_blocks ? (p.n_rows >= PAIRS_FROM ? 2 : 1) : COLUMNS(p.n_rows);
     float *y = p.y;

@@ -27,6 +27,7 @@ typedef struct Pass {
     int n_rows;
     float *y; /* first output of the first row */
     int64_t y_stride;
+    int64_t y_apart; /* from y to the outputs of the second tile, where one row takes two tiles in turns */
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
 

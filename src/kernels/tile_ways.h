@@ -35,7 +35,7 @@ TileWay tile_way(const TileWays *ways, TensorType type, ActForm form, int64_t n_
 /* The least number of rows from which on no product is computed by vectors; TILE_WAY_ROWS + 1: none. */
 int tile_rows_min(const TileWays *ways, ActForm form);
 
-/* Chooses the ways of a table by the time that products in the second cache take in each: a few milliseconds. Where
+/* Chooses the ways of a table by the time that products in the second cache take in each: some ten milliseconds. Where
  * memory runs out, all rows go by vectors. */
 void tile_ways_measure(const Kernels *k);
 
