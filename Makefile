@@ -52,7 +52,7 @@ MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # evex_vnni.c and plain_tiles.c are kernel tables, too.
 build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o build/fuzz/tests/support/plain_tiles.o: MODE_FLAGS_fuzz :=
 # gcc takes minutes over these with sanitizers, and MODE=san is for minutes: MODE=asan and MODE=ubsan have them.
-build/san/src/kernels/kernels_a%.o build/san/tests/support/plain_tiles.o build/san/tests/support/evex_vnni.o: MODE_FLAGS_san :=
+build/san/src/kernels/kernels_a%.o build/san/tests/support/evex_vnni.o: MODE_FLAGS_san :=
 
 # Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
 # own.
@@ -117,6 +117,7 @@ $(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X
 $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
@@ -190,6 +191,7 @@ $(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
 $(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 $(BUILD)/bench/bench_serve: LDLIBS += $(CLI_LIBS)
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
+$(BUILD)/bench/bench_tiles: $(BUILD)/bench/hollow_tiles.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

@@ -8,6 +8,7 @@ const {getLlama} = await import(createRequire(resolve(folder, "package.json")).r
 const counts = rows.split(",").map(Number), nContext = Number(context), nThreads = Number(threads);
 
 const llama = await getLlama({gpu: false, build: "never", maxThreads: nThreads, logLevel: "error"});
+console.error(llama.systemInfo); // "... | AMX_INT8 = 1 | ..." where AMX is on: peers.sh reads it
 const model = await llama.loadModel({modelPath: file, useMmap: false});
 const most = Math.max(...counts);
 const session = await model.createContext({contextSize: nContext + most, batchSize: most, threads: nThreads, flashAttention: true});

@@ -11,22 +11,26 @@
 #               without its matrix kernels for many rows (`nm -D libggml-cpu-zen4.so | grep llamafile_sgemm` tells)
 #   FORERUN (build/forerun), ROUNDS (3), ROWS (1,4,8,16,32,64,512; ascending), CONTEXT (128), THREADS (2)
 #
+# On a CPU with AMX the peers should use it. Which of its CPU libraries llama-bench loads, and whether node-llama-cpp has AMX on, stands
+# above the table with the name of the CPU; where they leave it off, a line on standard error says so: llama.cpp needs a build with
+# -DGGML_NATIVE=ON on such a machine, or with -DGGML_CPU_ALL_VARIANTS=ON -DGGML_BACKEND_DL=ON (its variant is called sapphirerapids).
+#
 # forerun computes the logits of all rows, as verification needs them; llama-bench those of the last row, node-llama-cpp none.
 # `chrt -r 1 bench/peers.sh ...` keeps other programs away from all alike. Needs jq.
 set -euo pipefail
-[ $# -gt 0 ] && [ -n "${PEER:-}" ] || { sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] && [ -n "${PEER:-}" ] || { sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2; }
 : "${PEER_ROOT:=}" "${PEER_FLAGS:=-fa on -lm none}" "${NODE_PEER:=}" "${FORERUN:=build/forerun}"
 : "${ROUNDS:=3}" "${ROWS:=1,4,8,16,32,64,512}" "${CONTEXT:=128}" "${THREADS:=2}"
-times=$(mktemp)
-trap 'rm -f "$times"' EXIT
+times=$(mktemp) notes=$(mktemp)
+trap 'rm -f "$times" "$notes"' EXIT
 
 # A line for each measurement: {"name", "rows", "seconds"}.
 llama_bench() { # FILE
-  $PEER -m "${1#"$PEER_ROOT"}" -t "$THREADS" -p "$ROWS" -n 0 -d "$CONTEXT" -r 3 $PEER_FLAGS -o json 2>/dev/null |
+  $PEER -m "${1#"$PEER_ROOT"}" -t "$THREADS" -p "$ROWS" -n 0 -d "$CONTEXT" -r 3 $PEER_FLAGS -o json 2>>"$notes" |
     jq -c '.[] | {name: "llama-bench", rows: .n_prompt, seconds: (.samples_ns | sort | .[length / 2 | floor] / 1e9)}'
 }
 node_llama_cpp() { # FILE
-  node "$(dirname "$0")/peer_node.mjs" "$NODE_PEER" "$1" "$THREADS" "$CONTEXT" "$ROWS" | jq -c '{name: "node-llama-cpp"} + .'
+  node "$(dirname "$0")/peer_node.mjs" "$NODE_PEER" "$1" "$THREADS" "$CONTEXT" "$ROWS" 2> >(tee -a "$notes" >&2) | jq -c '{name: "node-llama-cpp"} + .'
 }
 forerun() { # FILE FORM
   "$FORERUN" perf -m "$1" -t "$THREADS" --rows "$ROWS" --ctx "$CONTEXT" --act "$2" --parts 1 --json |
@@ -44,6 +48,18 @@ for ((round = 1; round <= ROUNDS; round++)); do
     } | jq -c --arg file "$(basename "$file" .gguf)" '{$file} + .' >> "$times"
   done
 done
+
+cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)
+if grep -qw amx_int8 /proc/cpuinfo; then amx="with AMX"; else amx="without AMX"; fi
+library=$(sed -n 's/.*loaded CPU backend from .*\/\(libggml-cpu[^/ ]*\).*/\1/p' "$notes" | sort -u | head -1)
+node_amx=$(sed -n 's/.*\(AMX_INT8 = [01]\).*/\1/p' "$notes" | sort -u | head -1)
+echo "${cpu:-unknown CPU}, $amx, $THREADS threads, context $CONTEXT; llama-bench: ${library:-one CPU library}" \
+     "${NODE_PEER:+; node-llama-cpp: ${node_amx:-AMX_INT8 = 0}}"
+echo
+if [ "$amx" = "with AMX" ]; then
+  case $library in '' | *sapphirerapids*) ;; *) echo "llama-bench does not use AMX: it loaded $library" >&2 ;; esac
+  [ -z "$NODE_PEER" ] || [ "$node_amx" = "AMX_INT8 = 1" ] || echo "node-llama-cpp does not use AMX" >&2
+fi
 
 jq -rs --argjson rows "[$ROWS]" '
   def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2] + .[length / 2 - 1]) / 2 end;

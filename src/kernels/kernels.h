@@ -148,14 +148,15 @@ typedef struct Kernels {
     /* Does n_rounds rounds of the multiply-and-add of matmul, on registers. Returns the number of operations: a
      * multiplication and an addition are two. */
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
-    /* The same with products of tiles, for PEAK_INT8 and PEAK_BF16; NULL: the table has none. */
-    double (*tile_peak_loop)(PeakKind kind, int64_t n_rounds);
     /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result has no
      * meaning. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
 
     /* Passes over rows of logits, for the sampler. */
     const RowKernels *rows;
+
+    /* Products by tile instructions (tile_ways.h); NULL: the table has none. */
+    const struct TileProducts *tiles;
 } Kernels;
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL: the name is

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "kernels/tile_ways.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
         out->peak_gop_s[kind] = measure_peak(job, n_threads);
         out->tile_gop_s[kind] = 0;
         if (!tiles || kind == PEAK_F32) continue;
-        job->peak_loop = tiles->tile_peak_loop;
+        job->peak_loop = tiles->tiles->peak_loop;
         job->n_rounds = N_TILE_ROUNDS;
         out->tile_gop_s[kind] = measure_peak(job, n_threads);
     }
@@ -91,5 +92,7 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     }
     mem_free(job.buffer);
     measure_peaks(&job, n_threads, out);
+    for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
+        out->tile_rows[form] = kernels->tiles ? tile_rows_min(kernels->tiles->ways, form) % (TILE_WAY_ROWS + 1) : 0;
     return FR_OK;
 }

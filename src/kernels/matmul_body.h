@@ -23,10 +23,9 @@
  * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
  * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
  * (figures in bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
- * the second cache.
+ * the second cache. One row reads two streams where the CPU is Intel's (pass_streams).
  */
-#include "kernels/layout.h"
-#include "kernels/unpack_body.h"
+#include "kernels/pass_body.h"
 
 #include "kernels/ref.h"
 #include "kernels/tables.h"
@@ -36,28 +35,9 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    FAR_AHEAD = 16 << 10,    /* bytes from what is computed to what is prefetched from memory into the second cache */
-    NEAR_AHEAD = 2 << 10,    /* ... and from there into the first */
-    UNAIDED = 8,             /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
-    GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
-    ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
-    BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
-    BLOCK_ROWS_MIN = 16,     /* ... even if their activations are more than ACTS_BYTES */
+    HALF_TILES_MIN = 4, /* of a part whose halves one row reads in turns */
+    UNAIDED = 8,        /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
 };
-
-/* One call of a pass. */
-typedef struct Pass {
-    const unsigned char *tile; /* the first of the tiles */
-    size_t tile_bytes;
-    int column; /* the first column, counted from that tile */
-    int64_t n_in;
-    const unsigned char *x; /* the first of the rows */
-    size_t x_stride;
-    int n_rows;
-    float *y; /* first output of the first row */
-    int64_t y_stride;
-    int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
-} Pass;
 
 /* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (bench/DIARY.md): on AMD's
  * Zen 4 it is; on Intel's Sapphire Rapids one row takes 1.4 to 1.7 times as long without being asked for. */
@@ -67,13 +47,6 @@ static inline bool foresees_streams(void) {
 #else
     return true;
 #endif
-}
-
-/* Prefetches what comes after the line at p. Addresses beyond the end of a matrix do no harm. */
-INLINE void ask_far(const unsigned char *p) { __builtin_prefetch(p + FAR_AHEAD, 0, 2); }
-INLINE void ask_ahead(const unsigned char *p) {
-    ask_far(p);
-    __builtin_prefetch(p + NEAR_AHEAD, 0, 3);
 }
 
 /* ---- block types -------------------------------------------------------------------------------- */
@@ -104,18 +77,6 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
         if (last) v_dot_4_groups(code_max, n_rows, u->w + 4 * (first + i), q_high, 16 * i, high);
     }
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
-}
-
-/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves where scale_parts is 2. */
-INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
-    int n_parts = scale_parts(type);
-    Vf da = v_set(x->scale);
-    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
-    if (n_parts == 2) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
-    if (!has_min(type)) return acc;
-    if (n_parts == 1) return v_fma(u->min[0], v_set(x->scaled_sum), acc);
-    acc = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), acc);
-    return v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), acc);
 }
 
 /* acc[row] += the slice's share */
@@ -223,14 +184,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 
 /* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
 
-typedef void (*PassFn)(const Pass *);
-
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
-#define EACH_32_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
-#define EACH_K_TYPE(X) X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K)
-#define EACH_CODEBOOK_TYPE(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(NVFP4)
-#define EACH_LATTICE_TYPE(X) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
-#define EACH_BLOCK_TYPE(X) EACH_32_TYPE(X) EACH_K_TYPE(X) EACH_CODEBOOK_TYPE(X) EACH_LATTICE_TYPE(X)
 #define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
@@ -261,9 +215,40 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
+#if defined(TILES_IN_PAIRS)
+#define DEFINE_STREAM_PASSES(type) \
+    static void streams_##type##_q16(const Pass *p) { pass_streams(TYPE_##type, ACT_Q16, p); } \
+    static void streams_##type##_q8(const Pass *p) { pass_streams(TYPE_##type, ACT_Q8, p); }
+EACH_BLOCK_TYPE(DEFINE_STREAM_PASSES)
+#define LIST_STREAM_PASSES(type) [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
+static const PassFn stream_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_STREAM_PASSES)};
+
+/* One row, on Intel's CPUs: the first and the second half of tiles [begin, end) in turns. Returns where the rest begins. */
+static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t half = (end - begin) / 2;
+    if (half < HALF_TILES_MIN || foresees_streams()) return begin;
+    float *y = p.y;
+    p.tile_bytes = (size_t)half * w->tile_bytes;
+    p.y_apart = half * TILE_ROWS;
+    for (int64_t t = begin; t < begin + half; t++) {
+        p.tile = packed_tile(w, t);
+        p.y = y + t * TILE_ROWS;
+        p.n_valid = w->n_out - t * TILE_ROWS;
+        stream_passes[w->type][w->act](&p);
+    }
+    return begin + 2 * half;
+}
+#else
+static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    (void)w, (void)p, (void)end;
+    return begin;
+}
+#endif
+
 /* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
 static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     bool is_blocks = act_is_blocks(w->act);
+    if (is_blocks && p.n_rows == 1) begin = mul_halves(w, p, begin, end);
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE,
             wide = is_blocks ? (p.n_rows >= PAIRS_FROM ? 2 : 1) : COLUMNS(p.n_rows);
     float *y = p.y;
@@ -277,13 +262,6 @@ static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end)
         if (is_blocks) (width == 2 ? pair_passes : block_passes)[w->type][w->act](&p);
         else (width == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
-}
-
-/* The most rows that one pass takes. */
-static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
-    if (!act_is_blocks(w->act)) return ROWS_MAX;
-    int64_t n = ACTS_BYTES / (int64_t)x_stride;
-    return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,

@@ -84,3 +84,25 @@ INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
         UNROLL for (int c = 0; c < 2; c++)
             v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
 }
+
+/* One row, two tiles that are far apart, in turns. One stream of bytes does not keep as many lines in flight as the memory
+ * of Intel's CPUs could deliver, two do (bench/bench_one_row.c; next to each other, the first would prefetch what the second reads). */
+INLINE void pass_streams(TensorType type, ActForm form, const Pass *p) {
+    const SliceForm *f = &slice_forms[type];
+    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64;
+    const unsigned char *record = p->tile, *x = p->x;
+    int64_t n_slices = tile_n_slices(type, p->n_in);
+    Vf acc[2] = {v_zero(), v_zero()};
+    for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form))
+            UNROLL for (int c = 0; c < 2; c++) {
+                const unsigned char *of_tile = record + (size_t)c * p->tile_bytes;
+                for (int l = n_lines * s / record_slices; l < n_lines * (s + 1) / record_slices; l++)
+                    ask_ahead(of_tile + 64 * l);
+                Unpacked u;
+                unpack_codes(type, of_tile + codes_offset(type, s), u.w);
+                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)f->scale_slices, 0, &u);
+                add_rows(type, form, 1, &u, x, 0, &acc[c]);
+            }
+    UNROLL for (int c = 0; c < 2; c++) v_store_n(p->y + c * p->y_apart, p->n_valid - c * p->y_apart, acc[c]);
+}

@@ -28,7 +28,8 @@ static bool has_avx512(void) {
 
 static bool has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
-static bool has_amx(void) { return kernels_amx.name && has_avx512_bf16() && tiles_available(); }
+static Kernels kernels_amx;
+static bool has_amx(void) { return has_avx512_bf16() && tiles_available() && kernels_amx_open(&kernels_amx); }
 
 #elif defined(__aarch64__)
 #include <sys/auxv.h>

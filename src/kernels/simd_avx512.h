@@ -137,7 +137,7 @@ INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvt
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
 /* BF16, see ref.c. This header serves tables with the instruction and without. */
-#if defined(__AVX512BF16__) && !defined(BF16_BY_FMA)
+#if defined(__AVX512BF16__)
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __m256bh h = _mm512_cvtneps_pbh(a);
     __builtin_memcpy(p, &h, sizeof h);

@@ -1,23 +1,15 @@
 /* table_body.h - the table of an instruction set. Included once by its file, after the header of its vectors, with
- * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined; and TABLE_HAS_TILES,
- * where the header of its tile instructions was included too. */
+ * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
 #include "kernels/matmul_body.h"
 #include "kernels/peak_body.h"
 #include "kernels/vector_body.h"
 
 #include "kernels/attention_body.h"
 
-#if defined(TABLE_HAS_TILES)
-#include "kernels/tile_body.h"
-#define TABLE_MATMUL matmul_by_tiles
-#else
-#define TABLE_MATMUL matmul
-#endif
-
 const Kernels TABLE = {
     .name = TABLE_NAME,
     .act_convert = act_convert,
-    .matmul = TABLE_MATMUL,
+    .matmul = matmul,
     .rmsnorm = rmsnorm,
     .add = add,
     .silu_mul = silu_mul,
@@ -36,9 +28,6 @@ const Kernels TABLE = {
     .delta_rule = delta_rule,
     .ssm_update = ssm_update,
     .peak_loop = peak_loop,
-#if defined(TABLE_HAS_TILES)
-    .tile_peak_loop = tile_peak_loop,
-#endif
     .read_loop = read_loop,
     .rows = &TABLE_ROWS,
 };

@@ -11,7 +11,7 @@ const Kernels *const *all_tables(int *n) {
 #if defined(__x86_64__)
     if (kernels_select("avx512")) {
         all[(*n)++] = &kernels_evex_vnni;
-        all[(*n)++] = &kernels_plain_tiles;
+        all[(*n)++] = kernels_plain_tiles();
     }
 #endif
     return all;

@@ -90,6 +90,7 @@ void plain_tile_load(int t, const void *p, size_t stride) {
     for (int r = 0; r < tile->n_rows; r++)
         memcpy(tile->row[r], (const unsigned char *)p + (size_t)r * stride, (size_t)tile->n_bytes);
     tile->is_set = true;
+    count(&plain_tiles_counts.n_loads);
 }
 
 void plain_tile_store(int t, void *p, size_t stride) {
@@ -99,9 +100,19 @@ void plain_tile_store(int t, void *p, size_t stride) {
         memcpy((unsigned char *)p + (size_t)r * stride, tile->row[r], (size_t)tile->n_bytes);
 }
 
-static void dot_row(int32_t *c, int n_columns, const unsigned char *a, int n_bytes, const Tile *b) {
-    for (int k = 0; k < n_bytes; k++)
-        for (int n = 0; n < n_columns; n++) c[n] += (int8_t)a[k] * (int8_t)b->row[k / 4][n * 4 + k % 4];
+/* A row of a register as 16 integers, with the operators of C on all of them at once; modulo 2^32, so that sanitizers do not check
+ * each of them. */
+typedef uint32_t Words __attribute__((vector_size(TILE_MAX_BYTES)));
+
+/* c[n] += the sum of a[k] * b[k / 4][4 n + k % 4] over k < n_bytes. */
+static void dot_row(unsigned char *c, const unsigned char *a, int n_bytes, const Tile *b) {
+    Words sum, words = {0};
+    memcpy(&sum, c, sizeof sum);
+    for (int k = 0; k < n_bytes; k++, words >>= 8) {
+        if (k % 4 == 0) memcpy(&words, b->row[k / 4], sizeof words);
+        sum += (((words & 0xff) ^ 0x80) - 0x80) * (uint32_t)(int8_t)a[k];
+    }
+    memcpy(c, &sum, sizeof sum);
 }
 
 static void check_product(int c, int a, int b) {
@@ -117,12 +128,8 @@ void plain_tile_dot_bytes(int c, int a, int b) {
     check_product(c, a, b);
     Tile *sum = &state.tile[c];
     const Tile *left = &state.tile[a], *right = &state.tile[b];
-    for (int r = 0; r < sum->n_rows; r++) {
-        int32_t row[TILE_MAX_BYTES / 4];
-        memcpy(row, sum->row[r], sizeof row);
-        dot_row(row, sum->n_bytes / 4, left->row[r], left->n_bytes - plain_tiles_are_wrong, right);
-        memcpy(sum->row[r], row, sizeof row);
-    }
+    for (int r = 0; r < sum->n_rows; r++)
+        dot_row(sum->row[r], left->row[r], left->n_bytes - plain_tiles_are_wrong, right);
 }
 
 /* Number i of the row; a subnormal one is a zero. */
@@ -155,9 +162,16 @@ void plain_tile_dot_bf16(int c, int a, int b) {
         }
 }
 
-#define TABLE kernels_plain_tiles
-#define TABLE_NAME "amx over plain tiles"
-#define TABLE_ROWS row_kernels_avx512
-#define TABLE_HAS_TILES
-#include "kernels/table_body.h"
+#include "kernels/tile_body.h"
+
+const Kernels *kernels_plain_tiles(void) {
+    static Kernels table;
+    if (!table.name) fill_tile_table(&table, "amx over plain tiles");
+    /* The ways take turns over numbers of rows: their times over these tiles mean nothing. */
+    for (int form = 0; form < 2; form++)
+        for (int kind = 0; kind < TILE_WAY_KINDS; kind++)
+            for (int n = 1; n <= TILE_WAY_ROWS; n++)
+                tile_ways.of[form][kind][n - 1] = (unsigned char)((n + form + kind) % N_TILE_WAYS);
+    return &table;
+}
 #endif

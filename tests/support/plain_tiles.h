@@ -9,16 +9,17 @@
 
 #include <stddef.h>
 
-extern const Kernels kernels_plain_tiles; /* AVX-512 with VNNI, and these tiles */
+/* Table "avx512" with the products of tile_body.h over these tiles; one number of rows goes one way, the next another. */
+const Kernels *kernels_plain_tiles(void);
 
 /* gemm_amx.c over these tiles; needs AVX-512 with BF16 (plain_gemm_tiles.c). */
 void gemm_bf16_plain_tiles(const Bf16Product *p);
 
 /* What a check that fails calls; it does not return. NULL, the default: print and abort. */
 extern void (*plain_tiles_on_fault)(const char *what);
-/* How many products were computed and configurations loaded, and how many times registers were released, by any thread. */
+/* How many products were computed, tiles and configurations loaded, and how many times registers were released, by any thread. */
 typedef struct TileCounts {
-    int64_t n_products, n_configured, n_released;
+    int64_t n_products, n_loads, n_configured, n_released;
 } TileCounts;
 extern TileCounts plain_tiles_counts;
 /* A control for tests of results: products leave out the last byte of each row. */

@@ -1,14 +1,16 @@
 /* test_kernels_tiles.c - The code of table "amx" over tiles in plain C: the bits of the specification for every type,
- * form of activations and number of rows, reads and writes that stay inside their arrays, and registers that are used as
+ * form of activations, way (kernels/tile_ways.h) and number of rows, the choice of ways, reads and writes that stay inside their arrays, and registers that are used as
  * the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
 #include "plain_tiles.h"
 #include "testing.h"
 #include "kernel_numbers.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "format/blocks.h"
 #include "kernels/kernels.h"
 #include "kernels/layout.h"
+#include "kernels/tile_ways.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@
 
 #if defined(__x86_64__)
 
-enum { ROWS_MAX = 70 };
+enum { ROWS_MAX = 80 };
 
 /* ---- memory that ends where a page ends that nobody may touch ------------------------------------------------ */
 
@@ -97,12 +99,15 @@ static void problem_close(Problem *p) {
     free(p->want);
 }
 
-/* Whether n rows are what the specification computes. */
-static bool rows_agree(const Problem *p, int64_t n) {
+/* Whether n rows are what the specification computes; outputs in two calls where the matrix has more than two tiles. */
+static bool rows_agree(const Problem *p, TileWay way, int64_t n) {
+    const TileProducts *tiles = kernels_plain_tiles()->tiles;
+    int64_t n_tiles = packed_n_tiles(&p->w), cut = n_tiles > 2 ? n_tiles - 2 : 0;
     size_t bytes = (size_t)n * (size_t)p->w.n_out * sizeof(float);
     Guarded acts = converted(p, n), y = guarded_open(bytes);
     memset(y.data, 0xff, bytes);
-    kernels_plain_tiles.matmul(&p->w, acts.data, n, (float *)(void *)y.data, p->w.n_out, 0, packed_n_tiles(&p->w));
+    if (cut) tiles->matmul(way, &p->w, acts.data, n, (float *)(void *)y.data, p->w.n_out, 0, cut);
+    tiles->matmul(way, &p->w, acts.data, n, (float *)(void *)y.data, p->w.n_out, cut, n_tiles);
     bool agree = memcmp(y.data, p->want, bytes) == 0;
     guarded_close(&acts);
     guarded_close(&y);
@@ -111,10 +116,11 @@ static bool rows_agree(const Problem *p, int64_t n) {
 
 static void check_rows(TensorType type, ActForm form, int64_t n_out, int64_t n_in, int64_t step) {
     Problem p = problem_open(type, form, n_out, n_in);
-    for (int64_t n = 1; n <= ROWS_MAX; n += step)
-        if (!rows_agree(&p, n))
-            fail_msg("%s %s %lldx%lld: %lld rows differ from the specification", tensor_type_info(type)->name,
-                     act_form_name(form), (long long)n_out, (long long)n_in, (long long)n);
+    for (TileWay way = WAY_TILES; way < N_TILE_WAYS; way++)
+        for (int64_t n = 1; n <= ROWS_MAX; n += step)
+            if (!rows_agree(&p, way, n))
+                fail_msg("%s %s %lldx%lld by %s: %lld rows differ from the specification", tensor_type_info(type)->name,
+                         act_form_name(form), (long long)n_out, (long long)n_in, tile_way_name(way), (long long)n);
     problem_close(&p);
 }
 
@@ -144,8 +150,8 @@ static void every_number_of_rows_has_the_specified_bits(void **state) {
 static void passes_take_turns_over_long_rows(void **state) {
     (void)state;
     if (!tiles_run()) skip();
-    check_rows(TYPE_Q8_0, ACT_Q16, 70, 8192, 23);
-    check_rows(TYPE_Q4_K, ACT_Q8, 70, 8192, 23);
+    check_rows(TYPE_Q8_0, ACT_Q16, 70, 8192, 26);
+    check_rows(TYPE_Q4_K, ACT_Q8, 70, 8192, 26);
 }
 
 static void a_wrong_product_is_noticed(void **state) {
@@ -154,7 +160,7 @@ static void a_wrong_product_is_noticed(void **state) {
     EACH_TYPE_AND_FORM(type, form) {
         Problem p = problem_open(type, form, 17, 512);
         plain_tiles_are_wrong = true;
-        bool agree = rows_agree(&p, 20);
+        bool agree = rows_agree(&p, WAY_TILE_PAIRS, 20);
         plain_tiles_are_wrong = false;
         if (agree)
             fail_msg("%s %s: a byte was left out of every product", tensor_type_info(type)->name, act_form_name(form));
@@ -162,33 +168,93 @@ static void a_wrong_product_is_noticed(void **state) {
     }
 }
 
-/* ---- registers ----------------------------------------------------------------------------------------------- */
-
-/* Every product of a matrix configures once and releases once, and has as few tile products as its rows need. */
-static void tiles_are_used_from_a_number_of_rows_on(void **state) {
+/* Every product of a matrix configures once and releases once, has as few tile products as its rows need, and in pairs loads an
+ * activation tile once for two products and a weight tile once for all rows. */
+static void tiles_are_loaded_once_for_several_products(void **state) {
     (void)state;
     if (!tiles_run()) skip();
     static const struct {
         TensorType type;
         ActForm form;
-        int64_t n_rows, n_products; /* of a tile of outputs and a slice */
+        TileWay way;
+        int64_t n_rows, n_products, n_loads; /* for two tiles of outputs and a slice */
     } cases[] = {
-        {TYPE_Q8_0, ACT_Q16, 1, 0},   {TYPE_Q8_0, ACT_Q16, 4, 0},  {TYPE_Q8_0, ACT_Q16, 5, 2},
-        {TYPE_Q8_0, ACT_Q16, 16, 2},  {TYPE_Q8_0, ACT_Q16, 17, 4}, {TYPE_Q8_0, ACT_Q16, 64, 8},
-        {TYPE_Q8_0, ACT_Q16, 65, 10}, {TYPE_Q4_K, ACT_Q8, 8, 0},   {TYPE_Q4_K, ACT_Q8, 9, 1},
-        {TYPE_Q4_K, ACT_Q8, 70, 5},   {TYPE_Q6_K, ACT_Q16, 16, 4}, {TYPE_Q6_K, ACT_Q8, 33, 6},
-        {TYPE_BF16, ACT_Q16, 16, 0},
+        {TYPE_Q8_0, ACT_Q16, WAY_VECTORS, 16, 0, 0},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILES, 16, 4, 4 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILE_PAIRS, 5, 4, 2 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILE_PAIRS, 16, 4, 2 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILE_PAIRS, 17, 8, 4 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILES, 64, 16, 16 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILE_PAIRS, 64, 16, 8 + 2},
+        {TYPE_Q8_0, ACT_Q16, WAY_TILE_PAIRS, 80, 20, 10 + 4}, /* in two passes */
+        {TYPE_Q4_K, ACT_Q8, WAY_TILE_PAIRS, 9, 2, 1 + 2},
+        {TYPE_Q4_K, ACT_Q8, WAY_TILE_PAIRS, 33, 6, 3 + 2},
+        {TYPE_Q6_K, ACT_Q16, WAY_TILE_PAIRS, 16, 8, 4 + 4},
+        {TYPE_Q6_K, ACT_Q8, WAY_TILE_PAIRS, 33, 12, 6 + 4},
+        {TYPE_BF16, ACT_Q16, WAY_TILE_PAIRS, 16, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Problem p = problem_open(cases[i].type, cases[i].form, 33, 512);
+        Problem p = problem_open(cases[i].type, act_form(cases[i].type, cases[i].form), 32, 512);
         plain_tiles_counts = (TileCounts){0};
-        assert_true(rows_agree(&p, cases[i].n_rows));
-        assert_int_equal(plain_tiles_counts.n_products, cases[i].n_products * 3 * 512 / ACT_BLOCK);
+        assert_true(rows_agree(&p, cases[i].way, cases[i].n_rows));
+        assert_int_equal(plain_tiles_counts.n_products, cases[i].n_products * 512 / ACT_BLOCK);
+        assert_int_equal(plain_tiles_counts.n_loads, cases[i].n_loads * 512 / ACT_BLOCK);
         assert_int_equal(plain_tiles_counts.n_configured, cases[i].n_products > 0);
         assert_int_equal(plain_tiles_counts.n_released, cases[i].n_products > 0);
         problem_close(&p);
     }
 }
+
+/* ---- the choice of ways -------------------------------------------------------------------------------------- */
+
+/* Products that only take time: [way] ns, and so many for each row. */
+static double whole_ns[N_TILE_WAYS], row_ns[N_TILE_WAYS];
+static int n_timed;
+static void wait_a_while(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                         int64_t tile_begin, int64_t tile_end) {
+    (void)w, (void)x, (void)y, (void)y_stride, (void)tile_begin, (void)tile_end;
+    double end = clock_s() + 1e-9 * (whole_ns[way] + row_ns[way] * (double)n_rows);
+    while (clock_s() < end) {}
+    n_timed++;
+}
+
+static TileWays timed(double vectors_row_ns, double tiles_ns, double pairs_ns) {
+    TileWays ways;
+    const TileProducts tiles = {.matmul = wait_a_while, .ways = &ways};
+    const Kernels k = {.tiles = &tiles};
+    row_ns[WAY_VECTORS] = vectors_row_ns;
+    whole_ns[WAY_TILES] = tiles_ns;
+    whole_ns[WAY_TILE_PAIRS] = pairs_ns;
+    tile_ways_measure(&k);
+    return ways;
+}
+
+/* Whether exactly the rows from `least` on are for `way`. */
+static bool begins_at(const TileWays *ways, TensorType type, ActForm form, TileWay way, int least) {
+    for (int n = 1; n <= ROWS_MAX; n++)
+        if ((tile_way(ways, type, form, n) == way) != (n >= least)) return false;
+    return true;
+}
+
+static void the_fastest_way_is_chosen_for_each_number_of_rows(void **state) {
+    (void)state;
+    TileWays ways = timed(4000, 22000, 26000);
+    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q16, WAY_TILES, 6));
+    assert_true(begins_at(&ways, TYPE_Q4_K, ACT_Q8, WAY_TILES, 6));
+    assert_true(begins_at(&ways, TYPE_Q2_K, ACT_Q8, WAY_TILES, 6));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q16), 6);
+    ways = timed(4000, 42000, 34000);
+    assert_true(begins_at(&ways, TYPE_IQ4_XS, ACT_Q16, WAY_TILE_PAIRS, 9));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q8), 9);
+    assert_int_equal(tile_way(&ways, TYPE_F32, ACT_F32, 64), WAY_VECTORS);
+    n_timed = 0;
+    ways = timed(100, 50000, 50000);
+    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q8, WAY_VECTORS, 1));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q8), TILE_WAY_ROWS + 1);
+    if (n_timed > 2000) fail_msg("%d products were timed", n_timed);
+}
+
+/* ---- registers ----------------------------------------------------------------------------------------------- */
 
 static jmp_buf after_fault;
 static const char *fault;
@@ -280,7 +346,8 @@ int main(void) {
         cmocka_unit_test(every_number_of_rows_has_the_specified_bits),
         cmocka_unit_test(passes_take_turns_over_long_rows),
         cmocka_unit_test(a_wrong_product_is_noticed),
-        cmocka_unit_test(tiles_are_used_from_a_number_of_rows_on),
+        cmocka_unit_test(tiles_are_loaded_once_for_several_products),
+        cmocka_unit_test(the_fastest_way_is_chosen_for_each_number_of_rows),
         cmocka_unit_test(a_missing_table_is_an_error_with_a_remedy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

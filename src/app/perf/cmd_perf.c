@@ -106,9 +106,15 @@ static void print_row(const Report *r, int64_t i) {
 
 static void print_tiles(const MachineSpeed *speed) {
     const double *tiles = speed->tile_gop_s;
-    if (tiles[PEAK_INT8] > 0)
-        printf("\n          AMX tiles: int8 %.0f, bf16 %.0f billion operations/s", tiles[PEAK_INT8], tiles[PEAK_BF16]);
-    else printf("\n          AMX tiles: not on this machine");
+    if (tiles[PEAK_INT8] == 0) {
+        printf("\n          AMX tiles: not on this machine");
+        return;
+    }
+    printf("\n          AMX tiles: int8 %.0f, bf16 %.0f billion operations/s", tiles[PEAK_INT8], tiles[PEAK_BF16]);
+    for (int i = 0; i < 2; i++)
+        if (speed->tile_rows[i] > 0)
+            printf("\n          AMX tiles are used from %d rows on with %d-bit activations", speed->tile_rows[i],
+                   i == 0 ? 16 : 8);
 }
 
 static void print_text(const Report *r) {
