@@ -112,13 +112,16 @@ static void every_table_agrees_with_ref(void **state) {
     const RandomModel *shapes[] = {&one_head, &two_heads};
     for (int i = 0; i < 2; i++) {
         Text ref = text_open(shapes[i], kernels_select("ref"));
-        float *theirs = baseline(&ref, KV_F16);
-        for (int k = 0; k < n; k++) {
-            Text t = text_open(shapes[i], tables[k]);
-            expect_text(&t, tables[k]->name, i ? 2 : 4, KV_F16, 16, theirs);
-            text_close(&t);
+        static const KvType types[] = {KV_F16, KV_Q8}; /* whose scores are not the same operations */
+        for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
+            float *theirs = baseline(&ref, types[type]);
+            for (int k = 0; k < n; k++) {
+                Text t = text_open(shapes[i], tables[k]);
+                expect_text(&t, tables[k]->name, i ? 2 : 4, types[type], 16, theirs);
+                text_close(&t);
+            }
+            free(theirs);
         }
-        free(theirs);
         text_close(&ref);
     }
 }
