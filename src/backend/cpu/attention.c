@@ -151,20 +151,40 @@ static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
     return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
-static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
+/* Bytes are dear to convert, and attn_mix does it for four heads at a time: from eight on it pays to keep the floats. */
+static bool unpacks_values(const Attention *a) {
+    return a->kv->type == KV_Q8 && a->group >= ATTN_QUERIES_MIN && a->group <= ATTN_QUERIES && a->value_dim % 16 == 0;
+}
+
+/* Adds the weighted values of keys [at, at + n), which lie in `slots`, to out [group][value_dim]. */
+static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, float *out,
+                     int i_thread) {
+    const CpuContext *c = a->c;
+    int64_t dim = a->value_dim;
+    if (!unpacks_values(a)) {
+        a->kn->attn_mix(a->kv->type, p->scores + at, c->score_stride, a->group, dim, p->values, a->kv->slot_bytes,
+                        slots, n, out);
+        return;
+    }
+    float *floats = c->key_floats + (int64_t)i_thread * KEYS_PACKED * c->attention_dim;
+    for (int64_t i = 0; i < n; i += KEYS_PACKED) {
+        const float *w[ATTN_QUERIES];
+        float *outs[ATTN_QUERIES];
+        int64_t n_keys = least_of(KEYS_PACKED, n - i);
+        for (int64_t k = 0; k < a->group; k++) w[k] = p->scores + k * c->score_stride + at + i, outs[k] = out + k * dim;
+        a->kn->unpack_values(a->kv->type, dim, p->values, a->kv->slot_bytes, slots + i, n_keys, floats);
+        a->kn->mix_values(w, a->group, dim, floats, n_keys, outs);
+    }
+}
+
+static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thread) {
     int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
     Range r = range_of(p, begin < first ? first : begin, least_of(begin + ATTN_TILE, pair_n_keys(p)));
-    int64_t dim = a->value_dim, stride = a->c->score_stride;
-    size_t bytes = a->kv->slot_bytes;
-    KvType type = a->kv->type;
     float *out = tile_out(a, p, tile);
-    memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
-    if (r.begin < r.split)
-        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->slots->prefix + r.begin,
-                        r.split - r.begin, out);
+    memset(out, 0, (size_t)(a->group * a->value_dim) * sizeof *out);
+    if (r.begin < r.split) mix_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, out, i_thread);
     if (r.split < r.end)
-        a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
-                        p->slots->path + (r.split - p->row->n_prefix), r.end - r.split, out);
+        mix_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, out, i_thread);
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
@@ -214,7 +234,7 @@ static void attend(const Attention *a, const Pair *p, int i_thread) {
     int64_t n = pair_n_keys(p), n_tiles = attn_n_tiles(n);
     score(a, p, 0, n, i_thread);
     for (int64_t k = 0; k < a->group; k++) attention_softmax(a, p, k);
-    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile);
+    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile, i_thread);
     add_tiles(a, p);
 }
 
@@ -256,12 +276,12 @@ static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread
 }
 
 static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
-        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p))) mix_tile(&a, &p, tile);
+        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p)))
+            mix_tile(&a, &p, tile, i_thread);
     }
 }
 

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+enum { ATTN_QUERIES_MIN = 8 }; /* from so many query heads on, converting keys or values for all of them at once pays */
+
 /* What the pieces of a layer's attention have in common. */
 typedef struct Attention {
     CpuContext *c;

@@ -31,7 +31,6 @@
 
 #include <string.h>
 
-enum { ATTN_QUERIES_MIN = 8 };
 _Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
 
 /* ---- groups ---------------------------------------------------------------------------------------- */
