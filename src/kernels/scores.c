@@ -24,7 +24,8 @@ static void ref_pack(int64_t head_dim, const void *k, size_t slot_bytes, const i
             uint16_t scale;
             memcpy(&scale, block, sizeof scale);
             out[b].scale[i] = half_to_float(scale);
-            for (int64_t d = 0; d < KV_BLOCK; d++) out[b].k[d][i] = (int8_t)block[2 + d];
+            for (int64_t d = 0; d < KV_BLOCK; d++)
+                out[b].k[d][i] = (int16_t)((block[2 + d] ^ 0x80) - 0x80); /* signed */
         }
     }
 }
