@@ -51,8 +51,10 @@ MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
 # evex_vnni.c and plain_tiles.c are kernel tables, too.
 build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o build/fuzz/tests/support/plain_tiles.o: MODE_FLAGS_fuzz :=
-# gcc takes two minutes over this one; MODE=asan and MODE=ubsan have it.
-build/san/tests/support/plain_tiles.o: MODE_FLAGS_san :=
+# gcc takes minutes over these with both sanitizers, and MODE=san is for minutes: the tables of AVX have AddressSanitizer by calls,
+# that of AMX and the copies for tests none. MODE=asan and MODE=ubsan have them all.
+build/san/src/kernels/kernels_avx%.o: MODE_FLAGS_san := -fsanitize=address --param asan-instrumentation-with-call-threshold=0
+build/san/src/kernels/kernels_amx.o build/san/tests/support/plain_tiles.o build/san/tests/support/evex_vnni.o: MODE_FLAGS_san :=
 
 # Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
 # own.

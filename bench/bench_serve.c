@@ -3,7 +3,10 @@
  * Before the load, each kind of request is sent once, alone and with "draft": "none"; every complete answer under load
  * must then be the same text. All clients are states of one event loop, so that the load takes little of the processor
  * that the server needs. Another connection asks for /health a hundred times a second: the time of its answers is what
- * the server's event loop adds to each token of a stream.
+ * the server's event loop adds to each token of a stream. With --added it is measured from outside: streams tell when the
+ * engine chose each token, and the arrival of its event is compared with that. Both are counted from the request, here from when
+ * it was sent, there from its first byte, so that its way to the server is in the figure too, as is this program's own
+ * work on the events that arrive together. Clients begin one after the other then.
  *
  * Exit status 1: an answer was wrong or missing. */
 #include "load_figures.h"
@@ -22,7 +25,7 @@
 #include <signal.h>
 #include <stdint.h>
 
-enum { MAX_CLIENTS = 4096, MAX_TEXT = 16 << 20, SAMPLE_MS = 250, PROBE_MS = 10, GIVE_UP_S = 120 };
+enum { MAX_CLIENTS = 4096, MAX_TEXT = 16 << 20, SAMPLE_MS = 250, PROBE_MS = 10, STAGGER_MS = 10, GIVE_UP_S = 120 };
 
 /* ---- options ----------------------------------------------------------------------------------------------- */
 
@@ -30,7 +33,7 @@ static struct {
     const char *host, *draft, *json, *headers;
     int port, n_clients, n_requests, n_kinds, max_tokens, hang_up, malformed, streamed, retries, pid, seed;
     double seconds;
-    bool checks, varies;
+    bool checks, varies, added;
 } o = {.host = "127.0.0.1",
        .port = 8080,
        .n_clients = 32,
@@ -57,6 +60,7 @@ static const struct argp_option arguments[] = {
     {"retries", 'r', "N", 0, "how often a request that failed is sent again (0)", 2},
     {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding alone", 2},
     {"vary", 'v', NULL, 0, "prompts and seeds that never come again, which are not compared", 2},
+    {"added", 'a', NULL, 0, "only streams of /v1/chat/completions: measure what lies between a token and its event", 2},
     {"key", 'K', "KEY", 0, "API key", 3},
     {"pid", 'P', "PID", 0, "process whose memory (VmRSS) is watched", 3},
     {"seed", 'R', "N", 0, "of the random choices of the clients (1)", 3},
@@ -89,6 +93,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'r': o.retries = integer(state, text, 0, 1000); return 0;
     case 'x': o.checks = false; return 0;
     case 'v': o.varies = true, o.checks = false; return 0;
+    case 'a': o.added = true, o.streamed = 100; return 0;
     case 'K':
         if (snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", text) >= (int)sizeof header)
             argp_error(state, "the key is longer than this program takes");
@@ -103,7 +108,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* ---- clients ----------------------------------------------------------------------------------------------- */
 
-typedef enum Purpose { ANSWER, HANG_UP, MALFORMED, HEALTH } Purpose;
+typedef enum Purpose { NOTHING_YET, ANSWER, HANG_UP, MALFORMED, HEALTH } Purpose;
 typedef enum Part { HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, WHOLE } Part;
 
 typedef struct Client {
@@ -203,11 +208,26 @@ static void judge(Client *c) {
     next_request(c);
 }
 
-static void note_event(Client *c, const char *line) {
+/* When the event loop woke up: the bytes that it hands out since then had come. */
+static double arrival_s(void) {
+    struct timeval woke, now;
+    if (event_base_gettimeofday_cached(base, &woke) || evutil_gettimeofday(&now, NULL)) return clock_s();
+    return clock_s() - (double)(now.tv_sec - woke.tv_sec) - 1e-6 * (double)(now.tv_usec - woke.tv_usec);
+}
+
+static void note_added(const Client *c, const json_t *event, double now_s) {
+    const json_t *tokens = load_value_at(event, "choices.0.forerun.tokens");
+    for (size_t i = 0; i < json_array_size(tokens); i++) {
+        const json_t *ms = json_object_get(json_array_get(tokens, i), "ms");
+        if (json_is_real(ms)) series_add(&figures.added_s, now_s - c->sent_s - 1e-3 * json_real_value(ms));
+    }
+}
+
+static void note_event(Client *c, const char *line, double now_s) {
     json_t *event = strncmp(line, "data: {", 7) == 0 ? json_loads(line + 6, 0, NULL) : NULL;
     const char *piece = load_text_at(event, load_form(c->kind)->piece);
+    if (o.added) note_added(c, event, now_s);
     if (piece && *piece) {
-        double now_s = clock_s();
         series_add(c->last_s > 0 ? &figures.gap_s : &figures.first_s, now_s - (c->last_s > 0 ? c->last_s : c->sent_s));
         c->last_s = now_s;
         (void)buf_append(&c->text, piece, strlen(piece));
@@ -216,9 +236,10 @@ static void note_event(Client *c, const char *line) {
 }
 
 static void note_events(Client *c) {
+    double now_s = arrival_s();
     for (char *line = c->body.data + c->n_seen, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        note_event(c, line);
+        note_event(c, line, now_s);
         *end = '\n';
         c->n_seen = (size_t)(end + 1 - c->body.data);
     }
@@ -289,7 +310,10 @@ static void on_read(struct bufferevent *bev, void *user) {
 static void on_event(struct bufferevent *bev, short what, void *user) {
     Client *c = user;
     (void)bev;
-    if (what & BEV_EVENT_CONNECTED) return;
+    if (what & BEV_EVENT_CONNECTED) {
+        c->sent_s = clock_s(); /* what was written meanwhile goes out now */
+        return;
+    }
     if (c->purpose == MALFORMED) { /* an end without an answer refuses, too */
         figures.n_refused++;
         hang_up(c);
@@ -331,7 +355,9 @@ static void send_request(Client *c) {
     clear(c);
     if (c->purpose == MALFORMED) text = load_malformed[c->kind % LOAD_COUNT(load_malformed)];
     else if (c->purpose == HEALTH) text = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    else load_format(request, c->kind, c->variant, o.max_tokens, c->streams, is_plain ? "none" : o.draft, o.headers);
+    else
+        load_format(request, c->kind, c->variant, o.max_tokens, c->streams, is_plain ? "none" : o.draft, o.added,
+                    o.headers);
     c->sent_s = clock_s();
     if (is_open(c)) bufferevent_write(c->bev, text, strlen(text));
     else fail(c, "no connection");
@@ -354,6 +380,7 @@ static void next_request(Client *c) {
     c->variant = o.varies ? 1 + draw(UINT32_MAX - 1) : 0;
     c->streams = !is_plain && draw(100) < (uint32_t)o.streamed;
     if (is_plain) c->kind %= o.n_kinds;
+    if (o.added && c->purpose != MALFORMED) c->kind = load_kind_of_chat(c->kind);
     c->hang_up_after = draw(3) == 0 ? -1 : (int64_t)draw(4096);
     if (c->purpose == MALFORMED) hang_up(c); /* on a connection of its own */
     send_request(c);
@@ -367,7 +394,8 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
         figures.n_hung_up++;
         hang_up(c);
         next_request(c);
-    } else if (c->purpose == HEALTH || !c->bev) send_request(c);
+    } else if (c->purpose == NOTHING_YET) next_request(c);
+    else if (c->purpose == HEALTH || !c->bev) send_request(c);
 }
 
 static void on_sample(evutil_socket_t fd, short what, void *user) {
@@ -389,7 +417,10 @@ static void run(int n_clients, int n_requests) {
     figures.begin_s = clock_s();
     for (int i = 0; i < n_clients; i++) {
         if (!clients[i].timer) clients[i].timer = evtimer_new(base, on_timer, &clients[i]);
-        next_request(&clients[i]);
+        clients[i].purpose = NOTHING_YET;
+        if (o.added && !is_plain)
+            later(&clients[i], STAGGER_MS * i); /* so that no request waits for others on its way */
+        else next_request(&clients[i]);
     }
     if (n_active > 0) event_base_dispatch(base);
     figures.end_s = clock_s();

@@ -67,6 +67,7 @@ static void print_report(LoadFigures *f, int n_clients) {
     printf("%-22s %.1f of complete answers\n", "tokens/s", (double)f->n_tokens / s);
     print_times("time to first token", &f->first_s);
     print_times("between two events", &f->gap_s);
+    print_times("from token to event", &f->added_s);
     print_times("whole answer", &f->whole_s);
     print_times("/health meanwhile", &f->health_s);
     if (memory_of(&f->rss_mib, &early, &late))
@@ -84,6 +85,7 @@ static void write_json(LoadFigures *f, int n_clients, const char *path) {
                           "tokens_per_s", (double)f->n_tokens / s);
     json_object_set_new(j, "first_token", percentiles(&f->first_s));
     json_object_set_new(j, "between_events", percentiles(&f->gap_s));
+    if (f->added_s.n) json_object_set_new(j, "token_to_event", percentiles(&f->added_s));
     json_object_set_new(j, "whole_answer", percentiles(&f->whole_s));
     json_object_set_new(j, "health", percentiles(&f->health_s));
     if (memory_of(&f->rss_mib, &early, &late)) json_object_set_new(j, "rss_mib", json_pack("[f, f]", early, late));

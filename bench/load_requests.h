@@ -46,9 +46,13 @@ enum { LOAD_KINDS_MAX = 140, LOAD_HEAD_MAX = 512, LOAD_REQUEST_MAX = 2048 };
 
 static inline const LoadForm *load_form(int kind) { return &load_forms[kind % LOAD_COUNT(load_forms)]; }
 
-/* A whole request of HTTP. draft NULL: the server's own drafters. variant: 0, or a number that makes it another request. */
+/* The first 35 are different requests to /v1/chat/completions. */
+static inline int load_kind_of_chat(int i) { return (LOAD_COUNT(load_forms) * i + 1) % LOAD_KINDS_MAX; }
+
+/* A whole request of HTTP. draft NULL: the server's own drafters. variant: 0, or a number that makes it another request. times: the
+ * events of a stream tell when its tokens were chosen. */
 static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, uint32_t variant, int max_tokens, bool streams,
-                              const char *draft, const char *headers) {
+                              const char *draft, bool times, const char *headers) {
     const LoadForm *f = load_form(kind);
     char body[LOAD_REQUEST_MAX / 2], prompt[LOAD_REQUEST_MAX / 4], sampling[64];
     snprintf(prompt, sizeof prompt, "%s", load_prompts[kind % LOAD_COUNT(load_prompts)]);
@@ -62,6 +66,7 @@ static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, uint32_t var
     n += snprintf(body + n, sizeof body - (size_t)n, ", %s, \"max_tokens\": %d, \"stream\": %s", sampling, max_tokens,
                   streams ? "true" : "false");
     if (draft) n += snprintf(body + n, sizeof body - (size_t)n, ", \"draft\": \"%s\"", draft);
+    if (streams && times) n += snprintf(body + n, sizeof body - (size_t)n, ", \"forerun\": {\"tokens\": true}");
     if (streams && strcmp(f->n_tokens, "\"completion_tokens\":") == 0)
         n += snprintf(body + n, sizeof body - (size_t)n, ", \"stream_options\": {\"include_usage\": true}");
     n += snprintf(body + n, sizeof body - (size_t)n, "}");
@@ -83,8 +88,8 @@ static const char *const load_malformed[] = {
     "\x01\x02\x03 not HTTP\r\n\r\n",
 };
 
-/* The text at a path such as "choices.0.text"; NULL: there is none. */
-static inline const char *load_text_at(const json_t *at, const char *path) {
+/* The value at a path such as "choices.0.text"; NULL: there is none. */
+static inline const json_t *load_value_at(const json_t *at, const char *path) {
     char part[64];
     while (at && *path) {
         size_t n = strcspn(path, ".");
@@ -92,7 +97,11 @@ static inline const char *load_text_at(const json_t *at, const char *path) {
         at = json_is_array(at) ? json_array_get(at, (size_t)atoi(part)) : json_object_get(at, part);
         path += n + (path[n] == '.');
     }
-    return json_string_value(at);
+    return at;
+}
+
+static inline const char *load_text_at(const json_t *at, const char *path) {
+    return json_string_value(load_value_at(at, path));
 }
 
 #endif

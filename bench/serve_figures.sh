@@ -3,7 +3,7 @@
 # default; some 20 minutes on a machine that does nothing else.
 #
 #   plan      tokens per second with the server's drafters against "draft": "none", at 1 to 32 clients
-#   streams   256 streams at once: what the event loop adds, and the gaps between events
+#   streams   256 streams at once: what the event loop adds, the gaps between events, and what lies between a token and its event
 #   soak      32 mixed clients, a third hanging up, one in twenty malformed: answers against plain decoding's, and memory
 #
 # Environment: FORERUN (build/forerun), LOAD (build/release/bench/bench_serve), MODEL (models/target.gguf), DRAFTS (options such
@@ -69,6 +69,9 @@ stage_streams() {
   load streams --clients 256 --requests 1024 --streamed 100 --no-check
   jq -r '"256 streams: the event loop answers within \(.health.p50_ms) ms (p50), \(.health.p99_ms) ms (p99); between two events " +
     "\(.between_events.p50_ms) ms (p50), \(.between_events.p99_ms) ms (p99); \(.tokens_per_s) tokens/s"' "$OUT/streams.json"
+  load added --clients 256 --requests 1024 --kinds 35 --added --no-check
+  jq -r '"256 streams, from outside: from a token to its event \(.token_to_event.p50_ms) ms (p50), " +
+    "\(.token_to_event.p99_ms) ms (p99); \(.tokens_per_s) tokens/s"' "$OUT/added.json"
   stop_server
 }
 

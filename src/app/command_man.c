@@ -123,9 +123,9 @@ bool command_man(const Command *const *commands, Buf *out) {
     Printed printed = {.n = 0};
     bool fits = buf_puts(
         out, ".\\\" BEGIN OPTIONS (generated: man/update.sh)\n.SH OPTIONS\n"
-             "An option that takes one value and is given twice has the value that was given last, so that an alias or "
-             "a script "
-             "can be overruled; one that makes a list, such as \\fB\\-\\-draft\\fR, may be given several times.\n");
+             "If an option that takes one value is given more than once, the last value counts, so that a value in an "
+             "alias or a script can be overruled. An option that makes a list, such as \\fB\\-\\-draft\\fR, may be "
+             "given several times.\n");
     for (const Command *const *c = commands; *c && fits; c++) fits = put_command(out, *c, &printed);
     return fits && buf_puts(out, ".\\\" END OPTIONS\n");
 }

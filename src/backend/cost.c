@@ -14,13 +14,14 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
     return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
-double cost_expert_bytes(const CostWork *work, int32_t n_rows) {
+/* Of the experts, what n_rows rows are expected to read. */
+static double expert_bytes(const CostWork *work, int32_t n_rows) {
     return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
 }
 
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
     if (speed->read_gb_s <= 0) return 0;
-    double read_s = (work->weight_bytes + cost_expert_bytes(work, n_rows) +
+    double read_s = (work->weight_bytes + expert_bytes(work, n_rows) +
                      cost_keys_seen(work, n_context + n_rows) * work->kv_bytes_per_key) /
                     (speed->read_gb_s * 1e9);
     double attention_ops = n_rows * cost_keys_seen(work, cost_keys_of_row(n_rows, n_context)) * work->attention_ops;

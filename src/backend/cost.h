@@ -20,9 +20,6 @@ static inline double cost_keys_seen(const CostWork *work, double n) {
     return n + work->window_share * (in_window - n);
 }
 
-/* Of the experts, what n_rows rows are expected to read. */
-double cost_expert_bytes(const CostWork *work, int32_t n_rows);
-
 /* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
  * arithmetic busy without a pause: the larger of the two; 0 where the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);

@@ -115,12 +115,6 @@ bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n) {
     return n == 0 || passed_pages(kv, n) >= kv->sequences[sequence].n_passed;
 }
 
-int kv_sequence_fork(KvPages *kv, int32_t from, int32_t *out, fr_error *err) {
-    int status = kv_sequence_open(kv, out, err);
-    if (!status) kv_sequence_share(kv, from, *out, sequence_of(kv, from)->length);
-    return status;
-}
-
 /* The empty sequence becomes n tokens, of which the pages that a later row sees are these; they are shared. */
 static void take_over(KvPages *kv, KvSequence *s, int32_t n, const int32_t *pages) {
     int32_t first = passed_pages(kv, n);

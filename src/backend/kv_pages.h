@@ -78,8 +78,6 @@ int kv_sequence_open(KvPages *kv, int32_t *out, fr_error *err);
 /* Whether the first n committed tokens of a sequence are whole without the tokens behind them: the window of a row that follows
  * them is there. Always so without a window, and for no tokens at all. */
 bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n);
-/* A new sequence with the committed tokens of `from`, sharing its pages. */
-int kv_sequence_fork(KvPages *kv, int32_t from, int32_t *out, fr_error *err);
 /* `to` forgets what it held and has the first n committed tokens of `from` instead (kv_can_cut), sharing their pages. Takes
  * no page. What either had reserved is forgotten. */
 void kv_sequence_share(KvPages *kv, int32_t from, int32_t to, int32_t n);

@@ -15,8 +15,8 @@
  * not used for the longest time goes, whichever sequences have it, which costs time later and changes no token.
  *
  * Invariants: n_refs counts the lists that a mark is in; a mark of a sequence belongs to its first `length` tokens, as they
- * are. Cost: lists of at most 8; all marks are looked through when one must go. Proof: tests/unit/test_window_pages.c,
- * test_sequence_states.c, test_forward.c. */
+ * are. Cost: lists of at most 8; all marks are looked through when one must go. Proof: tests/unit/test_sequence_marks.c,
+ * test_window_pages.c, test_sequence_states.c, test_forward.c. */
 #include "backend/sequence_marks.h"
 
 #include <string.h>

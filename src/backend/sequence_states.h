@@ -1,4 +1,4 @@
-/* sequence_states.h - how far the recurrent state of each sequence is: a model with such layers (DeltaNetSpec) has one state
+/* sequence_states.h - how far the recurrent state of each sequence is: a model with such layers (layer_has_state) has one state
  * for each sequence, which can be moved on and copied, but not back.
  */
 #ifndef BACKEND_SEQUENCE_STATES_H
@@ -23,9 +23,8 @@ typedef struct SequenceStates {
     Arena arena;
 } SequenceStates;
 
-/* State i is that of sequence i, state n_sequences + k that of mark k. */
-
-/* All states are empty. */
+/* State i of the context is that of sequence i, state n_sequences + k that of mark k. All are empty at first. The context and the marks
+ * are borrowed; max_rows: of a forward. */
 int sequence_states_open(SequenceStates *s, Context *c, const SequenceMarks *marks, int32_t max_rows, fr_error *err);
 void sequence_states_close(SequenceStates *s);
 

@@ -28,6 +28,10 @@ double config_real(ConfigReader *r, const char *key, double fallback, double low
     return low;
 }
 
+void config_refuse(ConfigReader *r, const char *what) {
+    if (!r->status) r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: %s", r->c->folder, what);
+}
+
 const char *config_text(const json_t *object, const char *key) {
     return json_string_value(json_object_get(object, key));
 }

@@ -194,7 +194,7 @@ static int take(Job *job, const char *name, const int64_t *dims, int n_dims, boo
     return hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
 }
 
-/* What an item reads: one tensor, or blocks and scales. *found NULL: there is none. */
+/* Finds what an item reads: one tensor, or blocks and scales. item->from stays NULL where the folder has none. */
 static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, fr_error *err) {
     char blocks[200], scales[200];
     int64_t dims[4];
@@ -216,6 +216,7 @@ static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, f
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
     char from[CONVERT_MAX_NAME], to[CONVERT_MAX_NAME];
     int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
+    fr_assert(job->n_items < (job->shape.n_layer + 1) * MAX_TENSORS_OF_LAYER); /* no table is longer */
     if (convert_is_of_experts(t)) return plan_experts(job, t, layer, err);
     convert_name_from(t, &job->shape, layer, 0, from);
     convert_name_to(t, layer, to);

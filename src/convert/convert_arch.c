@@ -243,6 +243,11 @@ static const ConvertTensor granite_expert_tensors[] = {
     {.from = NULL},
 };
 
+/* What the families with Gated DeltaNet have in common. */
+#define DELTA_NET \
+    .recurrent = ".linear_attn.", .read = convert_delta_read, .keys = convert_delta_keys, .has_mtp = true, \
+    .adds_1_to_norms = true, .usual = {.head_dim = 256, .rotated_part = 0.25}
+
 static const ConvertArch archs[] = {
     {.published = "LlamaForCausalLM MistralForCausalLM",
      .name = "llama",
@@ -294,33 +299,18 @@ static const ConvertArch archs[] = {
      .name = "qwen3next",
      .tensors = qwen3next_tensors,
      .experts = EXPERTS_SUM_TO_1,
-     .recurrent = ".linear_attn.",
-     .read = convert_delta_read,
-     .keys = convert_delta_keys,
-     .has_mtp = true,
-     .adds_1_to_norms = true,
-     .usual = {.head_dim = 256, .rotated_part = 0.25}},
+     DELTA_NET},
     {.published = "Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM",
      .name = "qwen35",
      .tensors = qwen35_tensors,
-     .recurrent = ".linear_attn.",
-     .read = convert_delta_read,
-     .keys = convert_delta_keys,
-     .has_mtp = true,
      .has_text_part = true,
-     .adds_1_to_norms = true,
-     .usual = {.head_dim = 256, .rotated_part = 0.25}},
+     DELTA_NET},
     {.published = "Qwen3_5MoeForConditionalGeneration Qwen3_5MoeForCausalLM",
      .name = "qwen35moe",
      .tensors = qwen35moe_tensors,
      .experts = EXPERTS_ALWAYS_SUM_TO_1,
-     .recurrent = ".linear_attn.",
-     .read = convert_delta_read,
-     .keys = convert_delta_keys,
-     .has_mtp = true,
      .has_text_part = true,
-     .adds_1_to_norms = true,
-     .usual = {.head_dim = 256, .rotated_part = 0.25}},
+     DELTA_NET},
     {.published = "Lfm2ForCausalLM",
      .name = "lfm2",
      .tensors = lfm2_tensors,

@@ -9,10 +9,6 @@
 
 #include <string.h>
 
-static void refuse(ConfigReader *r, const char *what) {
-    if (!r->status) r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: %s", r->c->folder, what);
-}
-
 /* By layer_types, whose names of the two kinds are given, or by a list of the layers with attention (LFM2's older files). */
 static void read_layers(ConfigReader *r, ConvertShape *s, const char *attention, const char *recurrent) {
     const json_t *types = json_object_get(r->object, "layer_types"),
@@ -24,17 +20,17 @@ static void read_layers(ConfigReader *r, ConvertShape *s, const char *attention,
         json_array_foreach(full, i, one) {
             json_int_t layer = json_is_integer(one) ? json_integer_value(one) : -1;
             if (layer >= 0 && layer < s->n_layer) s->recurrent[layer] = false;
-            else refuse(r, "full_attn_idxs names a layer that the model does not have");
+            else config_refuse(r, "full_attn_idxs names a layer that the model does not have");
         }
         return;
     }
-    if ((int64_t)json_array_size(types) != s->n_layer) refuse(r, "layer_types must name the kind of each layer");
+    if ((int64_t)json_array_size(types) != s->n_layer) config_refuse(r, "layer_types must name the kind of each layer");
     json_array_foreach(types, i, one) {
         const char *type = json_string_value(one);
         bool is_recurrent = type && strcmp(type, recurrent) == 0;
         if (i < (size_t)s->n_layer) s->recurrent[i] = is_recurrent;
         if (!is_recurrent && (!type || strcmp(type, attention) != 0))
-            refuse(r, "layer_types has an unknown kind of layer");
+            config_refuse(r, "layer_types has an unknown kind of layer");
     }
 }
 
@@ -51,7 +47,7 @@ static void adjust_ff(ConfigReader *r, ConvertShape *s) {
 int convert_lfm2_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
     ConfigReader r = {.c = c, .object = c->config, .err = err};
     s->n_conv = config_int(&r, "conv_L_cache", 3, 2, 1 << 10);
-    if (json_is_true(json_object_get(c->config, "conv_bias"))) refuse(&r, "conv_bias is not supported");
+    if (json_is_true(json_object_get(c->config, "conv_bias"))) config_refuse(&r, "conv_bias is not supported");
     adjust_ff(&r, s);
     read_layers(&r, s, "full_attention", "conv");
     return r.status;
@@ -73,11 +69,13 @@ static void read_mamba(ConfigReader *r, ConvertShape *s) {
     s->n_value_heads = config_int(r, "mamba_n_heads", 128, 1, 1 << 12);
     s->delta_dim = expand * s->n_embd / s->n_value_heads;
     bool is_whole = s->n_value_heads * s->delta_dim == expand * s->n_embd && s->n_value_heads % s->n_key_heads == 0;
-    if (!is_whole) refuse(r, "mamba_n_heads must divide mamba_expand * hidden_size, and mamba_n_groups must divide it");
+    if (!is_whole)
+        config_refuse(r, "mamba_n_heads must divide mamba_expand * hidden_size, and mamba_n_groups must divide it");
     const json_t *dim = json_object_get(r->object, "mamba_d_head"); /* a number, or "auto" */
     if (json_is_integer(dim) && json_integer_value(dim) != s->delta_dim)
-        refuse(r, "mamba_d_head must be mamba_expand * hidden_size / mamba_n_heads");
-    if (json_is_true(json_object_get(r->object, "mamba_proj_bias"))) refuse(r, "mamba_proj_bias is not supported");
+        config_refuse(r, "mamba_d_head must be mamba_expand * hidden_size / mamba_n_heads");
+    if (json_is_true(json_object_get(r->object, "mamba_proj_bias")))
+        config_refuse(r, "mamba_proj_bias is not supported");
 }
 
 int convert_granite_hybrid_read(ConvertShape *s, const HubFolder *c, fr_error *err) {

@@ -126,8 +126,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     return more > n_seen ? more : n_seen;
 }
 
-/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most becomes the number
- * without this limit, if it was less. */
+/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most is raised to the
+ * number of tokens that r could take over if the sequence were whole at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
@@ -138,7 +138,8 @@ static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t
 }
 
 /* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
- * itself. *most: as many as it could if sequences were whole everywhere. */
+ * itself. *most: how many it could take over if all sequences were whole
+ * at every length. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32_t *most) {
     int32_t found = -1, usable;
     CachedPrefix *used = NULL;

@@ -52,8 +52,8 @@ struct fr_request {
     int64_t n_context;
     uint64_t arrival; /* the smaller, the older */
     int32_t n_read;   /* first tokens of the context that its KV held before pages were taken from it */
-    int32_t
-        branch; /* the last border of a page up to which it has the tokens of a sequence that it could take over in part only */
+    /* The last page border before which its tokens are those of another sequence, of which it could take over a part only. */
+    int32_t branch;
     bool is_preempted; /* pages were taken from it, and it has not claimed slots since */
     bool is_queued;    /* it waits for a sequence */
     RequestDraft drafts[REQUEST_MAX_DRAFTS];

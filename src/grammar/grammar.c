@@ -87,12 +87,6 @@ int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const c
     return FR_OK;
 }
 
-void grammar_retain(Grammar *g) {
-    pthread_mutex_lock(&g->lock);
-    g->n_owners++;
-    pthread_mutex_unlock(&g->lock);
-}
-
 static void leave_epoch(GrammarEpoch *e) {
     if (!e || --e->n_users > 0) return;
     states_free(e->states);
@@ -280,11 +274,4 @@ bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8
     *to = states_next(x->epoch->states, from, byte, NULL);
     pthread_mutex_unlock(&x->grammar->lock);
     return *to && (*to)->n > 0;
-}
-
-size_t grammar_text_bytes(const GrammarText *x) {
-    pthread_mutex_lock(&x->grammar->lock);
-    size_t n = states_bytes(x->epoch->states);
-    pthread_mutex_unlock(&x->grammar->lock);
-    return n;
 }

@@ -13,8 +13,7 @@ typedef struct Grammar Grammar;
 
 /* The trie is borrowed. Refused where the text is malformed, asks for what is not supported, or needs too much. */
 int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, fr_error *err);
-void grammar_retain(Grammar *g);              /* one more owner */
-void grammar_release(Grammar *g);             /* the last one frees it; NULL is fine */
+void grammar_release(Grammar *g);             /* it lives on while a text uses it; NULL is fine */
 const char *grammar_notice(const Grammar *g); /* what is not quite as the schema says; "": nothing */
 const TokenTrie *grammar_trie(const Grammar *g);
 size_t grammar_bytes(Grammar *g); /* memory of its automata and of the states that its next text would use */
@@ -44,6 +43,5 @@ size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool
                            const GrammarState **end);
 /* Whether this byte may follow; *to is the state then. */
 bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8_t byte, const GrammarState **to);
-size_t grammar_text_bytes(const GrammarText *x); /* memory of the states */
 
 #endif

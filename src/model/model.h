@@ -182,8 +182,6 @@ bool layer_has_state(const LayerSpec *l);
 /* The matrices that read the input of a layer with a recurrent state, in the order in which they stand in memory. Returns their
  * number. */
 int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]);
-/* The number of experts of a layer: 1 where it has none. */
-int64_t layer_n_experts(const LayerSpec *l);
 /* Expert i of a tensor of them, as a matrix. */
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i);
 

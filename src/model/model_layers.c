@@ -47,8 +47,6 @@ int32_t model_window(const Model *m) {
 
 int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }
 
-int64_t layer_n_experts(const LayerSpec *l) { return l->ffn == FFN_EXPERTS ? l->router->dims[1] : 1; }
-
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
     GgufTensor out = *all;
     if (all->n_dims < 3) return out;

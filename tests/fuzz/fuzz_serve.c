@@ -1,7 +1,7 @@
 /* fuzz_serve.c - what a client may send to `forerun serve`: a request is refused with a sentence, or prepared as one that
  * the engine may be given.
  *
- * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one"}, of which the grammar of calls is made;
+ * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one", "format"}, of which the grammar of calls is made;
  * else the endpoint, by its number, whose body follows. */
 #include "app/json_memory.h"
 #include "app/serve/api/plan.h"
@@ -70,7 +70,10 @@ static int prepare_tools(ApiCall *call, const json_t *body) {
                             .has_one_call = json_is_true(json_object_get(body, "one"))};
     Answers a = {.form.tools = tool_form_of(family ? family : ""), .has_args_mark = f.has_one_call};
     call->plan.model = &call->service->models[0];
-    return are_tools(f.tools) ? tool_grammar_prepare(call, &a, &f) : 0;
+    const ConstraintFields format = {.format = json_object_get(body, "format")};
+    if (!are_tools(f.tools)) return 0;
+    if (constraint_read(&call->plan, &call->service->grammars, &format, &call->error)) return -1;
+    return tool_grammar_prepare(call, &a, &f);
 }
 
 typedef struct Work {

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SHAPE(a, layers, embd, heads, kv, ff) \
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = 300
@@ -51,18 +50,6 @@ static const RandomModel models[] = {
      .expert_scale = 2.5, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 15},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
-
-static fr_model *open_random(const RandomModel *m) {
-    char path[] = "build/arch-XXXXXX";
-    fr_error err;
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
-    fr_model *model = rig_open_model(path, NULL);
-    unlink(path);
-    return model;
-}
 
 static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     rig_tokens((uint64_t)(i / 2), 300, prompt, N_PROMPT);
@@ -113,7 +100,7 @@ static void drafts_and_company_change_nothing(void **state) {
     (void)state;
     static Stream plain[N_DRAFTS];
     for (int m = 0; m < N_MODELS; m++) {
-        fr_model *model = open_random(&models[m]);
+        fr_model *model = rig_open_random(&models[m]);
         int32_t prompt[N_PROMPT];
         fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
         for (int i = 0; i < n_drafts_of(&models[m]); i++) {
@@ -145,7 +132,7 @@ static void a_second_turn_takes_over_the_first(void **state) {
         int m = i / 2;
         const char *draft = i % 2 ? "mtp" : drafts[0];
         if (i % 2 && !models[m].n_nextn) continue;
-        fr_model *model = open_random(&models[m]);
+        fr_model *model = rig_open_random(&models[m]);
         int32_t prompt[N_PROMPT + N_TOKENS + N_MORE];
         fr_request_options o;
         for (int shares = 0; shares < 2; shares++) {
@@ -186,7 +173,7 @@ static void what_is_special_matters(void **state) {
         int32_t prompt[N_PROMPT];
         fr_request_options o = request_of(prompt, 0);
         for (int k = 0; k < 2; k++) {
-            fr_model *model = open_random(k ? &other : &models[m]);
+            fr_model *model = rig_open_random(k ? &other : &models[m]);
             fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
             rig_run_request(e, &o, k ? &b : &a);
             fr_engine_close(e);

@@ -15,6 +15,7 @@ typedef struct Rig {
     ServedModel model;
     Answers answers;
     AnswerReader reader;
+    ReasoningCount reasoning;
     ApiCall call;
     Choice choice;
     int32_t prompt[3];
@@ -24,6 +25,7 @@ static void rig_begin(Rig *r, const Endpoint *endpoint) {
     *r = (Rig){.model.name = "target"};
     r->answers = (Answers){.form = {.tools = tool_form_of("chatml"), .reasons = true},
                            .readers = &r->reader,
+                           .reasoning = &r->reasoning,
                            .n_readers = 1};
     answer_reader_init(&r->reader, &r->answers.form);
     r->call =
@@ -196,6 +198,7 @@ static void marks_without_text(void **state) {
     answer_reader_init(&r.reader, &r.answers.form);
     for (int i = 0; i < 5; i++) assert_true(token_batch_append(&b, &tokens[i], texts[i], NULL));
     assert_true(answers_feed(&r.choice, &b, NULL, NULL) && answers_end(&r.choice, NULL, NULL));
+    assert_int_equal(answers_count_reasoning(&r.call), 0);
     assert_int_equal(r.reader.n_items, 2);
     assert_string_equal(r.reader.items[0].text.data, "Hm.");
     assert_string_equal(r.reader.items[1].name, "f");
@@ -204,12 +207,47 @@ static void marks_without_text(void **state) {
     answer_reader_free(&r.reader);
 }
 
+/* Tokens up to the one with the last byte of the mark, which may be a token without text. */
+static void tokens_of_reasoning_are_counted(void **state) {
+    (void)state;
+    static const char *const texts[][6] = {
+        {"<th", "ink>", "Hm. <", "/think>\n", "Yes", NULL}, /* the mark is cut, and text follows in its last token */
+        {"<think>", "Hm.", "</think>", "", "Yes", NULL},    /* a token without text behind it is not reasoning */
+        {"<think>", "Hm.", "", " So", NULL},                /* it has not ended */
+        {"\n", "<th", "e end", NULL},                       /* it has not begun */
+        {"*", "Hm.", "", "+", "Yes", NULL},                 /* the marks are control tokens */
+    };
+    static const int64_t wanted[] = {4, 3, 4, 0, 4};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        for (size_t n_first = 0; texts[i][n_first]; n_first++) {
+            Rig r;
+            TokenBatch batches[2] = {{.text.max_bytes = 1 << 16}, {.text.max_bytes = 1 << 16}};
+            rig_begin(&r, chat_completions_endpoints);
+            r.answers.n_hidden = 2;
+            r.answers.hidden[0].token = '*', r.answers.hidden[0].mark = "<think>";
+            r.answers.hidden[1].token = '+', r.answers.hidden[1].mark = "</think>";
+            for (size_t k = 0; texts[i][k]; k++) {
+                bool is_mark = strchr("*+", *texts[i][k]) && *texts[i][k];
+                const TokenRecord token = {.token = is_mark ? *texts[i][k] : 1,
+                                           .n_text = is_mark ? 0 : (uint32_t)strlen(texts[i][k])};
+                assert_true(token_batch_append(&batches[k >= n_first], &token, texts[i][k], NULL));
+            }
+            for (int k = 0; k < 2; k++) assert_true(answers_feed(&r.choice, &batches[k], NULL, NULL));
+            assert_true(answers_end(&r.choice, NULL, NULL));
+            if (answers_count_reasoning(&r.call) != wanted[i])
+                fail_msg("case %zu: %d tokens", i, (int)answers_count_reasoning(&r.call));
+            for (int k = 0; k < 2; k++) token_batch_free(&batches[k]);
+            answer_reader_free(&r.reader);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_completions),
         cmocka_unit_test(messages),
         cmocka_unit_test(responses),
         cmocka_unit_test(marks_without_text),
+        cmocka_unit_test(tokens_of_reasoning_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,17 +41,22 @@ static void read_cut(const AnswerForm *form, const char *text, size_t a, size_t 
     answer_reader_free(&r);
 }
 
-static void check(const char *family, bool reasons, const char *text, const char *wanted) {
-    AnswerForm form = {.tools = family ? tool_form_of(family) : NULL, .reasons = reasons};
+static void check_form(const AnswerForm *form, const char *text, const char *wanted) {
+    const char *family = form->tools ? form->tools->family : "none";
     Written w;
     size_t n = strlen(text);
     for (size_t a = 0; a <= n; a++)
         for (size_t b = a; b <= n; b++) {
-            read_cut(&form, text, a, b, &w);
+            read_cut(form, text, a, b, &w);
             if (strcmp(w.text, wanted) != 0)
-                fail_msg("%s, cut at %zu and %zu:\n  %s\nis read as\n  %s\ninstead of\n  %s", family ? family : "none",
-                         a, b, text, w.text, wanted);
+                fail_msg("%s, cut at %zu and %zu:\n  %s\nis read as\n  %s\ninstead of\n  %s", family, a, b, text,
+                         w.text, wanted);
         }
+}
+
+static void check(const char *family, bool reasons, const char *text, const char *wanted) {
+    const AnswerForm form = {.tools = family ? tool_form_of(family) : NULL, .reasons = reasons};
+    check_form(&form, text, wanted);
 }
 
 static void calls_of_hermes_and_qwen(void **state) {
@@ -140,11 +145,61 @@ static void reasoning(void **state) {
     assert_string_equal(w.text, "R[So.]T[Yes]");
 }
 
+/* Beside a schema for the answer: what does not begin with a call has none, whatever its strings contain. */
+static void calls_alone_or_text_alone(void **state) {
+    (void)state;
+    char f[] = "f", g[] = "g", *names[] = {f, g};
+    AnswerForm hermes = {.tools = tool_form_of("chatml"), .is_either = true, .names = names, .n_names = 2};
+    AnswerForm llama = hermes, reasons = hermes;
+    llama.tools = tool_form_of("llama3");
+    reasons.reasons = true;
+    check_form(&hermes, "{\"x\": \"<tool_call>{\\\"name\\\": \\\"f\\\"}</tool_call>\"}",
+               "T[{\"x\": \"<tool_call>{\\\"name\\\": \\\"f\\\"}</tool_call>\"}]");
+    check_form(&hermes, "\"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+               "T[\"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>]");
+    check_form(&hermes,
+               "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>",
+               "C0[f {}]C1[g {}]");
+    check_form(&reasons, "<think>So.</think>\n{\"x\": \"<tool_call>\"}", "R[So.]T[{\"x\": \"<tool_call>\"}]");
+    check_form(&llama, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}}",
+               "C0[f {\"a\": 1}]C1[g {}]");
+    check_form(&llama, "{\"name\": \"Tom\", \"parameters\": {\"a\": \"<|python_tag|>\"}}",
+               "T[{\"name\": \"Tom\", \"parameters\": {\"a\": \"<|python_tag|>\"}}]");
+    check_form(&llama, "{\"name\": \"ff\", \"arguments\": 1}", "T[{\"name\": \"ff\", \"arguments\": 1}]");
+    check_form(&llama, "{\"age\": 3}", "T[{\"age\": 3}]");
+    check_form(&llama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "C0[f {}]");
+}
+
+/* Where the reasoning ends in bytes, however the text is cut; 0 where it has not ended. */
+static void the_end_of_reasoning_is_noted(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"<think>\nSo.</think>\n\nThe end of it.", 19},
+                 {" \n<think></think>", 17},
+                 {"<think>So, </thin", 0},
+                 {"A <think>b</think>", 0},
+                 {"", 0}};
+    const AnswerForm form = {.reasons = true};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t a = 0; a <= strlen(cases[i].text); a++) {
+            AnswerReader r;
+            answer_reader_init(&r, &form);
+            assert_true(answer_reader_feed(&r, cases[i].text, a, NULL, NULL));
+            assert_true(answer_reader_feed(&r, cases[i].text + a, strlen(cases[i].text) - a, NULL, NULL));
+            assert_int_equal(r.n_reason, cases[i].n);
+            assert_int_equal(r.n_read, strlen(cases[i].text));
+            answer_reader_free(&r);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_hermes_and_qwen), cmocka_unit_test(calls_of_llama),
-        cmocka_unit_test(calls_of_mistral_and_phi), cmocka_unit_test(what_is_no_call_stays_text),
-        cmocka_unit_test(a_call_that_is_cut_short), cmocka_unit_test(reasoning),
+        cmocka_unit_test(calls_of_hermes_and_qwen),  cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi),  cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_short),  cmocka_unit_test(reasoning),
+        cmocka_unit_test(calls_alone_or_text_alone), cmocka_unit_test(the_end_of_reasoning_is_noted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

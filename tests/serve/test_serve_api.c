@@ -203,6 +203,27 @@ static void drafts_are_chosen_by_name_and_change_no_text(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"pld\"}"));
 }
 
+/* Who says nothing of drafts gets `auto`, whose budgets are planned over all requests. */
+static void drafts_are_on_by_default(void **state) {
+    (void)state;
+    static const char format[] = "{\"prompt\": \"a b c d e a b c d e a b c d e a b c\", \"max_tokens\": 60, "
+                                 "\"temperature\": 0%s}";
+    ServeRig s;
+    char body[200];
+    serve_start(&s, "-t 1 -c 128 --quiet");
+    json_t *props = serve_json(&s, "/props", 200, NULL);
+    assert_string_equal(json_text_at(props, "drafts.0"), "auto");
+    snprintf(body, sizeof body, format, "");
+    json_t *drafted = serve_json(&s, "/v1/completions", 200, body);
+    snprintf(body, sizeof body, format, ", \"draft\": \"none\"");
+    json_t *plain = serve_json(&s, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(drafted, "choices.0.text"), json_text_at(plain, "choices.0.text"));
+    assert_int_equal(json_int_at(plain, "timings.draft_n"), 0);
+    assert_true(json_int_at(drafted, "timings.n_steps") <= 60);
+    json_decref(props), json_decref(drafted), json_decref(plain);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 /* A prediction that is right is accepted, one that is wrong changes no text. */
 static void a_prediction_is_a_drafter(void **state) {
     (void)state;
@@ -262,6 +283,22 @@ static void refusals_name_the_field(void **state) {
          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"modalities\": [\"audio\"]}", "modalities"},
         {"/v1/chat/completions",
          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\"}", "tool_choice"},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+         "messages"},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": \"x\"}]}", "messages"},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [5]}]}",
+         "messages"},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}",
+         "messages"},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"chat_template_kwargs\": {\"messages\": []}}",
+         "chat_template_kwargs"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"prediction\": {\"type\": \"image\", \"content\": \"x\"}}",
+         "prediction"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"prediction\": {\"type\": \"content\", \"content\": [1]}}",
+         "prediction"},
+        {"/completion", "{\"prompt\": \"x\", \"lora\": [{\"id\": 0, \"scale\": 1}]}", "lora"},
         {"/tokenize", "{\"text\": \"x\"}", "text"},
         {"/detokenize", "{\"tokens\": \"x\"}", "tokens"},
     };
@@ -271,6 +308,59 @@ static void refusals_name_the_field(void **state) {
         assert_string_equal(json_text_at(j, "error.param"), cases[i].param);
         assert_true(strlen(json_text_at(j, "error.message")) > 10);
         json_decref(j);
+    }
+}
+
+static void a_model_is_found_by_its_name(void **state) {
+    (void)state;
+    json_t *all = serve_json(&server, "/v1/models", 200, NULL),
+           *one = serve_json(&server, "/v1/models/target", 200, NULL);
+    assert_true(json_equal(json_at(all, "data.0"), one));
+    json_decref(all), json_decref(one);
+    json_decref(serve_json(&server, "/v1/models/", 404, NULL));
+    json_decref(serve_json(&server, "/v1/modelsx", 404, NULL));
+}
+
+/* What is wrong with a body is told in its own terms. */
+static void a_zero_byte_is_refused_in_words(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"a\\u0000b\"}");
+    assert_non_null(strstr(json_text_at(j, "error.message"), "character \\u0000"));
+    json_decref(j);
+}
+
+/* The template of this model joins contents to text: beside calls they may be null. */
+static void the_content_beside_calls_may_be_null(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": %s, "
+        "\"tool_calls\": [{\"id\": \"x\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"x\", \"content\": \"b\"}]}";
+    char body[600];
+    snprintf(body, sizeof body, format, "null");
+    json_t *null = serve_json(&server, "/apply-template", 200, body);
+    snprintf(body, sizeof body, format, "\"\"");
+    json_t *empty = serve_json(&server, "/apply-template", 200, body);
+    assert_string_equal(json_text_at(null, "prompt"), json_text_at(empty, "prompt"));
+    json_decref(null), json_decref(empty);
+}
+
+static void the_stopping_word_is_told(void **state) {
+    (void)state;
+    static const char *const stops[][2] = {{"[\" girl\"]", " girl"},
+                                           {"[\"zz\", \"little girl\", \" girl\"]", "little girl"},
+                                           {"[\"zz\"]", ""}};
+    for (int i = 0; i < 6; i++) {
+        char body[300];
+        snprintf(
+            body, sizeof body,
+            "{\"prompt\": \"Once upon a time\", \"n_predict\": 12, \"temperature\": 0, \"stop\": %s, \"stream\": %s}",
+            stops[i / 2][0], i % 2 ? "true" : "false");
+        Answer a = serve_post(&server, "/completion", body);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "\"stopping_word\":\"%s\"", stops[i / 2][1]);
+        if (!strstr(a.body, wanted)) fail_msg("%s: %s", body, a.body);
+        answer_free(&a);
     }
 }
 
@@ -331,8 +421,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tokens_and_templates),
         cmocka_unit_test(the_native_form_of_llama_cpp),
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
+        cmocka_unit_test(drafts_are_on_by_default),
         cmocka_unit_test(a_prediction_is_a_drafter),
         cmocka_unit_test(refusals_name_the_field),
+        cmocka_unit_test(a_model_is_found_by_its_name),
+        cmocka_unit_test(a_zero_byte_is_refused_in_words),
+        cmocka_unit_test(the_content_beside_calls_may_be_null),
+        cmocka_unit_test(the_stopping_word_is_told),
         cmocka_unit_test(fields_that_ask_for_nothing_are_accepted),
         cmocka_unit_test(models_are_chosen_by_name),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),

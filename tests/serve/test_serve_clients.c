@@ -62,6 +62,11 @@ static void npm_anthropic(void **state) {
     run_script("check_anthropic.mjs", "@anthropic-ai/sdk", false);
 }
 
+static void npm_clients_with_tools(void **state) {
+    (void)state;
+    run_script("check_tools.mjs", "openai", true);
+}
+
 static void npm_ai(void **state) {
     (void)state;
     run_script("check_ai.mjs", "@ai-sdk/openai-compatible", true);
@@ -158,11 +163,17 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(npm_openai),          cmocka_unit_test(npm_openai_responses),
-        cmocka_unit_test(npm_openai_with_zod), cmocka_unit_test(npm_ajv_on_served_schemas),
-        cmocka_unit_test(npm_anthropic),       cmocka_unit_test(npm_ai),
-        cmocka_unit_test(npm_langchain),       cmocka_unit_test(wrk_gets_an_answer_to_each_request),
-        cmocka_unit_test(curl_over_tls),       cmocka_unit_test(promtool_accepts_the_metrics),
+        cmocka_unit_test(npm_openai),
+        cmocka_unit_test(npm_openai_responses),
+        cmocka_unit_test(npm_openai_with_zod),
+        cmocka_unit_test(npm_ajv_on_served_schemas),
+        cmocka_unit_test(npm_anthropic),
+        cmocka_unit_test(npm_ai),
+        cmocka_unit_test(npm_clients_with_tools),
+        cmocka_unit_test(npm_langchain),
+        cmocka_unit_test(wrk_gets_an_answer_to_each_request),
+        cmocka_unit_test(curl_over_tls),
+        cmocka_unit_test(promtool_accepts_the_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

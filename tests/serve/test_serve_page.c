@@ -2,6 +2,8 @@
  * a real Chromium where playwright-core is installed (tests/serve/page.mjs). */
 #include "serve_rig.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,9 +107,24 @@ static int64_t check_step(const json_t *step, const json_t *tokens, size_t first
     return (int64_t)n;
 }
 
+/* When the tokens were chosen: one after the other, within the time that the answer took. */
+static void check_times(const json_t *tokens, double most_ms) {
+    double last = 0;
+    for (size_t i = 0; i < json_array_size(tokens); i++) {
+        double ms = json_real_value(json_object_get(json_array_get(tokens, i), "ms"));
+        if (!(ms > 0 && ms >= last && ms <= most_ms))
+            fail_msg("token %zu after %g ms, the one before after %g, all after %g", i, ms, last, most_ms);
+        last = ms;
+    }
+    assert_true(last > json_real_value(json_at(tokens, "0.ms"))); /* they are not those of the whole answer */
+}
+
 static void a_stream_tells_who_proposed_each_token(void **state) {
     (void)state;
-    Answer plain = post_chat(""), a = post_chat(", \"stream\": true, \"forerun\": {\"trees\": true}");
+    Answer plain = post_chat("");
+    double start_s = clock_s();
+    Answer a = post_chat(", \"stream\": true, \"forerun\": {\"trees\": true}");
+    double took_ms = (clock_s() - start_s) * 1e3;
     assert_int_equal(a.status, 200);
     char *text = serve_stream_text(&a, "choices.0.delta.content"), *rest = a.body, whole[4000] = "";
     json_t *tokens = json_array(), *steps = json_array();
@@ -136,6 +153,7 @@ static void a_stream_tells_who_proposed_each_token(void **state) {
     assert_int_equal(n_drafted_tokens, n_accepted);
     assert_true(n_accepted > 0);
     assert_true(plain_ms > 0);
+    check_times(tokens, took_ms);
     size_t n_in_steps = 0;
     for (size_t i = 0; i < json_array_size(steps); i++)
         n_in_steps += (size_t)check_step(json_array_get(steps, i), tokens, n_in_steps);

@@ -194,6 +194,14 @@ static void errors_of_messages_have_their_shape(void **state) {
     json_decref(j);
 }
 
+static void objects_that_ask_for_nothing_are_accepted(void **state) {
+    (void)state;
+    json_decref(serve_json(
+        &server, "/v1/responses", 200,
+        "{\"model\": \"target\", \"input\": \"x\", \"max_output_tokens\": 2, \"text\": {\"format\": {\"type\": "
+        "\"text\"}, \"verbosity\": \"medium\"}, \"reasoning\": {\"effort\": \"low\", \"summary\": \"auto\"}}"));
+}
+
 /* The template begins reasoning and knows tools. */
 static void reasoning_and_tools_by_the_template(void **state) {
     (void)state;
@@ -278,6 +286,11 @@ static void refusals_of_responses_name_the_field(void **state) {
         {"{\"input\": \"x\", \"previous_response_id\": \"resp_1\"}", "previous_response_id"},
         {"{\"input\": \"x\", \"background\": true}", "background"},
         {"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"xml\"}}}", "text.format"},
+        {"{\"input\": \"x\", \"text\": 5}", "text"},
+        {"{\"input\": \"x\", \"text\": {\"verbosity\": \"low\"}}", "text"},
+        {"{\"input\": \"x\", \"reasoning\": 5}", "reasoning"},
+        {"{\"input\": \"x\", \"reasoning\": {\"effort\": 5}}", "reasoning"},
+        {"{\"input\": \"x\", \"reasoning\": {\"budget\": 5}}", "reasoning"},
         {"{\"input\": \"x\", \"tools\": [{\"type\": \"web_search\"}]}", "tools"},
         {"{\"input\": \"x\", \"max_output_tokens\": 0}", "max_output_tokens"},
         {"{\"input\": [{\"type\": \"item_reference\", \"id\": \"x\"}]}", "input"},
@@ -305,6 +318,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_response_is_the_chat_completion_of_its_items),
         cmocka_unit_test(items_of_tools_reach_the_template),
         cmocka_unit_test(refusals_of_responses_name_the_field),
+        cmocka_unit_test(objects_that_ask_for_nothing_are_accepted),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

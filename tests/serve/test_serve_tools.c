@@ -129,6 +129,66 @@ static void choices_of_tools_that_cannot_be(void **state) {
     json_decref(j);
 }
 
+/* A call could not be read back, or would have no object of arguments. */
+static void tools_that_cannot_be_called(void **state) {
+    (void)state;
+    char functions[][300] = {"\"name\": \"\"",
+                             "\"name\": \"a\\\"b\"",
+                             "\"name\": \"a\\\\b\"",
+                             "\"name\": \"a\\nb\"",
+                             "",
+                             "\"name\": \"f\", \"parameters\": 5",
+                             "\"name\": \"f\", \"parameters\": {\"type\": \"string\"}",
+                             "\"name\": \"f\", \"parameters\": {\"type\": [\"object\", \"null\"]}"};
+    snprintf(functions[4], sizeof functions[4], "\"name\": \"%0128d\"", 7);
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        char body[700];
+        snprintf(body, sizeof body, "{" CALL ", \"tools\": [{\"type\": \"function\", \"function\": {%.290s}}]}",
+                 functions[i]);
+        json_t *j = serve_json(&server, "/v1/chat/completions", 400, body);
+        assert_string_equal(json_text_at(j, "error.param"), "tools");
+        json_decref(j);
+    }
+}
+
+/* With "auto" the model calls a tool or answers in the schema of response_format, as it likes: "<" is the beginning of a call. */
+static void beside_tools_an_answer_has_its_schema_or_is_a_call(void **state) {
+    (void)state;
+    static const char chat
+        [] = "{\"model\": \"caller\", \"max_tokens\": 300, \"seed\": 3, " HI
+             ", \"parallel_tool_calls\": false, \"tools\": " TOOLS
+             ", \"draft\": \"%s\", \"logit_bias\": {\"%d\": %d}, \"response_format\": {\"type\": "
+             "\"json_schema\", \"json_schema\": {\"strict\": true, \"schema\": " CITY "}}}",
+    response[] =
+        "{\"model\": \"caller\", \"input\": \"Hi\", \"seed\": 3, \"max_output_tokens\": 300, \"parallel_tool_calls\": "
+        "false, \"tools\": [{\"type\": \"function\", \"name\": \"weather\", \"parameters\": " CITY
+        "}], \"draft\": \"%s\", \"logit_bias\": {\"%d\": %d}, \"text\": {\"format\": {\"type\": "
+        "\"json_schema\", \"schema\": " CITY "}}}";
+    json_t *tokens = serve_json(&server, "/tokenize", 200, "{\"content\": \"a<\"}");
+    const json_t *ids = json_at(tokens, "tokens");
+    int less = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    for (int calls = 0; calls < 2; calls++) {
+        char body[1400];
+        snprintf(body, sizeof body, chat, "none", less, calls ? 60 : -100);
+        json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
+        snprintf(body, sizeof body, chat, "ngram-trie", less, calls ? 60 : -100);
+        json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body);
+        snprintf(body, sizeof body, response, "ngram-trie", less, calls ? 60 : -100);
+        json_t *items = serve_json(&server, "/v1/responses", 200, body);
+        const char *content = json_string_value(json_at(plain, "choices.0.message.content"));
+        const char *arguments = json_string_value(json_at(plain, "choices.0.message.tool_calls.0.function.arguments"));
+        assert_true(calls ? !content && arguments : content && !arguments);
+        if (content) check_arguments(content);
+        assert_string_equal(json_text_at(plain, "choices.0.finish_reason"), calls ? "tool_calls" : "stop");
+        assert_string_equal(json_text_at(items, "output.0.type"), calls ? "function_call" : "message");
+        const char *again = json_string_value(json_at(
+            drafted, calls ? "choices.0.message.tool_calls.0.function.arguments" : "choices.0.message.content"));
+        assert_string_equal(again, calls ? arguments : content);
+        json_decref(plain), json_decref(drafted), json_decref(items);
+    }
+    json_decref(tokens);
+}
+
 static void a_message_has_the_format_of_its_schema(void **state) {
     (void)state;
     json_t *j = serve_json(
@@ -246,6 +306,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_call_is_forced),
         cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
         cmocka_unit_test(choices_of_tools_that_cannot_be),
+        cmocka_unit_test(tools_that_cannot_be_called),
+        cmocka_unit_test(beside_tools_an_answer_has_its_schema_or_is_a_call),
         cmocka_unit_test(a_message_has_the_format_of_its_schema),
         cmocka_unit_test(reasoning_comes_before_the_schema),
         cmocka_unit_test(a_model_that_reasons_by_itself_has_a_schema_too),

@@ -48,14 +48,23 @@ typedef struct Rig {
     int status;
 } Rig;
 
-static void rig_begin(Rig *r, const char *family, const char *tools, const char *choice, bool has_one_call,
-                      bool has_args) {
+static void rig_begin_beside(Rig *r, const char *family, const char *tools, const char *choice, bool has_one_call,
+                             bool has_args, const char *format) {
     *r = (Rig){.tools = json_loads(tools, 0, NULL), .choice = json_loads(choice, JSON_DECODE_ANY, NULL)};
     assert_true(r->tools && r->choice);
     r->answers = (Answers){.form.tools = tool_form_of(family), .has_args_mark = has_args, .has_id_mark = has_args};
     r->call = (ApiCall){.service = &service, .plan.model = &model};
     const ChatMessages f = {.tools = r->tools, .tool_choice = r->choice, .has_one_call = has_one_call};
-    r->status = tool_grammar_prepare(&r->call, &r->answers, &f);
+    json_t *value = format ? json_loads(format, 0, NULL) : NULL;
+    const ConstraintFields fields = {.format = value};
+    r->status = constraint_read(&r->call.plan, &service.grammars, &fields, &r->call.error);
+    if (!r->status) r->status = tool_grammar_prepare(&r->call, &r->answers, &f);
+    json_decref(value);
+}
+
+static void rig_begin(Rig *r, const char *family, const char *tools, const char *choice, bool has_one_call,
+                      bool has_args) {
+    rig_begin_beside(r, family, tools, choice, has_one_call, has_args, NULL);
 }
 
 static void rig_end(Rig *r) {
@@ -194,6 +203,86 @@ static void answers_by_family(void **state) {
     }
 }
 
+#define DONE \
+    "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"object\", \"properties\": {\"name\": " \
+    "{\"const\": \"Tom\"}}, \"required\": [\"name\"]}}}"
+#define DONE_AS_TEXT \
+    "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": \"\\n {\\\"const\\\": \\\"a\\\\n}\\\"}\"}}"
+#define ANYTHING "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": \"true\"}}"
+
+/* With "auto" an answer is calls alone or has the schema; where a call is forced, there is no other answer. */
+static void a_schema_for_the_answer_beside_tools(void **state) {
+    (void)state;
+    static const struct {
+        const char *family, *choice, *format;
+        bool has_one_call;
+        struct {
+            const char *text;
+            Verdict verdict;
+        } texts[10];
+    } cases[] = {
+        {"chatml",
+         "\"auto\"",
+         DONE,
+         false,
+         {{"{\"name\": \"Tom\"}", WHOLE},
+          {"<tool_call>" ROME "</tool_call>", WHOLE},
+          {"<tool_call>" ROME "</tool_call>\n<tool_call>" TIME "</tool_call>", WHOLE},
+          {"", PART},
+          {"Well", REFUSED},
+          {"{\"name\": \"Ann", REFUSED},
+          {"{\"name\": \"Tom\"} <", REFUSED},
+          {"<tool_call>" ROME "</tool_call>{", REFUSED},
+          {"<tool_call>{\"name\": \"Tom", REFUSED}}},
+        {"chatml",
+         "\"auto\"",
+         DONE,
+         true,
+         {{"{\"name\": \"Tom\"}", WHOLE},
+          {"<tool_call>" ROME "</tool_call>", WHOLE},
+          {"<tool_call>" ROME "</tool_call><", REFUSED}}},
+        {"chatml", "\"required\"", DONE, false, {{"<tool_call>" ROME "</tool_call>", WHOLE}, {"{", REFUSED}}},
+        {"llama3",
+         "\"auto\"",
+         DONE,
+         false,
+         {{"{\"name\": \"Tom\"}", WHOLE},
+          {LLAMA_ROME "; " LLAMA_ROME, WHOLE},
+          {"<|python_tag|>" LLAMA_ROME, WHOLE},
+          {"{\"name\": \"weather\"}", REFUSED},
+          {"As {\"name\"", REFUSED}}},
+        {"mistral",
+         "\"auto\"",
+         "{\"type\": \"json_object\"}",
+         false,
+         {{"[TOOL_CALLS][" ROME ", " TIME "]", WHOLE}, {"{\"a\": [1]}", WHOLE}, {"[1", REFUSED}}},
+        {"chatml",
+         "\"auto\"",
+         DONE_AS_TEXT,
+         false,
+         {{"\"a\\n}\"", WHOLE}, {"<tool_call>" TIME "</tool_call>", WHOLE}, {"\"b", REFUSED}}},
+        {"chatml", "\"auto\"", ANYTHING, false, {{"[1, null]", WHOLE}, {"<tool_call>" TIME "</tool_call>", WHOLE}}},
+        {"chatml", "\"auto\"", "{\"type\": \"text\"}", false, {{"Well", WHOLE}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Rig r;
+        rig_begin_beside(&r, cases[i].family, "[" WEATHER ", " NOW "]", cases[i].choice, cases[i].has_one_call, false,
+                         cases[i].format);
+        for (int k = 0; k < 10 && cases[i].texts[k].text; k++) {
+            Verdict v = judge(&r, cases[i].texts[k].text);
+            if (v != cases[i].texts[k].verdict)
+                fail_msg("%s, %s, %s: '%s' is %d", cases[i].family, cases[i].choice, cases[i].format,
+                         cases[i].texts[k].text, (int)v);
+        }
+        rig_end(&r);
+    }
+    Rig r;
+    rig_begin_beside(&r, "chatml", "[" WEATHER ", " ODD("false") "]", "\"auto\"", false, false, DONE);
+    assert_true(r.call.plan.n_warnings == 1 && strstr(r.call.plan.warnings[0], "the tool 'odd'"));
+    assert_int_equal(judge(&r, "{\"name\": \"Tom\"}"), WHOLE);
+    rig_end(&r);
+}
+
 /* ---- what is forced is read ------------------------------------------------------------------------------------------ */
 
 static uint64_t seed = 7;
@@ -308,6 +397,7 @@ static void a_schema_that_cannot_be_kept_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_by_family),
+        cmocka_unit_test(a_schema_for_the_answer_beside_tools),
         cmocka_unit_test(what_is_forced_is_read_as_calls),
         cmocka_unit_test(a_schema_that_cannot_be_kept_is_told),
     };

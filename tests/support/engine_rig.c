@@ -3,9 +3,11 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "model_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static fr_model *open_model(const char *path, const fr_model_options *options) {
     fr_error err;
@@ -22,6 +24,14 @@ fr_model *rig_open_model_with(const char *path, const char *kernels, const char 
 
 fr_model *rig_open_model_in(const char *path, const char *backend) {
     return open_model(path, &(fr_model_options){.backend = backend, .n_threads = 2});
+}
+
+fr_model *rig_open_random(const RandomModel *m) {
+    char path[] = "build/random-XXXXXX";
+    rig_write_random(m, path);
+    fr_model *model = rig_open_model(path, NULL);
+    unlink(path);
+    return model;
 }
 
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options) {

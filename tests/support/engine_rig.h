@@ -5,6 +5,7 @@
 #include "testing.h"
 
 #include "devil.h"
+#include "random_model.h"
 
 enum { RIG_MAX_TOKENS = 1024 };
 
@@ -21,6 +22,7 @@ typedef struct Stream {
 fr_model *rig_open_model(const char *path, const char *kernels);
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations);
 fr_model *rig_open_model_in(const char *path, const char *backend);
+fr_model *rig_open_random(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options);
 /* Opens `drafter` under the spec `name` in this engine; it belongs to the test, and must outlive the engine. */
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter);

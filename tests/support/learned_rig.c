@@ -169,6 +169,24 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     }
 }
 
+void learned_rig_check_proposals(Drafter *d, const Tree want[3], const int32_t budgets[3], int32_t n_vocab,
+                                 const char *what) {
+    static Tree got[3], alone;
+    Tree *trees[] = {&got[2], &got[0], &got[1]};
+    fr_error err;
+    for (int32_t i = 0; i < 3; i++) tree_reset(&got[i], want[i].nodes[0].token);
+    if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t pending = want[i].nodes[0].token;
+        if (tree_validate(&got[i], pending, n_vocab, budgets[i] + 1, &err)) fail_msg("%s", err.message);
+        learned_rig_assert_alike(&want[i], &got[i], 5e-3, what);
+        rig_propose(d, i + 1, pending, budgets[i], n_vocab, &alone); /* again, and without the others */
+        rig_assert_same_tree(&got[i], &alone, what);
+        d->class->end(d, i + 1);
+    }
+}
+
 void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens) {
     bool taken[MAX_VOCAB] = {false};
     for (int32_t i = 0; i < k; i++) {

@@ -57,6 +57,11 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 
+/* Proposals for the sequences 1 to 3 together, each with its budget, after the first token of its tree in `want`: the trees are
+ * those, and bit for bit what each sequence gets alone. Ends the sequences. */
+void learned_rig_check_proposals(Drafter *d, const Tree want[3], const int32_t budgets[3], int32_t n_vocab,
+                                 const char *what);
+
 /* EAGLE-2's tree, searched plainly: `expand` computes log p [n_vocab] after a node, whose parent it was asked for before. */
 typedef struct LearnedSearch {
     int32_t n_vocab, depth, top, budget;

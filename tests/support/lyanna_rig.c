@@ -100,62 +100,26 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
 
 /* ---- the layer ------------------------------------------------------------------------------------- */
 
-static void norm(const double *x, const float *gain, int64_t n, double *y) {
-    double square = 0;
-    for (int64_t i = 0; i < n; i++) square += x[i] * x[i];
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] / sqrt(square / (double)n + 1e-5) * (double)gain[i];
-}
-
-static void rotate(double *x, int32_t n_heads, int32_t position) {
-    float cos_sin[DIM];
-    rope_angles(&lyanna_target.model->model->ropes[0], position, cos_sin);
-    for (int32_t h = 0; h < n_heads; h++)
-        for (int32_t i = 0; i < DIM / 2; i++) {
-            double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];
-            a[0] = x0 * c - a[1] * s;
-            a[1] = x0 * s + a[1] * c;
-        }
-}
-
-static void attend(const LyannaRow *row, const double *q, double *out) {
-    memset(out, 0, H * sizeof *out);
-    for (int32_t head = 0; head < LYANNA_HEADS; head++) {
-        int32_t from = head / (LYANNA_HEADS / LYANNA_KV_HEADS) * DIM;
-        double sum = 0;
-        for (const LyannaRow *at = row; at; at = at->before) {
-            double score = 0;
-            for (int32_t i = 0; i < DIM; i++) score += q[head * DIM + i] * at->k[from + i] / sqrt(DIM);
-            sum += exp(score);
-            for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] += exp(score) * at->v[from + i];
-        }
-        for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] /= sum;
-    }
-}
+static const PlainHeads heads = {LYANNA_HEADS, LYANNA_KV_HEADS, DIM};
 
 /* The layer on input x, in the row after `before`. */
 static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
-    double n[H], q[H], attended[H], y[H], gate[FF], up[FF];
+    double n[H], q[H], attended[H], y[H];
+    const Rope *rope = &lyanna_target.model->model->ropes[0];
     memcpy(out->input, x, sizeof out->input);
-    out->before = before;
-    out->position = before ? before->position + 1 : 0;
-    norm(x, w->attn_norm, H, n);
+    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
+    plain_norm(w->attn_norm, x, H, 1e-5, n);
     learned_rig_linear(w->q, NULL, n, H, H, q);
-    learned_rig_linear(w->k, NULL, n, H, KV, out->k);
-    learned_rig_linear(w->v, NULL, n, H, KV, out->v);
-    rotate(q, LYANNA_HEADS, out->position);
-    rotate(out->k, LYANNA_KV_HEADS, out->position);
-    for (int32_t i = 0; i < KV; i++) { /* the KV cache holds 16-bit floats */
-        out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
-        out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
-    }
-    attend(out, q, attended);
+    learned_rig_linear(w->k, NULL, n, H, KV, out->kv.k);
+    learned_rig_linear(w->v, NULL, n, H, KV, out->kv.v);
+    plain_rotate_pairs(rope, q, LYANNA_HEADS, DIM, out->kv.position);
+    plain_rotate_pairs(rope, out->kv.k, LYANNA_KV_HEADS, DIM, out->kv.position);
+    plain_kv_round(&out->kv, heads);
+    plain_attend(heads, &out->kv, q, attended);
     learned_rig_linear(w->o, NULL, attended, H, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
-    norm(x, w->ffn_norm, H, n);
-    learned_rig_linear(w->gate, NULL, n, H, FF, gate);
-    learned_rig_linear(w->up, NULL, n, H, FF, up);
-    for (int32_t i = 0; i < FF; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
-    learned_rig_linear(w->down, NULL, gate, FF, H, y);
+    plain_norm(w->ffn_norm, x, H, 1e-5, n);
+    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, n, y);
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
 }
 

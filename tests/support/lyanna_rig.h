@@ -4,6 +4,7 @@
 #define TESTS_LYANNA_RIG_H
 
 #include "learned_rig.h"
+#include "plain_layer.h"
 
 enum {
     LYANNA_H = 64,
@@ -55,9 +56,8 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *shape, uint64_t seed)
 
 /* A row of the layer: an entry, or a step of a chain. */
 typedef struct LyannaRow {
-    const struct LyannaRow *before; /* NULL: none */
-    int32_t position;
-    double k[LYANNA_KV], v[LYANNA_KV], input[LYANNA_H], feature[LYANNA_H];
+    PlainKv kv;
+    double input[LYANNA_H], feature[LYANNA_H];
 } LyannaRow;
 
 /* A step of a chain: its logits, and P h of the gate. */

@@ -20,14 +20,18 @@ Gguf *rig_gguf(const char *path) {
     return g;
 }
 
-Gguf *rig_random_gguf(const RandomModel *m) {
-    char path[] = "build/random-XXXXXX";
+void rig_write_random(const RandomModel *m, char *path) {
     (void)mkdir("build", 0777); /* it is usually there */
     int fd = mkstemp(path);
     if (fd < 0) fail_msg("%s: no temporary file can be made", path);
     close(fd);
     fr_error err = {0};
     if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
+}
+
+Gguf *rig_random_gguf(const RandomModel *m) {
+    char path[] = "build/random-XXXXXX";
+    rig_write_random(m, path);
     Gguf *g = rig_gguf(path);
     unlink(path);
     return g;

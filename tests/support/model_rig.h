@@ -8,6 +8,7 @@
 
 /* Each fails the running test with the error's sentence. */
 Gguf *rig_gguf(const char *path);
+void rig_write_random(const RandomModel *m, char *path); /* path: a template for mkstemp, below build/ */
 Gguf *rig_random_gguf(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 
 /* A model and its weights. kernels: the table to compute with, NULL for the best; it may be one that only tests have.

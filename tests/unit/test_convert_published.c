@@ -65,7 +65,8 @@ static const Case cases[] = {
      "\"full_attention\", \"full_attention\", \"full_attention\"]",
      .why = "layer_types must have full_attention at equal distances"},
     {.model = {SHAPE("qwen35", 4), HYBRID(3, 6, 10, 4), .n_nextn = 1, .seed = 4},
-     .config = DELTA_CONFIG(3, 6, 10, 4) TYPES PARTIAL ", \"mrope_section\": [2, 1, 1]}",
+     .config = DELTA_CONFIG(3, 6, 10, 4) ", \"full_attention_interval\": null" TYPES PARTIAL
+                                         ", \"mrope_section\": [2, 1, 1]}",
      .text_part = true,
      .wrong = DELTA_CONFIG(3, 7, 10, 4) TYPES PARTIAL "}",
      .why = "linear_num_value_heads must be a multiple of linear_num_key_heads"},

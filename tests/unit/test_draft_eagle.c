@@ -1,6 +1,7 @@
 /* test_draft_eagle.c - unit tests of the drafter eagle with random weights: its trees against its layer in double
  * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
+#include "plain_layer.h"
 
 #include "format/blocks.h"
 #include "spec/drafters/learned/eagle_tree.h"
@@ -85,63 +86,29 @@ static int close_all(void **state) {
 
 /* An entry, or a node of the tree. */
 typedef struct Place {
-    const struct Place *before; /* the entry before, or the parent; NULL: none */
-    int32_t position;
-    double k[KV], v[KV], feature[H], log_p[V];
+    PlainKv kv; /* behind the entry before, or the parent */
+    double feature[H], log_p[V];
 } Place;
 
-static void rotate(double *x, int32_t n_heads, int32_t position) {
-    float cos_sin[DIM];
-    rope_angles(&target->model->ropes[0], position, cos_sin);
-    for (int32_t h = 0; h < n_heads; h++)
-        for (int32_t i = 0; i < DIM / 2; i++) {
-            double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];
-            a[0] = x0 * c - a[1] * s;
-            a[1] = x0 * s + a[1] * c;
-        }
-}
-
-static void attend(const Place *p, const double *q, double *out) {
-    memset(out, 0, H * sizeof *out);
-    for (int32_t head = 0; head < N_HEAD; head++) {
-        int32_t from = head / (N_HEAD / N_KV) * DIM;
-        double sum = 0, max = -INFINITY, score;
-        for (int pass = 0; pass < 2; pass++) /* first pass: the greatest score */
-            for (const Place *at = p; at; at = at->before) {
-                score = 0;
-                for (int32_t i = 0; i < DIM; i++) score += q[head * DIM + i] * at->k[from + i] / sqrt(DIM);
-                if (pass == 0) max = score > max ? score : max;
-                if (pass == 0) continue;
-                sum += exp(score - max);
-                for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] += exp(score - max) * at->v[from + i];
-            }
-        for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] /= sum;
-    }
-}
+static const PlainHeads heads = {N_HEAD, N_KV, DIM};
 
 static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *feature, Place *out) {
-    double pair[2 * H], x[H], q[H], attended[H], y[H], square = 0, gate[FF], up[FF];
-    out->before = before;
-    out->position = before ? before->position + 1 : 0;
+    double pair[2 * H], x[H], q[H], attended[H], y[H];
+    const Rope *rope = &target->model->ropes[0];
+    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
     for (int32_t i = 0; i < H; i++) pair[i] = (double)embeddings[token * H + i], pair[H + i] = feature[i];
     learned_rig_linear(w->fc, w->fc_bias, pair, 2 * H, H, x);
     learned_rig_linear(w->q, NULL, x, H, H, q);
-    learned_rig_linear(w->k, NULL, x, H, KV, out->k);
-    learned_rig_linear(w->v, NULL, x, H, KV, out->v);
-    rotate(q, N_HEAD, out->position);
-    rotate(out->k, N_KV, out->position);
-    for (int32_t i = 0; i < KV; i++) { /* the KV cache holds 16-bit floats */
-        out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
-        out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
-    }
-    attend(out, q, attended);
+    learned_rig_linear(w->k, NULL, x, H, KV, out->kv.k);
+    learned_rig_linear(w->v, NULL, x, H, KV, out->kv.v);
+    plain_rotate_pairs(rope, q, N_HEAD, DIM, out->kv.position);
+    plain_rotate_pairs(rope, out->kv.k, N_KV, DIM, out->kv.position);
+    plain_kv_round(&out->kv, heads);
+    plain_attend(heads, &out->kv, q, attended);
     learned_rig_linear(w->o, NULL, attended, H, H, y);
-    for (int32_t i = 0; i < H; i++) x[i] += y[i], square += x[i] * x[i];
-    for (int32_t i = 0; i < H; i++) y[i] = x[i] / sqrt(square / H + 1e-5) * (double)w->norm[i];
-    learned_rig_linear(w->gate, NULL, y, H, FF, gate);
-    learned_rig_linear(w->up, NULL, y, H, FF, up);
-    for (int32_t i = 0; i < FF; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
-    learned_rig_linear(w->down, NULL, gate, FF, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(w->norm, x, H, 1e-5, y);
+    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, y, y);
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
     learned_rig_linear(output, NULL, out->feature, H, V, out->log_p);
     if (w->info.rank) {
@@ -200,13 +167,12 @@ static void trees_are_those_of_the_plain_layer(void **state) {
     static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}, {3, 3}, {5, 8}};
     static const int32_t budgets[] = {60, 2, 17};
     static Place entries[3][N_TEXT];
-    static Tree want[3], got[3], alone;
+    static Tree want[3];
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
     for (int f = 0; f < N_FILES; f++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             char spec[128];
-            fr_error err;
             bool is_static = k > 3;
             snprintf(spec, sizeof spec, "eagle:file=%s,tree=%s,depth=%d,top=%d", files[f].path,
                      is_static ? "static" : "dynamic", shapes[k].depth, shapes[k].top);
@@ -222,20 +188,8 @@ static void trees_are_those_of_the_plain_layer(void **state) {
                 }
                 (is_static ? plain_static_tree : plain_tree)(&weights[f], &entries[i][n - 2], text[n - 1],
                                                              shapes[k].depth, shapes[k].top, budgets[i], &want[i]);
-                tree_reset(&got[i], text[n - 1]);
             }
-            Tree *trees[] = {&got[2], &got[0], &got[1]};
-            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3,
-                                  &err))
-                fail_msg("%s", err.message);
-            for (int32_t i = 0; i < 3; i++) {
-                int32_t pending = want[i].nodes[0].token;
-                if (tree_validate(&got[i], pending, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
-                learned_rig_assert_alike(&want[i], &got[i], 5e-3, spec);
-                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and without the others */
-                rig_assert_same_tree(&got[i], &alone, spec);
-                d->class->end(d, i + 1);
-            }
+            learned_rig_check_proposals(d, want, budgets, V, spec);
             drafter_close(d);
         }
     learned_rig_close_reader(&reader);

@@ -126,7 +126,8 @@ static void fork_one(World *w, int32_t from) {
     int32_t id = -1, n_open = 0, n_free = w->kv.n_free;
     fr_error err = {0};
     for (int i = 0; i < MAX_SEQUENCES; i++) n_open += w->shadows[i].open;
-    int status = kv_sequence_fork(&w->kv, from, &id, &err);
+    int status = kv_sequence_open(&w->kv, &id, &err);
+    if (!status) kv_sequence_share(&w->kv, from, id, w->kv.sequences[from].length);
     if (n_open == MAX_SEQUENCES) {
         expect(w, status == FR_ERR_MEMORY, "%d", status);
         return;

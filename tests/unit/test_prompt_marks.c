@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SHAPE(a, layers) \
     .arch = a, .n_layer = layers, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = N_VOCAB
@@ -28,18 +27,6 @@ static const RandomModel models[] = {
     {SHAPE("phi3", 2), .window = WINDOW, .seed = 6},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
-
-static fr_model *open_random(const RandomModel *m) {
-    char path[] = "build/marks-XXXXXX";
-    fr_error err;
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
-    fr_model *model = rig_open_model(path, NULL);
-    unlink(path);
-    return model;
-}
 
 static bool is_whole_at_the_end_only(const RandomModel *m) { return m->n_conv || m->window; }
 
@@ -91,7 +78,7 @@ static void prompts_read_only_what_differs(void **state) {
     (void)state;
     static Stream alone[N_REQUESTS], got;
     for (int m = 0; m < N_MODELS; m++) {
-        fr_model *model = open_random(&models[m]);
+        fr_model *model = rig_open_random(&models[m]);
         int32_t prompt[N_PROMPT];
         run_alone(model, alone);
         fr_engine *e = open_with_draft(model, 0, 4);
@@ -118,7 +105,7 @@ static void windows_hold_few_pages(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         if (!models[m].window) continue;
-        fr_model *model = open_random(&models[m]);
+        fr_model *model = rig_open_random(&models[m]);
         fr_engine *e = open_engine(model, 0, -1);
         int32_t prompt[N_PROMPT];
         fr_request_options o = request_of(prompt, 0);
@@ -162,7 +149,7 @@ static void memory_of_gemma3_1b(void **state) {
                            .n_vocab = N_VOCAB,
                            .window = 512,
                            .seed = 7};
-    fr_model *model = open_random(&m);
+    fr_model *model = rig_open_random(&m);
     fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 8192});
     fr_engine_stats s;
     fr_engine_get_stats(e, &s);
@@ -208,7 +195,7 @@ static void shortage_changes_no_text(void **state) {
     (void)state;
     static Stream alone[N_REQUESTS];
     for (int m = 0; m < N_MODELS; m++) {
-        fr_model *model = open_random(&models[m]);
+        fr_model *model = rig_open_random(&models[m]);
         run_alone(model, alone);
         assert_int_equal(run_together(model, alone, 0, 3, 0, models[m].arch), 0);
         int n = run_together(model, alone, models[m].window ? 800 : N_CTX, -1, 0, models[m].arch);

@@ -23,6 +23,7 @@ const checks = {
     const ids = [];
     for await (const model of client.models.list()) ids.push(model.id);
     assert.deepEqual(ids, ['target']);
+    assert.equal((await client.models.retrieve('target')).id, 'target');
   },
   async 'embeddings'() { // the client asks for base64 unless told otherwise
     const input = ['The dog ran.', 'A dog was running.', 'Add 2 and 3.'];

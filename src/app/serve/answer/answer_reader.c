@@ -115,6 +115,7 @@ static void take_mark(AnswerReader *r, const char *mark) {
         end_item(r);
         buf_clear(&r->held);
         r->state = mark == think_begin ? READS_REASONING : READS_BEGINNING;
+        if (mark == think_end) r->n_reason = r->n_read;
         r->form.reasons = false;
         return;
     }
@@ -123,6 +124,11 @@ static void take_mark(AnswerReader *r, const char *mark) {
 }
 
 static void read_calls(AnswerReader *r);
+
+static void begin_text(AnswerReader *r) {
+    r->state = READS_TEXT;
+    if (r->form.is_either) r->form.tools = NULL;
+}
 
 /* Hands on what is text or reasoning for certain. */
 static void read_text(AnswerReader *r) {
@@ -141,7 +147,7 @@ static void read_text(AnswerReader *r) {
         size_t skip = r->drops_space ? n_space : 0;
         put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, held + skip, n_space + 1 - skip);
         r->drops_space = false;
-        if (r->state == READS_BEGINNING) r->state = READS_TEXT;
+        if (r->state == READS_BEGINNING) begin_text(r);
         drop_held(r, n_space + 1);
     }
 }
@@ -150,7 +156,7 @@ static void read_text(AnswerReader *r) {
 
 /* What was held from `from` on is no call, and stays text as a whole. */
 static void give_up_calls(AnswerReader *r, size_t from) {
-    r->state = READS_TEXT;
+    begin_text(r);
     put(r, ANSWER_TEXT, r->held.data + from, r->held.n - from);
     buf_clear(&r->held);
     r->n_mark = 0;
@@ -234,11 +240,26 @@ static void end_object(AnswerReader *r) {
     r->state = READS_CALLS;
 }
 
+/* Whether the function may be called. */
+static bool is_known(const AnswerReader *r) {
+    const AnswerForm *f = &r->form;
+    bool found = r->n_mark > 0 || !f->names;
+    for (int i = 0; i < f->n_names && !found; i++) {
+        size_t n = strnlen(f->names[i], CALL_NAME_MAX - 1);
+        found = n == r->scan.n_name && memcmp(f->names[i], r->scan.name, n) == 0;
+    }
+    return found;
+}
+
 /* A byte of a call's object. Until the call begins it is held as well. */
 static void scan_byte(AnswerReader *r, char c) {
     bool is_begun = r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
     if (!call_scan_byte(&r->scan, c)) r->failed = true;
     if (!is_begun && r->scan.has_name && r->scan.has_arguments) {
+        if (!is_known(r)) {
+            give_up_calls(r, 0);
+            return;
+        }
         begin_call(r);
         is_begun = true;
     }
@@ -260,6 +281,7 @@ static void begin_object(AnswerReader *r, const char *name) {
 static void take_byte(AnswerReader *r, char c) {
     bool is_call = r->state == READS_CALL;
     bool is_begun = is_call && r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
+    r->n_read++;
     if (!is_begun && !buf_append(&r->held, &c, 1)) r->failed = true;
     if (r->failed) return;
     if (is_call) scan_byte(r, c);
@@ -277,6 +299,7 @@ bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink
     for (size_t i = 0; i < n && !r->failed; i++) {
         if (is_plain(r)) {
             put(r, ANSWER_TEXT, bytes + i, n - i);
+            r->n_read += n - i;
             break;
         }
         take_byte(r, bytes[i]);

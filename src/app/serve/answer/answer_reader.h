@@ -35,9 +35,12 @@ typedef struct ToolForm {
 
 typedef struct AnswerForm {
     const ToolForm *tools; /* NULL: calls stay text */
-    bool reasons;          /* "<think>" at the beginning begins reasoning */
-    bool is_reasoning;     /* the prompt contains the "<think>" already */
-    bool has_reasoned;     /* the prompt ends with "</think>" */
+    bool is_either; /* an answer is calls alone or text alone: marks behind the beginning of a text are part of it */
+    char **names;   /* [n_names] a call without a mark is one of these functions; NULL: of any */
+    int n_names;
+    bool reasons;      /* "<think>" at the beginning begins reasoning */
+    bool is_reasoning; /* the prompt contains the "<think>" already */
+    bool has_reasoned; /* the prompt ends with "</think>" */
 } AnswerForm;
 
 typedef enum AnswerState {
@@ -58,6 +61,9 @@ typedef struct AnswerReader {
     bool failed;      /* memory ran out */
     Buf held;         /* not yet known what it is */
     size_t n_mark;    /* of `held` is the mark before the first call */
+    size_t n_read;    /* bytes so far */
+    size_t
+        n_reason; /* of them are reasoning with its marks, and what came before it; 0: it has not ended, or never began */
     CallScan scan;
     AnswerSink sink; /* during answer_reader_feed and answer_reader_end */
     void *user;

@@ -14,7 +14,10 @@ static void free_answers(void *own) {
     Answers *a = own;
     for (int i = 0; i < a->n_readers; i++) answer_reader_free(&a->readers[i]);
     for (int i = 0; i < a->n_readers && a->logprobs; i++) answer_logprobs_free(&a->logprobs[i]);
+    for (int i = 0; i < a->form.n_names; i++) free(a->form.names[i]);
+    free(a->form.names);
     free(a->readers);
+    free(a->reasoning);
     free(a->logprobs);
     free(a);
 }
@@ -68,10 +71,24 @@ static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, c
 
 static int make_readers(Answers *a, const Plan *plan) {
     a->readers = calloc((size_t)plan->n, sizeof *a->readers);
+    a->reasoning = calloc((size_t)plan->n, sizeof *a->reasoning);
     a->logprobs = plan->wants_logprobs ? calloc((size_t)plan->n, sizeof *a->logprobs) : NULL;
-    if (!a->readers || (plan->wants_logprobs && !a->logprobs)) return -1;
+    if (!a->readers || !a->reasoning || (plan->wants_logprobs && !a->logprobs)) return -1;
     for (; a->n_readers < plan->n; a->n_readers++) answer_reader_init(&a->readers[a->n_readers], &a->form);
     return 0;
+}
+
+/* The schema of an answer may allow texts that look like a call without a mark. */
+static int copy_names(AnswerForm *form, const json_t *tools) {
+    size_t n = json_array_size(tools);
+    form->names = calloc(n ? n : 1, sizeof *form->names);
+    for (size_t i = 0; i < n && form->names; i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        char *name = strdup(json_string_value(json_object_get(function, "name")));
+        if (!name) return -1;
+        form->names[form->n_names++] = name;
+    }
+    return form->names ? 0 : -1;
 }
 
 /* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself, behind it or
@@ -94,9 +111,13 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     const char *name;
     a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
     a->has_one_call = f->has_one_call;
+    a->form.is_either = a->form.tools && call->plan.is_format;
     result.tokens = NULL;
     fr_chat_result_free(&result);
-    if (plan_add_prompt(&call->plan, &prompt, &call->error) || tool_grammar_prepare(call, a, f)) return -1;
+    if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
+    if (a->form.is_either && copy_names(&a->form, f->tools))
+        return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    if (tool_grammar_prepare(call, a, f)) return -1;
     if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
     return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }
@@ -171,21 +192,46 @@ static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, s
     return fits && (n == told || answer_reader_feed(r, text + told, n - told, sink, user));
 }
 
-bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
-    const Answers *a = c->call->own;
+/* Log-probabilities: token by token, so that each item gets its own. */
+static bool feed_with_logprobs(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
     const char *text = fresh->text.data ? fresh->text.data : "";
-    if (!a->logprobs) return feed(a, reader_of(c), fresh->tokens, fresh->n, text, sink, user);
     LogprobSink s = {.choice = c, .next = sink, .user = user};
     const fr_top_logprob *top = (const fr_top_logprob *)(const void *)fresh->top.data;
     bool fits = true;
-    for (size_t i = 0; i < fresh->n && fits; i++) { /* one by one, so that each item gets its own */
+    for (size_t i = 0; i < fresh->n && fits; i++) {
         const TokenRecord *t = &fresh->tokens[i];
         fits = answer_logprobs_add(logprobs_of(c), c->call->plan.model, t, text, top) &&
-               feed(a, reader_of(c), t, 1, text, sort_logprobs, &s);
+               feed(c->call->own, reader_of(c), t, 1, text, sort_logprobs, &s);
         text += t->n_text;
         if (top) top += t->n_top;
     }
     return fits && !s.failed;
+}
+
+/* By the bytes of each token, because the reader does not know where tokens end. */
+static void count_reasoning(const Answers *a, ReasoningCount *count, const AnswerReader *r, const TokenBatch *fresh) {
+    for (size_t i = 0; i < fresh->n; i++) {
+        const char *mark = hidden_mark(a, fresh->tokens[i].token);
+        if (!r->n_reason || count->n_bytes < r->n_reason) count->n_tokens++;
+        count->n_bytes += fresh->tokens[i].n_text + (mark ? strlen(mark) : 0);
+    }
+}
+
+int64_t answers_count_reasoning(const ApiCall *call) {
+    const Answers *a = call->own;
+    int64_t n = 0;
+    for (int i = 0; i < a->n_readers; i++)
+        if (a->readers[i].n_reason || a->readers[i].state == READS_REASONING) n += a->reasoning[i].n_tokens;
+    return n;
+}
+
+bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
+    const Answers *a = c->call->own;
+    const char *text = fresh->text.data ? fresh->text.data : "";
+    bool fits = a->logprobs ? feed_with_logprobs(c, fresh, sink, user)
+                            : feed(a, reader_of(c), fresh->tokens, fresh->n, text, sink, user);
+    count_reasoning(a, &a->reasoning[c->index], reader_of(c), fresh);
+    return fits;
 }
 
 bool answers_end(const Choice *c, AnswerSink sink, void *user) {

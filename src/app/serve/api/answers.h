@@ -8,6 +8,12 @@
 
 enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 
+/* Of a choice: the tokens up to the one that ended its reasoning. */
+typedef struct ReasoningCount {
+    int64_t n_tokens;
+    size_t n_bytes; /* of all tokens so far, as the reader got them */
+} ReasoningCount;
+
 /* ApiCall.own of these APIs. */
 typedef struct Answers {
     AnswerForm form;
@@ -20,8 +26,9 @@ typedef struct Answers {
     int n_hidden;
     AnswerReader *readers; /* [n_readers], one a choice */
     int n_readers;
-    AnswerLogprobs *logprobs; /* [n_readers]; NULL: not wanted */
-    int64_t n_events;         /* for APIs that number them */
+    ReasoningCount *reasoning; /* [n_readers] */
+    AnswerLogprobs *logprobs;  /* [n_readers]; NULL: not wanted */
+    int64_t n_events;          /* for APIs that number them */
 } Answers;
 
 /* Adds the prompt of the conversation to the plan of the call, and gets ready to read what is answered. */
@@ -29,6 +36,8 @@ int answers_prepare(ApiCall *call, const ChatMessages *f);
 /* Reads what came, and that it has ended. sink NULL: the items are only kept. False: memory ran out. */
 bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user);
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
+/* For ApiFormat: tokens of all choices that are reasoning, its marks among them. */
+int64_t answers_count_reasoning(const ApiCall *call);
 /* Whether the answers must be calls. */
 bool answers_are_forced(const ApiCall *call);
 /* The reader of a choice, with its items so far. */

@@ -85,6 +85,7 @@ typedef struct Plan {
     int n_bias;
     CachedGrammar *grammar; /* which the text matches; NULL: none */
     GrammarCache *grammars; /* that it is given back to */
+    bool is_format;         /* the grammar is a schema for what is no call: `response_format` and its kin */
     /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
      * once; static */
     const char *grammar_after, *grammar_opening;
@@ -97,6 +98,7 @@ typedef struct Plan {
     bool wants_base64;         /* ... written so */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */
+    bool tells_stop;           /* which stop string ended a text is part of the answer: tokens are kept for it */
     bool returns_tokens;       /* ids of the generated tokens are part of the answer */
     bool shows_sources;        /* forerun.tokens: which drafter proposed each token of a stream */
     bool shows_trees;          /* forerun.trees: what each step proposed */
@@ -133,6 +135,8 @@ typedef struct ApiFormat {
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
     const char *event_object; /* for openai_end_stream */
+    /* Of all choices, tokens that are reasoning; NULL: there are none. */
+    int64_t (*count_reasoning)(const ApiCall *call);
 } ApiFormat;
 
 typedef struct Endpoint {
@@ -145,6 +149,7 @@ typedef struct Endpoint {
     const char *type; /* of the reply; NULL: application/json */
     bool is_open;     /* needs no key */
     bool may_drain;   /* answered also while the service drains */
+    bool has_name;    /* the path goes on with a name */
 } Endpoint;
 
 struct ApiCall {

@@ -171,7 +171,8 @@ static bool keep_tokens(Choice *c, const TokenBatch *fresh) {
     if (!is_kept && !format->keep && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n))
         return false;
     const Plan *plan = &c->call->plan;
-    bool keeps = plan->returns_tokens || (plan->wants_logprobs && !plan->streams);
+    bool keeps = plan->returns_tokens || (plan->tells_stop && plan->n_stops > 1) ||
+                 (plan->wants_logprobs && !plan->streams);
     return !keeps || token_batch_copy(&c->tokens, fresh);
 }
 
@@ -299,7 +300,11 @@ static void prepare(void *user) {
     ApiCall *call = user;
     json_error_t why;
     const json_t *body = json_loadb(call->body, call->n_body, 0, &why);
-    if (!body)
+    if (!body && strstr(why.text, "JSON_ALLOW_NUL"))
+        api_refuse(&call->error, 400, "invalid_json", NULL,
+                   "the body has the character \\u0000 in a string, which is not supported: line %d, column %d",
+                   why.line, why.column);
+    else if (!body)
         api_refuse(&call->error, 400, "invalid_json", NULL, "the body is not valid JSON: line %d, column %d: %.160s",
                    why.line, why.column, why.text);
     else if (!json_is_object(body))

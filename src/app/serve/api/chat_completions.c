@@ -242,6 +242,7 @@ static const ApiFormat format = {
     .end_choice = end_choice,
     .end_stream = openai_end_stream,
     .event_object = "chat.completion.chunk",
+    .count_reasoning = answers_count_reasoning,
     .stream_error = openai_stream_error,
 };
 

@@ -6,6 +6,8 @@
  * texts only. */
 #include "app/serve/api/chat_messages.h"
 
+#include "app/serve/answer/call_scan.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +38,11 @@ static int join_parts(json_t *message, const json_t *parts, size_t i_message, Ap
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0) ||
-            !json_is_string(json_object_get(part, "text")))
+        bool is_text = type && (strcmp(type, "text") == 0 || strcmp(type, "refusal") == 0);
+        if (is_text && !json_is_string(json_object_get(part, "text")))
+            return api_refuse(error, 400, "invalid_type", "messages",
+                              "messages[%zu].content[%zu] must have a 'text', which is a string", i_message, i);
+        if (!is_text)
             return api_refuse(
                 error, 400, "unsupported_content", "messages",
                 "messages[%zu].content[%zu]: content of type '%.40s' is not supported; this model reads text",
@@ -59,15 +64,29 @@ static void parse_arguments(const json_t *message) {
     }
 }
 
+/* Of an earlier answer; without them it needs content. */
+static int check_calls(const json_t *message, size_t i, ApiError *error) {
+    const json_t *calls = json_object_get(message, "tool_calls");
+    bool fits = !calls || json_is_null(calls) || json_is_array(calls);
+    for (size_t k = 0; k < json_array_size(calls) && fits; k++)
+        fits = json_is_string(json_object_get(json_object_get(json_array_get(calls, k), "function"), "name"));
+    return fits ? 0
+                : api_refuse(error, 400, "invalid_type", "messages",
+                             "messages[%zu].tool_calls must be a list of calls, each with a 'function' that has a name",
+                             i);
+}
+
 static int check_message(json_t *message, size_t i, ApiError *error) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
     if (!json_is_object(message) || !role)
         return api_refuse(error, 400, "invalid_type", "messages", "messages[%zu] must be an object with a role", i);
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    if (check_calls(message, i, error)) return -1;
     parse_arguments(message);
     if (json_is_array(content)) return join_parts(message, content, i, error);
-    if (json_is_string(content) || json_object_get(message, "tool_calls")) return 0;
+    if (json_is_string(content)) return 0;
+    if ((!content || json_is_null(content)) && json_array_size(json_object_get(message, "tool_calls")) > 0) return 0;
     return api_refuse(error, 400, "invalid_type", "messages",
                       "messages[%zu].content must be a string or a list of parts of text", i);
 }
@@ -98,6 +117,21 @@ static int check_choice(const ChatMessages *f, ApiError *error) {
                       name ? "function " : "function", name ? name : "");
 }
 
+/* What a call in the form of any family can carry: it is read back without escapes. */
+static bool is_tool_name(const char *name) {
+    size_t n = strlen(name);
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') return false;
+    return n > 0 && n < CALL_NAME_MAX;
+}
+
+/* A call has an object of arguments. */
+static bool is_schema_of_object(const json_t *parameters) {
+    const json_t *type = json_object_get(parameters, "type");
+    return !parameters || json_is_null(parameters) ||
+           (json_is_object(parameters) && (!type || field_is_text(type, "object")));
+}
+
 static int check_tools(const ChatMessages *f, ApiError *error) {
     if (f->tools && !json_is_array(f->tools))
         return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
@@ -107,6 +141,14 @@ static int check_tools(const ChatMessages *f, ApiError *error) {
             !json_is_string(json_object_get(function, "name")))
             return api_refuse(error, 400, "invalid_value", "tools",
                               "tools[%zu] must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+        if (!is_tool_name(json_string_value(json_object_get(function, "name"))))
+            return api_refuse(error, 400, "invalid_value", "tools",
+                              "tools[%zu]: the name must have 1 to %d bytes, and no quotes, backslashes or control "
+                              "characters",
+                              i, CALL_NAME_MAX - 1);
+        if (!is_schema_of_object(json_object_get(function, "parameters")))
+            return api_refuse(error, 400, "invalid_json_schema", "tools",
+                              "tools[%zu]: the parameters must be a JSON schema of type \"object\"", i);
     }
     return 0;
 }
@@ -120,6 +162,15 @@ static int check_output(const ChatMessages *f, ApiError *error) {
     return check_tools(f, error) ? -1 : check_choice(f, error);
 }
 
+static int check_variables(const json_t *variables, ApiError *error) {
+    static const char field[] = "chat_template_kwargs";
+    if (variables && !json_is_object(variables))
+        return api_refuse(error, 400, "invalid_type", field, "'%s' must be an object", field);
+    if (!json_object_get(variables, "messages") && !json_object_get(variables, "tools")) return 0;
+    return api_refuse(error, 400, "invalid_value", field,
+                      "'%s' must not have 'messages' or 'tools', which are fields of the body", field);
+}
+
 static int check_messages(const ChatMessages *f, ApiError *error) {
     size_t n = json_array_size(f->messages);
     int status = 0;
@@ -127,9 +178,7 @@ static int check_messages(const ChatMessages *f, ApiError *error) {
         return api_refuse(error, 400, "invalid_type", "messages", "'messages' must be a list of 1 to %d messages",
                           MAX_MESSAGES);
     for (size_t i = 0; i < n && !status; i++) status = check_message(json_array_get(f->messages, i), i, error);
-    if (!status && f->variables && !json_is_object(f->variables))
-        status = api_refuse(error, 400, "invalid_type", "chat_template_kwargs",
-                            "'chat_template_kwargs' must be an object");
+    if (!status) status = check_variables(f->variables, error);
     return status ? status : check_output(f, error);
 }
 
@@ -149,11 +198,36 @@ static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_re
     return status ? api_refuse_error(error, "messages", &why) : 0;
 }
 
+/* Many templates join the content of a message to other text, and fail where it is null, as it is beside calls. */
+static bool fill_contents(const json_t *messages) {
+    size_t i;
+    json_t *message;
+    bool any = false;
+    json_array_foreach(messages, i, message) {
+        if (json_is_string(json_object_get(message, "content"))) continue;
+        json_object_set_new(message, "content", json_string(""));
+        any = true;
+    }
+    return any;
+}
+
+static int refuse_rendering(ApiError *error, const fr_error *why) {
+    if (why->code != FR_ERR_FORMAT) return api_refuse_error(error, "messages", why);
+    return api_refuse(error, 400, "invalid_value", "messages",
+                      "the chat template of this model cannot render these messages: %s", why->message);
+}
+
 /* Tools that the template has no place for are refused: the model would know nothing of them. */
-static int apply_template(const ServedModel *m, const fr_chat_options *options, fr_chat_result *out, ApiError *error) {
+static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_options *options, fr_chat_result *out,
+                          ApiError *error) {
     fr_error why;
     fr_chat_result without = {0};
-    if (fr_chat_apply(m->model, NULL, 0, options, out, &why)) return api_refuse_error(error, "messages", &why);
+    int status = fr_chat_apply(m->model, NULL, 0, options, out, &why);
+    if (status == FR_ERR_FORMAT && fill_contents(f->messages)) {
+        options->messages = json_dumps(f->messages, JSON_COMPACT);
+        status = fr_chat_apply(m->model, NULL, 0, options, out, &why);
+    }
+    if (status) return refuse_rendering(error, &why);
     if (!options->tools) return 0;
     fr_chat_options no_tools = *options;
     no_tools.tools = NULL;
@@ -175,10 +249,10 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
     bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
     bool has_tools = chat_messages_has_tools(f);
     if (!has_template && !has_tools && !f->variables) return apply_plainly(m, f, out, error);
-    const fr_chat_options options = {
+    fr_chat_options options = {
         .messages = json_dumps(f->messages, JSON_COMPACT),
         .tools = has_tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
         .variables = variables ? json_dumps(variables, JSON_COMPACT) : NULL,
     };
-    return apply_template(m, &options, out, error);
+    return apply_template(m, f, &options, out, error);
 }

@@ -23,6 +23,7 @@ typedef struct Wanted {
     const json_t *schema, *choices;
     const char *text;
     bool is_strict; /* what cannot be kept is refused */
+    bool is_format; /* wanted by `format` */
 } Wanted;
 
 static int want(Wanted *w, Wanted one, ApiError *error) {
@@ -100,7 +101,9 @@ static int want_structured(Wanted *w, const json_t *outputs, ApiError *error) {
 }
 
 static int find_wanted(Wanted *w, const ConstraintFields *f, ApiError *error) {
-    if (want_format(w, f, error) || want_schema(w, "json_schema", f->json_schema, error)) return -1;
+    if (want_format(w, f, error)) return -1;
+    w->is_format = w->field != NULL;
+    if (want_schema(w, "json_schema", f->json_schema, error)) return -1;
     if (want_text(w, "grammar", FR_GRAMMAR_GBNF, f->grammar, error)) return -1;
     if (want_structured(w, f->structured_outputs, error)) return -1;
     if (want_schema(w, "guided_json", f->guided_json, error)) return -1;
@@ -200,6 +203,7 @@ int constraint_read(Plan *plan, GrammarCache *cache, const ConstraintFields *f, 
     if (w.field && plan->ignore_eos)
         return api_refuse(error, 400, "invalid_value", "ignore_eos",
                           "'ignore_eos' and '%s' exclude each other: the grammar decides where the text ends", w.field);
+    plan->is_format = w.is_format;
     return w.field ? compile(plan, cache, &w, error) : 0;
 }
 

@@ -15,7 +15,7 @@ typedef struct ConstraintFields {
 
 /* Compiles what the fields ask for into plan->grammar. In the worker. */
 int constraint_read(Plan *plan, GrammarCache *cache, const ConstraintFields *f, ApiError *error);
-/* The same for a grammar in GBNF that is made here. `field`: for errors. */
+/* The same for a grammar in GBNF that is made here; the plan has none yet. `field`: for errors. */
 int constraint_set_grammar(Plan *plan, GrammarCache *cache, const Buf *text, const char *field, ApiError *error);
 /* Appends a value of JSON, or a literal of GBNF; what memory is missing for shows in the text that is compiled. */
 void constraint_write_value(Buf *out, const json_t *value);

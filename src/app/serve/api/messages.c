@@ -5,6 +5,7 @@
 #include "app/serve/api/answers.h"
 #include "app/serve/api/messages_input.h"
 #include "app/serve/api/openai_format.h"
+#include "app/serve/api/stop_string.h"
 
 #include <string.h>
 
@@ -77,7 +78,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     if (!f.plan.max_tokens)
         return api_refuse(&call->error, 400, "missing_field", "max_tokens", "'max_tokens' is missing");
     if (plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error)) return -1;
-    call->plan.returns_tokens = call->plan.n_stops > 1; /* they tell which one it was */
+    call->plan.tells_stop = true;
     return answers_prepare(call, &chat);
 }
 
@@ -121,31 +122,6 @@ static void write_error(JsonOut *out, const ApiError *e) {
 }
 
 /* ---- answers --------------------------------------------------------------------------------------------- */
-
-/* The stop sequence that ended the text; NULL: none did. Of several, the one that comes first in the text of the
- * tokens. */
-static const char *stop_of(const Choice *c) {
-    const Plan *plan = &c->call->plan;
-    const char *first = NULL, *found = NULL;
-    Buf ids = {.max_bytes = 64 << 20};
-    char *text = NULL;
-    size_t n;
-    fr_error why;
-    if (c->finish != FR_FINISH_STOP || plan->n_stops == 0) return NULL;
-    for (size_t i = 0; i < c->tokens.n; i++)
-        if (!buf_append(&ids, &c->tokens.tokens[i].token, sizeof(int32_t))) break;
-    if (plan->n_stops > 1 && !fr_detokenize(plan->model->model, (const int32_t *)(const void *)ids.data,
-                                            (int64_t)(ids.n / sizeof(int32_t)), &text, &n, &why))
-        for (int i = 0; i < plan->n_stops; i++) {
-            const char *at = strstr(text, plan->stops[i]);
-            if (!at || (first && at >= first)) continue;
-            first = at;
-            found = plan->stops[i];
-        }
-    fr_free(text);
-    buf_free(&ids);
-    return found ? found : plan->stops[0];
-}
 
 static const char *stop_reason(const Choice *c) {
     if (c->finish == FR_FINISH_LENGTH) return "max_tokens";
@@ -204,7 +180,7 @@ static void write_stop(JsonOut *out, const Choice *c) {
     const char *reason = c ? stop_reason(c) : NULL;
     bool is_sequence = reason && strcmp(reason, "stop_sequence") == 0;
     json_out_key_text(out, "stop_reason", reason);
-    json_out_key_text(out, "stop_sequence", is_sequence ? stop_of(c) : NULL);
+    json_out_key_text(out, "stop_sequence", is_sequence ? stop_string_of(c) : NULL);
 }
 
 static void write_answer(JsonOut *out, const ApiCall *call) {

@@ -1,6 +1,7 @@
 /* native_completion.c - POST /completion, llama.cpp's own form: its fields, its defaults, its events. */
 #include "app/serve/api/openai_format.h"
 #include "app/serve/api/plan.h"
+#include "app/serve/api/stop_string.h"
 #include "app/serve/api/token_logprobs.h"
 
 #include <string.h>
@@ -38,6 +39,7 @@ static int prepare(ApiCall *call, const json_t *body) {
         status = plan_add_prompts(&call->plan, f.prompt, "prompt", true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                                   &call->error);
     if (!status && f.n_probs) logprobs_want(&call->plan, f.n_probs);
+    call->plan.tells_stop = true;
     api_call_name(call, "cmpl-");
     return status;
 }
@@ -105,7 +107,8 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_key_text(out, "prompt", prompt->text);
     json_out_key_bool(out, "truncated", c->finish == FR_FINISH_CONTEXT);
     json_out_key_text(out, "stop_type", stop_type(c->finish));
-    json_out_key_text(out, "stopping_word", "");
+    const char *stop = stop_string_of(c);
+    json_out_key_text(out, "stopping_word", stop ? stop : "");
     openai_write_timings(out, call);
     openai_write_warnings(out, call);
     json_out_mark(out, '}');

@@ -88,6 +88,11 @@ fr_stats openai_sum(const ApiCall *call) {
     return sum;
 }
 
+int64_t openai_count_reasoning(const ApiCall *call) {
+    const ApiFormat *format = call->endpoint->format;
+    return format->count_reasoning ? format->count_reasoning(call) : 0;
+}
+
 void openai_write_usage(JsonOut *out, const ApiCall *call) {
     fr_stats s = openai_sum(call);
     json_out_open(out, "usage", '{');
@@ -100,6 +105,7 @@ void openai_write_usage(JsonOut *out, const ApiCall *call) {
     json_out_open(out, "completion_tokens_details", '{');
     json_out_key_int(out, "accepted_prediction_tokens", s.accepted);
     json_out_key_int(out, "rejected_prediction_tokens", s.drafted - s.accepted);
+    json_out_key_int(out, "reasoning_tokens", openai_count_reasoning(call));
     json_out_mark(out, '}');
     json_out_mark(out, '}');
 }

@@ -17,6 +17,8 @@ void openai_end_stream(Buf *out, const ApiCall *call);
 const char *openai_finish_reason(fr_finish finish);
 /* "usage": {...}, of all choices together. */
 void openai_write_usage(JsonOut *out, const ApiCall *call);
+/* Tokens of all choices that are reasoning. */
+int64_t openai_count_reasoning(const ApiCall *call);
 /* "timings": {...}, as llama.cpp has them, of all choices together. */
 void openai_write_timings(JsonOut *out, const ApiCall *call);
 /* What OpenAI's API does not have: timings, and the seed. */

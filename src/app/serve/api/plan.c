@@ -173,14 +173,15 @@ static int read_prediction(Plan *plan, const json_t *prediction, ApiError *error
     Buf text = {.max_bytes = 64 << 20};
     const json_t *content = json_object_get(prediction, "content");
     fr_error why;
-    bool fits = true, is_text = json_is_string(content);
+    const json_t *type = json_object_get(prediction, "type");
+    bool fits = true,
+         is_text = (json_is_string(content) || json_is_array(content)) && (!type || field_is_text(type, "content"));
     if (!prediction) return 0;
-    if (is_text) fits = buf_append(&text, json_string_value(content), json_string_length(content));
-    for (size_t i = 0; i < json_array_size(content) && fits; i++) {
+    if (json_is_string(content)) fits = buf_append(&text, json_string_value(content), json_string_length(content));
+    for (size_t i = 0; i < json_array_size(content) && fits && is_text; i++) {
         const json_t *piece = json_object_get(json_array_get(content, i), "text");
         is_text = json_is_string(piece);
-        if (!is_text) break;
-        fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
+        if (is_text) fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
     }
     int status = 0;
     if (!fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");

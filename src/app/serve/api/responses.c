@@ -53,12 +53,38 @@ static int read_logprobs(Plan *plan, const ResponsesFields *f, ApiError *error) 
     return 0;
 }
 
+/* {"format": ..., "verbosity": "medium"}, {"effort": ..., "summary": ...}: what is in neither list is refused. */
+static int check_members(const json_t *object, const char *field, const char *const *members, ApiError *error) {
+    const char *name;
+    json_t *value;
+    if (object && !json_is_object(object))
+        return api_refuse(error, 400, "invalid_type", field, "'%s' must be an object", field);
+    json_object_foreach((json_t *)(uintptr_t)object, name, value) {
+        bool is_known = json_is_null(value);
+        for (const char *const *m = members; *m && !is_known; m++) is_known = strcmp(*m, name) == 0;
+        bool is_neutral = strcmp(name, "verbosity") != 0 || json_is_null(value) || field_is_text(value, "medium");
+        bool is_typed = strcmp(name, "effort") != 0 || json_is_null(value) || json_is_string(value);
+        if (!is_known || !is_neutral || !is_typed)
+            return api_refuse(error, 400, "unsupported_parameter", field,
+                              "'%s.%.40s' is not supported, or has a value of the wrong type", field, name);
+    }
+    return 0;
+}
+
+/* A summary is not written: the reasoning itself is in the answer. */
+static int check_objects(const ResponsesFields *f, ApiError *error) {
+    static const char *const text[] = {"format", "verbosity", NULL};
+    static const char *const reasoning[] = {"effort", "summary", "generate_summary", NULL};
+    if (check_members(f->text, "text", text, error)) return -1;
+    return check_members(f->input.reasoning, "reasoning", reasoning, error);
+}
+
 static int prepare(ApiCall *call, const json_t *body) {
     ResponsesFields f = {.parallel_calls = true};
     ChatMessages chat = {.messages = NULL};
     plan_fields_default(&f.plan);
     api_call_name(call, "resp_");
-    if (fields_read(tables, body, &f, &call->error)) return -1;
+    if (fields_read(tables, body, &f, &call->error) || check_objects(&f, &call->error)) return -1;
     f.plan.constraint.format = json_object_get(f.text, "format");
     f.plan.constraint.format_name = "text.format";
     chat.variables = f.variables;
@@ -144,7 +170,7 @@ static void write_usage(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
     json_out_key_int(out, "output_tokens", s.n_generated);
     json_out_open(out, "output_tokens_details", '{');
-    json_out_key_int(out, "reasoning_tokens", 0); /* they are not told apart from others */
+    json_out_key_int(out, "reasoning_tokens", openai_count_reasoning(call));
     json_out_mark(out, '}');
     json_out_key_int(out, "total_tokens", s.n_prompt + s.n_generated);
     json_out_mark(out, '}');
@@ -312,6 +338,7 @@ static const ApiFormat format = {
     .stream_text = stream_text,
     .end_choice = end_choice,
     .stream_error = stream_error,
+    .count_reasoning = answers_count_reasoning,
 };
 
 const Endpoint responses_endpoints[] = {

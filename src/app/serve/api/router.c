@@ -44,7 +44,8 @@ static const Endpoint *find(const char *method, const char *path, const Endpoint
     *same_path = NULL;
     for (int i = 0; i < N_FAMILIES; i++)
         for (const Endpoint *e = families[i]; e->path; e++) {
-            if (strcmp(e->path, path) != 0) continue;
+            size_t n = strlen(e->path);
+            if (e->has_name ? strncmp(e->path, path, n) != 0 || !path[n] : strcmp(e->path, path) != 0) continue;
             if (strcmp(e->method, wanted) == 0) return e;
             *same_path = e;
         }

@@ -1,5 +1,6 @@
 /* status_endpoints.c - GET /health, /v1/models, /props, /slots, /metrics: what the server is and does, and what it does not. */
 #include "app/serve/api/openai_format.h"
+#include "app/serve/api/plan.h"
 
 #include <string.h>
 
@@ -41,6 +42,15 @@ static int models(ApiCall *call) {
     for (int i = 0; i < s->n_models; i++) write_model(&out, &s->models[i]);
     json_out_mark(&out, ']');
     json_out_mark(&out, '}');
+    return end_reply(call, out.failed);
+}
+
+static int model(ApiCall *call) {
+    const char *name = http_exchange_head(call->exchange)->path + strlen(call->endpoint->path);
+    const ServedModel *m = plan_find_model(call->service, name, &call->error);
+    if (!m) return -1;
+    JsonOut out = json_out_begin(&call->reply);
+    write_model(&out, m);
     return end_reply(call, out.failed);
 }
 
@@ -134,6 +144,7 @@ const Endpoint status_endpoints[] = {
     {.method = "GET", .path = "/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/v1/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/v1/models", .format = &format, .answer = models},
+    {.method = "GET", .path = "/v1/models/", .format = &format, .answer = model, .has_name = true},
     {.method = "GET", .path = "/models", .format = &format, .answer = models},
     {.method = "GET", .path = "/props", .format = &format, .answer = props},
     {.method = "GET", .path = "/slots", .format = &format, .answer = slots, .may_drain = true},

@@ -1,11 +1,12 @@
 /* token_pieces.c - which drafter proposed each token of a stream, and what else was proposed.
  *
- *     "forerun": {"tokens": [{"text": " the", "source": "suffix"}, {"text": " cat", "source": null}],
+ *     "forerun": {"tokens": [{"text": " the", "source": "suffix", "ms": 31.2}, {"text": " cat", "source": null, "ms": 31.2}],
  *                 "steps": [{"n": 2, "tree": [{"parent": -1, "text": "sat", "p": 1, "source": null, "accepted": true}, ...]}]}
  *
  * An event has the tokens and the steps that ended since the event before. A step stands behind its n tokens, perhaps in
  * a later event; steps come in the order of the text, so that a reader who counts knows which tokens each step made. A source of
- * null is the target itself. */
+ * null is the target itself. "ms" is when the engine chose the token, counted from the first byte of the request: what lies between that
+ * and the arrival of the event is what the server adds (bench/bench_serve.c). */
 #include "app/serve/api/token_pieces.h"
 
 #include <string.h>
@@ -86,6 +87,7 @@ void token_pieces_write(JsonOut *out, const Choice *c, const TokenBatch *fresh) 
         json_out_key(out, "text");
         json_out_bytes(out, t->n_text ? fresh->text.data + at : "", t->n_text);
         json_out_key_text(out, "source", source_name(c, t->source));
+        json_out_key_real(out, "ms", (t->made_s - c->call->started_s) * 1e3);
         json_out_mark(out, '}');
         at += t->n_text;
     }

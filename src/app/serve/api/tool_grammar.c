@@ -2,12 +2,13 @@
  *
  *     root  ::= %text "<tool_call>" (calls %text "<tool_call>")*        "auto": text, and calls in it
  *     root  ::= calls (space calls)*                                    "required": calls alone
+ *     root  ::= %json {the schema of response_format} | calls (space calls)*    "auto" and a schema for the answer: one of them
  *     calls ::= %mark "<tool_call>" space call space %mark "</tool_call>"
  *     call  ::= "{" space "\"name\":" space "\"weather\"" ... %json {the tool's own schema} space "}" | ...
  *
  * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the text of an answer is the model's own until it writes the mark of a
  * call; from there the call is one, with arguments that are valid. Families that write calls without a mark begin their answer
- * with {"name": instead.
+ * with {"name": instead. Beside a schema for the answer there is no free text: it could end without a call, and would be no answer.
  *
  * A schema that cannot be compiled is refused where its tool is `strict` or a call is forced; else the tool's arguments are any
  * object, and the answer has a warning. */
@@ -26,6 +27,7 @@ typedef struct ToolGrammar {
     const ToolForm *form;
     const json_t *tools;
     const char *name; /* of the only tool that may be called; NULL: any */
+    Buf answer;       /* the schema of an answer that is no call; without data: there is none */
     bool is_forced, is_one, has_names, has_ids;
     bool is_loose[MAX_TOOLS]; /* by tool: its arguments are any object */
     Buf text;
@@ -108,11 +110,30 @@ static void add_calls(ToolGrammar *t) {
     add(t, "\n");
 }
 
-static void add_root(ToolGrammar *t) {
+/* What %json takes is an object; a schema that is none is true. */
+static void add_answer(ToolGrammar *t) {
+    size_t n = t->answer.n, at = 0;
+    const char *schema = t->answer.data;
+    while (at < n && strchr(" \t\r\n", schema[at])) at++;
+    bool is_object = at < n && schema[at] == '{';
+    add(t, is_object ? "answer ::= %json " : "answer ::= %json {\"anyOf\":[");
+    (void)buf_append(&t->text, schema + at, n - at);
+    add(t, is_object ? "\n" : "]}\n");
+}
+
+/* Calls and nothing else, or an answer by its schema. */
+static void add_root_without_text(ToolGrammar *t) {
     bool is_list = t->form->is_list && !t->has_names; /* several calls are one list */
-    if (t->is_forced) {
-        if (t->form->is_bare) add(t, "root ::= body\n");
-        else add(t, t->is_one || is_list ? "root ::= calls\n" : "root ::= calls (space calls)*\n");
+    bool is_either = t->answer.data && !t->is_forced;
+    if (is_either) add_answer(t);
+    add(t, is_either ? "root ::= answer | " : "root ::= ");
+    if (t->form->is_bare) add(t, is_either ? "body | calls\n" : "body\n");
+    else add(t, t->is_one || is_list ? "calls\n" : "calls (space calls)*\n");
+}
+
+static void add_root(ToolGrammar *t) {
+    if (t->is_forced || t->answer.data) {
+        add_root_without_text(t);
         return;
     }
     add_literal(t, "text ::= %text ", t->form->begin);
@@ -194,6 +215,17 @@ static int compile_what_can_be(ToolGrammar *t, ApiCall *call, const ChatMessages
     return -1;
 }
 
+/* The schema becomes part of another grammar, or is moot where a call is forced. */
+static int take_answer(ToolGrammar *t, ApiCall *call) {
+    size_t n;
+    const char *text = cached_grammar_text(call->plan.grammar, &n);
+    t->answer.max_bytes = TEXT_MAX_BYTES;
+    bool fits = buf_append(&t->answer, text, n);
+    grammar_cache_give_back(&call->service->grammars, call->plan.grammar);
+    call->plan.grammar = NULL;
+    return fits ? 0 : -1;
+}
+
 int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f) {
     ToolGrammar *t = a->form.tools ? calloc(1, sizeof *t) : NULL;
     const char *name;
@@ -208,12 +240,15 @@ int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f)
                        .has_names = a->form.tools->has_names && a->has_args_mark,
                        .has_ids = a->has_id_mark};
     int status = 0;
-    if (is_forced && call->plan.grammar)
+    if (call->plan.is_format && take_answer(t, call))
+        status = api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    else if (is_forced && call->plan.grammar)
         status = api_refuse(&call->error, 400, "invalid_value", "tool_choice",
                             "'tool_choice' that forces a call excludes a schema or grammar for the answer");
     else if (json_array_size(f->tools) > MAX_TOOLS)
         status = api_refuse(&call->error, 400, "invalid_value", "tools", "'tools' has more than %d tools", MAX_TOOLS);
     else if (!call->plan.grammar && !(call->plan.ignore_eos && !is_forced)) status = compile_what_can_be(t, call, f);
+    buf_free(&t->answer);
     buf_free(&t->text);
     free(t);
     return status;

@@ -20,9 +20,10 @@ static int add_token(void *user, const fr_token_event *event) {
                                 .source = event->source,
                                 .n_text = (uint32_t)event->n_bytes,
                                 .n_top = (uint32_t)event->n_top_logprobs,
-                                .logprob = event->logprob};
+                                .logprob = event->logprob,
+                                .made_s = clock_s()};
     pthread_mutex_lock(&g->mailbox->lock);
-    if (g->first_token_s <= 0) g->first_token_s = clock_s();
+    if (g->first_token_s <= 0) g->first_token_s = record.made_s;
     bool fits = token_batch_append(&g->fresh, &record, event->text, event->top_logprobs);
     pthread_mutex_unlock(&g->mailbox->lock);
     if (!fits) error_set(&g->error, FR_ERR_MEMORY, "memory for the text ran out");

@@ -23,6 +23,7 @@ typedef struct TokenRecord {
     uint32_t n_text; /* bytes of text that are certain since this token */
     uint32_t n_top;  /* entries of TokenBatch.top */
     double logprob;
+    double made_s; /* clock_s() when it was chosen */
 } TokenRecord;
 
 /* Tokens in order, with their text and their most probable tokens one after the other. */

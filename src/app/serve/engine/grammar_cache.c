@@ -128,6 +128,11 @@ void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g) {
 
 const fr_grammar *cached_grammar(const CachedGrammar *g) { return g ? g->grammar : NULL; }
 
+const char *cached_grammar_text(const CachedGrammar *g, size_t *n) {
+    *n = g->n_text;
+    return g->text;
+}
+
 GrammarCacheStats grammar_cache_stats(GrammarCache *c) {
     pthread_mutex_lock(&c->lock);
     GrammarCacheStats stats = {.n_queries = c->n_queries, .n_hits = c->n_hits};

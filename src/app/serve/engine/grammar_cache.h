@@ -33,6 +33,8 @@ int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m
                       const char *text, size_t n, bool *is_full, fr_error *err);
 void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g); /* NULL is fine */
 const fr_grammar *cached_grammar(const CachedGrammar *g);        /* of NULL: NULL */
+/* The text that it was compiled from. */
+const char *cached_grammar_text(const CachedGrammar *g, size_t *n);
 GrammarCacheStats grammar_cache_stats(GrammarCache *c);
 
 #endif

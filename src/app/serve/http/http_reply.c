@@ -41,11 +41,6 @@ const HttpHead *http_exchange_head(const HttpExchange *x) { return &x->head; }
 const char *http_exchange_peer(const HttpExchange *x) { return x->peer; }
 double http_exchange_started_s(const HttpExchange *x) { return x->started_s; }
 
-const char *http_exchange_body(const HttpExchange *x, size_t *n) {
-    *n = x->body.n;
-    return x->body.data;
-}
-
 char *http_exchange_take_body(HttpExchange *x, size_t *n) {
     char *body = x->body.data;
     *n = x->body.n;
@@ -111,11 +106,5 @@ void http_exchange_write(HttpExchange *x, const char *bytes, size_t n) {
 void http_exchange_end(HttpExchange *x) {
     if (x->is_chunked && !x->is_head_request) evbuffer_add(bufferevent_get_output(x->bev), "0\r\n\r\n", 5);
     x->on_gone = NULL;
-    http_connection_answered(x);
-}
-
-void http_exchange_abort(HttpExchange *x) {
-    x->on_gone = NULL;
-    x->head.keeps_alive = false;
     http_connection_answered(x);
 }

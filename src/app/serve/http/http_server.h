@@ -46,11 +46,10 @@ void http_server_drain(HttpServer *s);
 
 /* ---- one request and its answer ---------------------------------------------------------------------- */
 
-/* Valid until the exchange is answered or gone. The body is followed by a '\0'. */
+/* Valid until the exchange is answered or gone. */
 const HttpHead *http_exchange_head(const HttpExchange *x);
-const char *http_exchange_body(const HttpExchange *x, size_t *n);
 const char *http_exchange_peer(const HttpExchange *x); /* "127.0.0.1:1234" */
-/* Moves the body out. The caller frees it by free(), and reports that its n bytes are gone. */
+/* Moves the body out, which is followed by a '\0'. The caller frees it by free(), and reports that its n bytes are gone. */
 char *http_exchange_take_body(HttpExchange *x, size_t *n);
 void http_server_release_body(HttpServer *s, size_t n);
 double http_exchange_started_s(const HttpExchange *x);
@@ -65,8 +64,6 @@ void http_exchange_reply(HttpExchange *x, int status, const char *type, const ch
 void http_exchange_begin(HttpExchange *x, int status, const char *type);
 void http_exchange_write(HttpExchange *x, const char *bytes, size_t n);
 void http_exchange_end(HttpExchange *x);
-/* Breaks an answer in pieces off, so that the client sees that it is not complete. */
-void http_exchange_abort(HttpExchange *x);
 
 const char *http_status_text(int status);
 

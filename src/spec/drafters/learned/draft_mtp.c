@@ -76,14 +76,14 @@ static int copy_embedding(Mtp *m, fr_error *err) {
     return FR_OK;
 }
 
-/* The sentence of nextn_open, and what to do. */
+/* A failure gets the sentence of nextn_open and, where another file would help, the remedy. */
 static int read_description(Mtp *m, fr_error *err) {
     const Model *target = m->eagle.learned.target;
     fr_error why;
     int status = nextn_open(&m->nextn, target, &why);
-    if (!status || status == FR_ERR_MEMORY) return status ? error_set(err, status, "mtp: %s", why.message) : status;
-    return error_set(err, status, "mtp: %s; take a file that was converted with this layer, or another drafter",
-                     why.message);
+    const char *remedy = "; take a file that was converted with this layer, or another drafter";
+    if (!status) return FR_OK;
+    return error_set(err, status, "mtp: %s%s", why.message, status == FR_ERR_MEMORY ? "" : remedy);
 }
 
 static int read_weights(Mtp *m, fr_error *err) {
