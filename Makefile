@@ -64,7 +64,7 @@ HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
 $(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
-$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
+$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format template text grammar kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -116,7 +116,7 @@ AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-on
 $(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
-$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
@@ -313,7 +313,7 @@ ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(ARM64_LIBS)/pkgconfig:$(ARM64_LIBS)/openblas-
                $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)"
 ARM64_RUN    = qemu-aarch64 -cpu $(1) -L /usr/aarch64-linux-gnu
 # Any tests that start no program can be named here; a minute of `make test` is half an hour of an emulator.
-ARM64_TESTS ?= test_kernels_vector test_pack test_kernels_matmul
+ARM64_TESTS ?= test_kernels_vector test_scores test_pack test_kernels_matmul
 .PHONY: deps-cross cross-aarch64
 deps-cross: deps
 	$(call install_missing,$(DEB_CROSS))

@@ -198,8 +198,8 @@ struct Backend {
     /* Moves recurrent states on, different ones, none of which is `from` of another step: a forward only reads the states
      * of the committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
-    /* Keys and values of n slots of a group from one place to another, which may overlap; and of one slot, all one
-     * small constant. */
+    /* Keys and values of n slots of a group from one place to another, which may overlap; and of one slot, numbers
+     * of the usual size for measurements. */
     void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
 

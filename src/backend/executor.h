@@ -61,7 +61,7 @@ void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
-/* Lengthens the sequence by n tokens that were never run: all their keys and values are one constant. For
+/* Lengthens the sequence by n tokens that were never run: their keys and values are any numbers. For
  * measurements only. */
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
 /* Rows of the sequence in the coming forward for which there are pages now, where n_ahead tokens more are to follow in later

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* How keys and values are stored. KV_Q8 is as tensors of type Q8_0: 32 elements to a block of a half-precision scale
- * d and signed bytes q; the last block is filled up with zeros. d * q is exact in a float, so that attention is the
- * same operations for all types. */
+ * d and signed bytes q; the last block is filled up with zeros. d * q is exact in a float, so that values are the
+ * same operations for all types; scores of Q8 keys are integer products (kernels/scores.h). */
 typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
 enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
 /* Bytes of n elements, the row of one slot. */

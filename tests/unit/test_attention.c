@@ -18,6 +18,9 @@
 static const RandomModel one_head = {SHAPE("llama", 2, 40, 5, 1, 24, 31), .seed = 1};
 static const RandomModel two_heads = {SHAPE("qwen3", 1, 64, 4, 2, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1,
                                       .seed = 2};
+/* Heads enough that the values of a Q8 cache are converted once for all of them. */
+static const RandomModel eight_of_one = {SHAPE("llama", 1, 128, 8, 1, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1,
+                                         .seed = 4};
 
 /* Keys in a tile, as docs/ARCHITECTURE.md has it; contexts end in the third. */
 enum { TILE = 512, N_TOKENS = 2 * TILE + 76 };
@@ -105,6 +108,15 @@ static void threads_chunks_pages_and_types_do_not_matter(void **state) {
     }
 }
 
+static void many_heads_of_one_key_over_q8(void **state) {
+    (void)state;
+    Text t = text_open(&eight_of_one, NULL), plain = text_open(&eight_of_one, kernels_select("ref"));
+    float *theirs = baseline(&plain, KV_Q8);
+    for (int n = 1; n <= 4; n += 3) expect_text(&t, "eight heads of one", n, KV_Q8, 3, theirs);
+    free(theirs);
+    text_close(&t), text_close(&plain);
+}
+
 static void every_table_agrees_with_ref(void **state) {
     (void)state;
     int n;
@@ -112,13 +124,16 @@ static void every_table_agrees_with_ref(void **state) {
     const RandomModel *shapes[] = {&one_head, &two_heads};
     for (int i = 0; i < 2; i++) {
         Text ref = text_open(shapes[i], kernels_select("ref"));
-        float *theirs = baseline(&ref, KV_F16);
-        for (int k = 0; k < n; k++) {
-            Text t = text_open(shapes[i], tables[k]);
-            expect_text(&t, tables[k]->name, i ? 2 : 4, KV_F16, 16, theirs);
-            text_close(&t);
+        static const KvType types[] = {KV_F16, KV_Q8}; /* whose scores are not the same operations */
+        for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
+            float *theirs = baseline(&ref, types[type]);
+            for (int k = 0; k < n; k++) {
+                Text t = text_open(shapes[i], tables[k]);
+                expect_text(&t, tables[k]->name, i ? 2 : 4, types[type], 16, theirs);
+                text_close(&t);
+            }
+            free(theirs);
         }
-        free(theirs);
         text_close(&ref);
     }
 }
@@ -201,6 +216,7 @@ static void values_are_those_of_the_formulas(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_chunks_pages_and_types_do_not_matter),
+        cmocka_unit_test(many_heads_of_one_key_over_q8),
         cmocka_unit_test(every_table_agrees_with_ref),
         cmocka_unit_test(trees_across_an_edge_and_company_do_not_matter),
         cmocka_unit_test(values_are_those_of_the_formulas),

@@ -9,7 +9,7 @@
  * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed
  * is
  *
- *     s[i]   = scale * q . K[i]                  each by itself
+ *     s[i]   = scale * q . K[i]                  each by itself; with a cache of KV_Q8 as kernels/scores.h has it
  *     w      = softmax(s)                        over the whole context: the 16 running sums of kernels.h
  *     out[t] = sum of w[i] V[i] over tile t      from zero, one fused multiply-add a key, ascending
  *     out    = ((out[0] + out[1]) + out[2]) + .. in order of tiles
@@ -60,6 +60,7 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
                   .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
+                  .rounded = c->score_kernels ? c->rounded + rounded_query_at(c, row, unit * a->group) : NULL,
                   .out = c->attended + row * a->h->n_head * a->value_dim + unit * a->group * a->value_dim,
                   .scores = scores};
 }
@@ -86,19 +87,53 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
     return (Range){begin, n < begin ? begin : least_of(n, end), end};
 }
 
-static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
-    int64_t dim = a->h->head_dim, stride = a->c->score_stride;
-    size_t bytes = a->kv->slot_bytes;
-    KvType type = a->kv->type;
-    float scale = attention_scale(a);
+void attention_round_queries(const CpuContext *c, int64_t row, int64_t head, int64_t n) {
+    const Hparams *h = &c->model->hparams;
+    for (int64_t i = head; c->score_kernels && i < head + n; i++)
+        c->score_kernels->round_query(c->q + row_at(row, hparams_q_dim(h)) + i * h->head_dim, h->head_dim,
+                                      (void *)(c->rounded + rounded_query_at(c, row, i)));
+}
+
+KeyBlock *attention_key_blocks(const Attention *a, int i_thread) {
+    return a->c->score_kernels ? a->c->key_blocks + i_thread * score_blocks(a->h->head_dim) : NULL;
+}
+
+/* Scores of keys [at, at + n) by integers, in blocks of KEYS_PACKED keys. */
+static void score_rounded(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n,
+                          int i_thread) {
+    int64_t dim = a->h->head_dim;
+    KeyBlock *keys = attention_key_blocks(a, i_thread);
+    for (int64_t i = 0; i < n; i += KEYS_PACKED) {
+        int64_t n_keys = least_of(KEYS_PACKED, n - i);
+        a->c->score_kernels->pack(dim, p->keys, a->kv->slot_bytes, slots + i, n_keys, keys);
+        for (int64_t k = 0, n_q; k < a->group; k += n_q) {
+            const RoundedQuery *q[ATTN_QUERIES];
+            float *scores[ATTN_QUERIES];
+            n_q = least_of(ATTN_QUERIES, a->group - k);
+            for (int64_t j = 0; j < n_q; j++) {
+                q[j] = pair_rounded(a, p, k + j);
+                scores[j] = p->scores + (k + j) * a->c->score_stride + at + i;
+            }
+            a->c->score_kernels->scores(q, n_q, dim, keys, n_keys, attention_scale(a), scores);
+        }
+    }
+}
+
+/* Scores of keys [at, at + n), which lie in `slots`. */
+static void score_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, int i_thread) {
+    if (a->c->score_kernels) score_rounded(a, p, slots, at, n, i_thread);
+    else
+        a->kn->attn_scores(a->kv->type, p->q, a->group, a->h->head_dim, p->keys, a->kv->slot_bytes, slots, n,
+                           attention_scale(a), p->scores + at, a->c->score_stride);
+}
+
+static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end, int i_thread) {
+    int64_t stride = a->c->score_stride;
     if (begin < pair_first_key(a, p)) begin = pair_first_key(a, p);
     Range r = range_of(p, begin, end);
-    if (r.begin < r.split)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->prefix + r.begin, r.split - r.begin,
-                           scale, p->scores + r.begin, stride);
+    if (r.begin < r.split) score_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, i_thread);
     if (r.split < r.end)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->path + (r.split - p->row->n_prefix),
-                           r.end - r.split, scale, p->scores + r.split, stride);
+        score_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, i_thread);
     for (int64_t k = 0; a->spec->soft_cap > 0 && begin < end && k < a->group; k++)
         a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
 }
@@ -116,20 +151,40 @@ static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
     return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
-static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
+/* Bytes are dear to convert, and attn_mix does it for four heads at a time: from eight on it pays to keep the floats. */
+static bool unpacks_values(const Attention *a) {
+    return a->kv->type == KV_Q8 && a->group >= ATTN_QUERIES_MIN && a->group <= ATTN_QUERIES && a->value_dim % 16 == 0;
+}
+
+/* Adds the weighted values of keys [at, at + n), which lie in `slots`, to out [group][value_dim]. */
+static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, float *out,
+                     int i_thread) {
+    const CpuContext *c = a->c;
+    int64_t dim = a->value_dim;
+    if (!unpacks_values(a)) {
+        a->kn->attn_mix(a->kv->type, p->scores + at, c->score_stride, a->group, dim, p->values, a->kv->slot_bytes,
+                        slots, n, out);
+        return;
+    }
+    float *floats = c->key_floats + (int64_t)i_thread * KEYS_PACKED * c->attention_dim;
+    for (int64_t i = 0; i < n; i += KEYS_PACKED) {
+        const float *w[ATTN_QUERIES];
+        float *outs[ATTN_QUERIES];
+        int64_t n_keys = least_of(KEYS_PACKED, n - i);
+        for (int64_t k = 0; k < a->group; k++) w[k] = p->scores + k * c->score_stride + at + i, outs[k] = out + k * dim;
+        a->kn->unpack_values(a->kv->type, dim, p->values, a->kv->slot_bytes, slots + i, n_keys, floats);
+        a->kn->mix_values(w, a->group, dim, floats, n_keys, outs);
+    }
+}
+
+static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thread) {
     int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
     Range r = range_of(p, begin < first ? first : begin, least_of(begin + ATTN_TILE, pair_n_keys(p)));
-    int64_t dim = a->value_dim, stride = a->c->score_stride;
-    size_t bytes = a->kv->slot_bytes;
-    KvType type = a->kv->type;
     float *out = tile_out(a, p, tile);
-    memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
-    if (r.begin < r.split)
-        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->slots->prefix + r.begin,
-                        r.split - r.begin, out);
+    memset(out, 0, (size_t)(a->group * a->value_dim) * sizeof *out);
+    if (r.begin < r.split) mix_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, out, i_thread);
     if (r.split < r.end)
-        a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
-                        p->slots->path + (r.split - p->row->n_prefix), r.end - r.split, out);
+        mix_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, out, i_thread);
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
@@ -175,11 +230,11 @@ static Attention attention_of(const Op *op) {
 
 /* ---- whole pairs ---------------------------------------------------------------------------------- */
 
-static void attend(const Attention *a, const Pair *p) {
+static void attend(const Attention *a, const Pair *p, int i_thread) {
     int64_t n = pair_n_keys(p), n_tiles = attn_n_tiles(n);
-    score(a, p, 0, n);
+    score(a, p, 0, n, i_thread);
     for (int64_t k = 0; k < a->group; k++) attention_softmax(a, p, k);
-    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile);
+    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile, i_thread);
     add_tiles(a, p);
 }
 
@@ -195,7 +250,7 @@ static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread
         }
         for (int32_t row = g->first; row < g->first + g->n; row++) {
             Pair p = pair_of(&a, row, unit, i_thread);
-            attend(&a, &p);
+            attend(&a, &p, i_thread);
         }
     }
 }
@@ -203,12 +258,11 @@ static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread
 /* ---- tiles: pairs are fewer than threads, so each has a thread's scratch as its own --------------------- */
 
 static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = least_of(begin_key + ATTN_TILE, pair_n_keys(&p));
-        if (end_key > pair_first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key);
+        if (end_key > pair_first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key, i_thread);
     }
 }
 
@@ -222,12 +276,12 @@ static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread
 }
 
 static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
-        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p))) mix_tile(&a, &p, tile);
+        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p)))
+            mix_tile(&a, &p, tile, i_thread);
     }
 }
 

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+enum { ATTN_QUERIES_MIN = 8 }; /* from so many query heads on, converting keys or values for all of them at once pays */
+
 /* What the pieces of a layer's attention have in common. */
 typedef struct Attention {
     CpuContext *c;
@@ -26,10 +28,11 @@ typedef struct Pair {
     const RowPlace *row;
     const RowSlots *slots;
     const char *keys, *values;
-    const float *q;   /* [group][head_dim] */
-    float *out;       /* [group][value_dim] */
-    float *scores;    /* [group][score_stride] */
-    float *tile_sums; /* [tiles of n_ctx][group][value_dim]; the first tile's go to out */
+    const float *q;      /* [group][head_dim] */
+    const char *rounded; /* with score_kernels: [group] RoundedQuery */
+    float *out;          /* [group][value_dim] */
+    float *scores;       /* [group][score_stride] */
+    float *tile_sums;    /* [tiles of n_ctx][group][value_dim]; the first tile's go to out */
 } Pair;
 
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
@@ -37,6 +40,9 @@ static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->
 static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
     int64_t n = pair_n_keys(p), window = a->spec->mixer == MIXER_WINDOW ? a->spec->window : n;
     return n > window ? n - window : 0;
+}
+static inline const RoundedQuery *pair_rounded(const Attention *a, const Pair *p, int64_t k) {
+    return (const void *)(p->rounded + (size_t)k * rounded_query_bytes(a->h->head_dim));
 }
 static inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -50,6 +56,9 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores
 void attention_softmax(const Attention *a, const Pair *p, int64_t k);
 /* Gates and conversion of what came out. */
 void attention_finish(const Attention *a, const Pair *p);
+
+/* The scratch of a thread for keys whose scores are integer products; NULL: they are not. */
+KeyBlock *attention_key_blocks(const Attention *a, int i_thread);
 
 /* Cuts the rows of a forward into groups; returns how many there are, at most max_rows. */
 int32_t attention_group_rows(const CpuContext *c, RowGroup *groups);

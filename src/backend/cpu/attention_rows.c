@@ -9,7 +9,8 @@
  * whose slots are the same, as far as it sees any, takes part. Rows that have gone another way in the tree form the next
  * such set. Three passes over the blocks:
  *
- *     scores   pack_keys once, packed_scores for all query heads of all rows of the set
+ *     scores   pack_keys once, packed_scores for all query heads of all rows of the set; with a cache of KV_Q8 their
+ *              counterparts of kernels/scores.h
  *     weights  one softmax for each query head, over its whole context
  *     values   unpack_values once, mix_values likewise; tiles of ATTN_TILE keys as in attention.c
  *
@@ -31,7 +32,6 @@
 
 #include <string.h>
 
-enum { ATTN_QUERIES_MIN = 8 };
 _Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
 
 /* ---- groups ---------------------------------------------------------------------------------------- */
@@ -67,8 +67,9 @@ typedef struct Rows {
     const Attention *a;
     int32_t n;
     Pair pairs[ATTN_QUERIES];
-    float *floats; /* [KEYS_PACKED * head_dim] keys or values */
-    float *sums;   /* [n][group][head_dim] of a tile that is not a row's first */
+    float *floats;    /* [KEYS_PACKED * head_dim] keys or values */
+    KeyBlock *blocks; /* keys whose scores are integer products */
+    float *sums;      /* [n][group][head_dim] of a tile that is not a row's first */
 } Rows;
 
 /* Positions [begin, end) of a block, and the rows that see the same keys there, or the first of them. */
@@ -133,17 +134,25 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
 static void score_shared(const Rows *rows, const Shared *s) {
     const Attention *a = rows->a;
     const CpuKv *kv = a->kv;
+    const ScoreKernels *by_integers = a->c->score_kernels;
     const float *q[ATTN_QUERIES];
+    const RoundedQuery *rounded[ATTN_QUERIES];
     float *scores[ATTN_QUERIES];
-    int64_t n = 0, dim = a->h->head_dim;
+    int64_t n = 0, dim = a->h->head_dim, n_keys = s->end - s->begin;
     for (int32_t m = 0; m < s->n_members; m++)
         for (int64_t k = 0; k < a->group; k++, n++) {
             const Pair *p = &rows->pairs[s->members[m]];
-            q[n] = p->q + k * dim;
+            if (by_integers) rounded[n] = pair_rounded(a, p, k);
+            else q[n] = p->q + k * dim;
             scores[n] = p->scores + k * a->c->score_stride + s->begin;
         }
-    a->kn->pack_keys(kv->type, dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, s->end - s->begin, rows->floats);
-    a->kn->packed_scores(q, n, dim, rows->floats, s->end - s->begin, attention_scale(a), scores);
+    if (by_integers) {
+        by_integers->pack(dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->blocks);
+        by_integers->scores(rounded, n, dim, rows->blocks, n_keys, attention_scale(a), scores);
+        return;
+    }
+    a->kn->pack_keys(kv->type, dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->floats);
+    a->kn->packed_scores(q, n, dim, rows->floats, n_keys, attention_scale(a), scores);
 }
 
 static void weigh(const Rows *rows) {
@@ -217,6 +226,7 @@ void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int
     int64_t place = i_thread, first = c->longest, end = 0;
     Rows rows = {.a = a,
                  .n = g->n,
+                 .blocks = attention_key_blocks(a, i_thread),
                  .floats = c->key_floats + place * KEYS_PACKED * c->attention_dim,
                  .sums = c->row_sums + place * c->max_queries * c->attention_dim};
     float *scores = c->scores + place * c->max_queries * c->score_stride;

@@ -16,6 +16,7 @@
 #include "base/arena.h"
 #include "base/threads.h"
 #include "kernels/kernels.h"
+#include "kernels/scores.h"
 
 /* ---- device --------------------------------------------------------------------------------------- */
 
@@ -246,7 +247,8 @@ struct CpuContext {
     const Model *model;
     const CpuWeights *weights;
     const Kernels *kernels;
-    ThreadPool *threads; /* the device's */
+    const ScoreKernels *score_kernels; /* where keys are KV_Q8; else NULL */
+    ThreadPool *threads;               /* the device's */
     ContextOptions options;
     CpuKv kv[KV_GROUPS];
     CpuStates states;
@@ -257,6 +259,7 @@ struct CpuContext {
     float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
     float *q, *attended;       /* [max_rows][q_dim] */
+    char *rounded;             /* with score_kernels: [max_rows][n_head] RoundedQuery, of q */
     float *q_gated;            /* [max_rows][2 q_dim] by head queries and gates of the output, where layers have such */
     float *k, *v;              /* [max_rows][kv_dim] */
     float *queries;            /* of latent attention: [max_rows][heads of plain_dim + n_rot] */
@@ -281,6 +284,7 @@ struct CpuContext {
     int64_t max_queries;   /* whose scores a thread keeps: at least those of one row and KV head */
     float *scores;         /* [n_threads][max_queries][score_stride] */
     float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
+    KeyBlock *key_blocks;  /* with score_kernels: [n_threads][blocks of head_dim], likewise */
     float *row_sums;       /* [n_threads][max_queries][attention_dim] */
     RowGroup *row_groups;  /* [n_row_groups] of the forward that runs, room for max_rows */
     int32_t n_row_groups;
@@ -316,6 +320,13 @@ int64_t attention_group(const Hparams *h);
 /* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left
  * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
+/* What attention reads of c->q beside the floats, of n heads of a row: called when they are complete. */
+void attention_round_queries(const CpuContext *c, int64_t row, int64_t head, int64_t n);
+/* Where it is. */
+static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {
+    const Hparams *h = &c->model->hparams;
+    return (size_t)(row * h->n_head + head) * rounded_query_bytes(h->head_dim);
+}
 bool attention_converts(const CpuContext *c);
 /* Of these: recurrent layers, from normed inputs to c->states.z in the form that the output projection wants
  * (recurrent.c); their memory; and their stretch of the table. */

@@ -75,6 +75,8 @@ static int allocate(CpuContext *c, fr_error *err) {
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)attention_group(h), n_threads = (size_t)threads_count(c->threads);
     size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
+    size_t n_rounded = c->score_kernels ? rows * (size_t)h->n_head : 0;
+    size_t n_blocks = c->score_kernels ? n_threads * (size_t)score_blocks(h->head_dim) : 0;
     size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)hparams_value_dim(h);
     const struct {
         void *out;
@@ -99,6 +101,8 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
         {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
+        {&c->key_blocks, n_blocks, sizeof *c->key_blocks},
+        {&c->rounded, n_rounded, rounded_query_bytes(h->head_dim)},
         {&c->row_sums, n_threads * queries * (size_t)c->attention_dim, sizeof(float)},
         {&c->row_groups, rows, sizeof *c->row_groups},
         {&c->ff_acts, ff_rows, w.act},
@@ -138,6 +142,7 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->weights = (const CpuWeights *)weights;
     c->model = weights->model;
     c->kernels = c->weights->kernels;
+    c->score_kernels = options->kv_type == KV_Q8 ? score_kernels_of(c->kernels) : NULL;
     c->threads = ((CpuDevice *)device)->threads;
     c->options = *options;
     c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
@@ -195,6 +200,8 @@ void cpu_context_close(Context *context) {
                          c->head_values,
                          c->head_acts,
                          c->key_floats,
+                         c->key_blocks,
+                         c->rounded,
                          c->row_sums,
                          c->row_groups};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
@@ -223,9 +230,21 @@ void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t
     }
 }
 
-void cpu_fill_slot(Context *c, KvGroup group, int32_t slot) {
-    enum { PATTERN = 0x3c }; /* 0x3c3c is 1.06 in half precision, 0x3c3c3c3c is 0.011 in single; 60 times 1.06 as Q8 */
-    const CpuKv *kv = &((CpuContext *)c)->kv[group];
-    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
-        memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PATTERN, kv->slot_bytes);
+/* Random numbers from -1 to 1, the same in all planes. */
+void cpu_fill_slot(Context *context, KvGroup group, int32_t slot) {
+    const CpuContext *c = (const CpuContext *)context;
+    const CpuKv *kv = &c->kv[group];
+    int64_t dim = c->model->hparams.head_dim, n_planes = cpu_kv_n_planes(kv);
+    size_t at = (size_t)slot * kv->slot_bytes;
+    uint32_t bits = (uint32_t)slot + 1;
+    for (int64_t i = 0; i < dim && n_planes; i += KV_BLOCK) {
+        float x[KV_BLOCK];
+        for (int k = 0; k < KV_BLOCK; k++) {
+            bits = bits * 1664525u + 1013904223u;
+            x[k] = (float)(bits >> 8) * 0x1p-23f - 1;
+        }
+        c->kernels->kv_store(kv->type, x, dim - i < KV_BLOCK ? dim - i : KV_BLOCK,
+                             cpu_kv_plane(kv, 0) + at + kv_row_bytes(kv->type, i));
+    }
+    for (int64_t i = 1; i < n_planes; i++) memcpy(cpu_kv_plane(kv, i) + at, cpu_kv_plane(kv, 0) + at, kv->slot_bytes);
 }

@@ -95,7 +95,8 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     out->weight_bytes += 2 * state_bytes(weights->model); /* of a sequence: read by a forward, and moved on */
     out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * model_n_attention(weights->model) * h->n_head_kv *
                             (double)kv_row_bytes(kv_type, h->head_dim);
-    out->attention_ops = 2.0 * h->n_head * (double)(h->head_dim + hparams_value_dim(h)) *
+    double score_ops = h->head_dim * (kv_type == KV_Q8 ? 0.5 : 1.0); /* words, two to a lane */
+    out->attention_ops = 2.0 * h->n_head * (score_ops + (double)hparams_value_dim(h)) *
                          model_n_attention(weights->model);
     out->window = model_window(weights->model);
     out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /

@@ -113,7 +113,8 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
         float *x = y[k] + row_at(i, width) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
                      k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
-        if (k)
+        if (k == 0) attention_round_queries(c, i, first, last - first);
+        else
             store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
                         (size_t)c->rows[i].slots[group].own * c->kv[group].slot_bytes);
     }
