@@ -78,12 +78,15 @@ class Gguf:
         n_in, n_out = dims[0], math.prod(dims[1:])
         n_block, n_bytes, decode = TYPES[kind]
         row_bytes, start = n_in // n_block * n_bytes, self.data + offset
+        scales = self.rows(name[: -len("weight")] + "scale") if name.endswith(".weight") else None
         out = []
         for r in range(n_out):
             row = []
             for b in range(n_in // n_block):
                 first = start + r * row_bytes + b * n_bytes
                 row.extend(decode(self.bytes[first : first + n_bytes]))
+            if scales:  # of NVFP4: a factor for each matrix
+                row = [v * scales[0][r * len(scales[0]) // n_out] for v in row]
             out.append(row)
         return out
 

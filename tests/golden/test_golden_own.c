@@ -304,6 +304,21 @@ static void a_wrong_glm4moe_is_caught(void **state) {
     json_decref(g.file);
 }
 
+/* Only the factors of matrices change, and two experts have each other's. */
+static void wrong_scales_are_caught(void **state) {
+    (void)state;
+    const struct Case *c = case_named("nvfp4-scales");
+    Golden g = read_golden(c->name);
+    struct Case without = *c;
+    char path[600];
+    change_is_caught(c, &g, "ffn_up_exps.scale", swap_halves);
+    change_is_caught(c, &g, "ffn_down_exps.scale", swap_halves);
+    without.m.has_scales = false;
+    model_path(&without, path, sizeof path);
+    expect_caught(path, &g, "no scales");
+    json_decref(g.file);
+}
+
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
 
 static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
@@ -360,6 +375,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(logits_are_the_stored_ones),        cmocka_unit_test(greedy_texts_are_the_stored_ones),
         cmocka_unit_test(a_wrong_gpt_oss_is_caught),         cmocka_unit_test(a_wrong_deepseek2_is_caught),
         cmocka_unit_test(a_wrong_recurrent_layer_is_caught), cmocka_unit_test(a_wrong_glm4moe_is_caught),
+        cmocka_unit_test(wrong_scales_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

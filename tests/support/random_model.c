@@ -49,6 +49,16 @@ static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, dou
     gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
 }
 
+/* A factor of each of n matrices, about 1, and one of their inputs that would be noticed. */
+static void add_scales(Maker *k, const char *name, int64_t n) {
+    char full[64];
+    int base = (int)(strlen(name) - strlen(".weight"));
+    snprintf(full, sizeof full, "%.*s.scale", base, name);
+    add_vector(k, full, n, 0.9, 0.2);
+    snprintf(full, sizeof full, "%.*s.input_scale", base, name);
+    add_vector(k, full, n, 3, 0.2);
+}
+
 /* n matrices, one behind the other. */
 static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
@@ -59,6 +69,9 @@ static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out
     char *data = keep(k, malloc(row_bytes * (size_t)(n_out * n)));
     for (int64_t o = 0; o < n_out * n; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
     gguf_add_tensor(k->w, name, type, n > 1 ? 3 : 2, (int64_t[]){n_in, n_out, n}, data);
+    bool may_scale = strncmp(name, "blk.", 4) == 0 &&
+                     !strstr(name, "ffn_gate_inp"); /* llama.cpp knows none of a router */
+    if (k->m->has_scales && type == TYPE_NVFP4 && may_scale) add_scales(k, name, n);
 }
 
 static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {

@@ -16,8 +16,9 @@ typedef struct RandomModel {
     bool head_norms;     /* glm4moe: norms of query and key heads */
     TensorType types[3]; /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
     int n_types;
-    double rope_base;         /* 0: not in the file; granitehybrid: and no layer rotates */
-    int32_t n_rot;            /* 0: not in the file, all of head_dim */
+    bool has_scales;  /* a factor of each NVFP4 matrix of the layers, and one of its inputs, which is not used */
+    double rope_base; /* 0: not in the file; granitehybrid: and no layer rotates */
+    int32_t n_rot;    /* 0: not in the file, all of head_dim */
     const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
     double rope_factor;
     int32_t rope_n_ctx_orig;                      /* yarn */
