@@ -145,6 +145,13 @@ typedef enum InputKind {
     INPUT_SHARED_DOWN,    /* of the expert that every row passes */
     INPUT_EXPERT_GATE_UP, /* of each expert, over the rows that chose it */
     INPUT_EXPERT_DOWN,
+    /* Of latent attention (LatentSpec): what keys and values of the heads would be made of, and queries; queries of all heads,
+     * n_rot rotated components of each at the end; what each head reads; and its values. */
+    INPUT_LATENT,
+    INPUT_Q_LATENT,
+    INPUT_LATENT_QUERIES,
+    INPUT_READ_LATENTS,
+    INPUT_LATENT_O,
     INPUT_KINDS
 } InputKind;
 

@@ -335,6 +335,7 @@ static const ConvertArch archs[] = {
      .keys = convert_gpt_oss_keys,
      .has_window = true,
      .usual = {.head_dim = 64, .rope_base = 150000}},
+    CONVERT_DEEPSEEK_ARCHS,
     {.published = NULL},
 };
 

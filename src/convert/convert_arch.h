@@ -34,6 +34,12 @@ typedef enum ConvertSize {
     SIZE_MAMBA_IN,
     SIZE_MAMBA_GROUPS,
     SIZE_MAMBA_GROUP,
+    SIZE_Q_RANK, /* here and below of latent attention */
+    SIZE_KV_RANK,
+    SIZE_LATENT_QUERIES,
+    SIZE_LATENT_VALUES,
+    SIZE_PLAIN,
+    SIZE_VALUE,
 } ConvertSize;
 
 typedef struct ConvertTensor {
@@ -58,8 +64,11 @@ typedef struct ConvertArch {
     int (*read)(ConvertShape *s, const HubFolder *c, fr_error *err);
     /* Optional: refuses what the architecture cannot express, and writes its own keys. */
     int (*keys)(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+    /* Optional: whether a layer has a tensor. */
+    bool (*has)(const ConvertShape *s, const ConvertTensor *t, int64_t layer);
     bool has_window;      /* `keys` writes the sliding window */
     bool has_mtp;         /* files may have a layer for multi-token prediction */
+    bool nextn_in_layers; /* likewise, as one more of the model's layers */
     bool has_text_part;   /* config.json may have the model in "text_config", with names in model.language_model */
     bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
     ConvertUsual usual;
@@ -83,6 +92,29 @@ int convert_lfm2_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 int convert_lfm2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_granite_hybrid_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 int convert_granite_hybrid_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+
+/* DeepSeek and GLM (convert_deepseek.c): tensors, which layers have them, `read` and `keys`; and their rows of the table. */
+extern const ConvertTensor convert_deepseek_tensors[], convert_glm4moe_tensors[];
+bool convert_routed_has(const ConvertShape *s, const ConvertTensor *t, int64_t layer);
+int convert_deepseek_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_deepseek_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_glm4moe_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_glm4moe_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+#define CONVERT_DEEPSEEK_ARCHS \
+    {.published = "DeepseekV2ForCausalLM DeepseekV3ForCausalLM Glm4MoeLiteForCausalLM", \
+     .name = "deepseek2", \
+     .tensors = convert_deepseek_tensors, \
+     .rotates_pairs = true, \
+     .read = convert_deepseek_read, \
+     .keys = convert_deepseek_keys, \
+     .has = convert_routed_has, \
+     .nextn_in_layers = true, \
+     .usual = {.head_dim = 64}}, \
+    { \
+        .published = "Glm4MoeForCausalLM", .name = "glm4moe", .tensors = convert_glm4moe_tensors, \
+        .read = convert_glm4moe_read, .keys = convert_glm4moe_keys, .has = convert_routed_has, \
+        .nextn_in_layers = true, .usual = {.head_dim = 128, .rotated_part = 0.5}, \
+    }
 
 /* `keys` of single architectures (convert_keys.c). */
 int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);

@@ -35,7 +35,7 @@ void convert_name_from(const ConvertTensor *t, const ConvertShape *s, int64_t la
                        char out[CONVERT_MAX_NAME]) {
     static const char model[] = "model.";
     char form[CONVERT_MAX_NAME];
-    bool is_nextn = layer >= s->n_layer && strncmp(t->from, model, sizeof model - 1) == 0;
+    bool is_nextn = layer >= s->n_layer && !s->nextn_in_layers && strncmp(t->from, model, sizeof model - 1) == 0;
     if (is_nextn) snprintf(form, sizeof form, "mtp.%s", t->from + sizeof model - 1);
     write_name(is_nextn ? form : t->from, is_nextn ? layer - s->n_layer : layer, expert, out);
 }

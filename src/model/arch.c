@@ -13,7 +13,8 @@ static const Architecture *const architectures[ARCH_COUNT] = {
     [ARCH_QWEN35] = &arch_qwen35,       [ARCH_QWEN35MOE] = &arch_qwen35moe,
     [ARCH_QWEN3NEXT] = &arch_qwen3next, [ARCH_GPT_OSS] = &arch_gpt_oss,
     [ARCH_LFM2] = &arch_lfm2,           [ARCH_GRANITEHYBRID] = &arch_granitehybrid,
-    [ARCH_MAMBA2] = &arch_mamba2,       [ARCH_DEEPSEEK2] = &arch_deepseek2};
+    [ARCH_MAMBA2] = &arch_mamba2,       [ARCH_DEEPSEEK2] = &arch_deepseek2,
+    [ARCH_GLM4MOE] = &arch_glm4moe};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }

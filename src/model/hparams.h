@@ -26,6 +26,7 @@ typedef enum Arch {
     ARCH_GRANITEHYBRID,
     ARCH_MAMBA2,
     ARCH_DEEPSEEK2,
+    ARCH_GLM4MOE,
     ARCH_COUNT
 } Arch;
 

@@ -7,6 +7,7 @@
 #include "format/finite.h"
 #include "format/printable.h"
 #include "model/arch.h"
+#include "model/scales.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,8 @@ struct ModelMemory {
     LayerSpec *layers;
     GgufTensor *views; /* [n_views] matrices that are rows of another; room for MAX_VIEWS of each layer */
     int64_t n_views;
+    MatrixScale *scales; /* [n_scales] */
+    int64_t n_scales;
     float **vectors; /* [n_vectors]; room for every tensor of the file */
     int64_t n_vectors;
 };
@@ -237,6 +240,51 @@ static int refuse_unknown_tensors(const ArchReader *r) {
     return FR_OK;
 }
 
+/* The matrix of a layer that a tensor "NAME.scale" or "NAME.input_scale" is for; NULL: it is no such tensor, or for one that is
+ * not multiplied with as it is. */
+static const GgufTensor *scaled_matrix(const ArchReader *r, const char *name) {
+    char full[96];
+    const char *dot = strrchr(name, '.');
+    if (!dot || (strcmp(dot, ".scale") != 0 && strcmp(dot, ".input_scale") != 0)) return NULL;
+    snprintf(full, sizeof full, "%.*s.weight", (int)(dot - name), name);
+    const GgufTensor *m = gguf_find_tensor(r->m->gguf, full);
+    bool is_product = m && m->type == TYPE_NVFP4 && m->n_dims >= 2 && strncmp(name, "blk.", 4) == 0 &&
+                      r->taken[m - gguf_tensor(r->m->gguf, 0)] && !strstr(name, "attn_kv_b");
+    return is_product ? m : NULL;
+}
+
+/* Of the matrices that the layers have taken. */
+static int take_scales(ArchReader *r) {
+    struct ModelMemory *memory = r->m->memory;
+    int64_t n_all = gguf_n_tensors(r->m->gguf);
+    for (int64_t i = 0; i < n_all; i++) {
+        const GgufTensor *t = gguf_tensor(r->m->gguf, i), *matrix = r->taken[i] ? NULL : scaled_matrix(r, t->name),
+                         *any;
+        if (!matrix) continue;
+        bool of_input = strstr(t->name, ".input_scale") != NULL;
+        const float *values = NULL;
+        if (!memory->scales && !(memory->scales = mem_calloc((size_t)n_all, sizeof *memory->scales)))
+            return error_memory(r->err, "scales", (size_t)n_all * sizeof *memory->scales);
+        int status = of_input ? take(r, t->name, matrix->dims[2], 0, false, &any)
+                              : take_vector(r, t->name, matrix->dims[2], false, &values);
+        if (status) return status;
+        if (!of_input) memory->scales[memory->n_scales++] = (MatrixScale){matrix, values};
+    }
+    return FR_OK;
+}
+
+bool model_has_scales(const Model *m) { return m->memory && m->memory->n_scales > 0; }
+
+float model_scale(const Model *m, const void *data) {
+    for (int64_t i = 0; m->memory && i < m->memory->n_scales; i++) {
+        const MatrixScale *s = &m->memory->scales[i];
+        uintptr_t first = (uintptr_t)s->matrix->data, at = (uintptr_t)data;
+        size_t each = s->matrix->bytes / (size_t)s->matrix->dims[2];
+        if (at >= first && at - first < s->matrix->bytes) return s->values[(at - first) / each];
+    }
+    return 1;
+}
+
 static int load(ArchReader *r) {
     Model *m = r->m;
     int status = hparams_read(&m->hparams, m->gguf, r->err);
@@ -254,6 +302,7 @@ static int load(ArchReader *r) {
     m->layers = m->memory->layers = layers;
     for (int32_t i = 0; i < h->n_layer; i++)
         if ((status = arch->layer(r, i, &layers[i]))) return status;
+    if ((status = take_scales(r))) return status;
     return refuse_unknown_tensors(r);
 }
 
@@ -281,6 +330,7 @@ static void free_memory(struct ModelMemory *memory) {
     if (!memory) return;
     for (int64_t i = 0; memory->vectors && i < memory->n_vectors; i++) mem_free(memory->vectors[i]);
     mem_free(memory->vectors);
+    mem_free(memory->scales);
     mem_free(memory->layers);
     mem_free(memory->views);
     mem_free(memory);

@@ -38,8 +38,11 @@ static const RandomModel models[] = {
      .seed = 306},
     {SHAPE("qwen3next"), HYBRID(1, 3, 20), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 48,
      .seed = 307},
+    {SHAPE("deepseek2"), .q_rank = 20, .kv_rank = 36, .plain_dim = 10, .n_rot = 6, .value_dim = 14, .n_expert = 6,
+     .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 48, .has_sigmoid_router = true, .seed = 308},
+    {SHAPE("deepseek2"), .kv_rank = 28, .plain_dim = 12, .n_rot = 4, .value_dim = 10, .joins_kv_b = true, .seed = 309},
 };
-static const int n_entries[] = {16, 22, 16, 16, 15, 23, 22}; /* matrices of both layers */
+static const int n_entries[] = {16, 22, 16, 16, 15, 23, 22, 26, 14}; /* matrices of both layers */
 
 static int begin(void **state) {
     (void)state;

@@ -105,6 +105,30 @@ static void shapes_are_as_asked(void **state) {
     gguf_close(g);
 }
 
+static void layers_of_deepseek_and_glm_are_as_asked(void **state) {
+    (void)state;
+    uint32_t v;
+    Gguf *g = made(
+        "--arch deepseek2 --layers 2 --dim 64 --heads 4 --head-dim 24 --rope-dim 8 --kv-rank 32 --q-rank 16 --mtp 1 "
+        "--experts 4 --expert-ffn 32 --sigmoid-router --type F16");
+    assert_true(gguf_get_u32(g, "deepseek2.nextn_predict_layers", &v) && v == 1);
+    assert_tensor(g, "blk.2.attn_kv_a_mqa.weight", TYPE_F16, 64, 40);
+    assert_tensor(g, "blk.2.nextn.eh_proj.weight", TYPE_F16, 128, 64);
+    assert_tensor(g, "blk.2.exp_probs_b.bias", TYPE_F32, 4, 1);
+    assert_null(gguf_find_tensor(g, "blk.2.ffn_gate.weight"));
+    gguf_close(g);
+    g = made("--arch glm4moe --layers 2 --dim 64 --heads 4 --head-dim 32 --kv-heads 2 --mtp 1 --experts 4 --expert-ffn "
+             "32 --type F16");
+    assert_true(gguf_get_u32(g, "glm4moe.rope.dimension_count", &v) && v == 16);
+    assert_true(gguf_get_u32(g, "glm4moe.expert_gating_func", &v) && v == 2);
+    assert_tensor(g, "blk.0.ffn_gate.weight", TYPE_F16, 64, 192);
+    assert_tensor(g, "blk.1.attn_k.bias", TYPE_F32, 64, 1);
+    assert_tensor(g, "blk.1.post_attention_norm.weight", TYPE_F32, 64, 1);
+    assert_tensor(g, "blk.2.attn_q_norm.weight", TYPE_F32, 32, 1);
+    assert_tensor(g, "blk.2.ffn_up_shexp.weight", TYPE_F16, 64, 32);
+    gguf_close(g);
+}
+
 static void recurrent_layers_are_as_asked(void **state) {
     (void)state;
     int64_t n;
@@ -305,6 +329,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_as_asked),
         cmocka_unit_test(recurrent_layers_are_as_asked),
+        cmocka_unit_test(layers_of_deepseek_and_glm_are_as_asked),
         cmocka_unit_test(mixes_give_more_bits_where_llama_cpp_does),
         cmocka_unit_test(weights_have_their_deviation),
         cmocka_unit_test(the_same_options_give_the_same_bytes),

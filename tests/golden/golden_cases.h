@@ -194,6 +194,23 @@ static const struct Case {
      {SHAPE("deepseek2", 2, 64, 4, 1, 96), LATENT(32, 64, 32, 16, 32), .n_dense = 1, .n_expert = 8, .n_expert_used = 2,
       .n_ff_expert = 32, .n_ff_shared = 64, .n_groups = 2, .n_groups_used = 1, .has_sigmoid_router = true,
       .divides_by_chosen = true, .expert_scale = 1.8, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 163}},
+    {"nvfp4-scales",
+     BLOCKS,
+     2e-1,
+     {SHAPE("qwen3moe", 2, 64, 2, 1, 64), .head_dim = 64, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 64,
+      .types = {TYPE_NVFP4}, .n_types = 1, .has_scales = true, .seed = 172}},
+    {"glm4moe-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("glm4moe", 3, 64, 4, 2, 96), .head_dim = 22, .n_rot = 12, .n_dense = 1, .n_expert = 7, .n_expert_used = 3,
+      .n_ff_expert = 24, .n_ff_shared = 48, .has_sigmoid_router = true, .divides_by_chosen = true, .expert_scale = 2.5,
+      .head_norms = true, .seed = 170}},
+    {"glm4moe-q8_0",
+     BLOCKS,
+     2e-1,
+     {SHAPE("glm4moe", 2, 64, 4, 1, 96), .head_dim = 32, .n_rot = 16, .n_dense = 1, .n_expert = 8, .n_expert_used = 2,
+      .n_ff_expert = 32, .n_ff_shared = 32, .has_sigmoid_router = true, .divides_by_chosen = true, .rope_base = 1e6,
+      .types = {TYPE_Q8_0}, .n_types = 1, .seed = 171}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

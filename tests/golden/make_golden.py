@@ -78,12 +78,15 @@ class Gguf:
         n_in, n_out = dims[0], math.prod(dims[1:])
         n_block, n_bytes, decode = TYPES[kind]
         row_bytes, start = n_in // n_block * n_bytes, self.data + offset
+        scales = self.rows(name[: -len("weight")] + "scale") if name.endswith(".weight") else None
         out = []
         for r in range(n_out):
             row = []
             for b in range(n_in // n_block):
                 first = start + r * row_bytes + b * n_bytes
                 row.extend(decode(self.bytes[first : first + n_bytes]))
+            if scales:  # of NVFP4: a factor for each matrix
+                row = [v * scales[0][r * len(scales[0]) // n_out] for v in row]
             out.append(row)
         return out
 
@@ -283,7 +286,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -506,6 +509,7 @@ class Model:
                 layer["recurrent"] = ShortConv(g, i)
             if self.arch == "deepseek2":
                 layer["latent"] = LatentAttention(g, self.arch, i, self.eps)
+            if self.arch in ("deepseek2", "glm4moe"):
                 layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
             fused = None if "recurrent" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
@@ -526,7 +530,7 @@ class Model:
                       "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
                       "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
-            if self.arch in (*HYBRIDS, "gpt-oss"):  # the name that other architectures have for another norm
+            if self.arch in (*HYBRIDS, "gpt-oss", "glm4moe"):  # the name that other architectures have for another norm
                 layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
@@ -587,7 +591,7 @@ class Model:
         return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
 
     def deepseek_experts(self, layer, x):
-        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are)."""
+        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are); GLM-4.5."""
         logits = product(layer["router"], x)
         if self.has_sigmoid_router:
             p = [1 / (1 + math.exp(-v)) for v in logits]
@@ -625,7 +629,7 @@ class Model:
         return out
 
     def feed_forward(self, layer, x):
-        if layer["router"] and self.arch == "deepseek2":
+        if layer["router"] and self.arch in ("deepseek2", "glm4moe"):
             return self.deepseek_experts(layer, x)
         return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
 

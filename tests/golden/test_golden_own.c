@@ -286,6 +286,39 @@ static void a_wrong_deepseek2_is_caught(void **state) {
     json_decref(g.file), json_decref(of_joined.file);
 }
 
+static void a_wrong_glm4moe_is_caught(void **state) {
+    (void)state;
+    static const char *const tensors[] = {"attn_q.bias",        "attn_k.bias",        "attn_v.bias",
+                                          "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
+                                          "exp_probs_b.bias",   "ffn_up_shexp.weight"};
+    const struct Case *c = case_named("glm4moe-f32");
+    Golden g = read_golden(c->name);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(c, &g, tensors[i], swap_halves);
+    struct Case wrong[] = {*c, *c, *c};
+    wrong[0].m.n_rot -= 2, wrong[1].m.expert_scale = 1, wrong[2].m.divides_by_chosen = false;
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        model_path(&wrong[i], path, sizeof path);
+        expect_caught(path, &g, "another rotation, or other weights of experts");
+    }
+    json_decref(g.file);
+}
+
+/* Only the factors of matrices change, and two experts have each other's. */
+static void wrong_scales_are_caught(void **state) {
+    (void)state;
+    const struct Case *c = case_named("nvfp4-scales");
+    Golden g = read_golden(c->name);
+    struct Case without = *c;
+    char path[600];
+    change_is_caught(c, &g, "ffn_up_exps.scale", swap_halves);
+    change_is_caught(c, &g, "ffn_down_exps.scale", swap_halves);
+    without.m.has_scales = false;
+    model_path(&without, path, sizeof path);
+    expect_caught(path, &g, "no scales");
+    json_decref(g.file);
+}
+
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
 
 static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
@@ -341,7 +374,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_the_stored_ones),        cmocka_unit_test(greedy_texts_are_the_stored_ones),
         cmocka_unit_test(a_wrong_gpt_oss_is_caught),         cmocka_unit_test(a_wrong_deepseek2_is_caught),
-        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_caught), cmocka_unit_test(a_wrong_glm4moe_is_caught),
+        cmocka_unit_test(wrong_scales_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,10 @@ static const RandomModel models[] = {
     {SHAPE("deepseek2", 2, 64, 4, 1, 96), LATENT(32, 64, 32, 16, 32), .n_dense = 1, EXPERTS(8, 2, 32),
      .n_ff_shared = 64, .n_groups = 4, .n_groups_used = 2, .has_sigmoid_router = true, .divides_by_chosen = true,
      .expert_scale = 2.5, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 15},
+    {SHAPE("deepseek2", 2, 48, 5, 1, 70), LATENT(20, 36, 10, 6, 14), .n_dense = 1, EXPERTS(7, 3, 22), .n_ff_shared = 44,
+     .has_sigmoid_router = true, .n_nextn = 1, .seed = 16},
+    {SHAPE("glm4moe", 3, 48, 4, 2, 70), .head_dim = 18, .n_rot = 10, .n_dense = 1, EXPERTS(7, 3, 22), .n_ff_shared = 44,
+     .has_sigmoid_router = true, .divides_by_chosen = true, .head_norms = true, .n_nextn = 1, .seed = 17},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 

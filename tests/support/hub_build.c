@@ -1,6 +1,7 @@
 /* hub_build.c - takes a GGUF model apart into a folder as Hugging Face publishes models. */
 #include "hub_build.h"
 
+#include "hub_deepseek.h"
 #include "hub_forms.h"
 #include "safetensors_build.h"
 
@@ -148,8 +149,9 @@ static void add_experts(SafeTensorsBuild *b, const GgufTensor *t, const char *fo
 static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) {
     json_t *map = json_object();
     char path[300], file[64], name[200];
-    if (hub_forms_has(g)) {
-        hub_forms_write(g, folder, o);
+    if (hub_forms_has(g) || hub_deepseek_has(g)) {
+        if (hub_forms_has(g)) hub_forms_write(g, folder, o);
+        else hub_deepseek_write(g, folder, o);
         json_decref(map);
         return;
     }
@@ -194,7 +196,9 @@ static const char *published_arch(const Gguf *g) {
                                                {"qwen35", "Qwen3_5ForCausalLM"},
                                                {"qwen35moe", "Qwen3_5MoeForCausalLM"},
                                                {"lfm2", "Lfm2ForCausalLM"},
-                                               {"granitehybrid", "GraniteMoeHybridForCausalLM"}};
+                                               {"granitehybrid", "GraniteMoeHybridForCausalLM"},
+                                               {"deepseek2", "DeepseekV3ForCausalLM"},
+                                               {"glm4moe", "Glm4MoeForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";

@@ -49,6 +49,16 @@ static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, dou
     gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
 }
 
+/* A factor of each of n matrices, about 1, and one of their inputs that would be noticed. */
+static void add_scales(Maker *k, const char *name, int64_t n) {
+    char full[64];
+    int base = (int)(strlen(name) - strlen(".weight"));
+    snprintf(full, sizeof full, "%.*s.scale", base, name);
+    add_vector(k, full, n, 0.9, 0.2);
+    snprintf(full, sizeof full, "%.*s.input_scale", base, name);
+    add_vector(k, full, n, 3, 0.2);
+}
+
 /* n matrices, one behind the other. */
 static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
@@ -59,6 +69,9 @@ static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out
     char *data = keep(k, malloc(row_bytes * (size_t)(n_out * n)));
     for (int64_t o = 0; o < n_out * n; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
     gguf_add_tensor(k->w, name, type, n > 1 ? 3 : 2, (int64_t[]){n_in, n_out, n}, data);
+    bool may_scale = strncmp(name, "blk.", 4) == 0 &&
+                     !strstr(name, "ffn_gate_inp"); /* llama.cpp knows none of a router */
+    if (k->m->has_scales && type == TYPE_NVFP4 && may_scale) add_scales(k, name, n);
 }
 
 static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
@@ -120,8 +133,8 @@ static void add_layer(Maker *k, int32_t i) {
     int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
     double gain = m->tied ? 1.6 : 1.0;
     bool oss = is_one_of(m->arch, "gpt-oss");
-    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
-         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2");
+    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe glm4moe"), glm = is_one_of(m->arch, "glm4moe"),
+         norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
     bool latent = m->kv_rank > 0, experts = m->n_expert > 0 && i >= m->n_dense;
     bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
@@ -176,8 +189,8 @@ static void add_layer(Maker *k, int32_t i) {
         {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
         {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
         {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
-         post_norms || hybrid || oss, 0},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && ffn, 0},
+         post_norms || hybrid || oss || glm, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && !glm && ffn, 0},
         {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused && ffn, 0},
         {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts && ffn, 0},
         {"ffn_down.weight", m->n_ff, m->n_embd, 0, ffn ? gain / sqrt(m->n_ff) : 0, !experts && ffn, 0},
@@ -194,8 +207,8 @@ static void add_layer(Maker *k, int32_t i) {
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
-        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !latent && !is_one_of(m->arch, "granitehybrid"),
-         0},
+        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in,
+         shared && !latent && !glm && !is_one_of(m->arch, "granitehybrid"), 0},
         {"nextn.eh_proj.weight", 2 * (int64_t)m->n_embd, m->n_embd, 0, 0.7 * in, nextn, 0},
         {"nextn.enorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
         {"nextn.hnorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
@@ -257,7 +270,6 @@ static void set_sections(Maker *k, int32_t n_pairs) {
 
 static void set_latent_keys(Maker *k) {
     const RandomModel *m = k->m;
-    char key[128];
     set_key_u32(k, "attention.q_lora_rank", m->q_rank);
     set_key_u32(k, "attention.kv_lora_rank", m->kv_rank);
     set_key_u32(k, "attention.key_length", m->joins_kv_b ? m->plain_dim + m->n_rot : m->kv_rank + m->n_rot);
@@ -265,6 +277,12 @@ static void set_latent_keys(Maker *k) {
     if (!m->joins_kv_b) set_key_u32(k, "attention.key_length_mla", m->plain_dim + m->n_rot);
     if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
     if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
+}
+
+/* Leading dense layers, and a router as DeepSeek and GLM have it. */
+static void set_routed_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    char key[128];
     set_key_u32(k, "leading_dense_block_count", m->n_expert ? m->n_dense : m->n_layer);
     if (!m->n_expert) return;
     set_key_u32(k, "expert_shared_count", m->n_ff_shared / m->n_ff_expert);
@@ -279,13 +297,15 @@ static void set_latent_keys(Maker *k) {
 /* Odd values, so that one that is not read is noticed. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
+    bool is_routed = is_one_of(m->arch, "deepseek2 glm4moe");
     if (m->n_expert) {
         set_key_u32(k, "expert_count", m->n_expert);
         set_key_u32(k, "expert_used_count", m->n_expert_used);
         set_key_u32(k, "expert_feed_forward_length", m->n_ff_expert);
     }
-    if (m->n_ff_shared && !m->kv_rank) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->n_ff_shared && !is_routed) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
     if (m->kv_rank) set_latent_keys(k);
+    if (is_routed) set_routed_keys(k);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
     if (m->n_conv && is_one_of(m->arch, "lfm2")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
     if (m->n_conv && is_one_of(m->arch, "granitehybrid mamba2")) {

@@ -68,6 +68,17 @@ static void masks_are_refused_by_name(void **state) {
     }
 }
 
+/* Heads alone can be trained for a model with latent attention; its cache fits no drafter's layer. */
+static void layers_are_refused_for_latents(void **state) {
+    (void)state;
+    static const RandomModel latent = {SHAPE("deepseek2", 2), .kv_rank = 24, .plain_dim = 10, .n_rot = 6,
+                                       .value_dim = 12,       .seed = 10};
+    fr_error err;
+    if (random_model_write(&latent, TARGET, &err)) fail_msg("%s", err.message);
+    for (int k = 0; k < N_METHODS; k++)
+        train(methods[k], "2", k < 2, k < 2 ? "cannot be trained for a model with latent attention (MLA)" : "");
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -75,6 +86,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_method_trains_for_each_target),
         cmocka_unit_test(masks_are_refused_by_name),
+        cmocka_unit_test(layers_are_refused_for_latents),
     };
     int status = cmocka_run_group_tests(tests, NULL, NULL);
     train_rig_drop_files(DIR);

@@ -14,7 +14,8 @@ typedef struct ModelPlan {
     int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state;                   /* of Mamba-2 */
     int64_t kv_rank, q_rank, rope_dim,
         value_dim; /* of latent attention; head_dim has both parts of a key; q_rank 0: none */
-    int64_t n_dense, n_groups, n_groups_used; /* likewise: leading layers without experts; groups of experts, 0: none */
+    int64_t n_dense, n_groups,
+        n_groups_used; /* of ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
     int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
@@ -31,6 +32,8 @@ typedef struct ModelPlan {
  * sees. */
 #define HYBRIDS "qwen35 qwen35moe qwen3next"
 #define MAMBAS "granitehybrid mamba2"
+/* Leading dense layers, then experts that may be in groups, be chosen by sigmoids, and have shared ones beside them. */
+#define ROUTED "deepseek2 glm4moe"
 #define RECURRENT HYBRIDS " " MAMBAS " lfm2"
 enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 

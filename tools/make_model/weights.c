@@ -298,14 +298,14 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
         add_vector(all, w, in_layer(name, l, "attn_output.bias"), p->dim, 0, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_sinks.weight"), p->n_heads, 1, 1);
     }
-    if (plan_is(p, "qwen2 qwen2moe gpt-oss")) {
+    if (plan_is(p, "qwen2 qwen2moe gpt-oss glm4moe")) {
         add_vector(all, w, in_layer(name, l, "attn_q.bias"), q, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
     }
     if (plan_is(
             p,
-            "qwen3 qwen3moe gemma3 lfm2 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
+            "qwen3 qwen3moe gemma3 lfm2 glm4moe " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
@@ -340,7 +340,7 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
-    if (plan_is(p, "granitehybrid deepseek2")) return;
+    if (plan_is(p, "granitehybrid " ROUTED)) return;
     add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
 }
 
@@ -348,7 +348,7 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
     bool is_fused = plan_is(p, "phi3");
-    bool has_post_name = plan_is(p, "gpt-oss " HYBRIDS);
+    bool has_post_name = plan_is(p, "gpt-oss glm4moe " HYBRIDS);
     add_vector(all, w, in_layer(name, l, has_post_name ? "post_attention_norm.weight" : "ffn_norm.weight"), p->dim, 1,
                0.1);
     if (p->n_experts && l >= p->n_dense) {
@@ -365,7 +365,8 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
 static void add_nextn(Weights *all, GgufWriter *w, int64_t l) {
     const ModelPlan *p = all->plan;
     char name[64];
-    add_attention(all, w, l, true);
+    if (p->kv_rank) add_latent_attention(all, w, l);
+    else add_attention(all, w, l, true);
     add_ffn(all, w, l, true);
     add_matrix(all, w, in_layer(name, l, "nextn.eh_proj.weight"), 2 * p->dim, p->dim, 1, false);
     add_vector(all, w, in_layer(name, l, "nextn.enorm.weight"), p->dim, 1, 0.1);
@@ -415,7 +416,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     *out = all;
     if (!all) return error_memory(err, "weights", sizeof *all);
     all->plan = plan;
-    all->capacity = (plan->n_layers + plan->n_nextn) * 24 + 8;
+    all->capacity = (plan->n_layers + plan->n_nextn) * 28 + 8;
     all->n_threads = threads_n_cores();
     all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));

@@ -1,7 +1,8 @@
 /* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: how much each input of each matrix matters, for quantize.
  *
  * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs);
- * a matrix of experts has sums and a number of rows for each of them.
+ * a matrix of experts has sums and a number of rows for each of them, and so have the heads of latent attention. A file with one
+ * attn_kv_b, which is applied in two halves (model/arch_deepseek2.c), gets the sums of the latents that it was made for.
  * quant/importance.h has the format of the file. */
 #include "app/model/text_windows.h"
 #include "backend/executor.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64, MOST_MATRICES = 11 + STATE_PRODUCTS_MAX /* of a layer */ };
+enum { CHUNK = 64, MOST_MATRICES = 16 + STATE_PRODUCTS_MAX /* of a layer */ };
 
 typedef struct ImatrixArgs {
     CliModel model;
@@ -59,12 +60,17 @@ static void set_defaults(void) {
 /* Numbers of one layer. */
 static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
     n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
-    n[INPUT_O] = hparams_q_dim(h);
+    n[INPUT_O] = h->latent.rank ? 0 : hparams_q_dim(h);
     n[INPUT_STATE_O] = h->state.n_values;
     n[INPUT_DOWN] = h->n_ff;
     n[INPUT_SHARED_DOWN] = h->n_ff_shared;
     n[INPUT_EXPERT_GATE_UP] = (int64_t)h->n_expert * h->n_embd;
     n[INPUT_EXPERT_DOWN] = (int64_t)h->n_expert * h->n_ff_expert;
+    n[INPUT_LATENT] = h->latent.rank ? h->head_dim : 0;
+    n[INPUT_Q_LATENT] = h->latent.q_rank;
+    n[INPUT_LATENT_QUERIES] = latent_query_dim(h);
+    n[INPUT_READ_LATENTS] = (int64_t)h->n_head * h->latent.rank;
+    n[INPUT_LATENT_O] = latent_values_dim(h);
 }
 
 static int take_sums(Arena *arena, InputSquares *s, const Hparams *h, fr_error *err) {
@@ -121,9 +127,9 @@ typedef struct Entry {
     float *sums, *counts;
 } Entry;
 
-/* sums [n_matrices][n_in], counts [n_matrices]. */
-static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, const int64_t *counts, Entry *entry,
-                      fr_error *err) {
+/* The n_in sums of matrix i are at i * stride; counts [n_matrices], or one for all. */
+static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, int64_t stride, const int64_t *counts,
+                      bool has_counts, Entry *entry, fr_error *err) {
     int64_t n_matrices = t->dims[2], n = t->dims[0] * n_matrices;
     char name[300];
     entry->sums = calloc((size_t)n, sizeof *entry->sums);
@@ -131,11 +137,11 @@ static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, co
     if (!entry->sums || !entry->counts)
         return error_memory(err, "an importance matrix", (size_t)n * sizeof *entry->sums);
     for (int64_t i = 0; i < n; i++) {
-        entry->sums[i] = (float)sums[i];
+        entry->sums[i] = (float)sums[i / t->dims[0] * stride + i % t->dims[0]];
         if (!isfinite(entry->sums[i]))
             return error_set(err, FR_ERR_FORMAT, "the inputs of %s are not finite: the model file is damaged", t->name);
     }
-    for (int64_t i = 0; i < n_matrices; i++) entry->counts[i] = (float)counts[i];
+    for (int64_t i = 0; i < n_matrices; i++) entry->counts[i] = (float)counts[has_counts ? i : 0];
     snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_SUMS);
     gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){t->dims[0], n_matrices}, entry->sums);
     snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_COUNTS);
@@ -149,16 +155,31 @@ typedef struct Reader {
     InputKind inputs;
 } Reader;
 
-static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
+/* The matrix of the file that the heads' matrices of latent attention were made of; NULL: they are the file's own. */
+static const GgufTensor *joined_kv_b(const Model *m, const LayerSpec *l) {
+    const GgufTensor *k_b = l->latent.k_b;
+    return k_b && strstr(k_b->name, "attn_kv_b") ? gguf_find_tensor(m->gguf, k_b->name) : NULL;
+}
+
+static void list_readers(const Model *m, const LayerSpec *l, Reader out[MOST_MATRICES]) {
+    const GgufTensor *joined = joined_kv_b(m, l);
+    bool is_latent = l->mixer == MIXER_LATENT;
     bool dense = l->ffn == FFN_DENSE;
     StateProduct in[STATE_PRODUCTS_MAX] = {0};
     (void)layer_state_products(l, in);
     InputKind gate_up = dense ? INPUT_GATE_UP : INPUT_EXPERT_GATE_UP, down = dense ? INPUT_DOWN : INPUT_EXPERT_DOWN;
     const Reader all[MOST_MATRICES] = {
-        {l->q, INPUT_QKV},
+        {l->q, l->latent.q_a ? INPUT_Q_LATENT : INPUT_QKV},
         {l->k, INPUT_QKV},
         {l->v, INPUT_QKV},
-        {l->o, layer_has_state(l) ? INPUT_STATE_O : INPUT_O},
+        {l->o, layer_has_state(l) ? INPUT_STATE_O
+               : is_latent        ? INPUT_LATENT_O
+                                  : INPUT_O},
+        {l->latent.q_a, INPUT_QKV},
+        {l->latent.kv_a, INPUT_QKV},
+        {joined, INPUT_LATENT},
+        {joined ? NULL : l->latent.k_b, INPUT_LATENT_QUERIES},
+        {joined ? NULL : l->latent.v_b, INPUT_READ_LATENTS},
         {in[0].m, INPUT_QKV},
         {in[1].m, INPUT_QKV},
         {in[2].m, INPUT_QKV},
@@ -181,14 +202,16 @@ static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquare
     Reader readers[MOST_MATRICES];
     int64_t widths[INPUT_KINDS];
     int status = FR_OK;
-    list_readers(&m->layers[i], readers);
+    list_readers(m, &m->layers[i], readers);
     count_sums(&m->hparams, widths);
     for (int k = 0; k < MOST_MATRICES && !status; k++) {
         const Reader *r = &readers[k];
         bool of_experts = r->inputs == INPUT_EXPERT_GATE_UP || r->inputs == INPUT_EXPERT_DOWN;
         const int64_t *counts = of_experts ? s->expert_rows + (int64_t)i * m->hparams.n_expert : &s->n_rows;
-        if (r->matrix)
-            status = add_matrix(w, r->matrix, s->sums[r->inputs] + i * widths[r->inputs], counts, &entries[k], err);
+        if (!r->matrix) continue;
+        int64_t stride = r->inputs == INPUT_LATENT_QUERIES ? widths[r->inputs] / m->hparams.n_head : r->matrix->dims[0];
+        status = add_matrix(w, r->matrix, s->sums[r->inputs] + i * widths[r->inputs], stride, counts, of_experts,
+                            &entries[k], err);
     }
     return status;
 }
@@ -214,19 +237,12 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
     return status;
 }
 
-static int check_layers(const Model *m, fr_error *err) {
-    if (!m->hparams.latent.rank) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: importance matrices of models with latent attention (MLA) are not supported",
-                     gguf_path(m->gguf));
-}
-
 static void print_result(const ImatrixArgs *a, const InputSquares *s) {
     const Model *m = a->model.model;
     int n_matrices = 0, n_experts = 0, n_unread = 0;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         Reader readers[MOST_MATRICES];
-        list_readers(&m->layers[i], readers);
+        list_readers(m, &m->layers[i], readers);
         for (int k = 0; k < MOST_MATRICES; k++) n_matrices += readers[k].matrix != NULL;
         for (int32_t e = 0; m->layers[i].ffn == FFN_EXPERTS && e < m->hparams.n_expert; e++, n_experts++)
             n_unread += s->expert_rows[(int64_t)i * m->hparams.n_expert + e] == 0;
@@ -249,7 +265,6 @@ static int run(int argc, char **argv) {
     InputSquares squares = {.n_rows = 0};
     TextWindows text = {.tokens = NULL};
     int status = cli_model_open(&a->model, &err);
-    if (!status) status = check_layers(a->model.model, &err);
     if (!status)
         status = text_windows_open(&text, a->model.gguf, a->text,
                                    text_windows_ctx(a->n_ctx, a->model.model->hparams.n_ctx_train), a->n_windows, &err);

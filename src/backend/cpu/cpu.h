@@ -67,7 +67,9 @@ typedef struct CpuWeights {
     void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
     GgufTensor embedding; /* the model's embedding, in memory: nothing is read from the file after loading. data is NULL
                              * where its rows are those of `output` */
-    void *embedding_memory; /* NULL: the target's, or mapped */
+    void *embedding_memory;  /* NULL: the target's, or mapped */
+    struct CpuScale *scales; /* [n_scales] (matrix_scale.h) */
+    int64_t n_scales;
 } CpuWeights;
 
 /* The embedding of a token, out: [n_embd]. */
@@ -228,8 +230,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts, 4 for latents, six if the squares of inputs are summed. */
-enum { OPS_PER_LAYER = 30, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 40, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {

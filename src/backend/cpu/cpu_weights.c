@@ -1,5 +1,6 @@
 /* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix_scale.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/packed_file.h"
 
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "format/blocks.h"
 #include "format/finite.h"
+#include "model/scales.h"
 
 #include <stdatomic.h>
 
@@ -301,6 +303,8 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (target && model->output == target->base.model->output) w->output = target->output;
     else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
     if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
+    for (int64_t i = 0; i < l.n_packings && !status; i++)
+        status = cpu_note_scale(w, l.packings[i].m, model_scale(model, l.packings[i].data), l.n_packings, err);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
@@ -330,6 +334,7 @@ void cpu_weights_close(Weights *weights) {
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);
+    mem_free(w->scales);
     mem_free(w);
 }
 

@@ -37,6 +37,7 @@
  * with few experts chosen of many, eight rows read nearly eight times as much as one. When trees lose because of that, the
  * cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c, tests/unit/test_experts.c. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix_scale.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void router_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const Product *p = &op->products[0];
-    op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
+    cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
 }
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -210,11 +211,11 @@ static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int
     float *const y[] = {c->gate, c->up};
     int64_t n_ff = e->gate.n_out, n_tiles = packed_n_tiles(&e->gate);
     for (int k = 0; k < 2; k++)
-        c->kernels->matmul(both[k],
-                           (const char *)c->expert_acts[both[k]->act] +
-                               row_at(g->first, (int64_t)act_row_bytes(both[k]->act, both[k]->n_in)),
-                           g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
-                           least(end * FF_UNIT_TILES, n_tiles));
+        cpu_multiply(c, both[k],
+                     (const char *)c->expert_acts[both[k]->act] +
+                         row_at(g->first, (int64_t)act_row_bytes(both[k]->act, both[k]->n_in)),
+                     g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
+                     least(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
     add_biases(c, g, op->l->spec->gate_bias, c->gate, n_ff, from, n);
     add_biases(c, g, op->l->spec->up_bias, c->up, n_ff, from, n);
@@ -240,8 +241,8 @@ static void gate_up_items(const Op *op, int64_t begin, int64_t end, int i_thread
 static void group_down(const Op *op, const ExpertGroup *g, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
     const PackedMatrix *m = &op->l->experts[g->expert].down;
-    c->kernels->matmul(m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
-                       c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
+    cpu_multiply(c, m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
+                 c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS;
     add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, least(end * TILE_ROWS, m->n_out) - from);
 }

@@ -11,6 +11,7 @@
  * test_golden.c and test_reference.c (the values).
  */
 #include "backend/cpu/attention.h"
+#include "backend/cpu/matrix_scale.h"
 
 #include <string.h>
 
@@ -66,7 +67,7 @@ static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
 static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const Product *p = &op->products[0];
-    op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
+    cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, to = end * TILE_ROWS < p->m->n_out ? end * TILE_ROWS : p->m->n_out;
     for (int64_t i = 0; i < op->n_rows; i++)
         cpu_finish_logits(&op->c->model->hparams, op->c->kernels, p->y + row_at(i, p->m->n_out) + from, to - from);

@@ -32,6 +32,7 @@
  *
  * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written), test_forward.c. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix_scale.h"
 
 #include <string.h>
 
@@ -52,7 +53,7 @@ static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread
     for (int k = 0; k < op->n_products; k++) {
         const Product *p = &op->products[k];
         int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = least(end, n);
-        if (first < last) c->kernels->matmul(p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, first, last);
+        if (first < last) cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, first, last);
         begin -= n, end -= n;
     }
 }
@@ -86,7 +87,7 @@ static void multiply_head(const Op *op, const PackedMatrix *m, int64_t head, con
     char *acts = (char *)c->head_acts + (size_t)(head * c->options.max_rows) * latent_act_bytes(op->l);
     for (int64_t i = 0; i < c->n_rows; i++)
         c->kernels->act_convert(m->act, x + row_at(i, x_stride), m->n_in, acts + (size_t)i * bytes);
-    c->kernels->matmul(m, acts, c->n_rows, y, y_stride, 0, packed_n_tiles(m));
+    cpu_multiply(c, m, acts, c->n_rows, y, y_stride, 0, packed_n_tiles(m));
 }
 
 static void absorb_heads(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -130,19 +131,25 @@ Op *latent_ops(CpuContext *c, int32_t layer, Op *at) {
     down.products[0] = (Product){&l->kv_a, c->k};
     down.products[1] = has_q_latent ? (Product){&l->q_a, c->q_latent} : (Product){&l->q, c->queries};
     at = put_op(at, down, FORWARD_NORM, norm_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, down, FORWARD_QKV, product_tiles, n_tiles + packed_n_tiles(down.products[1].m), rows);
 
     Op queries = base;
     queries.n_products = 1, queries.products[0] = (Product){&l->q, c->queries};
     at = put_op(at, queries, FORWARD_QKV, latent_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_LATENT, c->k, h->head_dim, at);
+    if (has_q_latent) at = input_squares_op(c, layer, INPUT_Q_LATENT, c->q_latent, h->latent.q_rank, at);
     if (has_q_latent) at = put_op(at, queries, FORWARD_QKV, product_tiles, packed_n_tiles(&l->q), rows);
 
     Op heads = base;
     heads.n_products = 1, heads.products[0] = (Product){&l->k_b[0], c->q};
+    at = input_squares_op(c, layer, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), at);
     at = put_op(at, heads, FORWARD_QKV, absorb_heads, h->n_head, rows);
     at = attention_ops(c, layer, at);
+    at = input_squares_op(c, layer, INPUT_READ_LATENTS, c->attended, (int64_t)h->n_head * h->latent.rank, at);
     heads.products[0] = (Product){&l->k_b[h->n_head], c->head_values};
     at = put_op(at, heads, FORWARD_O, value_heads, h->n_head, rows);
+    at = input_squares_op(c, layer, INPUT_LATENT_O, c->head_values, latent_values_dim(h), at);
 
     Op o = {.c = c, .layer = layer, .l = l, .x = c->head_values, .n_products = 1, .products = {{&l->o, c->delta}}};
     return put_op(at, o, FORWARD_O, convert_rows, rows, 0);

@@ -38,6 +38,7 @@
  * test_reference.c.
  */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix_scale.h"
 
 #include <string.h>
 
@@ -104,8 +105,8 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
     int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
     if (k == 0 && op->l->spec->gates_output) tiles *= 2;
-    c->kernels->matmul(p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
-                       least(end * tiles, packed_n_tiles(p->m)));
+    cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
+                 least(end * tiles, packed_n_tiles(p->m)));
     if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
     float *const y[] = {c->q, c->k, c->v};
     int64_t width = (k ? h->n_head_kv : h->n_head) * (int64_t)h->head_dim;
@@ -161,7 +162,7 @@ static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread
 /* Tiles of the one product of the operation, left in its y. */
 static void keep_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
     const Product *p = &op->products[0];
-    op->c->kernels->matmul(p->m, acts, op->n_rows, p->y, p->m->n_out, begin, end);
+    cpu_multiply(op->c, p->m, acts, op->n_rows, p->y, p->m->n_out, begin, end);
 }
 
 static void o_tiles_only(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -178,7 +179,7 @@ static void down_tiles_only(const Op *op, int64_t begin, int64_t end, int i_thre
 static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
     const PackedMatrix *m = op->products[0].m;
-    c->kernels->matmul(m, acts, op->n_rows, c->delta, m->n_out, begin, end);
+    cpu_multiply(c, m, acts, op->n_rows, c->delta, m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *delta = c->delta + row_at(i, m->n_out) + from;
@@ -225,11 +226,10 @@ void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, i
 static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
-    const Kernels *kn = c->kernels;
     int64_t n_ff = op->products[0].m->n_out, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
-        kn->matmul(op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
-                   begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
+        cpu_multiply(c, op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
+                     begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
     for (int64_t i = 0; i < op->n_rows; i++) activate(op, &op->l->down, i, from, n);
 }

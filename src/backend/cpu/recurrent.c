@@ -32,6 +32,7 @@
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/unit/test_sequence_states.c. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix_scale.h"
 
 #include "base/mem.h"
 
@@ -197,7 +198,7 @@ static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
 void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end) {
     const Product *p = &op->products[k];
     int64_t stride = op->l->state_in[k].place == STATE_GATES ? op->c->states.shape.n_gates : p->m->n_out;
-    op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, stride, begin, end);
+    cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, stride, begin, end);
 }
 
 /* Tiles [begin, end) of all products side by side. */

@@ -91,6 +91,9 @@ void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, co
 /* The experts of a row, by the logits in c->experts, which become probabilities; returns what weights are divided by
  * (reference_router.c). */
 double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best);
+/* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
+void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                             int32_t n_rows);
 void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
 void reference_sum_inputs(Context *c, InputSquares *to);
 

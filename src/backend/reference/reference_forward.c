@@ -17,6 +17,7 @@
 #include "backend/reference/reference.h"
 
 #include "format/blocks.h"
+#include "model/scales.h"
 
 #include <math.h>
 #include <string.h>
@@ -50,7 +51,9 @@ void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps
 double reference_silu(double x) { return x / (1 + exp(-x)); }
 
 void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
+    double scale = (double)model_scale(c->model, w->data);
     reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
+    for (int64_t i = 0; i < n_rows * w->dims[1]; i++) y[i] *= scale;
 }
 
 static void add_bias(const float *bias, int32_t n_rows, int64_t n, double *y) {
@@ -64,9 +67,8 @@ static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
                           c->normed + (int64_t)i * h->n_embd);
 }
 
-/* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
-static void square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
-                          int32_t n_rows) {
+void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                             int32_t n_rows) {
     if (!c->squares) return;
     double *sums = c->squares->sums[kind] + (l - c->model->layers) * n;
     for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
@@ -208,17 +210,17 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
             reference_attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
-    square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
+    reference_square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
     reference_product_of(c, l->o, c->attended, n_rows, c->delta);
     add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
 }
 
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
-    square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
+    reference_square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
     if (layer_has_state(l)) {
         reference_recurrent(c, layer, rows, n_rows);
-        square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
+        reference_square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
     } else if (l->mixer == MIXER_LATENT) {
         reference_latent_attention(c, l, layer, rows, n_rows);
     } else {
@@ -294,7 +296,7 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
     Network shared = {.gate = *l->shared_gate, .up = *l->shared_up, .down = *l->shared_down};
     feed_forward_of(c, l->activation, &shared, normed, 1, out);
-    square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, shared.gate.dims[1], 1);
+    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, shared.gate.dims[1], 1);
     double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
@@ -302,11 +304,11 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
 static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     int64_t n_embd = c->model->hparams.n_embd;
     norm_rows(c, l->ffn_norm, n_rows);
-    square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
+    reference_square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
     if (l->ffn == FFN_DENSE) {
         Network net = {.gate = *l->gate, .up = *l->up, .down = *l->down};
         feed_forward_of(c, l->activation, &net, c->normed, n_rows, c->delta);
-        square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
+        reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
     }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
         run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);

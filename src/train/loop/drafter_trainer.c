@@ -209,6 +209,12 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     int64_t n = 0, at = 0;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         t->tensors[i] = class->tensor(t->options.net, i);
+        if (t->tensors[i].start == NET_LAYER && t->target.model->hparams.latent.rank)
+            return error_set(
+                err, FR_ERR_UNSUPPORTED,
+                "%s: a drafter with a layer of its own cannot be trained for a model with latent attention "
+                "(MLA), whose cache has no keys and values of heads; train medusa, hydra or redrafter",
+                gguf_path(t->target.model->gguf));
         n += net_tensor_count(&t->tensors[i]);
     }
     const ArenaItem arrays[] = {ARENA_ITEM(&t->values, n), ARENA_ITEM(&t->grads, n)};

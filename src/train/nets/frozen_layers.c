@@ -1,5 +1,6 @@
 /* frozen_layers.c - the layers of a frozen target as floats, for a drafter that is trained through them (mask_rows.c). */
 #include "format/blocks.h"
+#include "model/scales.h"
 #include "train/nets/frozen.h"
 
 /* Does mask_rows.c compute this layer? */
@@ -16,6 +17,8 @@ static int load_matrix(FrozenTarget *f, const GgufTensor *t, const float **out, 
     int status = arena_take(&f->arena, (const ArenaItem[]){ARENA_ITEM(&values, n)}, 1, t->name, err);
     if (status) return status;
     blocks_dequantize(t->type, t->data, n, values);
+    float scale = model_scale(f->model, t->data);
+    for (int64_t i = 0; i < n; i++) values[i] *= scale;
     *out = values;
     return FR_OK;
 }

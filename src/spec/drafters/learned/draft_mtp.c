@@ -1,6 +1,6 @@
 /* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that the target's own file brings (Gloeckle et al. 2024,
- * arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5 and Qwen3-Next were published
- * with).
+ * arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next and GLM were published
+ * with as well).
  *
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: besides next
  * tokens, the model learned to predict the token after the next one by a further layer, and its weights are published.
@@ -25,7 +25,8 @@
  *
  * Cost: as for `eagle`; the layer is as large as one of the target's, and the LM head is the target's, which for a large
  * vocabulary costs more than the layer. When it loses: small targets with many tokens in their vocabulary; experts, where a
- * row of the draft reads as many weights as a row of a layer of the target. Proof: test_draft_mtp.c. */
+ * row of the draft reads as many weights as a row of a layer of the target. Proof: test_draft_mtp.c; with latent attention and
+ * experts test_draft_mtp_routed.c. */
 #include "base/mem.h"
 #include "model/nextn.h"
 #include "spec/drafters/learned/eagle_calls.h"
