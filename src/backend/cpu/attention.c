@@ -90,7 +90,7 @@ static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end)
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
     size_t bytes = a->kv->slot_bytes;
     KvType type = a->kv->type;
-    float scale = attention_scale(a);
+    float scale = attention_scale(a, p->row);
     if (begin < pair_first_key(a, p)) begin = pair_first_key(a, p);
     Range r = range_of(p, begin, end);
     if (r.begin < r.split)
