@@ -264,8 +264,8 @@ static void a_page_given_back_too_early_is_seen(void **state) {
     for (int too_early = 0; too_early < 2; too_early++) {
         Executor *e = open_executor(weights, SIZE, 20);
         int32_t s = rig_sequence(e), other = rig_sequence(e);
-        e->kv[KV_WINDOW].shape.window -= too_early * SIZE;
         rig_append(e, s, tokens, N, 5, N_VOCAB, NULL);
+        e->kv[KV_WINDOW].shape.window -= too_early * SIZE;
         fr_error err;
         if (executor_reserve(e, s, 1, &err)) fail_msg("%s", err.message);
         for (int32_t i = 0; i < N_CTX; i += SIZE) /* a place without a page is -1: show it where its key was */

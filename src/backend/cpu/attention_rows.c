@@ -19,7 +19,8 @@
  *
  * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile: the
  * bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
- * sees more keys) is written behind its last key, before a sink gets its place there.
+ * sees more keys) is written behind its last key, before a sink gets its place there. Every slot from the first key of any row of
+ * a group on has a page: the executor gives back only pages that all rows to come are past.
  *
  * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread. When
  * it loses: few queries, which do not pay for turning the keys; so it begins at ATTN_QUERIES_MIN.
@@ -124,10 +125,8 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
         }
         s.end = sees_to(rows, leader, end);
         s.slots = slots_of(&rows->pairs[leader], s.begin, s.end, room);
-        for (; s.slots[0] < 0; s.slots++) s.begin++; /* pages that the leader's window has passed */
         for (int32_t k = 0; k < n_waiting; k++)
-            if (sees_from(rows, waiting[k], begin) >= s.begin &&
-                has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
+            if (has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
                 s.members[s.n_members++] = waiting[k];
             else waiting[n_left++] = waiting[k];
         n_waiting = n_left;
