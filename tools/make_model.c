@@ -22,6 +22,7 @@ enum {
     OPT_EXPERT_GROUPS,
     OPT_EXPERT_GROUPS_USED,
     OPT_SIGMOID_ROUTER,
+    OPT_EXPERTS_EVERY,
     OPT_LAYERS,
     OPT_DIM,
     OPT_HEADS,
@@ -58,7 +59,7 @@ static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
-     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2",
+     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe, mistral3, llama4, lfm2moe",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
@@ -67,13 +68,17 @@ static const struct argp_option options[] = {
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
     {"experts", OPT_EXPERTS, "N", 0,
-     "Experts of each layer (8 where the architecture has them; llama, granitehybrid: none)", 0},
+     "Experts of each layer (8 where the architecture has them; llama, mistral3, granitehybrid: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0,
-     "qwen2moe, qwen35moe, qwen3next, granitehybrid: inner width of the expert that every token passes (--ffn)", 0},
+     "qwen2moe, qwen35moe, qwen3next, granitehybrid, deepseek2, glm4moe: inner width of the expert that every token "
+     "passes (--ffn)",
+     0},
     {"window", OPT_WINDOW, "N", 0,
-     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
+     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of a "
+     "chunk (8192)",
+     0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
@@ -85,13 +90,16 @@ static const struct argp_option options[] = {
     {"attention-every", OPT_ATTENTION_EVERY, "N", 0,
      "Every so many-th layer of a model with recurrent layers has attention (4; mamba2: none)", 0},
     {"mtp", OPT_MTP, "N", 0,
-     "qwen35, qwen35moe, qwen3next: layers for multi-token prediction behind the others, for the drafter mtp (0)", 0},
+     "qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction behind the others, for the "
+     "drafter mtp (0)",
+     0},
     {"kv-rank", OPT_KV_RANK, "N", 0, "deepseek2: width of the latent that is cached (dim / 4)", 0},
     {"q-rank", OPT_Q_RANK, "N", 0, "and of the one that queries are made of (none)", 0},
     {"rope-dim", OPT_ROPE_DIM, "N", 0, "and of the part of a head that is rotated (--head-dim / 3, even)", 0},
     {"value-dim", OPT_VALUE_DIM, "N", 0, "and of a value head (--head-dim less --rope-dim)", 0},
-    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2: leading layers without experts (1)", 0},
-    {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2: groups of experts (none)", 0},
+    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2, glm4moe, lfm2moe: leading layers without experts (1)", 0},
+    {"experts-every", OPT_EXPERTS_EVERY, "N", 0, "llama4: every so many-th layer has experts (2)", 0},
+    {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2, glm4moe: groups of experts (none)", 0},
     {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "of which a token uses N (half)", 0},
     {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
@@ -206,6 +214,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_DENSE_LAYERS: p->n_dense = whole_number(state, arg, 1000); return 0;
     case OPT_EXPERT_GROUPS: p->n_groups = whole_number(state, arg, 512); return 0;
     case OPT_EXPERT_GROUPS_USED: p->n_groups_used = whole_number(state, arg, 512); return 0;
+    case OPT_EXPERTS_EVERY: p->expert_interval = whole_number(state, arg, 1000); return 0;
     case OPT_SIGMOID_ROUTER: p->has_sigmoid_router = true; return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
@@ -217,17 +226,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+#define EXPERTS "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid mistral3 llama4 lfm2moe " ROUTED
+
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next deepseek2") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid deepseek2"))
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next, "
-                         "granitehybrid and deepseek2 do",
-                         p->arch);
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next llama4 lfm2moe " ROUTED) && !p->n_experts)
+        p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, EXPERTS))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no experts; these have: " EXPERTS, p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
-    if (plan_is(p, "deepseek2") && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
+    if (plan_is(p, "llama4 " ROUTED) && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
     if (plan_is(p, "qwen2moe qwen35moe qwen3next granitehybrid") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
@@ -242,9 +251,10 @@ static int complete_delta_net(ModelPlan *p, fr_error *err) {
     if (p->attention_interval && (!plan_is(p, RECURRENT) || plan_is(p, "mamba2")))
         return error_set(err, FR_ERR_ARGUMENT, "architecture %s does not mix attention and recurrent layers", p->arch);
     if (!p->attention_interval && plan_is(p, RECURRENT) && !plan_is(p, "mamba2")) p->attention_interval = 4;
-    if (!is_hybrid && p->n_nextn)
+    if (p->n_nextn && !plan_is(p, HYBRIDS " " ROUTED))
         return error_set(err, FR_ERR_ARGUMENT,
-                         "architecture %s has no layers for multi-token prediction; " HYBRIDS " do", p->arch);
+                         "architecture %s has no layers for multi-token prediction; " HYBRIDS " " ROUTED " do",
+                         p->arch);
     if (!is_hybrid) return FR_OK;
     if (!p->delta_dim) p->delta_dim = p->dim < 128 ? p->dim : 128;
     if (!p->delta_heads) p->delta_heads = 2 * p->dim / p->delta_dim;
@@ -270,8 +280,7 @@ static int complete_mamba2(ModelPlan *p, fr_error *err) {
 
 static int complete_latent(ModelPlan *p, fr_error *err) {
     bool is_latent = plan_is(p, "deepseek2");
-    if (!is_latent && (p->kv_rank || p->q_rank || p->rope_dim || p->value_dim || p->n_dense || p->n_groups ||
-                       p->n_groups_used || p->has_sigmoid_router))
+    if (!is_latent && (p->kv_rank || p->q_rank || p->rope_dim || p->value_dim))
         return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no latent attention; deepseek2 does", p->arch);
     if (!is_latent) return FR_OK;
     if (!p->kv_rank) p->kv_rank = p->dim >= 8 ? p->dim / 4 : 1;
@@ -280,15 +289,30 @@ static int complete_latent(ModelPlan *p, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "--rope-dim must be even and less than --head-dim, which is %lld",
                          (long long)p->head_dim);
     if (!p->value_dim) p->value_dim = p->head_dim - p->rope_dim;
+    p->n_kv_heads = 1;
+    return FR_OK;
+}
+
+static int complete_routed(ModelPlan *p, fr_error *err) {
+    bool is_given = p->n_dense || p->n_groups || p->n_groups_used || p->has_sigmoid_router;
+    if (plan_is(p, "lfm2moe")) p->has_sigmoid_router = true, p->n_dense = p->n_dense ? p->n_dense : 1;
+    if (plan_is(p, "llama4") && !p->expert_interval) p->expert_interval = 2;
+    if (p->expert_interval && (!plan_is(p, "llama4") || p->expert_interval > p->n_layers))
+        return error_set(err, FR_ERR_ARGUMENT, "--experts-every is for llama4, and is at most its layers");
+    if (plan_is(p, "lfm2moe") && !p->n_groups && !p->n_groups_used) return FR_OK;
+    if (!plan_is(p, ROUTED))
+        return is_given ? error_set(err, FR_ERR_ARGUMENT,
+                                    "only " ROUTED " have groups of experts, and they and lfm2moe leading dense layers")
+                        : FR_OK;
     if (!p->n_dense) p->n_dense = 1;
     if (p->n_groups && !p->n_groups_used) p->n_groups_used = (p->n_groups + 1) / 2;
-    p->n_kv_heads = 1;
+    p->has_sigmoid_router = p->has_sigmoid_router || plan_is(p, "glm4moe");
     return FR_OK;
 }
 
 /* What was completed by then are the experts. */
 static int check_groups(const ModelPlan *p, fr_error *err) {
-    if (p->shared_ffn && plan_is(p, "deepseek2") && p->shared_ffn % p->expert_ffn)
+    if (p->shared_ffn && plan_is(p, ROUTED) && p->shared_ffn % p->expert_ffn)
         return error_set(err, FR_ERR_ARGUMENT, "--shared-ffn must be a multiple of --expert-ffn, which is %lld",
                          (long long)p->expert_ffn);
     if (!p->n_groups) return FR_OK;
@@ -302,7 +326,7 @@ static int check_groups(const ModelPlan *p, fr_error *err) {
 
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 lfm2 " HYBRIDS);
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 glm4moe mistral3 " LFM2S " " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -314,8 +338,9 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(p,
-                 "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss deepseek2 " RECURRENT))
+    if (!plan_is(
+            p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss mistral3 llama4 " ROUTED
+               " " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -325,9 +350,12 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
+    if (plan_is(p, "mistral3") && p->rope_scaling == ROPE_PLAIN)
+        p->rope_scaling = ROPE_YARN, p->rope_factor = 16, p->rope_original = (double)(p->n_context / 16 + 1);
     int status = complete_delta_net(p, err);
     if (!status) status = complete_mamba2(p, err);
     if (!status) status = complete_latent(p, err);
+    if (!status) status = complete_routed(p, err);
     if (!status) status = complete_experts(p, err);
     return status ? status : check_groups(p, err);
 }
@@ -344,6 +372,7 @@ static void set_rope(GgufWriter *w, const ModelPlan *p) {
     gguf_set_f32(w, arch_key(p, "rope.freq_base", key), (float)p->rope_base);
     uint32_t n_rot = (uint32_t)(p->rope_dim ? p->rope_dim : p->head_dim);
     if (plan_is(p, HYBRIDS) && n_rot % 8 == 0) n_rot /= 4;
+    if (plan_is(p, "glm4moe") && n_rot % 4 == 0) n_rot /= 2;
     gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), n_rot);
     const int32_t pairs = (int32_t)n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
     if (plan_is(p, HYBRIDS)) gguf_set_i32s(w, arch_key(p, "rope.dimension_sections", key), sections, 4);
@@ -360,12 +389,16 @@ static void set_latent_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, arch_key(p, "attention.kv_lora_rank", key), (uint32_t)p->kv_rank);
     gguf_set_u32(w, arch_key(p, "attention.key_length_mla", key), (uint32_t)p->head_dim);
     gguf_set_u32(w, arch_key(p, "attention.value_length_mla", key), (uint32_t)p->value_dim);
+    if (p->rope_scaling == ROPE_YARN) gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 0.1f);
+}
+
+static void set_routed_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
     gguf_set_u32(w, arch_key(p, "leading_dense_block_count", key), (uint32_t)p->n_dense);
     gguf_set_u32(w, arch_key(p, "expert_shared_count", key), (uint32_t)(p->shared_ffn / p->expert_ffn));
     gguf_set_u32(w, arch_key(p, "expert_gating_func", key), p->has_sigmoid_router ? 2 : 1);
     gguf_set_f32(w, arch_key(p, "expert_weights_scale", key), p->has_sigmoid_router ? 2.5f : 1.0f);
     gguf_set_bool(w, arch_key(p, "expert_weights_norm", key), p->has_sigmoid_router);
-    if (p->rope_scaling == ROPE_YARN) gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 0.1f);
     if (!p->n_groups) return;
     gguf_set_u32(w, arch_key(p, "expert_group_count", key), (uint32_t)p->n_groups);
     gguf_set_u32(w, arch_key(p, "expert_group_used_count", key), (uint32_t)p->n_groups_used);
@@ -379,10 +412,21 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
         gguf_set_u32(w, arch_key(p, "expert_feed_forward_length", key), (uint32_t)p->expert_ffn);
     }
     if (p->kv_rank) set_latent_keys(w, p);
-    if (p->shared_ffn && !p->kv_rank)
+    if (plan_is(p, ROUTED)) set_routed_keys(w, p);
+    if (p->shared_ffn && !plan_is(p, ROUTED))
         gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
+    if (plan_is(p, "lfm2moe")) {
+        gguf_set_u32(w, arch_key(p, "leading_dense_block_count", key), (uint32_t)p->n_dense);
+        gguf_set_u32(w, arch_key(p, "expert_gating_func", key), 2);
+    }
+    if (p->expert_interval)
+        gguf_set_u32(w, arch_key(p, "interleave_moe_layer_step", key), (uint32_t)p->expert_interval);
+    if (plan_is(p, "mistral3")) {
+        gguf_set_f32(w, arch_key(p, "attention.temperature_scale", key), 0.1f);
+        gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 1);
+    }
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
-    if (plan_is(p, "lfm2")) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
+    if (plan_is(p, LFM2S)) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
     if (plan_is(p, MAMBAS)) {
         gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
         gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->ssm_state);
@@ -416,7 +460,7 @@ static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
     int32_t heads[1024];
     arch_key(p, "attention.head_count_kv", key);
     for (int64_t i = 0; i < p->n_layers; i++) heads[i] = plan_has_attention(p, i) ? (int32_t)p->n_kv_heads : 0;
-    if (plan_is(p, "lfm2 granitehybrid")) gguf_set_i32s(w, key, heads, p->n_layers);
+    if (plan_is(p, "granitehybrid " LFM2S)) gguf_set_i32s(w, key, heads, p->n_layers);
     else if (!plan_is(p, "mamba2")) gguf_set_u32(w, key, (uint32_t)p->n_kv_heads);
 }
 

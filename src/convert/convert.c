@@ -175,21 +175,16 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
-/* The published weights of these norms are what is added to 1. */
-static bool is_less_1(const Job *job, const char *name) {
-    static const char end[] = "norm.weight";
-    size_t n = strlen(name);
-    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
-    return job->arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
-}
-
 /* The tensor of that name, or of its name in a model with other parts beside the text. */
 static int take(Job *job, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
                 fr_error *err) {
     static const char text[] = "model.";
     char in_part[200];
     int status = hub_take_shaped(job->c, name, dims, n_dims, bytes, out, err);
-    if (status || *out || !job->arch->has_text_part || strncmp(name, text, sizeof text - 1) != 0) return status;
+    if (status || *out || !job->arch->has_text_part) return status;
+    snprintf(in_part, sizeof in_part, "language_model.%s", name);
+    status = hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
+    if (status || *out || strncmp(name, text, sizeof text - 1) != 0) return status;
     snprintf(in_part, sizeof in_part, "model.language_model.%s", name + sizeof text - 1);
     return hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
 }
@@ -220,7 +215,10 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     convert_name_from(t, &job->shape, layer, 0, from);
     convert_name_to(t, layer, to);
     Item *item = &job->items[job->n_items];
-    *item = (Item){.job = job, .n_in = n_in, .n_out = n_out ? n_out : 1, .shift = is_less_1(job, from) ? 1 : 0};
+    *item = (Item){.job = job,
+                   .n_in = n_in,
+                   .n_out = n_out ? n_out : 1,
+                   .shift = convert_is_less_1(job->arch, from) ? 1 : 0};
     item->form = t->form == FORM_ROTATED && !job->arch->rotates_pairs ? FORM_SAME : t->form;
     int status = take_sources(job, item, from, n_out, err);
     if (status) return status;
@@ -228,10 +226,11 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     if (!item->from) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
     job->n_items++;
     item->type = type_of(job, t, n_in, to);
-    int n_dims = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE ? 1 : convert_form_has_experts(t->form) ? 3 : 2;
-    const int64_t dims[] = {n_in, item->n_out, job->shape.n_expert};
+    int64_t n = convert_form_count(&job->shape, t->form);
+    int n_dims = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE ? 1 : n ? 3 : 2;
+    const int64_t dims[] = {n_in, item->n_out, n};
     gguf_add_tensor_filled(job->w, to, item->type, n_dims, dims, fill, item);
-    job->total += (size_t)(n_in * item->n_out * (n_dims == 3 ? job->shape.n_expert : 1));
+    job->total += (size_t)(n_in * item->n_out * (n_dims == 3 ? n : 1));
     job->widest = n_in > job->widest ? n_in : job->widest;
     return FR_OK;
 }
@@ -239,7 +238,8 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
 /* Whether the LM head is the embedding: config.json says so, or says nothing and there is none. */
 static int check_tied(Job *job, fr_error *err) {
     const SafeTensor *head;
-    int status = hub_take(job->c, "lm_head.weight", job->shape.n_embd, job->shape.n_vocab, &head, err);
+    const int64_t dims[] = {job->shape.n_vocab, job->shape.n_embd};
+    int status = take(job, "lm_head.weight", dims, 2, false, &head, err);
     if (status || head || job->shape.tied != 0) return status;
     return error_set(err, FR_ERR_FORMAT,
                      "%s: tensor lm_head.weight is missing, and config.json does not tie the embedding",
@@ -248,13 +248,19 @@ static int check_tied(Job *job, fr_error *err) {
 
 /* Whether layer i has the tensor: of hybrids, some layers have attention, the others are recurrent. */
 static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
+    if (job->arch->has) return job->arch->has(&job->shape, t, i);
     return !job->arch->recurrent || !strstr(t->from, job->shape.recurrent[i] ? ".self_attn." : job->arch->recurrent);
 }
 
 /* What a GGUF file of the text has no place for. */
 static void pass_over_parts(Job *job) {
-    if (job->arch->has_text_part && hub_pass_over_all(job->c, "model.visual.") && job->o->note)
-        job->o->note(job->o->user, "the part of the model that reads pictures is left out");
+    static const char *const parts[] = {
+        "model.visual.",       "vision_tower.",          "model.vision_tower.",         "vision_model.",
+        "model.vision_model.", "multi_modal_projector.", "model.multi_modal_projector."};
+    int64_t n = 0;
+    for (size_t i = 0; job->arch->has_text_part && i < sizeof parts / sizeof *parts; i++)
+        n += hub_pass_over_all(job->c, parts[i]);
+    if (n && job->o->note) job->o->note(job->o->user, "the part of the model that reads pictures is left out");
 }
 
 static int plan_tensors(Job *job, fr_error *err) {
@@ -266,7 +272,8 @@ static int plan_tensors(Job *job, fr_error *err) {
         for (int64_t i = 0; i < (of_layer ? n_layer : 1) && !status; i++)
             if (!of_layer || layer_has(job, t, i)) status = plan_tensor(job, t, i, err);
     }
-    for (const ConvertTensor *t = convert_nextn_tensors; job->shape.n_nextn && t->from && !status; t++)
+    bool has_mtp = job->shape.n_nextn && !job->shape.nextn_in_layers;
+    for (const ConvertTensor *t = convert_nextn_tensors; has_mtp && t->from && !status; t++)
         status = plan_tensor(job, t, job->shape.n_layer, err);
     pass_over_parts(job);
     for (int64_t i = 0; i < job->shape.n_layer; i++) { /* old files have what follows from rope_theta */
@@ -326,15 +333,21 @@ static int choose_tensors(Job *job, fr_error *err) {
     if (is_mxfp4 && job->arch->packed) job->tensors = job->arch->packed;
     if (is_packed(job) && job->o->note) job->o->note(job->o->user, "the experts stay in MXFP4, as they were published");
     if (is_packed(job)) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s/config.json: weights quantised by '%s' cannot be converted; choose the model in BF16 or F16",
-                     job->c->folder, printable(&p, method, strlen(method)));
+    return error_set(
+        err, FR_ERR_UNSUPPORTED,
+        "%s/config.json: weights quantised by '%s' cannot be converted; choose the model in BF16 or F16, or cast it "
+        "to BF16 and remove quantization_config from config.json",
+        job->c->folder, printable(&p, method, strlen(method)));
 }
 
 /* Whether the file has a layer for multi-token prediction, which config.json may name in several ways. */
 static int find_nextn(Job *job, fr_error *err) {
     const SafeTensor *joined;
-    int status = hub_take(job->c, "mtp.fc.weight", 2 * job->shape.n_embd, job->shape.n_embd, &joined, err);
+    char name[80];
+    job->shape.nextn_in_layers = job->arch->nextn_in_layers;
+    snprintf(name, sizeof name, "model.layers.%lld.eh_proj.weight", (long long)job->shape.n_layer);
+    int status = hub_take(job->c, job->arch->nextn_in_layers ? name : "mtp.fc.weight", 2 * job->shape.n_embd,
+                          job->shape.n_embd, &joined, err);
     job->shape.n_nextn = !status && joined ? 1 : 0;
     return status;
 }
@@ -351,7 +364,7 @@ static int convert(Job *job, const char *path, fr_error *err) {
     if (!status) status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
     if (!status && has_experts(job)) status = convert_experts_read(&job->shape, job->c, job->arch->experts, err);
     if (!status && job->arch->read) status = job->arch->read(&job->shape, job->c, err);
-    if (!status && job->arch->has_mtp) status = find_nextn(job, err);
+    if (!status && (job->arch->has_mtp || job->arch->nextn_in_layers)) status = find_nextn(job, err);
     if (!status) status = take_memory(job, err);
     if (!status) status = convert_vocab_read(&vocab, job->c, job->shape.n_vocab, err);
     if (!status) {

@@ -35,7 +35,7 @@ void convert_name_from(const ConvertTensor *t, const ConvertShape *s, int64_t la
                        char out[CONVERT_MAX_NAME]) {
     static const char model[] = "model.";
     char form[CONVERT_MAX_NAME];
-    bool is_nextn = layer >= s->n_layer && strncmp(t->from, model, sizeof model - 1) == 0;
+    bool is_nextn = layer >= s->n_layer && !s->nextn_in_layers && strncmp(t->from, model, sizeof model - 1) == 0;
     if (is_nextn) snprintf(form, sizeof form, "mtp.%s", t->from + sizeof model - 1);
     write_name(is_nextn ? form : t->from, is_nextn ? layer - s->n_layer : layer, expert, out);
 }
@@ -47,4 +47,11 @@ void convert_name_to(const ConvertTensor *t, int64_t layer, char out[CONVERT_MAX
 bool convert_is_of_experts(const ConvertTensor *t) {
     const char *first = strstr(t->from, "%d");
     return first && strstr(first + 1, "%d");
+}
+
+bool convert_is_less_1(const ConvertArch *arch, const char *name) {
+    static const char end[] = "norm.weight";
+    size_t n = strlen(name);
+    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
+    return arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
 }

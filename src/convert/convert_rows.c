@@ -8,6 +8,8 @@
  * Qwen 3.5 publishes them apart, but GGUF files of it have the value heads in an order in which value head h reads with key head h
  * modulo their number, here v0 v2 v1 v3; so with everything that has rows, elements or columns of value heads.
  *
+ * Latent attention. kv_b_proj by head: rows for its keys, then rows for its values (convert_deepseek.c).
+ *
  * Decay. Both publish log(-a): a is minus its exponential.
  *
  * Experts of gpt-oss. Rows of gate and up alternate. In MXFP4, a published block of 32 numbers is 16 bytes with neighbours in the
@@ -22,8 +24,9 @@
 enum { PACKED_BLOCK = 32, PACKED_BYTES = 16 };
 
 bool convert_form_is_packed(ConvertForm form) { return form >= FORM_PACKED; }
-bool convert_form_has_experts(ConvertForm form) {
-    return convert_form_is_packed(form) || (form >= FORM_STACKED && form <= FORM_ODD_COLUMNS);
+int64_t convert_form_count(const ConvertShape *s, ConvertForm form) {
+    if (form == FORM_KEYS_OF_LATENT || form == FORM_VALUES_OF_LATENT) return s->n_head;
+    return convert_form_is_packed(form) || (form >= FORM_STACKED && form <= FORM_ODD_COLUMNS) ? s->n_expert : 0;
 }
 bool convert_form_is_decay(ConvertForm form) {
     return form == FORM_DECAY || form == FORM_HEADS_DECAY || form == FORM_CUT_DECAY;
@@ -75,10 +78,15 @@ RowPlaces convert_row_places(const ConvertShape *s, ConvertForm form, int64_t n_
     case FORM_HEADS_DECAY:
         if (n_out == 1) return (RowPlaces){0, 1, 1};
         return (RowPlaces){place_in_heads(s, o, 1) * n_in, 1, 0};
+    case FORM_KEYS_OF_LATENT: return (RowPlaces){expert * (n_in + s->value_dim) * n_out + row, n_out, 0};
+    case FORM_VALUES_OF_LATENT: return (RowPlaces){(expert * (s->plain_dim + n_out) + s->plain_dim + row) * n_in, 1, 0};
     case FORM_FIRST_HALF: return (RowPlaces){(expert * 2 * n_out + row) * n_in, 1, 0};
     case FORM_SECOND_HALF: return (RowPlaces){((expert * 2 + 1) * n_out + row) * n_in, 1, 0};
     case FORM_SECOND_ROWS: return (RowPlaces){(n_out + o) * n_in, 1, 0};
     case FORM_TRANSPOSED: return (RowPlaces){expert * matrix + row, n_out, 0};
+    case FORM_FIRST_COLUMNS:
+    case FORM_SECOND_COLUMNS:
+        return (RowPlaces){2 * expert * matrix + row + (form == FORM_SECOND_COLUMNS ? n_out : 0), 2 * n_out, 0};
     case FORM_EVEN_COLUMNS:
     case FORM_ODD_COLUMNS: return (RowPlaces){2 * (expert * matrix + row) + (form == FORM_ODD_COLUMNS), 2 * n_out, 0};
     case FORM_EVEN:
@@ -107,10 +115,14 @@ int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int
     case FORM_CUT_DECAY: return set_dims(dims, 1, n_out * n_in, 1, 1);
     case FORM_FIRST_ROWS:
     case FORM_SECOND_ROWS: return set_dims(dims, 2, 2 * n_out, n_in, 1);
+    case FORM_KEYS_OF_LATENT:
+    case FORM_VALUES_OF_LATENT: return set_dims(dims, 2, s->n_head * (s->plain_dim + s->value_dim), s->kv_rank, 1);
     case FORM_STACKED: return set_dims(dims, 3, s->n_expert, n_out, n_in);
     case FORM_FIRST_HALF:
     case FORM_SECOND_HALF: return set_dims(dims, 3, s->n_expert, 2 * n_out, n_in);
     case FORM_TRANSPOSED: return set_dims(dims, 3, s->n_expert, n_in, n_out);
+    case FORM_FIRST_COLUMNS:
+    case FORM_SECOND_COLUMNS:
     case FORM_EVEN_COLUMNS:
     case FORM_ODD_COLUMNS: return set_dims(dims, 3, s->n_expert, n_in, 2 * n_out);
     case FORM_EVEN:

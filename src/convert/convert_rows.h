@@ -21,15 +21,19 @@ typedef enum ConvertForm {
     FORM_Z_OF_QKVZ,
     FORM_HEADS, /* a number of each value head, a row or an element; here and below the value heads of a key head stand side
                         * by side, in the GGUF file the first ones of all key heads, then the second ones, ... */
-    FORM_HEADS_DECAY,  /* likewise, as FORM_DECAY */
-    FORM_VALUES,       /* d rows of each value head */
-    FORM_QKV,          /* queries and keys, then d rows of each value head */
-    FORM_QKV_CONV,     /* the same as FORM_CONV */
-    FORM_VALUE_INPUTS, /* d columns of each value head */
-    FORM_STACKED,      /* [E][n_out][n_in] */
-    FORM_FIRST_HALF,   /* of [E][2 n_out][n_in] */
+    FORM_HEADS_DECAY,    /* likewise, as FORM_DECAY */
+    FORM_VALUES,         /* d rows of each value head */
+    FORM_QKV,            /* queries and keys, then d rows of each value head */
+    FORM_QKV_CONV,       /* the same as FORM_CONV */
+    FORM_VALUE_INPUTS,   /* d columns of each value head */
+    FORM_KEYS_OF_LATENT, /* of each head the transpose of its first rows; a head has those and FORM_VALUES_OF_LATENT's */
+    FORM_VALUES_OF_LATENT, /* of each head its other rows */
+    FORM_STACKED,          /* [E][n_out][n_in] */
+    FORM_FIRST_HALF,       /* of [E][2 n_out][n_in] */
     FORM_SECOND_HALF,
-    FORM_TRANSPOSED,   /* [E][n_in][n_out] */
+    FORM_TRANSPOSED,    /* [E][n_in][n_out] */
+    FORM_FIRST_COLUMNS, /* of [E][n_in][2 n_out] */
+    FORM_SECOND_COLUMNS,
     FORM_EVEN_COLUMNS, /* of [E][n_in][2 n_out] */
     FORM_ODD_COLUMNS,
     FORM_EVEN, /* of [n_out][2 n_in] */
@@ -51,7 +55,8 @@ int64_t convert_place(const ConvertShape *s, const RowPlaces *p, int64_t i);
 /* The published shape; returns the number of dimensions. */
 int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int64_t n_out, int64_t dims[4]);
 
-bool convert_form_has_experts(ConvertForm form);
+/* Of experts, or of heads: how many matrices the tensor has; 0: it is one matrix, or a vector. */
+int64_t convert_form_count(const ConvertShape *s, ConvertForm form);
 bool convert_form_is_packed(ConvertForm form);
 bool convert_form_is_decay(ConvertForm form);
 /* Whether the tensor stays F32, whatever type matrices get. */

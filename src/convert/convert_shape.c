@@ -112,7 +112,7 @@ void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_p
     if (rotates_pairs || s->n_rot != s->head_dim) set_int(w, arch, "rope.dimension_count", s->n_rot);
     if (s->has_head_dim || s->head_dim * s->n_head != s->n_embd) {
         set_int(w, arch, "attention.key_length", s->head_dim);
-        set_int(w, arch, "attention.value_length", s->head_dim);
+        set_int(w, arch, "attention.value_length", s->kv_rank ? s->kv_rank : s->head_dim);
     }
     convert_rope_write(s, w);
 }

@@ -15,8 +15,14 @@ typedef struct ConvertShape {
     bool has_head_dim;                                         /* config.json names it */
     /* Of models with recurrent layers; 0: there are none. */
     int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
-    int64_t n_nextn;                       /* layers for multi-token prediction: 0 or 1 */
-    int64_t n_state;                       /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
+    int64_t n_nextn; /* layers for multi-token prediction: 0 or 1 */
+    int64_t n_state; /* of Mamba-2; its groups are n_key_heads, its heads n_value_heads */
+    /* Of latent attention (kv_rank 0: another one), whose head_dim is the width of what is cached. */
+    int64_t kv_rank, q_rank, plain_dim, value_dim;
+    int64_t n_dense, n_groups, n_groups_used; /* leading layers without experts; of experts, 0: none */
+    int64_t expert_interval;                  /* every so many-th layer has experts; 0: all have */
+    bool has_sigmoid_router;
+    bool nextn_in_layers; /* the layer for multi-token prediction is published as one more layer of the model */
     bool recurrent[CONVERT_MAX_LAYER + 1]; /* which layers these are */
     bool lists_kv_heads; /* the GGUF file has a number of key-value heads for each layer, 0 for these */
     double eps, rope_base;

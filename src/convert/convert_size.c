@@ -30,6 +30,12 @@ int64_t convert_size(const ConvertShape *s, ConvertSize size) {
     case SIZE_MAMBA_IN: return 2 * s->n_value_heads * s->delta_dim + 2 * s->n_key_heads * s->n_state + s->n_value_heads;
     case SIZE_MAMBA_GROUPS: return s->n_key_heads;
     case SIZE_MAMBA_GROUP: return s->n_value_heads * s->delta_dim / s->n_key_heads;
+    case SIZE_Q_RANK: return s->q_rank;
+    case SIZE_KV_RANK: return s->kv_rank;
+    case SIZE_LATENT_QUERIES: return s->n_head * (s->plain_dim + s->n_rot);
+    case SIZE_LATENT_VALUES: return s->n_head * s->value_dim;
+    case SIZE_PLAIN: return s->plain_dim;
+    case SIZE_VALUE: return s->value_dim;
     case SIZE_NONE: break;
     }
     return 0;

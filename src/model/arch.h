@@ -36,7 +36,7 @@ const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
     arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
-    arch_granitehybrid, arch_mamba2, arch_deepseek2, arch_mistral3, arch_llama4, arch_lfm2moe;
+    arch_granitehybrid, arch_mamba2, arch_deepseek2, arch_glm4moe, arch_mistral3, arch_llama4, arch_lfm2moe;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -89,6 +89,10 @@ int arch_mamba2_mixer(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The factors of Granite (arch_granite.c): its keys, and those of a layer. */
 void arch_granite_keys(KeyReader *r, Hparams *h);
 void arch_granite_factors(const ArchReader *r, LayerSpec *out);
+/* DeepSeek's and GLM's feed-forward parts (arch_deepseek2.c): leading dense layers, then experts with a bias of choices, groups,
+ * a scale and shared experts; their keys. */
+void arch_routed_keys(KeyReader *r, Hparams *h);
+int arch_routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The layer of llama (arch_llama.c): experts where the model has them. */
 int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* attention.temperature_scale, with steps of `length` positions; 0: attention.temperature_length has it. */

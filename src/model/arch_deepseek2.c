@@ -9,7 +9,10 @@
  * YaRN. These models turn vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2 instead, in
  * all components, rotated or not; the file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the ordinary one.
  *
- * Routing. Files of GLM-4.7-Flash may lack expert_gating_func; only a router with sigmoids has a bias of choices. */
+ * Routing. Files of GLM-4.7-Flash may lack expert_gating_func; only a router with sigmoids has a bias of choices. GLM-4.5
+ * (arch_glm4moe.c) routes in the same way.
+ *
+ * The layer for multi-token prediction (nextn.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
 #include "format/blocks.h"
@@ -51,7 +54,7 @@ static void group_keys(KeyReader *r, Hparams *h) {
     h->n_expert_groups_used = key_int(r, "expert_group_used_count", -1, fewest, n);
 }
 
-static void expert_keys(KeyReader *r, Hparams *h) {
+void arch_routed_keys(KeyReader *r, Hparams *h) {
     arch_expert_keys(r, h);
     h->n_dense = key_int(r, "leading_dense_block_count", 0, 0, h->n_layer);
     if (h->n_expert == 0) {
@@ -73,7 +76,7 @@ static void keys(KeyReader *r, Hparams *h) {
     arch_nextn_keys(r, h);
     latent_keys(r, h);
     yarn_keys(r, h);
-    expert_keys(r, h);
+    arch_routed_keys(r, h);
     arch_temperature_keys(r, h, 0);
 }
 
@@ -140,10 +143,15 @@ static int experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status;
 }
 
+int arch_routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    bool is_dense = h->n_expert == 0 || i_layer < h->n_dense;
+    return is_dense ? arch_dense(r, i_layer, out) : experts(r, i_layer, out);
+}
+
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = attention(r, i_layer, out);
-    if (status) return status;
-    return i_layer < arch_hparams(r)->n_dense ? arch_dense(r, i_layer, out) : experts(r, i_layer, out);
+    return status ? status : arch_routed_ffn(r, i_layer, out);
 }
 
 const Architecture arch_deepseek2 = {.name = "deepseek2", .rope = ROPE_PAIRS, .keys = keys, .layer = layer};

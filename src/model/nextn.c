@@ -27,10 +27,6 @@ int nextn_open(Nextn *out, const Model *model, fr_error *err) {
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(model->gguf),
                          arch_name(model->hparams.arch));
-    if (model->hparams.latent.rank)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: layers for multi-token prediction of architecture %s are not supported",
-                         gguf_path(model->gguf), arch_name(model->hparams.arch));
     int status = arch_open_layer(&out->model, model, model->hparams.n_layer, read_nextn, out, err);
     if (status) return status;
     out->model.layers = &out->layer;

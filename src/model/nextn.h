@@ -1,13 +1,14 @@
 /* nextn.h - the layer for multi-token prediction that some model files bring behind the others: from a hidden state of the
  * model and the token that was chosen there it predicts the token after that one.
  *
- *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's layers with attention
+ *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's last layer with attention
  *     h' = norm(layer(x); shared_head_norm)                       h' takes the place of h at the next token
  *     logits = head h'
  *
  * h is the model's hidden state after its final norm: so Qwen 3.5 and Qwen3-Next were trained (llama.cpp's pull request
- * 24025 found it by acceptance, and vLLM's forward returns that state). DeepSeek and GLM have the same tensors and
- * take h before the norm; no architecture here is one of theirs.
+ * 24025 found it by acceptance, and vLLM's forward returns that state). For DeepSeek-V3 and GLM llama.cpp (pull requests 24868,
+ * 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h' behind its norm for GLM. The
+ * paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
  *
  * Names in the file, after "blk.N.", N the number of layers that the model runs: nextn.eh_proj.weight, nextn.enorm.weight,
  * nextn.hnorm.weight; nextn.shared_head_norm.weight (missing: output_norm), nextn.embed_tokens.weight and

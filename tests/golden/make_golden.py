@@ -285,7 +285,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "lfm2moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "lfm2moe", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -545,7 +545,7 @@ class Model:
                       "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
                       "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
-            if self.arch in (*HYBRIDS, "gpt-oss"):  # the name that other architectures have for another norm
+            if self.arch in (*HYBRIDS, "gpt-oss", "glm4moe"):  # the name that other architectures have for another norm
                 layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
@@ -612,7 +612,7 @@ class Model:
         return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
 
     def deepseek_experts(self, layer, x):
-        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are)."""
+        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are); GLM-4.5."""
         logits = product(layer["router"], x)
         if self.has_sigmoid_router:
             p = [1 / (1 + math.exp(-v)) for v in logits]
@@ -666,7 +666,7 @@ class Model:
         return out
 
     def feed_forward(self, layer, x):
-        if layer["router"] and self.arch == "deepseek2":
+        if layer["router"] and self.arch in ("deepseek2", "glm4moe"):
             return self.deepseek_experts(layer, x)
         if layer["router"] and self.arch in ("llama4", "lfm2moe"):
             return self.llama4_experts(layer, x) if self.arch == "llama4" else self.lfm2_experts(layer, x)
@@ -676,7 +676,7 @@ class Model:
         y = rms_norm(y, norm, self.eps) if norm else y
         return [a + self.residual_scale * b for a, b in zip(x, y)]
 
-    def forward(self, token, wants_logits=True):
+    def forward(self, token):
         """The logits behind one more token."""
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
@@ -693,8 +693,6 @@ class Model:
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])
         self.n_past += 1
-        if not wants_logits:
-            return None
         logits = [self.logit_scale * v for v in product(self.output, rms_norm(x, self.output_norm, self.eps))]
         return [self.logit_cap * math.tanh(v / self.logit_cap) for v in logits] if self.logit_cap else logits
 
@@ -759,23 +757,16 @@ def make_logits(folder, node):
 
 
 def make_long(folder, node, name="llama4-long", n=8200, border=8192):
-    """As make_logits, for the positions around a border; the exact rows are those before and behind it."""
+    """llama.cpp's values around a border that is too far for the forward above."""
     path = os.path.join(folder, name + ".gguf")
-    model = Model(path)
-    prompt = prompt_of(name, len(model.output), n)
-    rows = [model.forward(t, wants_logits=i >= n - 16) for i, t in enumerate(prompt)]
+    prompt = prompt_of(name, Gguf(path).tensors["token_embd.weight"][0][1], n)
     peer = llama_cpp(node, "logits", path, {"tokens": prompt, "from": n - 16})
-    peer_rows, worst = [], 0.0
+    rows = []
     for position in (border - 2, border - 1, border, n - 1):
         top = sorted(enumerate(peer[position - n + 16]), key=lambda e: -e[1])[:N_TOP]
-        exact = log_softmax(rows[position])
-        worst = max(worst, max(abs(math.log(p) - exact[t]) for t, p in top))
-        peer_rows.append({"position": position, "tokens": [t for t, _ in top], "logprobs": [round(math.log(p), 6) for _, p in top]})
-    print(f"{name}: llama.cpp differs by {worst:.1e}")
-    exact_rows = [{"position": p, "logits": [float(f"{v:.7g}") for v in rows[p]]} for p in (border - 1, n - 1)]
-    out = {"exact": exact_rows, "llama_cpp": peer_rows}
+        rows.append({"position": position, "tokens": [t for t, _ in top], "logprobs": [round(math.log(p), 6) for _, p in top]})
     with open(os.path.join(DATA, name + ".json"), "w") as f:
-        f.write("{\n" + ",\n".join(f' "{k}": ' + json.dumps(v, separators=(",", ":")) for k, v in out.items()) + "\n}\n")
+        f.write('{\n "llama_cpp": ' + json.dumps(rows, separators=(",", ":")) + "\n}\n")
 
 
 # ---- tokens ---------------------------------------------------------------------------------------------------------

@@ -286,6 +286,24 @@ static void a_wrong_deepseek2_is_caught(void **state) {
     json_decref(g.file), json_decref(of_joined.file);
 }
 
+static void a_wrong_glm4moe_is_caught(void **state) {
+    (void)state;
+    static const char *const tensors[] = {"attn_q.bias",        "attn_k.bias",        "attn_v.bias",
+                                          "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
+                                          "exp_probs_b.bias",   "ffn_up_shexp.weight"};
+    const struct Case *c = case_named("glm4moe-f32");
+    Golden g = read_golden(c->name);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(c, &g, tensors[i], swap_halves);
+    struct Case wrong[] = {*c, *c, *c};
+    wrong[0].m.n_rot -= 2, wrong[1].m.expert_scale = 1, wrong[2].m.divides_by_chosen = false;
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        model_path(&wrong[i], path, sizeof path);
+        expect_caught(path, &g, "another rotation, or other weights of experts");
+    }
+    json_decref(g.file);
+}
+
 /* Temperatures whose steps are off by one token, another factor of YaRN, experts that are weighted or chosen otherwise. */
 static void wrong_keys_are_caught(void **state) {
     (void)state;
@@ -373,9 +391,13 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) return write_models(argv[2]);
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_the_stored_ones),        cmocka_unit_test(greedy_texts_are_the_stored_ones),
-        cmocka_unit_test(a_wrong_gpt_oss_is_caught),         cmocka_unit_test(a_wrong_deepseek2_is_caught),
-        cmocka_unit_test(a_wrong_recurrent_layer_is_caught), cmocka_unit_test(wrong_keys_are_caught),
+        cmocka_unit_test(logits_are_the_stored_ones),
+        cmocka_unit_test(greedy_texts_are_the_stored_ones),
+        cmocka_unit_test(a_wrong_gpt_oss_is_caught),
+        cmocka_unit_test(a_wrong_deepseek2_is_caught),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
+        cmocka_unit_test(a_wrong_glm4moe_is_caught),
+        cmocka_unit_test(wrong_keys_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

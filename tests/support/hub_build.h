@@ -21,7 +21,7 @@ typedef struct HubBuild {
 } HubBuild;
 
 /* The model must be llama (with experts: as Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, granite, smollm3, gemma2, gemma3 or
- * phi3, with F32 tensors and a vocabulary of the model "llama"; or one that hub_forms.h takes apart. */
+ * phi3, with F32 tensors and a vocabulary of the model "llama"; or one that hub_forms.h or hub_deepseek.h takes apart. */
 void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
 
 #endif

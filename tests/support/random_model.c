@@ -120,10 +120,10 @@ static void add_layer(Maker *k, int32_t i) {
     int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
     double gain = m->tied ? 1.6 : 1.0;
     bool oss = is_one_of(m->arch, "gpt-oss");
-    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
-         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
+    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe glm4moe"), glm = is_one_of(m->arch, "glm4moe"),
+         norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4"),
+    bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4 glm4moe"),
          experts = m->n_expert > 0 && i >= m->n_dense && (!m->expert_interval || (i + 1) % m->expert_interval == 0);
     bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
     bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
@@ -177,8 +177,8 @@ static void add_layer(Maker *k, int32_t i) {
         {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
         {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
         {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
-         post_norms || hybrid || oss, 0},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && ffn, 0},
+         post_norms || hybrid || oss || glm, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && !glm && ffn, 0},
         {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused && ffn, 0},
         {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts && ffn, 0},
         {"ffn_down.weight", m->n_ff, m->n_embd, 0, ffn ? gain / sqrt(m->n_ff) : 0, !experts && ffn, 0},
@@ -257,13 +257,18 @@ static void set_sections(Maker *k, int32_t n_pairs) {
 
 static void set_latent_keys(Maker *k) {
     const RandomModel *m = k->m;
-    char key[128];
     set_key_u32(k, "attention.q_lora_rank", m->q_rank);
     set_key_u32(k, "attention.kv_lora_rank", m->kv_rank);
     set_key_u32(k, "attention.key_length", m->joins_kv_b ? m->plain_dim + m->n_rot : m->kv_rank + m->n_rot);
     set_key_u32(k, "attention.value_length", m->joins_kv_b ? m->value_dim : m->kv_rank);
     if (!m->joins_kv_b) set_key_u32(k, "attention.key_length_mla", m->plain_dim + m->n_rot);
     if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
+}
+
+/* Leading dense layers, and a router as DeepSeek and GLM have it. */
+static void set_routed_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    char key[128];
     set_key_u32(k, "leading_dense_block_count", m->n_expert ? m->n_dense : m->n_layer);
     if (!m->n_expert) return;
     set_key_u32(k, "expert_shared_count", m->n_ff_shared / m->n_ff_expert);
@@ -278,6 +283,7 @@ static void set_latent_keys(Maker *k) {
 /* Odd values, so that one that is not read is noticed. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
+    bool is_routed = is_one_of(m->arch, "deepseek2 glm4moe");
     if (m->n_expert) {
         set_key_u32(k, "expert_count", m->n_expert);
         set_key_u32(k, "expert_used_count", m->n_expert_used);
@@ -291,8 +297,9 @@ static void set_arch_keys(Maker *k) {
     if (m->expert_interval) set_key_u32(k, "interleave_moe_layer_step", m->expert_interval);
     if (m->temperature_scale > 0) set_key_f32(k, "attention.temperature_scale", m->temperature_scale);
     if (m->temperature_length) set_key_u32(k, "attention.temperature_length", m->temperature_length);
-    if (m->n_ff_shared && !m->kv_rank) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->n_ff_shared && !is_routed) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
     if (m->kv_rank) set_latent_keys(k);
+    if (is_routed) set_routed_keys(k);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
     if (m->n_conv && is_one_of(m->arch, "lfm2 lfm2moe")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
     if (m->n_conv && is_one_of(m->arch, "granitehybrid mamba2")) {

@@ -13,6 +13,7 @@ typedef struct RandomModel {
     int32_t n_ff, n_vocab;
     bool tied;           /* no output.weight */
     bool biases;         /* on q, k, v, whatever the architecture */
+    bool head_norms;     /* glm4moe: norms of query and key heads */
     TensorType types[3]; /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
     int n_types;
     double rope_base;         /* 0: not in the file; granitehybrid: and no layer rotates */
@@ -30,9 +31,10 @@ typedef struct RandomModel {
     int32_t n_ssm_state;        /* granitehybrid, mamba2: numbers that B and C have */
     int32_t n_conv;             /* positions that the convolution sees */
     int32_t attention_interval; /* likewise: every so many-th layer has attention; 0: none */
-    int32_t n_nextn;            /* qwen35, qwen35moe, qwen3next: layers for multi-token prediction, behind the others */
-    bool nextn_head;            /* these with an embedding and an LM head of their own */
-    int32_t kv_rank, q_rank;    /* deepseek2: of latents; q_rank 0: queries are made of the input */
+    int32_t
+        n_nextn; /* qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction, behind the others */
+    bool nextn_head;              /* these with an embedding and an LM head of their own */
+    int32_t kv_rank, q_rank;      /* deepseek2: of latents; q_rank 0: queries are made of the input */
     int32_t plain_dim, value_dim; /* of a head: components that are not rotated (n_rot more are); of values */
     bool joins_kv_b;              /* attn_kv_b and lengths of heads, as in older files */
     double yarn_log_multiplier;   /* 0: not in the file */

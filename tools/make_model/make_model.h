@@ -14,11 +14,13 @@ typedef struct ModelPlan {
     int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state;                   /* of Mamba-2 */
     int64_t kv_rank, q_rank, rope_dim,
         value_dim; /* of latent attention; head_dim has both parts of a key; q_rank 0: none */
-    int64_t n_dense, n_groups, n_groups_used; /* likewise: leading layers without experts; groups of experts, 0: none */
+    int64_t n_dense, n_groups,
+        n_groups_used; /* of ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
-    int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
-    const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
-    bool tied;        /* the output matrix is the embedding */
+    int64_t expert_interval; /* llama4: every so many-th layer has experts; 0: all but those have */
+    int64_t n_nextn;         /* layers for multi-token prediction, behind the n_layers others */
+    const char *type;        /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
+    bool tied;               /* the output matrix is the embedding */
     double rope_base, bias_std;
     PlanScaling rope_scaling;
     double rope_factor, rope_low, rope_high, rope_original; /* low, high: llama3 only */
@@ -31,7 +33,10 @@ typedef struct ModelPlan {
  * sees. */
 #define HYBRIDS "qwen35 qwen35moe qwen3next"
 #define MAMBAS "granitehybrid mamba2"
-#define RECURRENT HYBRIDS " " MAMBAS " lfm2"
+/* Leading dense layers, then experts that may be in groups, be chosen by sigmoids, and have shared ones beside them. */
+#define ROUTED "deepseek2 glm4moe"
+#define LFM2S "lfm2 lfm2moe"
+#define RECURRENT HYBRIDS " " MAMBAS " " LFM2S
 enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 
 enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
@@ -41,6 +46,7 @@ enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
+bool plan_has_experts(const ModelPlan *plan, int64_t layer);
 /* Whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);
 
