@@ -729,7 +729,7 @@ def prompt_of(name, n_vocab, n=None):
 
 def make_logits(folder, node):
     by_ggml.library = ctypes.CDLL(os.path.join(node, "node_modules/@node-llama-cpp/linux-x64/bins/linux-x64/libggml-base.so"))
-    for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith("bpe-")):
+    for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith(("bpe-", "llama4-long"))):
         name, path = file[: -len(".gguf")], os.path.join(folder, file)
         model = Model(path)
         prompt = prompt_of(name, len(model.output))

@@ -59,8 +59,8 @@ static const RandomModel models[] = {
      .seed = 61},
     {SHAPE("llama4", 4, 48, 4, 2, 70), EXPERTS(6, 2, 32), .n_ff_shared = 32, .expert_interval = 2, .window = 11,
      .temperature_length = 9, .seed = 62},
-    {SHAPE("lfm2moe", 4, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .n_dense = 1, EXPERTS(6, 2, 32),
-     .has_sigmoid_router = true, .seed = 67},
+    {SHAPE("lfm2moe", 3, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .n_dense = 1, EXPERTS(6, 2, 32),
+     .has_sigmoid_router = true, .seed = 81},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 

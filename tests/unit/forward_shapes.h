@@ -82,7 +82,7 @@ static const struct {
       .seed = 21}},
     {"mamba2", {SHAPE("mamba2", 2, 40, 0, 0, 0, 61), HYBRID(1, 5, 14, 4, 0), .n_ssm_state = 18, .seed = 22}},
     {"mistral3",
-     {SHAPE("mistral3", 2, 48, 4, 2, 50, 61), .rope_scaling = "yarn", .rope_factor = 16, .rope_n_ctx_orig = 11,
+     {SHAPE("mistral3", 2, 64, 4, 2, 50, 61), .rope_scaling = "yarn", .rope_factor = 16, .rope_n_ctx_orig = 11,
       .yarn_log_multiplier = 1, .temperature_scale = 0.3, .seed = 23}},
     {"llama4, f16",
      {SHAPE("llama4", 4, 64, 4, 1, 50, 61), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 30, .n_ff_shared = 30,
