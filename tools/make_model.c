@@ -22,6 +22,7 @@ enum {
     OPT_EXPERT_GROUPS,
     OPT_EXPERT_GROUPS_USED,
     OPT_SIGMOID_ROUTER,
+    OPT_EXPERTS_EVERY,
     OPT_LAYERS,
     OPT_DIM,
     OPT_HEADS,
@@ -58,7 +59,7 @@ static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
-     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe",
+     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe, mistral3, llama4, lfm2moe",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
@@ -67,7 +68,7 @@ static const struct argp_option options[] = {
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
     {"experts", OPT_EXPERTS, "N", 0,
-     "Experts of each layer (8 where the architecture has them; llama, granitehybrid: none)", 0},
+     "Experts of each layer (8 where the architecture has them; llama, mistral3, granitehybrid: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0,
@@ -75,7 +76,9 @@ static const struct argp_option options[] = {
      "passes (--ffn)",
      0},
     {"window", OPT_WINDOW, "N", 0,
-     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
+     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of a "
+     "chunk (8192)",
+     0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
@@ -94,7 +97,8 @@ static const struct argp_option options[] = {
     {"q-rank", OPT_Q_RANK, "N", 0, "and of the one that queries are made of (none)", 0},
     {"rope-dim", OPT_ROPE_DIM, "N", 0, "and of the part of a head that is rotated (--head-dim / 3, even)", 0},
     {"value-dim", OPT_VALUE_DIM, "N", 0, "and of a value head (--head-dim less --rope-dim)", 0},
-    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2, glm4moe: leading layers without experts (1)", 0},
+    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2, glm4moe, lfm2moe: leading layers without experts (1)", 0},
+    {"experts-every", OPT_EXPERTS_EVERY, "N", 0, "llama4: every so many-th layer has experts (2)", 0},
     {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2, glm4moe: groups of experts (none)", 0},
     {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "of which a token uses N (half)", 0},
     {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
@@ -210,6 +214,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_DENSE_LAYERS: p->n_dense = whole_number(state, arg, 1000); return 0;
     case OPT_EXPERT_GROUPS: p->n_groups = whole_number(state, arg, 512); return 0;
     case OPT_EXPERT_GROUPS_USED: p->n_groups_used = whole_number(state, arg, 512); return 0;
+    case OPT_EXPERTS_EVERY: p->expert_interval = whole_number(state, arg, 1000); return 0;
     case OPT_SIGMOID_ROUTER: p->has_sigmoid_router = true; return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
@@ -221,17 +226,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+#define EXPERTS "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid mistral3 llama4 lfm2moe " ROUTED
+
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next " ROUTED) && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid " ROUTED))
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next, "
-                         "granitehybrid, deepseek2 and glm4moe do",
-                         p->arch);
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next llama4 lfm2moe " ROUTED) && !p->n_experts)
+        p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, EXPERTS))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no experts; these have: " EXPERTS, p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
-    if (plan_is(p, ROUTED) && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
+    if (plan_is(p, "llama4 " ROUTED) && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
     if (plan_is(p, "qwen2moe qwen35moe qwen3next granitehybrid") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
@@ -290,8 +295,14 @@ static int complete_latent(ModelPlan *p, fr_error *err) {
 
 static int complete_routed(ModelPlan *p, fr_error *err) {
     bool is_given = p->n_dense || p->n_groups || p->n_groups_used || p->has_sigmoid_router;
+    if (plan_is(p, "lfm2moe")) p->has_sigmoid_router = true, p->n_dense = p->n_dense ? p->n_dense : 1;
+    if (plan_is(p, "llama4") && !p->expert_interval) p->expert_interval = 2;
+    if (p->expert_interval && (!plan_is(p, "llama4") || p->expert_interval > p->n_layers))
+        return error_set(err, FR_ERR_ARGUMENT, "--experts-every is for llama4, and is at most its layers");
+    if (plan_is(p, "lfm2moe") && !p->n_groups && !p->n_groups_used) return FR_OK;
     if (!plan_is(p, ROUTED))
-        return is_given ? error_set(err, FR_ERR_ARGUMENT, "only " ROUTED " have dense layers and groups of experts")
+        return is_given ? error_set(err, FR_ERR_ARGUMENT,
+                                    "only " ROUTED " have groups of experts, and they and lfm2moe leading dense layers")
                         : FR_OK;
     if (!p->n_dense) p->n_dense = 1;
     if (p->n_groups && !p->n_groups_used) p->n_groups_used = (p->n_groups + 1) / 2;
@@ -315,7 +326,7 @@ static int check_groups(const ModelPlan *p, fr_error *err) {
 
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 lfm2 glm4moe " HYBRIDS);
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 glm4moe mistral3 " LFM2S " " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -327,8 +338,9 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss " ROUTED
-                    " " RECURRENT))
+    if (!plan_is(
+            p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss mistral3 llama4 " ROUTED
+               " " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -338,6 +350,8 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
+    if (plan_is(p, "mistral3") && p->rope_scaling == ROPE_PLAIN)
+        p->rope_scaling = ROPE_YARN, p->rope_factor = 16, p->rope_original = (double)(p->n_context / 16 + 1);
     int status = complete_delta_net(p, err);
     if (!status) status = complete_mamba2(p, err);
     if (!status) status = complete_latent(p, err);
@@ -401,8 +415,18 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     if (plan_is(p, ROUTED)) set_routed_keys(w, p);
     if (p->shared_ffn && !plan_is(p, ROUTED))
         gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
+    if (plan_is(p, "lfm2moe")) {
+        gguf_set_u32(w, arch_key(p, "leading_dense_block_count", key), (uint32_t)p->n_dense);
+        gguf_set_u32(w, arch_key(p, "expert_gating_func", key), 2);
+    }
+    if (p->expert_interval)
+        gguf_set_u32(w, arch_key(p, "interleave_moe_layer_step", key), (uint32_t)p->expert_interval);
+    if (plan_is(p, "mistral3")) {
+        gguf_set_f32(w, arch_key(p, "attention.temperature_scale", key), 0.1f);
+        gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 1);
+    }
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
-    if (plan_is(p, "lfm2")) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
+    if (plan_is(p, LFM2S)) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
     if (plan_is(p, MAMBAS)) {
         gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
         gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->ssm_state);
@@ -436,7 +460,7 @@ static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
     int32_t heads[1024];
     arch_key(p, "attention.head_count_kv", key);
     for (int64_t i = 0; i < p->n_layers; i++) heads[i] = plan_has_attention(p, i) ? (int32_t)p->n_kv_heads : 0;
-    if (plan_is(p, "lfm2 granitehybrid")) gguf_set_i32s(w, key, heads, p->n_layers);
+    if (plan_is(p, "granitehybrid " LFM2S)) gguf_set_i32s(w, key, heads, p->n_layers);
     else if (!plan_is(p, "mamba2")) gguf_set_u32(w, key, (uint32_t)p->n_kv_heads);
 }
 

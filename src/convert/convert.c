@@ -175,21 +175,16 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
-/* The published weights of these norms are what is added to 1. */
-static bool is_less_1(const Job *job, const char *name) {
-    static const char end[] = "norm.weight";
-    size_t n = strlen(name);
-    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
-    return job->arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
-}
-
 /* The tensor of that name, or of its name in a model with other parts beside the text. */
 static int take(Job *job, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
                 fr_error *err) {
     static const char text[] = "model.";
     char in_part[200];
     int status = hub_take_shaped(job->c, name, dims, n_dims, bytes, out, err);
-    if (status || *out || !job->arch->has_text_part || strncmp(name, text, sizeof text - 1) != 0) return status;
+    if (status || *out || !job->arch->has_text_part) return status;
+    snprintf(in_part, sizeof in_part, "language_model.%s", name);
+    status = hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
+    if (status || *out || strncmp(name, text, sizeof text - 1) != 0) return status;
     snprintf(in_part, sizeof in_part, "model.language_model.%s", name + sizeof text - 1);
     return hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
 }
@@ -221,7 +216,10 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     convert_name_from(t, &job->shape, layer, 0, from);
     convert_name_to(t, layer, to);
     Item *item = &job->items[job->n_items];
-    *item = (Item){.job = job, .n_in = n_in, .n_out = n_out ? n_out : 1, .shift = is_less_1(job, from) ? 1 : 0};
+    *item = (Item){.job = job,
+                   .n_in = n_in,
+                   .n_out = n_out ? n_out : 1,
+                   .shift = convert_is_less_1(job->arch, from) ? 1 : 0};
     item->form = t->form == FORM_ROTATED && !job->arch->rotates_pairs ? FORM_SAME : t->form;
     int status = take_sources(job, item, from, n_out, err);
     if (status) return status;
@@ -241,7 +239,8 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
 /* Whether the LM head is the embedding: config.json says so, or says nothing and there is none. */
 static int check_tied(Job *job, fr_error *err) {
     const SafeTensor *head;
-    int status = hub_take(job->c, "lm_head.weight", job->shape.n_embd, job->shape.n_vocab, &head, err);
+    const int64_t dims[] = {job->shape.n_vocab, job->shape.n_embd};
+    int status = take(job, "lm_head.weight", dims, 2, false, &head, err);
     if (status || head || job->shape.tied != 0) return status;
     return error_set(err, FR_ERR_FORMAT,
                      "%s: tensor lm_head.weight is missing, and config.json does not tie the embedding",
@@ -256,8 +255,13 @@ static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
 
 /* What a GGUF file of the text has no place for. */
 static void pass_over_parts(Job *job) {
-    if (job->arch->has_text_part && hub_pass_over_all(job->c, "model.visual.") && job->o->note)
-        job->o->note(job->o->user, "the part of the model that reads pictures is left out");
+    static const char *const parts[] = {
+        "model.visual.",       "vision_tower.",          "model.vision_tower.",         "vision_model.",
+        "model.vision_model.", "multi_modal_projector.", "model.multi_modal_projector."};
+    int64_t n = 0;
+    for (size_t i = 0; job->arch->has_text_part && i < sizeof parts / sizeof *parts; i++)
+        n += hub_pass_over_all(job->c, parts[i]);
+    if (n && job->o->note) job->o->note(job->o->user, "the part of the model that reads pictures is left out");
 }
 
 static int plan_tensors(Job *job, fr_error *err) {

@@ -195,28 +195,6 @@ static const ConvertTensor gpt_oss_packed_tensors[] = {
     {.from = NULL},
 };
 
-/* LFM2: layers with attention, and others with a short convolution. */
-static const ConvertTensor lfm2_tensors[] = {
-    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME},
-    {"model.embedding_norm.weight", "token_embd_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME},
-    {LAYER("operator_norm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, FORM_SAME},
-    {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME},
-    {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME},
-    {LAYER("self_attn.out_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME},
-    {LAYER("self_attn.q_layernorm.weight"), BLOCK("attn_q_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME},
-    {LAYER("self_attn.k_layernorm.weight"), BLOCK("attn_k_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME},
-    {LAYER("conv.in_proj.weight"), BLOCK("shortconv.in_proj.weight"), SIZE_EMBD, SIZE_GATED_EMBD, false, FORM_SAME},
-    {LAYER("conv.conv.weight"), BLOCK("shortconv.conv.weight"), SIZE_CONV, SIZE_EMBD, false, FORM_CONV},
-    {LAYER("conv.out_proj.weight"), BLOCK("shortconv.out_proj.weight"), SIZE_EMBD, SIZE_EMBD, false, FORM_SAME},
-    {LAYER("ffn_norm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {LAYER("feed_forward.w1.weight"), BLOCK("ffn_gate.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME},
-    {LAYER("feed_forward.w3.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME},
-    {LAYER("feed_forward.w2.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME},
-    {.from = NULL},
-};
-
 /* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts beside it or without. */
 #define MAMBA(name) LAYER("mamba." name)
 #define GRANITE_HYBRID_TENSORS(suffix, ff) \
@@ -313,7 +291,7 @@ static const ConvertArch archs[] = {
      DELTA_NET},
     {.published = "Lfm2ForCausalLM",
      .name = "lfm2",
-     .tensors = lfm2_tensors,
+     .tensors = convert_lfm2_tensors,
      .recurrent = ".conv.",
      .read = convert_lfm2_read,
      .keys = convert_lfm2_keys,
@@ -336,6 +314,42 @@ static const ConvertArch archs[] = {
      .has_window = true,
      .usual = {.head_dim = 64, .rope_base = 150000}},
     CONVERT_DEEPSEEK_ARCHS,
+    {.published = "Ministral3ForCausalLM",
+     .name = "mistral3",
+     .tensors = llama_tensors,
+     .rotates_pairs = true,
+     .keys = convert_mistral3_keys},
+    {.published = "Mistral3ForConditionalGeneration",
+     .text_type = "ministral3",
+     .name = "mistral3",
+     .tensors = llama_tensors,
+     .rotates_pairs = true,
+     .has_text_part = true,
+     .keys = convert_mistral3_keys},
+    {.published = "Mistral3ForConditionalGeneration",
+     .text_type = "mistral",
+     .name = "llama",
+     .tensors = llama_tensors,
+     .rotates_pairs = true,
+     .has_text_part = true},
+    {.published = "Llama4ForConditionalGeneration Llama4ForCausalLM",
+     .name = "llama4",
+     .tensors = convert_llama4_tensors,
+     .experts = EXPERTS_KEEP_PROBABILITIES,
+     .read = convert_llama4_read,
+     .keys = convert_llama4_keys,
+     .has = convert_llama4_has,
+     .has_text_part = true,
+     .usual = {.head_dim = 128, .rope_base = 5e5, .eps_key = "rms_norm_eps", .ff_key = "intermediate_size_mlp"}},
+    {.published = "Lfm2MoeForCausalLM",
+     .name = "lfm2moe",
+     .tensors = convert_lfm2moe_tensors,
+     .experts = EXPERTS_ALWAYS_SUM_TO_1,
+     .recurrent = ".conv.",
+     .read = convert_lfm2moe_read,
+     .keys = convert_lfm2moe_keys,
+     .has = convert_lfm2moe_has,
+     .usual = {.rope_base = 1e6, .is_tied = true, .eps_key = "norm_eps"}},
     {.published = NULL},
 };
 
@@ -349,6 +363,12 @@ static bool is_among(const char *list, const char *word) {
     return false;
 }
 
+/* Where several models are published under one name, the text's part of config.json tells which it is. */
+static bool has_text_type(const HubFolder *c, const ConvertArch *a) {
+    const char *type = json_string_value(json_object_get(json_object_get(c->config, "text_config"), "model_type"));
+    return !a->text_type || (type && strcmp(type, a->text_type) == 0);
+}
+
 const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
     const char *name = json_string_value(json_array_get(json_object_get(c->config, "architectures"), 0));
     char list[1000] = "";
@@ -358,7 +378,7 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
         return NULL;
     }
     for (const ConvertArch *a = archs; a->published; a++) {
-        if (is_among(a->published, name)) return a;
+        if (is_among(a->published, name) && has_text_type(c, a)) return a;
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", n ? " " : "", a->published);
     }

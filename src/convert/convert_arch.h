@@ -52,6 +52,7 @@ typedef struct ConvertTensor {
 
 typedef struct ConvertArch {
     const char *published;        /* "architectures" in config.json; several are separated by spaces */
+    const char *text_type;        /* NULL, or "model_type" of the text's part in config.json */
     const char *name;             /* general.architecture */
     bool rotates_pairs;           /* neighbours of a head are rotated together, not its halves */
     const ConvertTensor *tensors; /* ends with from == NULL */
@@ -69,7 +70,7 @@ typedef struct ConvertArch {
     bool has_window;      /* `keys` writes the sliding window */
     bool has_mtp;         /* files may have a layer for multi-token prediction */
     bool nextn_in_layers; /* likewise, as one more of the model's layers */
-    bool has_text_part;   /* config.json may have the model in "text_config", with names in model.language_model */
+    bool has_text_part; /* config.json may have the model in "text_config", with names in model.language_model or language_model.model */
     bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
     ConvertUsual usual;
 } ConvertArch;
@@ -88,8 +89,12 @@ int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *
 /* `read` and `keys` of the architectures with recurrent layers (convert_delta.c, convert_hybrid.c). */
 int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 int convert_delta_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+extern const ConvertTensor convert_lfm2_tensors[], convert_lfm2moe_tensors[];
 int convert_lfm2_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 int convert_lfm2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+bool convert_lfm2moe_has(const ConvertShape *s, const ConvertTensor *t, int64_t layer);
+int convert_lfm2moe_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_lfm2moe_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_granite_hybrid_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 int convert_granite_hybrid_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 
@@ -115,6 +120,13 @@ int convert_glm4moe_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *
         .read = convert_glm4moe_read, .keys = convert_glm4moe_keys, .has = convert_routed_has, \
         .nextn_in_layers = true, .usual = {.head_dim = 128, .rotated_part = 0.5}, \
     }
+
+/* Ministral 3 and Llama 4 (convert_temperature.c). */
+extern const ConvertTensor convert_llama4_tensors[];
+bool convert_llama4_has(const ConvertShape *s, const ConvertTensor *t, int64_t layer);
+int convert_llama4_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_llama4_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_mistral3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 
 /* `keys` of single architectures (convert_keys.c). */
 int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);

@@ -36,6 +36,44 @@ static void read_layers(ConfigReader *r, ConvertShape *s, const char *attention,
 
 /* ---- LFM2 --------------------------------------------------------------------------------------------- */
 
+#define LAYER(name) "model.layers.%d." name
+#define BLOCK(name) "blk.%d." name
+
+/* LFM2: layers with attention, and others with a short convolution; experts behind the first layers, or none. */
+#define LFM2_TENSORS \
+    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME}, \
+        {"model.embedding_norm.weight", "token_embd_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
+        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME}, \
+        {LAYER("operator_norm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
+        {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, FORM_SAME}, \
+        {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
+        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
+        {LAYER("self_attn.out_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME}, \
+        {LAYER("self_attn.q_layernorm.weight"), BLOCK("attn_q_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME}, \
+        {LAYER("self_attn.k_layernorm.weight"), BLOCK("attn_k_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME}, \
+        {LAYER("conv.in_proj.weight"), BLOCK("shortconv.in_proj.weight"), SIZE_EMBD, SIZE_GATED_EMBD, false, FORM_SAME}, \
+        {LAYER("conv.conv.weight"), BLOCK("shortconv.conv.weight"), SIZE_CONV, SIZE_EMBD, false, FORM_CONV}, \
+        {LAYER("conv.out_proj.weight"), BLOCK("shortconv.out_proj.weight"), SIZE_EMBD, SIZE_EMBD, false, FORM_SAME}, \
+        {LAYER("ffn_norm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
+        {LAYER("feed_forward.w1.weight"), BLOCK("ffn_gate.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, \
+        {LAYER("feed_forward.w3.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, { \
+        LAYER("feed_forward.w2.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME \
+    }
+
+const ConvertTensor convert_lfm2_tensors[] = {LFM2_TENSORS, {.from = NULL}};
+const ConvertTensor convert_lfm2moe_tensors[] = {
+    LFM2_TENSORS,
+    {LAYER("feed_forward.gate.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME},
+    {LAYER("feed_forward.expert_bias"), BLOCK("exp_probs_b.bias"), SIZE_EXPERTS, SIZE_NONE, false, FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w1.weight"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
+     FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w3.weight"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
+     FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w2.weight"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false,
+     FORM_SAME},
+    {.from = NULL},
+};
+
 static void adjust_ff(ConfigReader *r, ConvertShape *s) {
     if (json_is_false(json_object_get(r->object, "block_auto_adjust_ff_dim"))) return;
     double factor = config_real(r, "block_ffn_dim_multiplier", 1, 1e-3, 1e3);
@@ -56,6 +94,34 @@ int convert_lfm2_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
 int convert_lfm2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     (void)c, (void)err;
     gguf_set_u32(w, "lfm2.shortconv.l_cache", (uint32_t)s->n_conv);
+    return FR_OK;
+}
+
+bool convert_lfm2moe_has(const ConvertShape *s, const ConvertTensor *t, int64_t layer) {
+    if (strstr(t->from, s->recurrent[layer] ? ".self_attn." : ".conv.")) return false;
+    bool is_dense = strstr(t->from, "feed_forward.w") != NULL;
+    return !strstr(t->from, "feed_forward.") || is_dense == (layer < s->n_dense);
+}
+
+int convert_lfm2moe_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
+    ConfigReader r = {.c = c, .object = c->config, .err = err};
+    const json_t *scale = json_object_get(c->config, "routed_scaling_factor");
+    s->n_conv = config_int(&r, "conv_L_cache", 3, 2, 1 << 10);
+    s->n_dense = config_int(&r, "num_dense_layers", 2, 0, s->n_layer);
+    if (json_is_true(json_object_get(c->config, "conv_bias"))) refuse(&r, "conv_bias is not supported");
+    if (json_is_false(json_object_get(c->config, "use_expert_bias"))) refuse(&r, "use_expert_bias must be true");
+    if (scale && !(json_number_value(scale) >= 1 && json_number_value(scale) <= 1))
+        refuse(&r, "routed_scaling_factor must be 1");
+    read_layers(&r, s, "full_attention", "conv");
+    return r.status;
+}
+
+int convert_lfm2moe_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    enum { GATE_SIGMOID = 2 };
+    (void)c, (void)err;
+    gguf_set_u32(w, "lfm2moe.shortconv.l_cache", (uint32_t)s->n_conv);
+    gguf_set_u32(w, "lfm2moe.leading_dense_block_count", (uint32_t)s->n_dense);
+    gguf_set_u32(w, "lfm2moe.expert_gating_func", GATE_SIGMOID);
     return FR_OK;
 }
 

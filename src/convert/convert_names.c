@@ -48,3 +48,10 @@ bool convert_is_of_experts(const ConvertTensor *t) {
     const char *first = strstr(t->from, "%d");
     return first && strstr(first + 1, "%d");
 }
+
+bool convert_is_less_1(const ConvertArch *arch, const char *name) {
+    static const char end[] = "norm.weight";
+    size_t n = strlen(name);
+    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
+    return arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
+}

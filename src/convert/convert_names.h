@@ -16,5 +16,7 @@ bool convert_is_of_experts(const ConvertTensor *t);
 
 /* What a layer for multi-token prediction has beside the tensors of a layer with attention, ending with from == NULL. */
 extern const ConvertTensor convert_nextn_tensors[];
+/* Whether it is a norm whose published weights are what is added to 1. */
+bool convert_is_less_1(const ConvertArch *arch, const char *name);
 
 #endif

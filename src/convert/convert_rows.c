@@ -84,6 +84,9 @@ RowPlaces convert_row_places(const ConvertShape *s, ConvertForm form, int64_t n_
     case FORM_SECOND_HALF: return (RowPlaces){((expert * 2 + 1) * n_out + row) * n_in, 1, 0};
     case FORM_SECOND_ROWS: return (RowPlaces){(n_out + o) * n_in, 1, 0};
     case FORM_TRANSPOSED: return (RowPlaces){expert * matrix + row, n_out, 0};
+    case FORM_FIRST_COLUMNS:
+    case FORM_SECOND_COLUMNS:
+        return (RowPlaces){2 * expert * matrix + row + (form == FORM_SECOND_COLUMNS ? n_out : 0), 2 * n_out, 0};
     case FORM_EVEN_COLUMNS:
     case FORM_ODD_COLUMNS: return (RowPlaces){2 * (expert * matrix + row) + (form == FORM_ODD_COLUMNS), 2 * n_out, 0};
     case FORM_EVEN:
@@ -118,6 +121,8 @@ int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int
     case FORM_FIRST_HALF:
     case FORM_SECOND_HALF: return set_dims(dims, 3, s->n_expert, 2 * n_out, n_in);
     case FORM_TRANSPOSED: return set_dims(dims, 3, s->n_expert, n_in, n_out);
+    case FORM_FIRST_COLUMNS:
+    case FORM_SECOND_COLUMNS:
     case FORM_EVEN_COLUMNS:
     case FORM_ODD_COLUMNS: return set_dims(dims, 3, s->n_expert, n_in, 2 * n_out);
     case FORM_EVEN:

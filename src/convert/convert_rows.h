@@ -31,7 +31,9 @@ typedef enum ConvertForm {
     FORM_STACKED,          /* [E][n_out][n_in] */
     FORM_FIRST_HALF,       /* of [E][2 n_out][n_in] */
     FORM_SECOND_HALF,
-    FORM_TRANSPOSED,   /* [E][n_in][n_out] */
+    FORM_TRANSPOSED,    /* [E][n_in][n_out] */
+    FORM_FIRST_COLUMNS, /* of [E][n_in][2 n_out] */
+    FORM_SECOND_COLUMNS,
     FORM_EVEN_COLUMNS, /* of [E][n_in][2 n_out] */
     FORM_ODD_COLUMNS,
     FORM_EVEN, /* of [n_out][2 n_in] */

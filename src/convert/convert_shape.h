@@ -20,6 +20,7 @@ typedef struct ConvertShape {
     /* Of latent attention (kv_rank 0: another one), whose head_dim is the width of what is cached. */
     int64_t kv_rank, q_rank, plain_dim, value_dim;
     int64_t n_dense, n_groups, n_groups_used; /* leading layers without experts; of experts, 0: none */
+    int64_t expert_interval;                  /* every so many-th layer has experts; 0: all have */
     bool has_sigmoid_router;
     bool nextn_in_layers; /* the layer for multi-token prediction is published as one more layer of the model */
     bool recurrent[CONVERT_MAX_LAYER + 1]; /* which layers these are */

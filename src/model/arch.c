@@ -1,6 +1,7 @@
 /* arch.c - the table of architectures, and the parts of a layer that most of them share. */
 #include "model/arch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ static const Architecture *const architectures[ARCH_COUNT] = {
     [ARCH_QWEN3NEXT] = &arch_qwen3next, [ARCH_GPT_OSS] = &arch_gpt_oss,
     [ARCH_LFM2] = &arch_lfm2,           [ARCH_GRANITEHYBRID] = &arch_granitehybrid,
     [ARCH_MAMBA2] = &arch_mamba2,       [ARCH_DEEPSEEK2] = &arch_deepseek2,
-    [ARCH_GLM4MOE] = &arch_glm4moe};
+    [ARCH_GLM4MOE] = &arch_glm4moe,     [ARCH_MISTRAL3] = &arch_mistral3,
+    [ARCH_LLAMA4] = &arch_llama4,       [ARCH_LFM2MOE] = &arch_lfm2moe};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }
@@ -92,6 +94,18 @@ void arch_expert_keys(KeyReader *r, Hparams *h) {
     h->n_expert_used = key_int(r, "expert_used_count", -1, 1, most);
     h->n_ff_expert = key_int(r, "expert_feed_forward_length", h->n_ff, 1, 1 << 20);
     h->n_ff_shared = key_int(r, "expert_shared_feed_forward_length", 0, 0, 1 << 20);
+}
+
+void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length) {
+    double scale = key_float(r, "attention.temperature_scale", 0, 0, 1e3);
+    if (scale <= 0) return;
+    if (length == 0) length = key_int(r, "attention.temperature_length", -1, 1, 1 << 28);
+    h->temperature = (AttnTemperature){.scale = (float)scale, .length = length};
+}
+
+void arch_divide_yarn(Hparams *h, double m) {
+    if (h->rope.scaling == ROPE_SCALING_YARN && h->rope.factor > 1)
+        h->rope.attn_factor /= 1 + 0.1 * m * log(h->rope.factor);
 }
 
 void arch_nextn_keys(KeyReader *r, Hparams *h) {

@@ -30,13 +30,13 @@ const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
 /* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
 typedef struct ArchNames {
-    char text[320];
+    char text[400];
 } ArchNames;
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
     arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
-    arch_granitehybrid, arch_mamba2, arch_deepseek2, arch_glm4moe;
+    arch_granitehybrid, arch_mamba2, arch_deepseek2, arch_glm4moe, arch_mistral3, arch_llama4, arch_lfm2moe;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -93,6 +93,15 @@ void arch_granite_factors(const ArchReader *r, LayerSpec *out);
  * a scale and shared experts; their keys. */
 void arch_routed_keys(KeyReader *r, Hparams *h);
 int arch_routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* The layer of llama (arch_llama.c): experts where the model has them. */
+int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* attention.temperature_scale, with steps of `length` positions; 0: attention.temperature_length has it. */
+void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length);
+/* What YaRN multiplies cos and sin by, 1 + 0.1 ln factor, divided by 1 + 0.1 m ln factor: transformers' attention factor for an
+ * mscale_all_dim of m. */
+void arch_divide_yarn(Hparams *h, double m);
+/* A vector of ones, the model's own. */
+int arch_ones(ArchReader *r, int64_t n, const float **out);
 /* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
 /* Of files with layers for multi-token prediction (nextn.h) behind the others, after the other keys: hparams.n_layer counts

@@ -77,7 +77,7 @@ static void keys(KeyReader *r, Hparams *h) {
     latent_keys(r, h);
     yarn_keys(r, h);
     arch_routed_keys(r, h);
-    (void)key_float(r, "attention.temperature_scale", 0, 0, 0); /* scores that grow with the position are not known */
+    arch_temperature_keys(r, h, 0);
 }
 
 /* attn_kv_b of older files. */
@@ -119,7 +119,7 @@ static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const LatentShape *s = &h->latent;
     const int64_t embd = h->n_embd, n_rot = h->rope.n_rot, q_dim = h->n_head * (s->plain_dim + n_rot);
     LatentSpec *l = &out->latent;
-    out->mixer = MIXER_LATENT, out->attn_scale = h->attn_scale;
+    out->mixer = MIXER_LATENT, out->attn_scale = h->attn_scale, out->temperature = h->temperature;
     int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
     if (!status && s->q_rank) status = arch_matrix(r, i_layer, "attn_q_a.weight", embd, s->q_rank, false, &l->q_a);
     if (!status && s->q_rank) status = arch_vector(r, i_layer, "attn_q_a_norm.weight", s->q_rank, false, &l->q_a_norm);

@@ -2,7 +2,7 @@
  * Adjacent components of a head are rotated together. */
 #include "model/arch.h"
 
-static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = arch_qkv_biases(r, i_layer, out);
     if (!status) status = arch_head_norms(r, i_layer, true, out);
@@ -10,4 +10,5 @@ static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return arch_hparams(r)->n_expert ? arch_experts(r, i_layer, out) : arch_dense(r, i_layer, out);
 }
 
-const Architecture arch_llama = {.name = "llama", .rope = ROPE_PAIRS, .keys = arch_expert_keys, .layer = layer};
+const Architecture arch_llama = {
+    .name = "llama", .rope = ROPE_PAIRS, .keys = arch_expert_keys, .layer = arch_llama_layer};

@@ -6,6 +6,8 @@
 #include "format/gguf.h"
 #include "format/numeric.h"
 
+#include <math.h>
+
 /* The numbers are part of the fingerprint that binds a drafter file to its target: append only. */
 typedef enum Arch {
     ARCH_LLAMA,
@@ -27,6 +29,9 @@ typedef enum Arch {
     ARCH_MAMBA2,
     ARCH_DEEPSEEK2,
     ARCH_GLM4MOE,
+    ARCH_MISTRAL3,
+    ARCH_LLAMA4,
+    ARCH_LFM2MOE,
     ARCH_COUNT
 } Arch;
 
@@ -57,6 +62,13 @@ typedef struct LatentShape {
     int32_t plain_dim; /* components of a query or key head that are not rotated; rope.n_rot more are */
     int32_t value_dim; /* of a value head */
 } LatentShape;
+
+/* Scores that grow with the position of the query (arXiv 2501.19399, as Llama 4 and Mistral 3 have it), so that softmax stays as
+ * sharp over a long context: times 1 + scale ln(step + 1), step = floor((position + offset) / length). */
+typedef struct AttnTemperature {
+    float scale; /* 0: scores do not grow */
+    int32_t length, offset;
+} AttnTemperature;
 
 typedef enum RouterGate { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterGate;
 
@@ -92,14 +104,16 @@ typedef struct Hparams {
     float expert_scale;               /* 0: 1 */
     int32_t n_expert_groups;          /* 0: none */
     int32_t n_expert_groups_used;
-    int32_t n_dense;            /* leading layers without experts, in a model that has them */
-    int32_t window;             /* positions that a layer with a sliding window sees; 0: no layer has one */
-    double local_rope_base;     /* of the layers with a window, where it is another; 0: the same */
-    float embedding_scale;      /* of the embeddings on their way into the residual stream; 1 mostly */
-    float attn_scale, attn_cap; /* of all layers (LayerSpec); 0: the default */
-    float residual_scale;       /* likewise */
-    float logit_cap;            /* logits become cap * tanh(logit / cap); 0: they stay */
-    float logit_scale;          /* before that; 1 mostly */
+    int32_t n_dense;             /* leading layers without experts, in a model that has them */
+    int32_t expert_interval;     /* every so many-th layer has experts; 0: all but those have */
+    int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
+    AttnTemperature temperature; /* of the layers that have it */
+    double local_rope_base;      /* of the layers with a window, where it is another; 0: the same */
+    float embedding_scale;       /* of the embeddings on their way into the residual stream; 1 mostly */
+    float attn_scale, attn_cap;  /* of all layers (LayerSpec); 0: the default */
+    float residual_scale;        /* likewise */
+    float logit_cap;             /* logits become cap * tanh(logit / cap); 0: they stay */
+    float logit_scale;           /* before that; 1 mostly */
     LatentShape latent;
     StateShape state; /* of the layers that have one */
     DeltaNetShape delta;
@@ -114,6 +128,14 @@ typedef struct Hparams {
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
 
 const char *arch_name(Arch arch);
+/* Queries of one step have the same temperature. */
+static inline int32_t temperature_step(const AttnTemperature *t, int32_t position) {
+    return t->scale > 0 ? (int32_t)(((int64_t)position + t->offset) / t->length) : 0;
+}
+/* By which the scores of a query are multiplied. */
+static inline double temperature_factor(const AttnTemperature *t, int32_t position) {
+    return 1 + (double)t->scale * log(temperature_step(t, position) + 1.0);
+}
 static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
 /* The widest inner row of a feed-forward part. */
 static inline int64_t hparams_max_ff(const Hparams *h) {

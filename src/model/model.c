@@ -164,6 +164,17 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
     return FR_OK;
 }
 
+int arch_ones(ArchReader *r, int64_t n, const float **out) {
+    struct ModelMemory *memory = r->m->memory;
+    fr_assert(memory->n_vectors < gguf_n_tensors(r->m->gguf)); /* of a layer's tensors only some become vectors */
+    float *own = mem_calloc((size_t)n, sizeof *own);
+    if (!own) return error_memory(r->err, "a vector of ones", (size_t)n * sizeof *own);
+    memory->vectors[memory->n_vectors++] = own;
+    for (int64_t i = 0; i < n; i++) own[i] = 1;
+    *out = own;
+    return FR_OK;
+}
+
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
     size_t row_bytes = t->bytes / (size_t)t->dims[1];
     GgufTensor *view = new_view(r);

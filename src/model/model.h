@@ -18,7 +18,7 @@
 
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
-    MIXER_WINDOW,    /* the last `window` positions are, the row's own included */
+    MIXER_WINDOW,    /* the last `window` positions are, the row's own included; or those of its chunk */
     MIXER_LATENT,    /* every earlier position is, by a latent that all heads share (LatentSpec) */
     /* None is: a state sums them up. */
     MIXER_DELTA_NET,  /* DeltaNetSpec */
@@ -134,8 +134,10 @@ enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16
 typedef struct LayerSpec {
     MixerKind mixer;
     int32_t window;              /* MIXER_WINDOW: positions */
+    bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
     int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
     float attn_scale;            /* of scores; 0: 1 / sqrt(head_dim) */
+    AttnTemperature temperature; /* by which they grow */
     float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay */
     const float *attn_norm;      /* [n_embd]; a drafter's layer may have none */
     const GgufTensor *q, *k, *v; /* [q_dim | kv_dim | kv_dim][n_embd] */
@@ -174,6 +176,7 @@ typedef struct LayerSpec {
      * of a softmax; 0: among all. */
     int32_t n_groups, n_groups_used;
     float expert_scale;                                      /* of the weights; 0: 1 */
+    bool weights_inputs;                                     /* the weights multiply what the experts read */
     const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
     const float *shared_router; /* [n_embd] its weight is 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;
@@ -182,6 +185,11 @@ bool layer_has_state(const LayerSpec *l);
 /* The matrices that read the input of a layer with a recurrent state, in the order in which they stand in memory. Returns their
  * number. */
 int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]);
+/* The first of n keys that the last of these positions sees. */
+static inline int64_t layer_first_key(const LayerSpec *l, int64_t n) {
+    if (l->mixer != MIXER_WINDOW || n <= l->window) return 0;
+    return l->is_chunked ? (n - 1) / l->window * l->window : n - l->window;
+}
 /* Expert i of a tensor of them, as a matrix. */
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i);
 

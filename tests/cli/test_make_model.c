@@ -129,6 +129,22 @@ static void layers_of_deepseek_and_glm_are_as_asked(void **state) {
     gguf_close(g);
 }
 
+static void temperatures_are_as_asked(void **state) {
+    (void)state;
+    uint32_t v;
+    float f;
+    Gguf *g = made("--arch mistral3 --layers 1 --dim 64 --ctx 4096 --type F16");
+    assert_true(gguf_get_u32(g, "mistral3.rope.scaling.original_context_length", &v) && v == 257);
+    assert_true(gguf_get_f32(g, "mistral3.attention.temperature_scale", &f) && f > 0);
+    gguf_close(g);
+    g = made("--arch llama4 --layers 4 --dim 64 --experts 4 --expert-ffn 96 --type F16");
+    assert_tensor(g, "blk.0.ffn_gate.weight", TYPE_F16, 64, 192);
+    assert_tensor(g, "blk.1.ffn_up_shexp.weight", TYPE_F16, 64, 96);
+    assert_null(gguf_find_tensor(g, "blk.1.ffn_gate_inp_shexp.weight"));
+    assert_true(gguf_get_u32(g, "llama4.interleave_moe_layer_step", &v) && v == 2);
+    gguf_close(g);
+}
+
 static void recurrent_layers_are_as_asked(void **state) {
     (void)state;
     int64_t n;
@@ -146,6 +162,10 @@ static void recurrent_layers_are_as_asked(void **state) {
     assert_tensor(g, "blk.2.shortconv.in_proj.weight", TYPE_F16, 64, 192);
     assert_tensor(g, "blk.3.attn_q_norm.weight", TYPE_F32, 64, 1);
     assert_tensor(g, "token_embd_norm.weight", TYPE_F32, 64, 1);
+    gguf_close(g);
+    g = made("--arch lfm2moe --layers 4 --dim 64 --experts 4 --type F16");
+    assert_tensor(g, "blk.0.ffn_gate.weight", TYPE_F16, 64, 192);
+    assert_tensor(g, "blk.1.exp_probs_b.bias", TYPE_F32, 4, 1);
     gguf_close(g);
     g = made("--arch mamba2 --layers 1 --dim 64 --type F16");
     assert_tensor(g, "blk.0.ssm_out.weight", TYPE_F16, 128, 64);
@@ -330,6 +350,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shapes_are_as_asked),
         cmocka_unit_test(recurrent_layers_are_as_asked),
         cmocka_unit_test(layers_of_deepseek_and_glm_are_as_asked),
+        cmocka_unit_test(temperatures_are_as_asked),
         cmocka_unit_test(mixes_give_more_bits_where_llama_cpp_does),
         cmocka_unit_test(weights_have_their_deviation),
         cmocka_unit_test(the_same_options_give_the_same_bytes),

@@ -3,6 +3,8 @@
 
     build/release/tests/test_golden_own --write FOLDER       # the models
     tests/golden/make_golden.py logits FOLDER NODE           # -> data/NAME.json
+    build/release/tests/test_golden_long --write FOLDER
+    tests/golden/make_golden.py long FOLDER NODE             # -> data/llama4-long.json
     tests/golden/make_golden.py merges                       # -> data/merges.txt
     build/release/tests/test_tokenizer_own --write FOLDER    # the vocabularies of data/merges.txt
     tests/golden/make_golden.py tokens FOLDER NODE           # -> data/tokens.json
@@ -286,7 +288,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "lfm2moe", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -304,6 +306,8 @@ class Rope:
                 keep = 1 - min(1, max(0, (i - low) / max(0.001, high - low)))
                 self.frequency[i] *= keep + (1 - keep) / factor
             self.magnitude = 1 + 0.1 * math.log(factor)
+            if arch == "mistral3":  # the key is mscale_all_dim
+                self.magnitude /= 1 + 0.1 * key("scaling.yarn_log_multiplier", 0) * math.log(factor)
         factors = g.rows("rope_freqs.weight")
         if g.rows("rope_factors_long.weight"):  # LongRoPE (Ding et al. 2024), for a context of N_CTX
             kind = "long" if N_CTX > key("scaling.original_context_length", 0) else "short"
@@ -366,6 +370,19 @@ class DeltaNet:
         return product(self.out, out)
 
 
+class Temperature:
+    """Scores that grow with the position of the query: Llama 4 (whose code counts positions from 1), Mistral 3."""
+
+    def __init__(self, g, arch):
+        key = lambda name, default: g.keys.get(f"{arch}.{name}", default)
+        length = key("rope.scaling.original_context_length", 0) if arch == "mistral3" else 8192
+        self.scale = key("attention.temperature_scale", 0.1 if arch == "llama4" else 0.0)
+        self.length, self.first = key("attention.temperature_length", length), 1 if arch == "llama4" else 0
+
+    def of(self, position):
+        return 1 + self.scale * math.log(1 + (position + self.first) // self.length) if self.scale else 1.0
+
+
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47) as written: keys and values of every head are
     made of the latents of all positions; nothing is absorbed."""
@@ -394,6 +411,7 @@ class LatentAttention:
         if m:  # mscale_all_dim of the models' config: rotation without a factor, scores with one
             self.rope.magnitude = 1.0
             self.scale *= (1 + m * math.log(key("rope.scaling.factor"))) ** 2
+        self.temperature = Temperature(g, arch)
         self.past = []  # by position: the keys of all heads, the values of all heads
 
     def run(self, x, position):
@@ -405,7 +423,7 @@ class LatentAttention:
         for h in range(self.n_head):
             query = q[h * self.n_key : (h + 1) * self.n_key]
             query = query[: self.n_plain] + self.rope.turn(query[self.n_plain :], position)
-            scores = [self.scale * dot(query, keys[h]) for keys, _ in self.past]
+            scores = [self.temperature.of(position) * self.scale * dot(query, keys[h]) for keys, _ in self.past]
             weights = [math.exp(s - max(scores)) for s in scores]
             total = math.fsum(weights)
             out += [dot(weights, [values[h][d] for _, values in self.past]) / total for d in range(self.n_value)]
@@ -483,22 +501,23 @@ class Model:
         self.logit_cap = extra("final_logit_softcapping", 0)
         self.attn_cap = extra("attn_logit_softcapping", 0)
         self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
-        self.n_expert_used = extra("expert_used_count", 0)
+        self.n_expert, self.n_expert_used = extra("expert_count", 0), extra("expert_used_count", 0)
         self.expert_scale, self.expert_norm = extra("expert_weights_scale", 1.0), extra("expert_weights_norm", False)
         self.n_groups, self.n_groups_used = extra("expert_group_count", 1), extra("expert_group_used_count", 1)
         self.has_sigmoid_router = extra("expert_gating_func", 1) == 2
-        window, n_layer = extra("attention.sliding_window", 0), key("block_count")
-        has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
+        window, n_layer = extra("attention.sliding_window", 8192 if self.arch == "llama4" else 0), key("block_count")
+        has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True, "llama4": lambda i: i % 4 < 3}.get(self.arch, lambda i: False)
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
-        self.output_norm = self.vector("token_embd_norm.weight" if self.arch == "lfm2" else "output_norm.weight")
+        self.output_norm = self.vector("token_embd_norm.weight" if self.arch.startswith("lfm2") else "output_norm.weight")
         names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
         self.layers = []
         for i in range(key("block_count")):
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
             layer["window"] = window if has_window(i) and window else None
-            layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
+            layer["temperature"] = Temperature(g, self.arch) if self.arch != "llama4" or i % 4 == 3 else None
+            layer["rope"] = None if self.arch in ("smollm3", "llama4") and i % 4 == 3 else local_rope if layer["window"] else self.rope
             if not extra("rope.scaling.finetuned", True):
                 layer["rope"] = None
             if g.rows(f"blk.{i}.ssm_in.weight"):
@@ -509,8 +528,6 @@ class Model:
                 layer["recurrent"] = ShortConv(g, i)
             if self.arch == "deepseek2":
                 layer["latent"] = LatentAttention(g, self.arch, i, self.eps)
-            if self.arch in ("deepseek2", "glm4moe"):
-                layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
             fused = None if "recurrent" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
@@ -518,6 +535,7 @@ class Model:
                 half_way = len(layer["ffn_up"]) // 2
                 layer["ffn_gate"], layer["ffn_up"] = layer["ffn_up"][:half_way], layer["ffn_up"][half_way:]
             layer["router"] = g.rows(f"blk.{i}.ffn_gate_inp.weight")
+            layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
             if layer["router"]:
                 n = len(layer["router"])
                 for part in ("gate", "up", "down"):
@@ -550,7 +568,10 @@ class Model:
         norm = layer.get(f"attn_{which}_norm.weight")
         if norm:
             heads = [rms_norm(h, norm, self.eps) for h in heads]
-        return [layer["rope"].turn(h, position) for h in heads] if which != "v" and layer["rope"] else heads
+        if which == "v" or not layer["rope"]:
+            return heads
+        heads = [layer["rope"].turn(h, position) for h in heads]
+        return [rms_norm(h, [1.0] * len(h), self.eps) for h in heads] if self.arch == "llama4" and self.n_expert != 128 else heads
 
     def attention(self, layer, x, position):
         q = self.heads(layer, "q", x, position)
@@ -560,7 +581,10 @@ class Model:
         for h, query in enumerate(q):
             kv = h * self.n_head_kv // self.n_head
             first = max(0, position + 1 - layer["window"]) if layer["window"] else 0
-            scores = [dot(query, k[kv]) * self.attn_scale for k in layer["keys"][first:]]
+            if self.arch == "llama4" and layer["window"]:  # chunks
+                first = position // layer["window"] * layer["window"]
+            factor = self.attn_scale * (layer["temperature"].of(position) if layer["temperature"] else 1)
+            scores = [dot(query, k[kv]) * factor for k in layer["keys"][first:]]
             if self.attn_cap:
                 scores = [self.attn_cap * math.tanh(s / self.attn_cap) for s in scores]
             top = max(scores)
@@ -609,6 +633,22 @@ class Model:
             out = [a + self.expert_scale * p[e] / total * b for a, b in zip(out, self.gated_expert(layer, e, x))]
         return out
 
+    def llama4_experts(self, layer, x):
+        p = [1 / (1 + math.exp(-v)) for v in product(layer["router"], x)]
+        out = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
+        for e in sorted(range(len(p)), key=lambda e: -p[e])[: self.n_expert_used]:
+            out = [a + b for a, b in zip(out, self.gated_expert(layer, e, [p[e] * v for v in x]))]
+        return out
+
+    def lfm2_experts(self, layer, x):
+        """transformers adds 1e-6 to the sum of the chosen, llama.cpp does not."""
+        p = [1 / (1 + math.exp(-v)) for v in product(layer["router"], x)]
+        chosen = sorted(range(len(p)), key=lambda e: -p[e] - layer["choice_bias"][e])[: self.n_expert_used]
+        out = [0.0] * len(x)
+        for e in chosen:
+            out = [a + p[e] / math.fsum(p[c] for c in chosen) * b for a, b in zip(out, self.gated_expert(layer, e, x))]
+        return out
+
     def experts(self, layer, x):
         """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
         logits = product(layer["router"], x)
@@ -631,6 +671,8 @@ class Model:
     def feed_forward(self, layer, x):
         if layer["router"] and self.arch in ("deepseek2", "glm4moe"):
             return self.deepseek_experts(layer, x)
+        if layer["router"] and self.arch in ("llama4", "lfm2moe"):
+            return self.llama4_experts(layer, x) if self.arch == "llama4" else self.lfm2_experts(layer, x)
         return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
 
     def add(self, x, y, norm):
@@ -678,11 +720,11 @@ def log_softmax(row):
 N_PROMPT, N_GREEDY, N_TOP = 24, 24, 8
 
 
-def prompt_of(name, n_vocab):
+def prompt_of(name, n_vocab, n=None):
     """Any tokens, the same ones for ever: a linear congruential generator that starts from the name."""
     state = sum(ord(c) * 31**i for i, c in enumerate(name)) % 2**32
     out = []
-    for _ in range(N_PROMPT):
+    for _ in range(n or N_PROMPT):
         state = (1664525 * state + 1013904223) % 2**32
         out.append(3 + (state >> 8) % (n_vocab - 3))
     return out
@@ -690,7 +732,7 @@ def prompt_of(name, n_vocab):
 
 def make_logits(folder, node):
     by_ggml.library = ctypes.CDLL(os.path.join(node, "node_modules/@node-llama-cpp/linux-x64/bins/linux-x64/libggml-base.so"))
-    for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith("bpe-")):
+    for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith(("bpe-", "llama4-long"))):
         name, path = file[: -len(".gguf")], os.path.join(folder, file)
         model = Model(path)
         prompt = prompt_of(name, len(model.output))
@@ -715,6 +757,19 @@ def make_logits(folder, node):
         out = {"prompt": prompt, "greedy": greedy, "exact": exact_rows, "llama_cpp": peer_rows}
         with open(os.path.join(DATA, name + ".json"), "w") as f:
             f.write("{\n" + ",\n".join(f' "{k}": ' + json.dumps(v, separators=(",", ":")) for k, v in out.items()) + "\n}\n")
+
+
+def make_long(folder, node, name="llama4-long", n=8200, border=8192):
+    """llama.cpp's values around a border that is too far for the forward above."""
+    path = os.path.join(folder, name + ".gguf")
+    prompt = prompt_of(name, Gguf(path).tensors["token_embd.weight"][0][1], n)
+    peer = llama_cpp(node, "logits", path, {"tokens": prompt, "from": n - 16})
+    rows = []
+    for position in (border - 2, border - 1, border, n - 1):
+        top = sorted(enumerate(peer[position - n + 16]), key=lambda e: -e[1])[:N_TOP]
+        rows.append({"position": position, "tokens": [t for t, _ in top], "logprobs": [round(math.log(p), 6) for _, p in top]})
+    with open(os.path.join(DATA, name + ".json"), "w") as f:
+        f.write('{\n "llama_cpp": ' + json.dumps(rows, separators=(",", ":")) + "\n}\n")
 
 
 # ---- tokens ---------------------------------------------------------------------------------------------------------
@@ -810,6 +865,8 @@ if __name__ == "__main__":
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "logits" and len(sys.argv) == 4:
         make_logits(*sys.argv[2:])
+    elif command == "long" and len(sys.argv) == 4:
+        make_long(*sys.argv[2:])
     elif command == "merges" and len(sys.argv) == 2:
         make_merges()
     elif command == "tokens" and len(sys.argv) == 4:

@@ -319,6 +319,40 @@ static void wrong_scales_are_caught(void **state) {
     json_decref(g.file);
 }
 
+/* Temperatures whose steps are off by one token, another factor of YaRN, experts that are weighted or chosen otherwise. */
+static void wrong_keys_are_caught(void **state) {
+    (void)state;
+    const RandomModel mistral3 = case_named("mistral3-f32")->m, latent = case_named("deepseek2-temperature-f32")->m,
+                      llama4 = case_named("llama4-f32")->m, lfm2moe = case_named("lfm2moe-f32")->m;
+    struct {
+        const char *name, *what;
+        RandomModel m;
+    } wrong[] = {{"mistral3-f32", "steps of one token less", mistral3},
+                 {"mistral3-f32", "another temperature", mistral3},
+                 {"mistral3-f32", "another YaRN", mistral3},
+                 {"deepseek2-temperature-f32", "steps of one token more", latent},
+                 {"llama4-f32", "chunks", llama4},
+                 {"llama4-f32", "a temperature", llama4},
+                 {"llama4-f32", "one expert", llama4},
+                 {"lfm2moe-f32", "one expert less", lfm2moe}};
+    wrong[0].m.rope_n_ctx_orig--, wrong[1].m.temperature_scale += 0.01, wrong[2].m.yarn_log_multiplier = 0.9;
+    wrong[3].m.temperature_length++;
+    wrong[4].m.window = 40, wrong[5].m.temperature_length = 40, wrong[6].m.n_expert_used--;
+    wrong[7].m.n_expert_used--;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct Case c = {.name = wrong[i].name, .m = wrong[i].m};
+        Golden g = read_golden(c.name);
+        char path[600];
+        model_path(&c, path, sizeof path);
+        expect_caught(path, &g, wrong[i].what);
+        json_decref(g.file);
+    }
+    Golden g = read_golden("lfm2moe-f32"), of_llama4 = read_golden("llama4-f32");
+    change_is_caught(case_named("lfm2moe-f32"), &g, "exp_probs_b.bias", swap_halves);
+    change_is_caught(case_named("llama4-f32"), &of_llama4, "ffn_up_shexp.weight", swap_halves);
+    json_decref(g.file), json_decref(of_llama4.file);
+}
+
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
 
 static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
@@ -372,9 +406,13 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) return write_models(argv[2]);
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_the_stored_ones),        cmocka_unit_test(greedy_texts_are_the_stored_ones),
-        cmocka_unit_test(a_wrong_gpt_oss_is_caught),         cmocka_unit_test(a_wrong_deepseek2_is_caught),
-        cmocka_unit_test(a_wrong_recurrent_layer_is_caught), cmocka_unit_test(a_wrong_glm4moe_is_caught),
+        cmocka_unit_test(logits_are_the_stored_ones),
+        cmocka_unit_test(greedy_texts_are_the_stored_ones),
+        cmocka_unit_test(a_wrong_gpt_oss_is_caught),
+        cmocka_unit_test(a_wrong_deepseek2_is_caught),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
+        cmocka_unit_test(a_wrong_glm4moe_is_caught),
+        cmocka_unit_test(wrong_keys_are_caught),
         cmocka_unit_test(wrong_scales_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

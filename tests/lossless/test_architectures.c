@@ -52,6 +52,14 @@ static const RandomModel models[] = {
      .has_sigmoid_router = true, .n_nextn = 1, .seed = 16},
     {SHAPE("glm4moe", 3, 48, 4, 2, 70), .head_dim = 18, .n_rot = 10, .n_dense = 1, EXPERTS(7, 3, 22), .n_ff_shared = 44,
      .has_sigmoid_router = true, .divides_by_chosen = true, .head_norms = true, .n_nextn = 1, .seed = 17},
+    {SHAPE("mistral3", 2, 48, 4, 2, 70), .rope_scaling = "yarn", .rope_factor = 16, .rope_n_ctx_orig = 9,
+     .yarn_log_multiplier = 1, .temperature_scale = 0.4, .seed = 60},
+    {SHAPE("deepseek2", 2, 48, 4, 1, 70), LATENT(0, 36, 10, 6, 14), .temperature_scale = 0.4, .temperature_length = 9,
+     .seed = 61},
+    {SHAPE("llama4", 4, 48, 4, 2, 70), EXPERTS(6, 2, 32), .n_ff_shared = 32, .expert_interval = 2, .window = 11,
+     .temperature_length = 9, .seed = 62},
+    {SHAPE("lfm2moe", 3, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .n_dense = 1, EXPERTS(6, 2, 32),
+     .has_sigmoid_router = true, .seed = 81},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 
@@ -165,13 +173,14 @@ static void a_second_turn_takes_over_the_first(void **state) {
     }
 }
 
-/* Another window, or one expert more, is another text: the tests above would notice. */
+/* Another window, another temperature, or one expert more, is another text: the tests above would notice. */
 static void what_is_special_matters(void **state) {
     (void)state;
     static Stream a, b;
     for (int m = 0; m < N_MODELS; m++) {
         RandomModel other = models[m];
-        if (!other.window && !other.n_expert) continue;
+        if (!other.window && !other.n_expert && !other.temperature_scale) continue;
+        if (other.temperature_scale > 0) other.temperature_scale /= 2;
         if (other.window) other.window--;
         if (other.n_expert) other.n_expert_used--;
         int32_t prompt[N_PROMPT];

@@ -3,6 +3,7 @@
 
 #include "hub_deepseek.h"
 #include "hub_forms.h"
+#include "hub_llama4.h"
 #include "safetensors_build.h"
 
 #include <jansson.h>
@@ -126,7 +127,7 @@ static float *less_1(const GgufTensor *t) {
 
 static void add_tensor(const Gguf *g, SafeTensorsBuild *b, const GgufTensor *t, const char *name) {
     bool is_rotated = strstr(t->name, "attn_q.") || strstr(t->name, "attn_k.");
-    bool has_pairs = is_arch(g, "llama") || is_arch(g, "granite") || is_arch(g, "smollm3");
+    bool has_pairs = is_arch(g, "llama") || is_arch(g, "granite") || is_arch(g, "smollm3") || is_arch(g, "mistral3");
     bool is_norm = strstr(t->name, "norm.weight");
     float *moved = is_rotated && has_pairs ? halved(g, t) : is_norm && is_gemma(g) ? less_1(t) : NULL;
     int64_t n_out = t->n_dims == 2 ? t->dims[1] : strstr(t->name, "ffn_gate_inp_shexp") ? 1 : 0;
@@ -149,8 +150,9 @@ static void add_experts(SafeTensorsBuild *b, const GgufTensor *t, const char *fo
 static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) {
     json_t *map = json_object();
     char path[300], file[64], name[200];
-    if (hub_forms_has(g) || hub_deepseek_has(g)) {
+    if (hub_forms_has(g) || hub_deepseek_has(g) || is_arch(g, "llama4")) {
         if (hub_forms_has(g)) hub_forms_write(g, folder, o);
+        else if (is_arch(g, "llama4")) hub_llama4_write(g, folder, o);
         else hub_deepseek_write(g, folder, o);
         json_decref(map);
         return;
@@ -198,7 +200,10 @@ static const char *published_arch(const Gguf *g) {
                                                {"lfm2", "Lfm2ForCausalLM"},
                                                {"granitehybrid", "GraniteMoeHybridForCausalLM"},
                                                {"deepseek2", "DeepseekV3ForCausalLM"},
-                                               {"glm4moe", "Glm4MoeForCausalLM"}};
+                                               {"glm4moe", "Glm4MoeForCausalLM"},
+                                               {"mistral3", "Ministral3ForCausalLM"},
+                                               {"llama4", "Llama4ForConditionalGeneration"},
+                                               {"lfm2moe", "Lfm2MoeForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";

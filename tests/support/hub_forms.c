@@ -27,8 +27,9 @@ static bool is_arch(const Gguf *g, const char *name) {
 static bool is_hybrid(const Gguf *g) {
     return is_arch(g, "qwen3next") || is_arch(g, "qwen35") || is_arch(g, "qwen35moe");
 }
+static bool is_lfm2(const Gguf *g) { return is_arch(g, "lfm2") || is_arch(g, "lfm2moe"); }
 bool hub_forms_has(const Gguf *g) {
-    return is_hybrid(g) || is_arch(g, "gpt-oss") || is_arch(g, "lfm2") || is_arch(g, "granitehybrid");
+    return is_hybrid(g) || is_arch(g, "gpt-oss") || is_lfm2(g) || is_arch(g, "granitehybrid");
 }
 
 static int64_t number(const Gguf *g, const char *key) {
@@ -52,8 +53,7 @@ static const GgufTensor *tensor(const Apart *a, const char *name) {
 
 static const float *floats(const Apart *a, const char *name) {
     const GgufTensor *t = tensor(a, name);
-    if (!t) fail_msg("no %s", name);
-    assert_int_equal(t->type, TYPE_F32);
+    if (!t || t->type != TYPE_F32) fail_msg("no %s in F32", name);
     return t->data;
 }
 
@@ -323,14 +323,30 @@ static void add_oss_layer(Apart *a) {
     }
 }
 
+static void add_lfm2_experts(Apart *a, const char *from, const char *to, int64_t n_in, int64_t n_out) {
+    char name[80];
+    for (int64_t e = 0; e < a->n_expert; e++) {
+        snprintf(name, sizeof name, "feed_forward.experts.%d.%s.weight", (int)e, to);
+        add(a, name, floats(a, from) + e * n_in * n_out, 2, (int64_t[]){n_out, n_in});
+    }
+}
+
 static void add_lfm2_layer(Apart *a) {
     int64_t n = a->n_embd, n_ff = number(a->g, "feed_forward_length"), dim = number(a->g, "attention.key_length"),
             kv = number(a->g, "attention.head_count_kv") * dim, q = number(a->g, "attention.head_count") * dim;
     add_plain(a, "attn_norm.weight", "operator_norm.weight", n, 0);
     add_plain(a, "ffn_norm.weight", "ffn_norm.weight", n, 0);
-    add_plain(a, "ffn_gate.weight", "feed_forward.w1.weight", n, n_ff);
-    add_plain(a, "ffn_down.weight", "feed_forward.w2.weight", n_ff, n);
-    add_plain(a, "ffn_up.weight", "feed_forward.w3.weight", n, n_ff);
+    if (tensor(a, "ffn_gate_inp.weight")) {
+        add_plain(a, "ffn_gate_inp.weight", "feed_forward.gate.weight", n, a->n_expert);
+        add_plain(a, "exp_probs_b.bias", "feed_forward.expert_bias", a->n_expert, 0);
+        add_lfm2_experts(a, "ffn_gate_exps.weight", "w1", n, a->n_ff);
+        add_lfm2_experts(a, "ffn_down_exps.weight", "w2", a->n_ff, n);
+        add_lfm2_experts(a, "ffn_up_exps.weight", "w3", n, a->n_ff);
+    } else {
+        add_plain(a, "ffn_gate.weight", "feed_forward.w1.weight", n, n_ff);
+        add_plain(a, "ffn_down.weight", "feed_forward.w2.weight", n_ff, n);
+        add_plain(a, "ffn_up.weight", "feed_forward.w3.weight", n, n_ff);
+    }
     if (tensor(a, "attn_q.weight")) {
         add_plain(a, "attn_q.weight", "self_attn.q_proj.weight", n, q);
         add_plain(a, "attn_k.weight", "self_attn.k_proj.weight", n, kv);
@@ -340,9 +356,9 @@ static void add_lfm2_layer(Apart *a) {
         add_plain(a, "attn_k_norm.weight", "self_attn.k_layernorm.weight", dim, 0);
         return;
     }
-    int64_t n_conv = number(a->g, "shortconv.l_cache");
     add_plain(a, "shortconv.in_proj.weight", "conv.in_proj.weight", n, 3 * n);
-    add(a, "conv.conv.weight", floats(a, "shortconv.conv.weight"), 3, (int64_t[]){n, 1, n_conv});
+    add(a, "conv.conv.weight", floats(a, "shortconv.conv.weight"), 3,
+        (int64_t[]){n, 1, number(a->g, "shortconv.l_cache")});
     add_plain(a, "shortconv.out_proj.weight", "conv.out_proj.weight", n, n);
 }
 
@@ -424,14 +440,13 @@ static void add_granite_layer(Apart *a) {
 static void add_rest(Apart *a, bool has_pictures) {
     const GgufTensor *embd = gguf_find_tensor(a->g, "token_embd.weight"),
                      *head = gguf_find_tensor(a->g, "output.weight"),
-                     *norm = gguf_find_tensor(a->g,
-                                              is_arch(a->g, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight");
+                     *norm = gguf_find_tensor(a->g, is_lfm2(a->g) ? "token_embd_norm.weight" : "output_norm.weight");
     char name[100];
     float *x = room(a->n_embd);
     for (int64_t i = 0; i < a->n_embd; i++) x[i] = ((const float *)norm->data)[i] - (is_hybrid(a->g) ? 1.0f : 0.0f);
     snprintf(name, sizeof name, "%sembed_tokens.weight", a->prefix);
     safetensors_build_add(&a->b, name, embd->data, a->n_embd, embd->dims[1]);
-    snprintf(name, sizeof name, "%s%s", a->prefix, is_arch(a->g, "lfm2") ? "embedding_norm.weight" : "norm.weight");
+    snprintf(name, sizeof name, "%s%s", a->prefix, is_lfm2(a->g) ? "embedding_norm.weight" : "norm.weight");
     safetensors_build_add(&a->b, name, x, a->n_embd, 0);
     if (head) safetensors_build_add(&a->b, "lm_head.weight", head->data, a->n_embd, embd->dims[1]);
     if (has_pictures) safetensors_build_add(&a->b, "model.visual.patch_embed.proj.weight", x, 3, 2);
@@ -474,7 +489,7 @@ void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
             add_nextn(&a);
         }
         if (is_hybrid(g)) add_hybrid_layer(&a);
-        else if (is_arch(g, "lfm2")) add_lfm2_layer(&a);
+        else if (is_lfm2(g)) add_lfm2_layer(&a);
         else if (is_arch(g, "granitehybrid")) add_granite_layer(&a);
         else add_oss_layer(&a);
     }

@@ -134,14 +134,15 @@ static void add_layer(Maker *k, int32_t i) {
     double gain = m->tied ? 1.6 : 1.0;
     bool oss = is_one_of(m->arch, "gpt-oss");
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe glm4moe"), glm = is_one_of(m->arch, "glm4moe"),
-         norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2");
+         norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool latent = m->kv_rank > 0, experts = m->n_expert > 0 && i >= m->n_dense;
+    bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4 glm4moe"),
+         experts = m->n_expert > 0 && i >= m->n_dense && (!m->expert_interval || (i + 1) % m->expert_interval == 0);
     bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
     bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
     bool delta = hybrid && !attention, fused_gates = is_one_of(m->arch, "qwen3next"),
          mamba = !attention && is_one_of(m->arch, "granitehybrid mamba2"),
-         conv = !attention && is_one_of(m->arch, "lfm2"), ffn = !is_one_of(m->arch, "mamba2");
+         conv = !attention && is_one_of(m->arch, "lfm2 lfm2moe"), ffn = !is_one_of(m->arch, "mamba2");
     int64_t n_bc = 2 * (int64_t)m->n_key_heads * m->n_ssm_state;
     int64_t n_values = (int64_t)m->n_value_heads * m->delta_dim,
             n_channels = n_values + 2 * (int64_t)m->n_key_heads * m->delta_dim;
@@ -207,8 +208,7 @@ static void add_layer(Maker *k, int32_t i) {
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
-        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in,
-         shared && !latent && !glm && !is_one_of(m->arch, "granitehybrid"), 0},
+        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !no_gate, 0},
         {"nextn.eh_proj.weight", 2 * (int64_t)m->n_embd, m->n_embd, 0, 0.7 * in, nextn, 0},
         {"nextn.enorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
         {"nextn.hnorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
@@ -276,7 +276,6 @@ static void set_latent_keys(Maker *k) {
     set_key_u32(k, "attention.value_length", m->joins_kv_b ? m->value_dim : m->kv_rank);
     if (!m->joins_kv_b) set_key_u32(k, "attention.key_length_mla", m->plain_dim + m->n_rot);
     if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
-    if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
 }
 
 /* Leading dense layers, and a router as DeepSeek and GLM have it. */
@@ -303,11 +302,19 @@ static void set_arch_keys(Maker *k) {
         set_key_u32(k, "expert_used_count", m->n_expert_used);
         set_key_u32(k, "expert_feed_forward_length", m->n_ff_expert);
     }
+    if (m->n_expert && is_one_of(m->arch, "lfm2moe")) {
+        set_key_u32(k, "leading_dense_block_count", m->n_dense);
+        set_key_u32(k, "expert_gating_func", m->has_sigmoid_router ? 2 : 1);
+    }
+    if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
+    if (m->expert_interval) set_key_u32(k, "interleave_moe_layer_step", m->expert_interval);
+    if (m->temperature_scale > 0) set_key_f32(k, "attention.temperature_scale", m->temperature_scale);
+    if (m->temperature_length) set_key_u32(k, "attention.temperature_length", m->temperature_length);
     if (m->n_ff_shared && !is_routed) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
     if (m->kv_rank) set_latent_keys(k);
     if (is_routed) set_routed_keys(k);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
-    if (m->n_conv && is_one_of(m->arch, "lfm2")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
+    if (m->n_conv && is_one_of(m->arch, "lfm2 lfm2moe")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
     if (m->n_conv && is_one_of(m->arch, "granitehybrid mamba2")) {
         set_key_u32(k, "ssm.conv_kernel", m->n_conv);
         set_key_u32(k, "ssm.state_size", m->n_ssm_state);
@@ -347,7 +354,7 @@ static void set_kv_heads(Maker *k) {
     const RandomModel *m = k->m;
     char key[64];
     int32_t *heads = keep(k, calloc((size_t)m->n_layer, sizeof *heads));
-    if (!is_one_of(m->arch, "lfm2 granitehybrid")) {
+    if (!is_one_of(m->arch, "lfm2 lfm2moe granitehybrid")) {
         if (m->n_head) set_key_u32(k, "attention.head_count_kv", m->joins_kv_b ? m->n_head : m->n_head_kv);
         return;
     }
@@ -438,7 +445,8 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     double output_std = 2.8 / sqrt(m->n_embd);
     add_matrix(k, "token_embd.weight", m->n_embd, m->n_vocab, m->tied ? output_std : 0.5);
     for (int32_t i = 0; i < m->n_layer; i++) add_layer(k, i);
-    add_vector(k, is_one_of(m->arch, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", m->n_embd, 1, 0.1);
+    add_vector(k, is_one_of(m->arch, "lfm2 lfm2moe") ? "token_embd_norm.weight" : "output_norm.weight", m->n_embd, 1,
+               0.1);
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
     for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i); /* without them all others are the same */
     if (m->rope_factors) add_rope_factors(k);

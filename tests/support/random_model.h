@@ -44,6 +44,9 @@ typedef struct RandomModel {
     bool divides_by_chosen;       /* weights of experts sum to 1 before expert_scale */
     double expert_scale;          /* 0: not in the file */
     int32_t n_groups, n_groups_used;
+    int32_t expert_interval; /* llama4: every so many-th layer has experts */
+    double temperature_scale; /* mistral3, deepseek2, llama4: of scores that grow with the position; 0: not in the file */
+    int32_t temperature_length; /* likewise */
     uint64_t seed;
 } RandomModel;
 

@@ -84,6 +84,16 @@ static const struct {
       .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 64, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2,
       .seed = 21}},
     {"mamba2", {SHAPE("mamba2", 2, 40, 0, 0, 0, 61), HYBRID(1, 5, 14, 4, 0), .n_ssm_state = 18, .seed = 22}},
+    {"mistral3",
+     {SHAPE("mistral3", 2, 64, 4, 2, 50, 61), .rope_scaling = "yarn", .rope_factor = 16, .rope_n_ctx_orig = 11,
+      .yarn_log_multiplier = 1, .temperature_scale = 0.3, .seed = 23}},
+    {"llama4, f16",
+     {SHAPE("llama4", 4, 64, 4, 1, 50, 61), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 30, .n_ff_shared = 30,
+      .expert_interval = 2, .window = 13, .temperature_length = 9, .types = {TYPE_F16}, .n_types = 1, .seed = 24}},
+    {"lfm2moe, q8_0",
+     {SHAPE("lfm2moe", 3, 64, 4, 2, 96, 61), .n_conv = 3, .attention_interval = 3, .n_dense = 1, .n_expert = 6,
+      .n_expert_used = 2, .n_ff_expert = 32, .has_sigmoid_router = true, .types = {TYPE_Q8_0}, .n_types = 1,
+      .seed = 25}},
 };
 
 #endif

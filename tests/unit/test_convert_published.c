@@ -48,6 +48,20 @@
     "\"logits_scaling\": 1.2, \"attention_multiplier\": 0.2"
 #define GRANITE_TYPES ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"attention\"]"
 
+#define MISTRAL3(mscale) \
+    ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 16.0, " \
+    "\"llama_4_scaling_beta\": 0.1, " \
+    "\"original_max_position_embeddings\": 9, \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"mscale_all_dim\": 1.0, " \
+    "\"mscale\": " #mscale "}"
+#define LLAMA4 \
+    ", \"num_local_experts\": 5, \"num_experts_per_tok\": 1, \"intermediate_size\": 24, \"intermediate_size_mlp\": " \
+    "64, " \
+    "\"interleave_moe_layer_step\": 2, \"use_qk_norm\": true, \"no_rope_layers\": [1, 1, 1, 0], " \
+    "\"attn_temperature_tuning\": 4, \"floor_scale\": 8192, \"attn_scale\": 0.1"
+#define LFM2MOE \
+    ", \"num_experts\": 5, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"num_dense_layers\": 1, " \
+    "\"norm_topk_prob\": true, \"conv_L_cache\": 3"
+
 typedef struct Case {
     RandomModel model;
     const char *config;
@@ -112,6 +126,29 @@ static const Case cases[] = {
                    GRANITE_TYPES,
      .wrong = ", \"shared_intermediate_size\": 64, \"layer_types\": [\"mamba\"]" MAMBA_CONFIG(2, 8, 8, 4),
      .why = "layer_types must name the kind of each layer"},
+    {.model = {SHAPE("mistral3", 3), .rope_base = 1e6, .rope_scaling = "yarn", .rope_factor = 16, .rope_n_ctx_orig = 9,
+               .yarn_log_multiplier = 1, .temperature_scale = 0.1, .seed = 13},
+     .config = MISTRAL3(1.0),
+     .wrong = MISTRAL3(0.5),
+     .why = "mscale must be 1 beside mscale_all_dim"},
+    {.model = {SHAPE("llama4", 4), .n_expert = 5, .n_expert_used = 1, .n_ff_expert = 24, .n_ff_shared = 24,
+               .expert_interval = 2, .rope_base = 5e5, .seed = 14},
+     .config = LLAMA4 ", \"attention_chunk_size\": 8192, \"moe_layers\": [1, 3]",
+     .text_part = true,
+     .wrong = LLAMA4 ", \"moe_layers\": [0, 3]",
+     .why = "moe_layers are others"},
+    {.model = {SHAPE("llama4", 5), .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 24,
+               .expert_interval = 2, .rope_base = 5e5, .seed = 15},
+     .config = ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"intermediate_size\": 24, "
+               "\"intermediate_size_mlp\": 64, \"interleave_moe_layer_step\": 2",
+     .wrong = LLAMA4 ", \"attention_chunk_size\": 4096",
+     .why = "attention_chunk_size must be 8192"},
+    {.model = {SHAPE("lfm2moe", 4), .n_conv = 3, .attention_interval = 3, .n_dense = 1, .n_expert = 5,
+               .n_expert_used = 2, .n_ff_expert = 24, .has_sigmoid_router = true, .rope_base = 1e6, .tied = true,
+               .seed = 16},
+     .config = LFM2MOE ", \"routed_scaling_factor\": 1.0" LFM2_TYPES,
+     .wrong = LFM2MOE ", \"use_expert_bias\": false" LFM2_TYPES,
+     .why = "use_expert_bias must be true"},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

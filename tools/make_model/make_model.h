@@ -17,9 +17,10 @@ typedef struct ModelPlan {
     int64_t n_dense, n_groups,
         n_groups_used; /* of ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
-    int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
-    const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
-    bool tied;        /* the output matrix is the embedding */
+    int64_t expert_interval; /* llama4: every so many-th layer has experts; 0: all but those have */
+    int64_t n_nextn;         /* layers for multi-token prediction, behind the n_layers others */
+    const char *type;        /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
+    bool tied;               /* the output matrix is the embedding */
     double rope_base, bias_std;
     PlanScaling rope_scaling;
     double rope_factor, rope_low, rope_high, rope_original; /* low, high: llama3 only */
@@ -34,7 +35,8 @@ typedef struct ModelPlan {
 #define MAMBAS "granitehybrid mamba2"
 /* Leading dense layers, then experts that may be in groups, be chosen by sigmoids, and have shared ones beside them. */
 #define ROUTED "deepseek2 glm4moe"
-#define RECURRENT HYBRIDS " " MAMBAS " lfm2"
+#define LFM2S "lfm2 lfm2moe"
+#define RECURRENT HYBRIDS " " MAMBAS " " LFM2S
 enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 
 enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
@@ -44,6 +46,7 @@ enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
+bool plan_has_experts(const ModelPlan *plan, int64_t layer);
 /* Whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);
 

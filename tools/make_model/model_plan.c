@@ -14,3 +14,8 @@ bool plan_has_attention(const ModelPlan *p, int64_t layer) {
     if (!plan_is(p, RECURRENT)) return true;
     return p->attention_interval && (layer + 1) % p->attention_interval == 0;
 }
+
+bool plan_has_experts(const ModelPlan *p, int64_t layer) {
+    if (!p->n_experts || layer < p->n_dense) return false;
+    return !p->expert_interval || (layer + 1) % p->expert_interval == 0;
+}

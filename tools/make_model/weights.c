@@ -303,9 +303,8 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
         add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
     }
-    if (plan_is(
-            p,
-            "qwen3 qwen3moe gemma3 lfm2 glm4moe " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
+    if (plan_is(p, "qwen3 qwen3moe gemma3 glm4moe " LFM2S
+                   " " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
@@ -340,7 +339,7 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
-    if (plan_is(p, "granitehybrid " ROUTED)) return;
+    if (plan_is(p, "granitehybrid llama4 " ROUTED)) return;
     add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
 }
 
@@ -351,7 +350,7 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     bool has_post_name = plan_is(p, "gpt-oss glm4moe " HYBRIDS);
     add_vector(all, w, in_layer(name, l, has_post_name ? "post_attention_norm.weight" : "ffn_norm.weight"), p->dim, 1,
                0.1);
-    if (p->n_experts && l >= p->n_dense) {
+    if (plan_has_experts(p, l)) {
         add_experts(all, w, l, more_bits);
     } else {
         if (!is_fused) add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
@@ -405,7 +404,7 @@ static void add_all(Weights *all, GgufWriter *w) {
         add_mixer(all, w, l, more_bits);
         if (!plan_is(p, "mamba2")) add_ffn(all, w, l, more_bits);
     }
-    add_vector(all, w, plan_is(p, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", p->dim, 1, 0.1);
+    add_vector(all, w, plan_is(p, LFM2S) ? "token_embd_norm.weight" : "output_norm.weight", p->dim, 1, 0.1);
     if (!p->tied) add_matrix(all, w, "output.weight", p->dim, p->n_vocab, 2.5, true);
     for (int64_t l = p->n_layers; l < p->n_layers + p->n_nextn; l++)
         add_nextn(all, w, l); /* the others stay the same */

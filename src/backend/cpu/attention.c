@@ -114,7 +114,7 @@ static void score_rounded(const Attention *a, const Pair *p, const int32_t *slot
                 q[j] = pair_rounded(a, p, k + j);
                 scores[j] = p->scores + (k + j) * a->c->score_stride + at + i;
             }
-            a->c->score_kernels->scores(q, n_q, dim, keys, n_keys, attention_scale(a), scores);
+            a->c->score_kernels->scores(q, n_q, dim, keys, n_keys, attention_scale(a, p->row), scores);
         }
     }
 }
@@ -124,7 +124,7 @@ static void score_keys(const Attention *a, const Pair *p, const int32_t *slots, 
     if (a->c->score_kernels) score_rounded(a, p, slots, at, n, i_thread);
     else
         a->kn->attn_scores(a->kv->type, p->q, a->group, a->h->head_dim, p->keys, a->kv->slot_bytes, slots, n,
-                           attention_scale(a), p->scores + at, a->c->score_stride);
+                           attention_scale(a, p->row), p->scores + at, a->c->score_stride);
 }
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end, int i_thread) {

@@ -38,16 +38,16 @@ typedef struct Pair {
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
 /* The first key that the row sees. */
 static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
-    int64_t n = pair_n_keys(p), window = a->spec->mixer == MIXER_WINDOW ? a->spec->window : n;
-    return n > window ? n - window : 0;
+    return layer_first_key(a->spec, pair_n_keys(p));
 }
 static inline const RoundedQuery *pair_rounded(const Attention *a, const Pair *p, int64_t k) {
     return (const void *)(p->rounded + (size_t)k * rounded_query_bytes(a->h->head_dim));
 }
 static inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static inline float attention_scale(const Attention *a) {
-    return a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->h->head_dim);
+static inline float attention_scale(const Attention *a, const RowPlace *row) {
+    float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->h->head_dim);
+    return (float)((double)scale * temperature_factor(&a->spec->temperature, row->position));
 }
 
 /* The pair of a row and a unit: scores are left from `scores` on. tile_sums is NULL. */

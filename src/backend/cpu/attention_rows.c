@@ -44,12 +44,18 @@ static int32_t most_rows(const CpuContext *c) {
     return n < 1 ? 1 : (int32_t)n;
 }
 
+/* Scores of a group are scaled alike. */
+static bool has_same_temperature(const CpuContext *c, const RowPlace *a, const RowPlace *b) {
+    const AttnTemperature *t = &c->model->hparams.temperature;
+    return temperature_step(t, a->position) == temperature_step(t, b->position);
+}
+
 int32_t attention_group_rows(const CpuContext *c, RowGroup *groups) {
     int32_t n = 0, most = most_rows(c);
     for (int32_t i = 0; i < c->n_rows; i++) {
         const RowPlace *r = &c->rows[i], *before = r - 1;
         bool joins = i > 0 && groups[n - 1].n < most && r->sequence == before->sequence &&
-                     r->n_prefix == before->n_prefix;
+                     r->n_prefix == before->n_prefix && has_same_temperature(c, r, before);
         if (joins) groups[n - 1].n++;
         else groups[n++] = (RowGroup){i, 1};
     }
@@ -148,11 +154,11 @@ static void score_shared(const Rows *rows, const Shared *s) {
         }
     if (by_integers) {
         by_integers->pack(dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->blocks);
-        by_integers->scores(rounded, n, dim, rows->blocks, n_keys, attention_scale(a), scores);
+        by_integers->scores(rounded, n, dim, rows->blocks, n_keys, attention_scale(a, rows->pairs[0].row), scores);
         return;
     }
     a->kn->pack_keys(kv->type, dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->floats);
-    a->kn->packed_scores(q, n, dim, rows->floats, n_keys, attention_scale(a), scores);
+    a->kn->packed_scores(q, n, dim, rows->floats, n_keys, attention_scale(a, rows->pairs[0].row), scores);
 }
 
 static void weigh(const Rows *rows) {

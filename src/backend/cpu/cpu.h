@@ -277,6 +277,7 @@ struct CpuContext {
     ExpertGroup *groups;       /* [n_expert] */
     int32_t n_groups;
     int32_t *place_rows;               /* [max_rows * n_expert_used] the row of each place */
+    float *place_weights;              /* likewise: by which what an expert reads is multiplied */
     void *expert_acts[ACT_FORM_COUNT]; /* [max_rows * n_expert_used] activations of each place; NULL: not needed */
     float *expert_out;                 /* [max_rows * n_expert_used][n_embd] */
     float *hidden;                     /* [n_hidden][n_embd] after the final norm */

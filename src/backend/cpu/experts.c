@@ -6,7 +6,8 @@
  *
  * and in some models one expert more that every row passes, weighted by a sigmoid of its own. DeepSeek-V3's probabilities are
  * sigmoids; its experts are chosen by p_e + bias_e, in the groups whose two greatest have the greatest sum (V2: whose greatest is
- * the greatest); a factor multiplies the weights.
+ * the greatest); a factor multiplies the weights. Those of Llama 4 multiply what an expert reads, which is done to the outputs of
+ * gate and up.
  *
  * The problem. A batch of rows chooses different experts. Row by row, the weights of an expert would be read once for each
  * row that chose it; and which weights are read, and how many products there are, is known only in the middle of the
@@ -172,6 +173,8 @@ static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
     for (int32_t i = 0; i < n_choices; i++) {
         int32_t at = c->n_of_expert[c->choices[i].expert]++;
         c->choices[i].place = at;
+        c->place_weights[at] = c->choices[i].weight;
+        if (l->weights_inputs && isfinite(c->choices[i].weight)) c->choices[i].weight = 1;
         c->place_rows[at] = i / l->n_expert_used;
     }
     Op *behind = c->ops + (op - c->ops) + 1;
@@ -200,6 +203,12 @@ static void add_biases(const CpuContext *c, const ExpertGroup *g, const float *b
         c->kernels->add(y + row_at(i, n_out) + from, biases + row_at(g->expert, n_out) + from, n);
 }
 
+/* Products of inputs times a weight are the products times it. */
+static void weigh_places(const CpuContext *c, const ExpertGroup *g, float *y, int64_t n_out, int64_t from, int64_t n) {
+    for (int64_t i = g->first; i < g->first + g->n; i++)
+        for (int64_t k = from; k < from + n; k++) y[row_at(i, n_out) + (size_t)k] *= c->place_weights[i];
+}
+
 /* ---- products -------------------------------------------------------------------------------------- */
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
@@ -217,6 +226,8 @@ static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int
                      g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
                      least(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+    if (op->l->spec->weights_inputs)
+        weigh_places(c, g, c->gate, n_ff, from, n), weigh_places(c, g, c->up, n_ff, from, n);
     add_biases(c, g, op->l->spec->gate_bias, c->gate, n_ff, from, n);
     add_biases(c, g, op->l->spec->up_bias, c->up, n_ff, from, n);
     for (int64_t i = g->first; i < g->first + g->n; i++) activate(op, &e->down, i, from, n);

@@ -40,7 +40,8 @@ typedef struct RefContext {
     double *head_values;   /* [max_rows][heads of value_dim] */
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
-    double *expert_out;     /* [n_embd] of one expert and one row */
+    double *expert_in;      /* [n_embd] what one expert reads of one row */
+    double *expert_out;     /* [n_embd] what it gives */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][n_embd]: results */
     int32_t max_logits;

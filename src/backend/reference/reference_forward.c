@@ -154,12 +154,13 @@ void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, co
     int64_t at = head / (h->n_head / h->n_head_kv) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
-    int32_t n = r->n_prefix + r->n_path, first = l->mixer == MIXER_WINDOW && n > l->window ? n - l->window : 0;
+    int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, n);
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;
         for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
         score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
+        score *= temperature_factor(&l->temperature, r->position);
         if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
         c->scores[t] = score;
         largest = fmax(largest, score);
@@ -284,12 +285,13 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     memset(delta, 0, (size_t)n_embd * sizeof *delta);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         Network net = expert_network(l, best[k]);
-        feed_forward_of(c, l->activation, &net, normed, 1, out);
+        double weight = c->experts[best[k]] / divisor;
+        for (int64_t i = 0; i < n_embd; i++) c->expert_in[i] = l->weights_inputs ? weight * normed[i] : normed[i];
+        feed_forward_of(c, l->activation, &net, c->expert_in, 1, out);
         count_choice(c, l, best[k]);
         square_expert_inputs(c, l, INPUT_EXPERT_GATE_UP, best[k], normed, n_embd);
         square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, net.gate.dims[1]);
-        double weight = c->experts[best[k]] / divisor;
-        for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
+        for (int64_t i = 0; i < n_embd; i++) delta[i] += l->weights_inputs ? out[i] : weight * out[i];
     }
     if (!l->shared_gate) return;
     double logit = 0;
