@@ -108,10 +108,10 @@ int convert_lfm2moe_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
     const json_t *scale = json_object_get(c->config, "routed_scaling_factor");
     s->n_conv = config_int(&r, "conv_L_cache", 3, 2, 1 << 10);
     s->n_dense = config_int(&r, "num_dense_layers", 2, 0, s->n_layer);
-    if (json_is_true(json_object_get(c->config, "conv_bias"))) refuse(&r, "conv_bias is not supported");
-    if (json_is_false(json_object_get(c->config, "use_expert_bias"))) refuse(&r, "use_expert_bias must be true");
+    if (json_is_true(json_object_get(c->config, "conv_bias"))) config_refuse(&r, "conv_bias is not supported");
+    if (json_is_false(json_object_get(c->config, "use_expert_bias"))) config_refuse(&r, "use_expert_bias must be true");
     if (scale && !(json_number_value(scale) >= 1 && json_number_value(scale) <= 1))
-        refuse(&r, "routed_scaling_factor must be 1");
+        config_refuse(&r, "routed_scaling_factor must be 1");
     read_layers(&r, s, "full_attention", "conv");
     return r.status;
 }

@@ -389,20 +389,3 @@ void arch_close_layer(Model *m) {
     free_memory(m->memory);
     m->memory = NULL;
 }
-
-Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff) {
-    Model m = *target;
-    m.layers = layers;
-    m.output_norm = NULL;
-    m.memory = NULL;
-    m.hparams.n_layer = n_layer;
-    m.hparams.n_ff = n_ff;
-    return m;
-}
-
-void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
-    size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
-    blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
-}
-
-void model_embedding(const Model *m, int32_t token, float *out) { embedding_row(m->token_embd, token, out); }

@@ -1,6 +1,8 @@
 /* model_layers.c - questions to the layers of a model: which of them have keys and values or a state, where a layer stands
- * among those of its kind, and the matrix of one expert. */
+ * among those of its kind; the matrix of one expert, the embedding of one token, and a model of other layers. */
 #include "model/model.h"
+
+#include "format/blocks.h"
 
 bool layer_has_state(const LayerSpec *l) {
     return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;
@@ -54,3 +56,20 @@ GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
     out.data = (const char *)all->data + (size_t)i * out.bytes;
     return out;
 }
+
+Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff) {
+    Model m = *target;
+    m.layers = layers;
+    m.output_norm = NULL;
+    m.memory = NULL;
+    m.hparams.n_layer = n_layer;
+    m.hparams.n_ff = n_ff;
+    return m;
+}
+
+void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
+    size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
+    blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
+}
+
+void model_embedding(const Model *m, int32_t token, float *out) { embedding_row(m->token_embd, token, out); }

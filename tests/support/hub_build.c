@@ -56,13 +56,13 @@ static const struct {
       {"ffn_down_exps", "block_sparse_moe.experts.%d.w2"},
 };
 
-static bool is_arch(const Gguf *g, const char *name) {
+bool hub_is_arch(const Gguf *g, const char *name) {
     GgufString arch;
     assert_true(gguf_get_string(g, "general.architecture", &arch));
     return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
 }
 
-static bool is_gemma(const Gguf *g) { return is_arch(g, "gemma2") || is_arch(g, "gemma3"); }
+static bool is_gemma(const Gguf *g) { return hub_is_arch(g, "gemma2") || hub_is_arch(g, "gemma3"); }
 
 static void published_name(const Gguf *g, const char *gguf, char out[200]) {
     int layer;
@@ -78,16 +78,16 @@ static void published_name(const Gguf *g, const char *gguf, char out[200]) {
         for (size_t i = 0; i < sizeof of_gemma / sizeof *of_gemma && is_gemma(g); i++)
             if (strcmp(of_gemma[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_gemma[i].published, kind);
-        for (size_t i = 0; i < sizeof of_phi3 / sizeof *of_phi3 && is_arch(g, "phi3"); i++)
+        for (size_t i = 0; i < sizeof of_phi3 / sizeof *of_phi3 && hub_is_arch(g, "phi3"); i++)
             if (strcmp(of_phi3[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_phi3[i].published, kind);
-        for (size_t i = 0; i < sizeof of_mixtral / sizeof *of_mixtral && is_arch(g, "llama"); i++)
+        for (size_t i = 0; i < sizeof of_mixtral / sizeof *of_mixtral && hub_is_arch(g, "llama"); i++)
             if (strcmp(of_mixtral[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_mixtral[i].published, kind);
     }
 }
 
-static int64_t number(const Gguf *g, const char *key) {
+int64_t hub_number(const Gguf *g, const char *key) {
     GgufString arch;
     char full[100];
     int64_t v = 0;
@@ -101,8 +101,8 @@ static int64_t number(const Gguf *g, const char *key) {
 }
 
 static int64_t head_dim(const Gguf *g) {
-    int64_t dim = number(g, "attention.key_length");
-    return dim ? dim : number(g, "embedding_length") / number(g, "attention.head_count");
+    int64_t dim = hub_number(g, "attention.key_length");
+    return dim ? dim : hub_number(g, "embedding_length") / hub_number(g, "attention.head_count");
 }
 
 /* Pairs of a head become its halves: item 2 p + s goes to s * dim / 2 + p. */
@@ -127,7 +127,8 @@ static float *less_1(const GgufTensor *t) {
 
 static void add_tensor(const Gguf *g, SafeTensorsBuild *b, const GgufTensor *t, const char *name) {
     bool is_rotated = strstr(t->name, "attn_q.") || strstr(t->name, "attn_k.");
-    bool has_pairs = is_arch(g, "llama") || is_arch(g, "granite") || is_arch(g, "smollm3") || is_arch(g, "mistral3");
+    bool has_pairs = hub_is_arch(g, "llama") || hub_is_arch(g, "granite") || hub_is_arch(g, "smollm3") ||
+                     hub_is_arch(g, "mistral3");
     bool is_norm = strstr(t->name, "norm.weight");
     float *moved = is_rotated && has_pairs ? halved(g, t) : is_norm && is_gemma(g) ? less_1(t) : NULL;
     int64_t n_out = t->n_dims == 2 ? t->dims[1] : strstr(t->name, "ffn_gate_inp_shexp") ? 1 : 0;
@@ -150,9 +151,9 @@ static void add_experts(SafeTensorsBuild *b, const GgufTensor *t, const char *fo
 static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) {
     json_t *map = json_object();
     char path[300], file[64], name[200];
-    if (hub_forms_has(g) || hub_deepseek_has(g) || is_arch(g, "llama4")) {
+    if (hub_forms_has(g) || hub_deepseek_has(g) || hub_is_arch(g, "llama4")) {
         if (hub_forms_has(g)) hub_forms_write(g, folder, o);
-        else if (is_arch(g, "llama4")) hub_llama4_write(g, folder, o);
+        else if (hub_is_arch(g, "llama4")) hub_llama4_write(g, folder, o);
         else hub_deepseek_write(g, folder, o);
         json_decref(map);
         return;
@@ -205,8 +206,8 @@ static const char *published_arch(const Gguf *g) {
                                                {"llama4", "Llama4ForConditionalGeneration"},
                                                {"lfm2moe", "Lfm2MoeForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
-        if (is_arch(g, published[i][0])) return published[i][1];
-    return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
+        if (hub_is_arch(g, published[i][0])) return published[i][1];
+    return hub_number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
 }
 
 static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
@@ -228,10 +229,11 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
         "%lld, "
         "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
         "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}%s",
-        published_arch(g), part, (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
-        (long long)(number(g, "block_count") - number(g, "nextn_predict_layers")),
-        (long long)number(g, "attention.head_count"), (long long)number(g, "attention.head_count_kv"),
-        (long long)head_dim(g), (double)eps, (double)base, (long long)number(g, "context_length"),
+        published_arch(g), part, (long long)hub_number(g, "embedding_length"),
+        (long long)hub_number(g, "feed_forward_length"),
+        (long long)(hub_number(g, "block_count") - hub_number(g, "nextn_predict_layers")),
+        (long long)hub_number(g, "attention.head_count"), (long long)hub_number(g, "attention.head_count_kv"),
+        (long long)head_dim(g), (double)eps, (double)base, (long long)hub_number(g, "context_length"),
         (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1], is_gemma(g) ? "gelu_pytorch_tanh" : "silu",
         o->config ? o->config : "", o->text_part ? "}" : "");
     fclose(f);

@@ -24,4 +24,8 @@ typedef struct HubBuild {
  * phi3, with F32 tensors and a vocabulary of the model "llama"; or one that hub_forms.h or hub_deepseek.h takes apart. */
 void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
 
+/* Questions to the model. A number of its architecture, such as "block_count"; the greatest of a list; 0: the file has none. */
+bool hub_is_arch(const Gguf *g, const char *name);
+int64_t hub_number(const Gguf *g, const char *key);
+
 #endif

@@ -18,31 +18,12 @@ typedef struct Apart {
     bool is_tiled; /* value head h reads with key head h % n_keys */
 } Apart;
 
-static bool is_arch(const Gguf *g, const char *name) {
-    GgufString arch;
-    assert_true(gguf_get_string(g, "general.architecture", &arch));
-    return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
-}
-
 static bool is_hybrid(const Gguf *g) {
-    return is_arch(g, "qwen3next") || is_arch(g, "qwen35") || is_arch(g, "qwen35moe");
+    return hub_is_arch(g, "qwen3next") || hub_is_arch(g, "qwen35") || hub_is_arch(g, "qwen35moe");
 }
-static bool is_lfm2(const Gguf *g) { return is_arch(g, "lfm2") || is_arch(g, "lfm2moe"); }
+static bool is_lfm2(const Gguf *g) { return hub_is_arch(g, "lfm2") || hub_is_arch(g, "lfm2moe"); }
 bool hub_forms_has(const Gguf *g) {
-    return is_hybrid(g) || is_arch(g, "gpt-oss") || is_lfm2(g) || is_arch(g, "granitehybrid");
-}
-
-static int64_t number(const Gguf *g, const char *key) {
-    GgufString arch;
-    char full[100];
-    int64_t v = 0;
-    assert_true(gguf_get_string(g, "general.architecture", &arch));
-    snprintf(full, sizeof full, "%.*s.%s", (int)arch.n, arch.data, key);
-    int64_t at = gguf_find_key(g, full), one;
-    gguf_get_i64(g, full, &v);
-    for (int64_t i = 0; at >= 0 && i < gguf_kv_count(g, at) && gguf_array_i64(g, at, i, &one); i++)
-        v = one > v ? one : v; /* one for each layer */
-    return v;
+    return is_hybrid(g) || hub_is_arch(g, "gpt-oss") || is_lfm2(g) || hub_is_arch(g, "granitehybrid");
 }
 
 static const GgufTensor *tensor(const Apart *a, const char *name) {
@@ -150,7 +131,7 @@ static void add_out(Apart *a) {
 static void add_recurrent(Apart *a) {
     int64_t channels = (2 * a->n_keys + a->n_values) * a->dim, heads[] = {a->n_values, a->n_embd};
     const int64_t conv[] = {channels, 1, a->n_conv};
-    if (is_arch(a->g, "qwen3next")) {
+    if (hub_is_arch(a->g, "qwen3next")) {
         add_qkvz(a);
         add_plain(a, "ssm_ba.weight", "linear_attn.in_proj_ba.weight", a->n_embd, 2 * a->n_values);
     } else {
@@ -171,7 +152,7 @@ static void add_recurrent(Apart *a) {
 /* ---- experts ------------------------------------------------------------------------------------------ */
 
 static void add_shared(Apart *a) {
-    int64_t n = number(a->g, "expert_shared_feed_forward_length");
+    int64_t n = hub_number(a->g, "expert_shared_feed_forward_length");
     add_plain(a, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", a->n_embd, 1);
     add_plain(a, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", a->n_embd, n);
     add_plain(a, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", a->n_embd, n);
@@ -268,8 +249,8 @@ static void add_oss_biases(Apart *a) {
 /* ---- layers ------------------------------------------------------------------------------------------- */
 
 static void add_attention(Apart *a, int64_t q_rows) {
-    int64_t dim = number(a->g, "attention.key_length"), kv = number(a->g, "attention.head_count_kv") * dim,
-            q = number(a->g, "attention.head_count") * dim;
+    int64_t dim = hub_number(a->g, "attention.key_length"), kv = hub_number(a->g, "attention.head_count_kv") * dim,
+            q = hub_number(a->g, "attention.head_count") * dim;
     add_plain(a, "attn_q.weight", "self_attn.q_proj.weight", a->n_embd, q_rows * q);
     add_plain(a, "attn_k.weight", "self_attn.k_proj.weight", a->n_embd, kv);
     add_plain(a, "attn_v.weight", "self_attn.v_proj.weight", a->n_embd, kv);
@@ -277,7 +258,7 @@ static void add_attention(Apart *a, int64_t q_rows) {
 }
 
 static void add_hybrid_layer(Apart *a) {
-    int64_t dim = number(a->g, "attention.key_length"), n_ff = number(a->g, "feed_forward_length");
+    int64_t dim = hub_number(a->g, "attention.key_length"), n_ff = hub_number(a->g, "feed_forward_length");
     add_norm(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd);
     add_norm(a, "post_attention_norm.weight", "post_attention_layernorm.weight", a->n_embd);
     if (tensor(a, "attn_q.weight")) {
@@ -294,14 +275,14 @@ static void add_hybrid_layer(Apart *a) {
         return;
     }
     add_plain(a, "ffn_gate_inp.weight", "mlp.gate.weight", a->n_embd, a->n_expert);
-    if (is_arch(a->g, "qwen3next")) add_single_experts(a);
+    if (hub_is_arch(a->g, "qwen3next")) add_single_experts(a);
     else add_stacked_experts(a);
     add_shared(a);
 }
 
 static void add_oss_layer(Apart *a) {
-    int64_t dim = number(a->g, "attention.key_length"), heads = number(a->g, "attention.head_count"),
-            kv = number(a->g, "attention.head_count_kv") * dim;
+    int64_t dim = hub_number(a->g, "attention.key_length"), heads = hub_number(a->g, "attention.head_count"),
+            kv = hub_number(a->g, "attention.head_count_kv") * dim;
     static const char *const gate_up[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight"}, *const down[] = {
                                                                                              "ffn_down_exps.weight"};
     add_plain(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd, 0);
@@ -332,8 +313,9 @@ static void add_lfm2_experts(Apart *a, const char *from, const char *to, int64_t
 }
 
 static void add_lfm2_layer(Apart *a) {
-    int64_t n = a->n_embd, n_ff = number(a->g, "feed_forward_length"), dim = number(a->g, "attention.key_length"),
-            kv = number(a->g, "attention.head_count_kv") * dim, q = number(a->g, "attention.head_count") * dim;
+    int64_t n = a->n_embd, n_ff = hub_number(a->g, "feed_forward_length"),
+            dim = hub_number(a->g, "attention.key_length"), kv = hub_number(a->g, "attention.head_count_kv") * dim,
+            q = hub_number(a->g, "attention.head_count") * dim;
     add_plain(a, "attn_norm.weight", "operator_norm.weight", n, 0);
     add_plain(a, "ffn_norm.weight", "ffn_norm.weight", n, 0);
     if (tensor(a, "ffn_gate_inp.weight")) {
@@ -358,7 +340,7 @@ static void add_lfm2_layer(Apart *a) {
     }
     add_plain(a, "shortconv.in_proj.weight", "conv.in_proj.weight", n, 3 * n);
     add(a, "conv.conv.weight", floats(a, "shortconv.conv.weight"), 3,
-        (int64_t[]){n, 1, number(a->g, "shortconv.l_cache")});
+        (int64_t[]){n, 1, hub_number(a->g, "shortconv.l_cache")});
     add_plain(a, "shortconv.out_proj.weight", "conv.out_proj.weight", n, n);
 }
 
@@ -385,7 +367,7 @@ static void add_joined(Apart *a, const char *first, const char *second, const ch
 }
 
 static void add_mamba(Apart *a) {
-    int64_t inner = number(a->g, "ssm.inner_size"), channels = inner + 2 * a->n_keys * a->dim, heads = a->n_values;
+    int64_t inner = hub_number(a->g, "ssm.inner_size"), channels = inner + 2 * a->n_keys * a->dim, heads = a->n_values;
     float *decay = room(heads);
     for (int64_t i = 0; i < heads; i++) decay[i] = (float)log(-(double)floats(a, "ssm_a")[i]);
     add_plain(a, "ssm_in.weight", "mamba.in_proj.weight", a->n_embd, inner + channels + heads);
@@ -414,8 +396,8 @@ static void add_granite_experts(Apart *a) {
 }
 
 static void add_granite_layer(Apart *a) {
-    int64_t dim = number(a->g, "attention.key_length"), n = number(a->g, "expert_shared_feed_forward_length"),
-            kv = number(a->g, "attention.head_count_kv"), q = number(a->g, "attention.head_count");
+    int64_t dim = hub_number(a->g, "attention.key_length"), n = hub_number(a->g, "expert_shared_feed_forward_length"),
+            kv = hub_number(a->g, "attention.head_count_kv"), q = hub_number(a->g, "attention.head_count");
     add_plain(a, "attn_norm.weight", "input_layernorm.weight", a->n_embd, 0);
     add_plain(a, "ffn_norm.weight", "post_attention_layernorm.weight", a->n_embd, 0);
     if (tensor(a, "attn_q.weight")) {
@@ -431,7 +413,7 @@ static void add_granite_layer(Apart *a) {
         add_joined(a, "ffn_gate_shexp.weight", "ffn_up_shexp.weight", "shared_mlp.input_linear.weight", n);
         add_plain(a, "ffn_down_shexp.weight", "shared_mlp.output_linear.weight", n, a->n_embd);
     } else {
-        n = number(a->g, "feed_forward_length");
+        n = hub_number(a->g, "feed_forward_length");
         add_joined(a, "ffn_gate.weight", "ffn_up.weight", "shared_mlp.input_linear.weight", n);
         add_plain(a, "ffn_down.weight", "shared_mlp.output_linear.weight", n, a->n_embd);
     }
@@ -471,26 +453,26 @@ void hub_forms_write(const Gguf *g, const char *folder, const HubBuild *o) {
     const char *prefix = o->text_part ? "model.language_model." : "model.";
     Apart a = {.g = g,
                .prefix = prefix,
-               .n_embd = number(g, "embedding_length"),
-               .n_keys = number(g, "ssm.group_count"),
-               .n_values = number(g, "ssm.time_step_rank"),
-               .dim = number(g, "ssm.state_size"),
-               .n_conv = number(g, "ssm.conv_kernel"),
-               .n_expert = number(g, "expert_count"),
-               .n_ff = number(g, "expert_feed_forward_length"),
-               .is_tiled = !is_arch(g, "qwen3next")};
+               .n_embd = hub_number(g, "embedding_length"),
+               .n_keys = hub_number(g, "ssm.group_count"),
+               .n_values = hub_number(g, "ssm.time_step_rank"),
+               .dim = hub_number(g, "ssm.state_size"),
+               .n_conv = hub_number(g, "ssm.conv_kernel"),
+               .n_expert = hub_number(g, "expert_count"),
+               .n_ff = hub_number(g, "expert_feed_forward_length"),
+               .is_tiled = !hub_is_arch(g, "qwen3next")};
     char path[300];
-    int64_t n_layer = number(g, "block_count") - number(g, "nextn_predict_layers");
+    int64_t n_layer = hub_number(g, "block_count") - hub_number(g, "nextn_predict_layers");
     assert_int_equal(o->n_parts, 1);
     safetensors_build_begin(&a.b, o->type);
-    for (a.layer = 0; a.layer < number(g, "block_count"); a.layer++) {
+    for (a.layer = 0; a.layer < hub_number(g, "block_count"); a.layer++) {
         if (a.layer == n_layer) {
             a.prefix = "mtp.", a.first = n_layer;
             add_nextn(&a);
         }
         if (is_hybrid(g)) add_hybrid_layer(&a);
         else if (is_lfm2(g)) add_lfm2_layer(&a);
-        else if (is_arch(g, "granitehybrid")) add_granite_layer(&a);
+        else if (hub_is_arch(g, "granitehybrid")) add_granite_layer(&a);
         else add_oss_layer(&a);
     }
     a.prefix = prefix;

@@ -45,6 +45,9 @@ enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
  * Where n_vocab is 0 it becomes that of the file. */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 
+/* The general.* keys, and those of the architecture. */
+void plan_set_keys(GgufWriter *w, const ModelPlan *plan);
+
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
 bool plan_has_experts(const ModelPlan *plan, int64_t layer);
 /* Whether the architecture of the plan is among those of a list with spaces between them. */
