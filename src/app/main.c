@@ -49,7 +49,7 @@ static bool put_help(Buf *out) {
            buf_puts(
                out,
                "\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
-               "If an option that takes one value is given more than once, the last value counts.\n"
+               "Of an option with one value that is given more than once, the last value counts.\n"
                "'forerun --completions bash|zsh|fish' prints completions for that shell.\n");
 }
 

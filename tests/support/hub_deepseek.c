@@ -1,6 +1,8 @@
 /* hub_deepseek.c - takes models of DeepSeek's and GLM's architectures apart. */
 #include "hub_deepseek.h"
 
+#include "hub_build.h"
+
 #include "safetensors_build.h"
 
 #include <stdio.h>
@@ -41,13 +43,7 @@ static const char *const names[][2] = {
     {"nextn.embed_tokens.weight", "embed_tokens.weight"},
 };
 
-static bool is_arch(const Gguf *g, const char *name) {
-    GgufString arch;
-    assert_true(gguf_get_string(g, "general.architecture", &arch));
-    return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
-}
-
-bool hub_deepseek_has(const Gguf *g) { return is_arch(g, "deepseek2") || is_arch(g, "glm4moe"); }
+bool hub_deepseek_has(const Gguf *g) { return hub_is_arch(g, "deepseek2") || hub_is_arch(g, "glm4moe"); }
 
 static void add_matrix(SafeTensorsBuild *b, int layer, const char *name, const float *x, int64_t n_in, int64_t n_out) {
     char full[200];

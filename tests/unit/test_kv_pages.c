@@ -225,7 +225,14 @@ static void do_something(World *w) {
 static void copy_slots(void *memory, int32_t from, int32_t to, int32_t n) {
     cpu_copy_slots(memory, KV_ALL, from, to, n);
 }
-static void pad_slot(void *memory, int32_t slot) { cpu_fill_slot(memory, KV_ALL, slot); }
+
+enum { PADDING = 0x3c };
+
+static void pad_slot(void *memory, int32_t slot) {
+    const CpuKv *kv = &((CpuContext *)memory)->kv[KV_ALL];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
+        memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PADDING, kv->slot_bytes);
+}
 
 static void open_world(World *w, int32_t page_size, int32_t n_pages, KvType type) {
     const KvShape shape = {.page_size = page_size, .n_pages = n_pages, .max_sequences = MAX_SEQUENCES, .n_ctx = N_CTX};
@@ -293,8 +300,8 @@ static bool slot_is_padding(const World *w, int32_t slot) {
     size_t bytes = w->memory.kv[KV_ALL].slot_bytes;
     for (int p = 0; p < N_LAYER * N_HEAD; p++)
         for (size_t i = 0; i < bytes; i++)
-            if (cpu_kv_keys(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c ||
-                cpu_kv_values(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != 0x3c)
+            if (cpu_kv_keys(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != PADDING ||
+                cpu_kv_values(w->memory.kv, p / N_HEAD, p % N_HEAD)[(size_t)slot * bytes + i] != PADDING)
                 return false;
     return true;
 }
