@@ -7,6 +7,7 @@
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
 #   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
 #   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
+#   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
 #   space       space with a block behind each mask, and with masks alone, five minutes of one core each; beside medusa and eagle
 #   report      what docs/LEARNED.md shows of them, as Markdown
@@ -159,6 +160,11 @@ stage_epochs() {
   awk 'NR % 76 == 3' "$DATA/answers.jsonl" > "$DATA/eighth-valid.jsonl"
   train_on eighth.jsonl lyanna-all-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110
   train_on eighth.jsonl lyanna-hot-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110 --hot-tokens 1024
+}
+
+stage_long_epochs() {
+  train_on answers.jsonl lyanna-all-long lyanna 1766 0.005 --valid-every 883
+  train_on answers.jsonl lyanna-hot-long lyanna 1766 0.005 --valid-every 883 --hot-tokens 1024
 }
 
 stage_epochs_table() { # mean accuracy of three steps at the end of each epoch, %
