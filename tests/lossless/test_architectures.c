@@ -179,7 +179,7 @@ static void what_is_special_matters(void **state) {
     static Stream a, b;
     for (int m = 0; m < N_MODELS; m++) {
         RandomModel other = models[m];
-        if (!other.window && !other.n_expert && !other.temperature_scale) continue;
+        if (!other.window && !other.n_expert && !(other.temperature_scale > 0)) continue;
         if (other.temperature_scale > 0) other.temperature_scale /= 2;
         if (other.window) other.window--;
         if (other.n_expert) other.n_expert_used--;

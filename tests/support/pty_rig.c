@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ void pty_open(Pty *p, const char *command) {
     assert_true(p->pid >= 0);
     if (p->pid > 0) return;
     setenv("TERM", "xterm", 1);
+    signal(SIGHUP, SIG_DFL); /* where the tests run under nohup, the program would ignore it */
     execl("/bin/sh", "sh", "-c", line, (char *)NULL);
     _exit(127);
 }
