@@ -20,7 +20,7 @@ static const QuantEncode encoders[TYPE_COUNT] = {
     [TYPE_IQ4_NL] = quant_iq4_nl,   [TYPE_IQ4_XS] = quant_iq4_xs, [TYPE_MXFP4] = quant_mxfp4,
     [TYPE_IQ2_XXS] = quant_iq2_xxs, [TYPE_IQ2_XS] = quant_iq2_xs, [TYPE_IQ2_S] = quant_iq2_s,
     [TYPE_IQ3_XXS] = quant_iq3_xxs, [TYPE_IQ3_S] = quant_iq3_s,   [TYPE_IQ1_S] = quant_iq1_s,
-    [TYPE_IQ1_M] = quant_iq1_m,
+    [TYPE_IQ1_M] = quant_iq1_m,     [TYPE_NVFP4] = quant_nvfp4,
 };
 
 float quant_store_half(uint8_t *p, float f) {

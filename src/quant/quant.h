@@ -2,7 +2,7 @@
  *
  *   quant_fit.c   scale and offset of a few numbers     quant_super.c    those of super-blocks
  *   quant_32.c    the types with blocks of 32           quant_k.c        the K types
- *   quant_codebook.c  IQ4_NL, IQ4_XS, MXFP4             quant_mix.c      which tensor of a model gets which type
+ *   quant_codebook.c  IQ4_NL, IQ4_XS, MXFP4, NVFP4      quant_mix.c      which tensor of a model gets which type
  *   quant_lattice.c   IQ1, IQ2 and IQ3
  *   importance.c  importance matrices: files of how much each input of a matrix matters
  */
@@ -31,6 +31,7 @@ void quant_q3_k(const float *x, const float *w, uint8_t *dst);
 void quant_iq4_nl(const float *x, const float *w, uint8_t *dst);
 void quant_iq4_xs(const float *x, const float *w, uint8_t *dst);
 void quant_mxfp4(const float *x, const float *w, uint8_t *dst);
+void quant_nvfp4(const float *x, const float *w, uint8_t *dst);
 void quant_iq2_xxs(const float *x, const float *w, uint8_t *dst);
 void quant_iq2_xs(const float *x, const float *w, uint8_t *dst);
 void quant_iq2_s(const float *x, const float *w, uint8_t *dst);

@@ -3,15 +3,18 @@
  *     IQ4_NL   x is about d v[q]                  a half for 32 numbers
  *     IQ4_XS   x is about (d s) v[q]              s in -32..31 for 32 numbers, a half for 256
  *     MXFP4    x is about 2^(e - 128) v[q]        an exponent for 32 numbers
+ *     NVFP4    x is about e v[q]                  e a float of 7 bits for 16 numbers
  *
  * The first two are searched like the other types, with the nearest of the values in place of the nearest integer. For
  * MXFP4 there are few exponents to try: that of the standard, with which the largest number lies between 4 and 8 times
- * the smallest normal step, the two below it, with which it is clipped, and the one above it.
+ * the smallest normal step, the two below it, with which it is clipped, and the one above it. The scales of NVFP4 are as few: of
+ * those around that of plain rounding, from half to half as much again, each is tried.
  * Proof: tests/unit/test_quant.c. */
 #include "quant/quant.h"
 #include "quant/quant_fit.h"
 #include "quant/quant_super.h"
 
+#include "format/blocks.h"
 #include "format/codebook.h"
 
 #include <math.h>
@@ -70,4 +73,30 @@ void quant_mxfp4(const float *x, const float *w, uint8_t *dst) {
         dst[0] = exponent;
         pack(mxfp4_values, q, dst + 1);
     }
+}
+
+/* 16 numbers, and their half of the block: input j of 8 in the low, input j + 8 in the high nibble. */
+static void quant_nvfp4_sub(const float *x, const float *w, int rounded, uint8_t *scale, uint8_t *codes) {
+    enum { N_SUB = 16, BELOW = 8, ABOVE = 4 };
+    double best = INFINITY;
+    float q[N_SUB];
+    for (int e = rounded - BELOW; e <= rounded + ABOVE; e++) {
+        uint8_t code = (uint8_t)(e < 0 ? 0 : e > NVFP4_SCALE_MAX ? NVFP4_SCALE_MAX : e);
+        Fit fit = {nvfp4_scale(code), 0};
+        fit_values(fit, x, N_SUB, mxfp4_floats, q);
+        double error = fit_error(fit, x, w, N_SUB, q);
+        if (!(error < best)) continue;
+        best = error;
+        *scale = code;
+        for (int j = 0; j < N_SUB / 2; j++)
+            codes[j] = (uint8_t)(code_of(mxfp4_values, q[j]) | code_of(mxfp4_values, q[j + N_SUB / 2]) << 4);
+    }
+}
+
+void quant_nvfp4(const float *x, const float *w, uint8_t *dst) {
+    enum { SUBS = 4, N_SUB = 16 };
+    uint8_t rounded[SUBS + SUBS * N_SUB / 2];
+    blocks_quantize(TYPE_NVFP4, x, SUBS * N_SUB, rounded);
+    for (int b = 0; b < SUBS; b++)
+        quant_nvfp4_sub(x + b * N_SUB, w + b * N_SUB, rounded[b], &dst[b], dst + SUBS + b * N_SUB / 2);
 }

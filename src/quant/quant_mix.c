@@ -29,6 +29,7 @@ static const QuantMix mixes[] = {
     {"IQ4_XS", NULL, TYPE_IQ4_XS, 30, "4.25 bits, the same levels; better than Q4_0 and smaller"},
     {"MXFP4", NULL, TYPE_MXFP4, 38, "4.25 bits, the OCP format of gpt-oss; for models trained for it"},
     {"MXFP4_MOE", NULL, TYPE_Q8_0, 38, "experts in MXFP4, the rest in Q8_0"},
+    {"NVFP4", NULL, TYPE_NVFP4, 39, "4.5 bits, small floats as NVIDIA's; embedding and head in Q8_0"},
     {"Q3_K_L", NULL, TYPE_Q3_K, 13, "4.3 bits; sensitive matrices in Q5_K"},
     {"Q3_K_M", "Q3_K", TYPE_Q3_K, 12, "3.9 bits; sensitive matrices in Q4_K and Q5_K"},
     {"Q3_K_S", NULL, TYPE_Q3_K, 11, "3.4 bits"},
@@ -193,7 +194,9 @@ QuantShape quant_shape(const Gguf *g, bool has_importance) {
     gguf_get_string(g, "general.architecture", &arch);
     uint32_t n_layer = number_of(g, arch, "block_count"), n_head = number_of(g, arch, "attention.head_count"),
              n_head_kv = number_of(g, arch, "attention.head_count_kv"), n_expert = number_of(g, arch, "expert_count");
+    uint32_t n_nextn = number_of(g, arch, "nextn_predict_layers");
     return (QuantShape){.n_layer = n_layer < 1 << 20 ? (int32_t)n_layer : 0,
+                        .n_nextn = n_nextn < 1 << 20 ? (int32_t)n_nextn : 0,
                         .shares_values = n_layer == 80 && n_head_kv > 0 && n_head_kv != n_head,
                         .shares_by_four = n_head_kv > 0 && n_head / n_head_kv >= 4,
                         .has_experts = n_expert >= 4,
@@ -233,10 +236,21 @@ static bool is_for(Only only, const QuantShape *shape) {
     }
 }
 
+/* A matrix of NVFP4 has a scale of its own in a tensor beside it, which is applied to what the layers multiply with as it is
+ * (model/model.c): not to the embedding and the head, what latent attention splits, and layers that a drafter runs. */
+static bool takes_scale(const QuantShape *shape, const char *tensor) {
+    int32_t layer;
+    const char *name;
+    if (!split_name(tensor, &layer, &name) || layer >= shape->n_layer - shape->n_nextn) return false;
+    return strncmp(name, "attn_k_b.", 9) != 0 && strncmp(name, "attn_v_b.", 9) != 0 &&
+           strncmp(name, "attn_kv_b.", 10) != 0;
+}
+
 TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const GgufTensor *t) {
     bool is_small = mix->type != TYPE_F32 && mix->type != TYPE_F16 && mix->type != TYPE_BF16 && mix->type != TYPE_Q8_0;
     int32_t layer;
     const char *name;
+    if (mix->type == TYPE_NVFP4) return takes_scale(shape, t->name) ? TYPE_NVFP4 : TYPE_Q8_0;
     if (is_small && is_head(shape, t)) return type_of_head(mix->type);
     if (!split_name(t->name, &layer, &name)) layer = 0, name = t->name;
     if (strcmp(mix->name, "MXFP4_MOE") == 0) return strstr(t->name, "_exps.") ? TYPE_MXFP4 : mix->type;

@@ -17,7 +17,7 @@ const QuantMix *quant_mix_find(const char *name);
 
 /* What the choice depends on besides the tensor. */
 typedef struct QuantShape {
-    int32_t n_layer;
+    int32_t n_layer, n_nextn; /* n_nextn of them are for multi-token prediction, the last ones */
     bool shares_values; /* 80 layers, and heads of queries that share their values: Llama 70B and what was made of it */
     bool shares_by_four; /* four or more heads of queries share their keys and values */
     bool has_experts;    /* four or more */

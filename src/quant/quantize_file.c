@@ -12,6 +12,7 @@
 #include "format/finite.h"
 #include "format/gguf_write.h"
 #include "format/printable.h"
+#include "quant/matrix_scale.h"
 #include "quant/quant.h"
 
 #include <stdatomic.h>
@@ -25,6 +26,7 @@ typedef struct Item {
     Job *job;
     const GgufTensor *from;
     TensorType to;
+    float *scales; /* [dims[2]] NVFP4: of the matrix, or of each expert's; else NULL */
 } Item;
 
 struct Job {
@@ -78,6 +80,7 @@ static void convert_part(void *ctx, int i_part, int n_parts, int i_thread) {
             atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
             return;
         }
+        if (item->scales) matrix_scale_divide(row, n, item->scales[at / t->dims[1]]);
         quant_row(item->to, row, importance, n, dst);
         if (!finite_weights(item->to, dst, n)) atomic_store_explicit(&p->is_too_large, true, memory_order_relaxed);
     }
@@ -148,6 +151,25 @@ static int refuse_unimportant(const Job *job, const GgufTensor *t, TensorType ty
         job->o->importance_path, printable(&safe, t->name, strlen(t->name)), type_name);
 }
 
+/* A scale beside the matrix says that its blocks are not its numbers. */
+static int refuse_scaled(const Job *job, const GgufTensor *t, fr_error *err) {
+    Printable safe;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: tensor %s has a scale of its own, which is not applied here: start from the F16 or BF16 file",
+                     gguf_path(job->in), printable(&safe, t->name, strlen(t->name)));
+}
+
+/* The tensor of its scales, which are known when all matrices have been looked at. */
+static int add_scales(Item *item, fr_error *err) {
+    const GgufTensor *t = item->from;
+    char name[MATRIX_SCALE_NAME];
+    matrix_scale_name(t->name, name);
+    if (!(item->scales = mem_calloc((size_t)t->dims[2], sizeof *item->scales)))
+        return error_memory(err, "scales", (size_t)t->dims[2] * sizeof *item->scales);
+    gguf_add_tensor(item->job->w, name, TYPE_F32, 1, (int64_t[]){t->dims[2]}, item->scales);
+    return FR_OK;
+}
+
 static void note_fallback(const Job *job, const GgufTensor *t, TensorType wanted, TensorType type) {
     char sentence[500];
     Printable safe;
@@ -180,12 +202,13 @@ static int plan_tensor(Job *job, const QuantShape *shape, const GgufTensor *t, f
         gguf_add_tensor(job->w, t->name, type, t->n_dims, t->dims, t->data);
         return FR_OK;
     }
+    if (matrix_scale_is_beside(job->in, t)) return refuse_scaled(job, t, err);
     Item *item = &job->items[job->n_items++];
     *item = (Item){.job = job, .from = t, .to = type};
     job->total += t->bytes;
     if (t->dims[0] > job->widest) job->widest = t->dims[0];
     gguf_add_tensor_filled(job->w, t->name, type, t->n_dims, t->dims, fill, item);
-    return FR_OK;
+    return type == TYPE_NVFP4 ? add_scales(item, err) : FR_OK;
 }
 
 static bool begins_with(const char *key, const char *prefix) { return strncmp(key, prefix, strlen(prefix)) == 0; }
@@ -218,6 +241,12 @@ static int take_memory(Job *job, fr_error *err) {
     return threads_open(&job->pool, job->o->n_threads, err);
 }
 
+static void measure_scales(const Job *job) {
+    for (int64_t i = 0; i < job->n_items; i++)
+        if (job->items[i].scales)
+            matrix_scale_measure(job->pool, job->items[i].from, job->rows, job->widest, job->items[i].scales);
+}
+
 int quantize_file(const Gguf *in, const char *path, const QuantizeOptions *options, QuantizeResult *result,
                   fr_error *err) {
     int64_t n = gguf_n_tensors(in);
@@ -229,11 +258,13 @@ int quantize_file(const Gguf *in, const char *path, const QuantizeOptions *optio
     if (!status) copy_keys(&job);
     for (int64_t i = 0; i < n && !status; i++) status = plan_tensor(&job, &shape, gguf_tensor(in, i), err);
     if (!status) status = take_memory(&job, err);
+    if (!status) measure_scales(&job);
     if (!status) status = gguf_check(in, err);
     if (!status) status = gguf_writer_finish(job.w, path, err);
     threads_close(job.pool);
     mem_free(job.rows);
     mem_free(job.importance);
+    for (int64_t i = 0; i < job.n_items; i++) mem_free(job.items[i].scales);
     mem_free(job.items);
     gguf_writer_free(job.w);
     return status;

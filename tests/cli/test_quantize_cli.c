@@ -137,6 +137,31 @@ static void types_of_three_bits_and_less(void **state) {
     }
 }
 
+/* The weights of real models are too small for the scales of blocks alone. */
+static void nvfp4_has_a_scale_for_each_matrix(void **state) {
+    (void)state;
+    cli_expect("quantize " F16 " " OUT " --type NVFP4", 0, "bits a weight");
+    Gguf *g = rig_gguf(OUT);
+    const GgufTensor *matrix = gguf_find_tensor(g, "blk.3.ffn_up.weight"),
+                     *scale = gguf_find_tensor(g, "blk.3.ffn_up.scale");
+    assert_true(matrix && matrix->type == TYPE_NVFP4 && scale && scale->type == TYPE_F32 && scale->dims[0] == 1);
+    Gguf *exact = rig_gguf(F16);
+    const GgufTensor *t = gguf_find_tensor(exact, "blk.3.ffn_up.weight");
+    static float x[256 * 768];
+    float most = 0;
+    blocks_dequantize(t->type, t->data, t->dims[0] * t->dims[1], x);
+    for (int64_t i = 0; i < t->dims[0] * t->dims[1]; i++) most = fmaxf(most, fabsf(x[i]));
+    assert_true(fabsf(*(const float *)scale->data / (most / 2688) - 1) < 1e-6f);
+    assert_int_equal(gguf_find_tensor(g, "token_embd.weight")->type, TYPE_Q8_0);
+    assert_null(gguf_find_tensor(g, "token_embd.scale"));
+    gguf_close(g);
+    gguf_close(exact);
+    double kl = figure("perplexity -m " OUT " --base " F16 " " TEXT " --windows 2 -c 96", "mean KL divergence ");
+    print_message("NVFP4: %g\n", kl);
+    if (kl > 9e-3) fail_msg("divergence %g", kl); /* that of Q4_0 */
+    cli_expect("quantize " OUT " " DIR "/other.gguf --type Q8_0 --requantize 2>&1", 1, "has a scale of its own");
+}
+
 static void threads_make_no_difference(void **state) {
     (void)state;
     cli_expect("quantize " F16 " " OUT " --type Q4_K_M -t 1", 0, "bits a weight");
@@ -384,6 +409,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(types_are_as_close_as_their_bits_promise),
         cmocka_unit_test(types_of_three_bits_and_less),
         cmocka_unit_test(backends_agree_on_quantised_files),
+        cmocka_unit_test(nvfp4_has_a_scale_for_each_matrix),
         cmocka_unit_test(threads_make_no_difference),
         cmocka_unit_test(both_backends_sum_the_same_squares),
         cmocka_unit_test(sums_are_those_of_the_inputs),
