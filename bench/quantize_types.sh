@@ -23,5 +23,5 @@ row() { # TYPE [OPTION...]
 echo "| type | bits a weight | perplexity | mean KL | 99th percentile | same best token |"
 echo "|---|---|---|---|---|---|"
 row F16
-for type in Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS MXFP4 Q3_K_L Q3_K_M Q3_K_S IQ3_M IQ3_S IQ3_XS IQ3_XXS Q2_K IQ2_M; do row $type; done
+for type in Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS NVFP4 MXFP4 Q3_K_L Q3_K_M Q3_K_S IQ3_M IQ3_S IQ3_XS IQ3_XXS Q2_K IQ2_M; do row $type; done
 for type in Q5_K_M Q4_K_M Q4_K_S Q4_0 IQ4_XS Q3_K_M IQ3_M IQ3_S IQ3_XXS Q2_K IQ2_M IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S; do row $type --imatrix "$dir/model.imatrix"; done
