@@ -12,7 +12,7 @@
 #include "format/finite.h"
 #include "format/gguf_write.h"
 #include "format/printable.h"
-#include "quant/matrix_scale.h"
+#include "quant/nvfp4_scale.h"
 #include "quant/quant.h"
 
 #include <stdatomic.h>
@@ -80,7 +80,7 @@ static void convert_part(void *ctx, int i_part, int n_parts, int i_thread) {
             atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
             return;
         }
-        if (item->scales) matrix_scale_divide(row, n, item->scales[at / t->dims[1]]);
+        if (item->scales) nvfp4_scale_divide(row, n, item->scales[at / t->dims[1]]);
         quant_row(item->to, row, importance, n, dst);
         if (!finite_weights(item->to, dst, n)) atomic_store_explicit(&p->is_too_large, true, memory_order_relaxed);
     }
@@ -162,8 +162,8 @@ static int refuse_scaled(const Job *job, const GgufTensor *t, fr_error *err) {
 /* The tensor of its scales, which are known when all matrices have been looked at. */
 static int add_scales(Item *item, fr_error *err) {
     const GgufTensor *t = item->from;
-    char name[MATRIX_SCALE_NAME];
-    matrix_scale_name(t->name, name);
+    char name[NVFP4_SCALE_NAME];
+    nvfp4_scale_name(t->name, name);
     if (!(item->scales = mem_calloc((size_t)t->dims[2], sizeof *item->scales)))
         return error_memory(err, "scales", (size_t)t->dims[2] * sizeof *item->scales);
     gguf_add_tensor(item->job->w, name, TYPE_F32, 1, (int64_t[]){t->dims[2]}, item->scales);
@@ -202,7 +202,7 @@ static int plan_tensor(Job *job, const QuantShape *shape, const GgufTensor *t, f
         gguf_add_tensor(job->w, t->name, type, t->n_dims, t->dims, t->data);
         return FR_OK;
     }
-    if (matrix_scale_is_beside(job->in, t)) return refuse_scaled(job, t, err);
+    if (nvfp4_scale_is_beside(job->in, t)) return refuse_scaled(job, t, err);
     Item *item = &job->items[job->n_items++];
     *item = (Item){.job = job, .from = t, .to = type};
     job->total += t->bytes;
@@ -244,7 +244,7 @@ static int take_memory(Job *job, fr_error *err) {
 static void measure_scales(const Job *job) {
     for (int64_t i = 0; i < job->n_items; i++)
         if (job->items[i].scales)
-            matrix_scale_measure(job->pool, job->items[i].from, job->rows, job->widest, job->items[i].scales);
+            nvfp4_scale_measure(job->pool, job->items[i].from, job->rows, job->widest, job->items[i].scales);
 }
 
 int quantize_file(const Gguf *in, const char *path, const QuantizeOptions *options, QuantizeResult *result,

@@ -1,5 +1,5 @@
-/* matrix_scale.c - the greatest element of each matrix, which all threads look for. Proof: tests/cli/test_quantize_cli.c. */
-#include "quant/matrix_scale.h"
+/* nvfp4_scale.c - the greatest element of each matrix, which all threads look for. Proof: tests/cli/test_quantize_cli.c. */
+#include "quant/nvfp4_scale.h"
 
 #include "format/blocks.h"
 
@@ -9,14 +9,14 @@
 
 static const float most_of_type = 6 * 448;
 
-void matrix_scale_name(const char *matrix, char out[MATRIX_SCALE_NAME]) {
+void nvfp4_scale_name(const char *matrix, char out[NVFP4_SCALE_NAME]) {
     int n = (int)(strlen(matrix) - strlen(".weight"));
-    snprintf(out, MATRIX_SCALE_NAME, "%.*s.scale", n, matrix);
+    snprintf(out, NVFP4_SCALE_NAME, "%.*s.scale", n, matrix);
 }
 
-bool matrix_scale_is_beside(const Gguf *g, const GgufTensor *matrix) {
-    char name[MATRIX_SCALE_NAME];
-    matrix_scale_name(matrix->name, name);
+bool nvfp4_scale_is_beside(const Gguf *g, const GgufTensor *matrix) {
+    char name[NVFP4_SCALE_NAME];
+    nvfp4_scale_name(matrix->name, name);
     return gguf_find_tensor(g, name) != NULL;
 }
 
@@ -45,7 +45,7 @@ static void search_part(void *ctx, int i_part, int n_parts, int i_thread) {
     s->most[i_part] = most;
 }
 
-void matrix_scale_measure(ThreadPool *pool, const GgufTensor *t, float *rows, int64_t width, float *out) {
+void nvfp4_scale_measure(ThreadPool *pool, const GgufTensor *t, float *rows, int64_t width, float *out) {
     int n_parts = threads_count(pool);
     for (int64_t e = 0; e < t->dims[2]; e++) {
         Search s = {.t = t, .expert = e, .rows = rows, .width = width};
@@ -56,6 +56,6 @@ void matrix_scale_measure(ThreadPool *pool, const GgufTensor *t, float *rows, in
     }
 }
 
-void matrix_scale_divide(float *row, int64_t n, float scale) {
+void nvfp4_scale_divide(float *row, int64_t n, float scale) {
     for (int64_t i = 0; i < n; i++) row[i] /= scale;
 }
