@@ -167,6 +167,8 @@ static int add_scales(Item *item, fr_error *err) {
     if (!(item->scales = mem_calloc((size_t)t->dims[2], sizeof *item->scales)))
         return error_memory(err, "scales", (size_t)t->dims[2] * sizeof *item->scales);
     gguf_add_tensor(item->job->w, name, TYPE_F32, 1, (int64_t[]){t->dims[2]}, item->scales);
+    item->job->result->n_tensors[TYPE_F32]++;
+    item->job->result->bytes_out += (size_t)t->dims[2] * sizeof *item->scales;
     return FR_OK;
 }
 
