@@ -7,6 +7,7 @@
 #include "format/blocks.h"
 #include "backend/reference/reference_backend.h"
 #include "model_patch.h"
+#include "plain_layer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 
 enum { H = 64, V = 300, N_HEAD = 4, KEY = 16, VALUE = 16, FF = 96, EXPERT_FF = 24, MAX_EXPERTS = 8, N_TEXT = 14 };
+
+static const double EPS = 1e-5;
 
 #define TARGET "build/mtp-routed-target.gguf"
 #define SHAPE(a, kv) \
@@ -64,13 +67,6 @@ static const float *find(const Plain *p, const char *name) {
     return t ? t->data : NULL;
 }
 
-static void rmsnorm(const float *gain, const double *x, int32_t n, double *y) {
-    double square = 0;
-    for (int32_t i = 0; i < n; i++) square += x[i] * x[i];
-    for (int32_t i = 0; i < n; i++) y[i] = x[i] / sqrt(square / n + 1e-5) * (double)gain[i];
-}
-
-/* Neighbours, or halves. */
 static void rotate(const Plain *p, double *x, int32_t position) {
     float cos_sin[KEY];
     int32_t n = p->m->n_rot;
@@ -96,12 +92,12 @@ static void latent_heads(const Plain *p, const double *n, double *q, Place *out)
     const float *k_b = find(p, "attn_k_b.weight"), *v_b = find(p, "attn_v_b.weight"),
                 *both = find(p, "attn_kv_b.weight");
     learned_rig_linear(find(p, "attn_kv_a_mqa.weight"), NULL, n, H, rank + m->n_rot, latent);
-    rmsnorm(find(p, "attn_kv_a_norm.weight"), latent, rank, latent);
+    plain_norm(find(p, "attn_kv_a_norm.weight"), latent, rank, EPS, latent);
     rotate(p, latent + rank, out->position);
     round_halves(latent, rank + m->n_rot);
     if (m->q_rank) {
         learned_rig_linear(find(p, "attn_q_a.weight"), NULL, n, H, m->q_rank, low);
-        rmsnorm(find(p, "attn_q_a_norm.weight"), low, m->q_rank, low);
+        plain_norm(find(p, "attn_q_a_norm.weight"), low, m->q_rank, EPS, low);
         learned_rig_linear(find(p, "attn_q_b.weight"), NULL, low, m->q_rank, N_HEAD * key, q);
     } else {
         learned_rig_linear(find(p, "attn_q.weight"), NULL, n, H, N_HEAD * key, q);
@@ -124,7 +120,7 @@ static void latent_heads(const Plain *p, const double *n, double *q, Place *out)
 
 static void finish_heads(const Plain *p, const char *norm, double *x, int32_t n_heads, int32_t position) {
     for (int32_t h = 0; h < n_heads; h++) {
-        if (p->m->head_norms) rmsnorm(find(p, norm), x + h * KEY, KEY, x + h * KEY);
+        if (p->m->head_norms) plain_norm(find(p, norm), x + h * KEY, KEY, EPS, x + h * KEY);
         rotate(p, x + h * KEY, position);
     }
 }
@@ -163,14 +159,13 @@ static void attend(const Place *p, const double *q, int32_t key, int32_t value, 
 static void add_gated(const Plain *p, const char *ending, int32_t e, int32_t n_ff, double weight, const double *n,
                       double *out) {
     char name[3][40];
-    double gate[FF], up[FF], y[H];
+    double y[H];
     snprintf(name[0], sizeof name[0], "ffn_gate%s.weight", ending);
     snprintf(name[1], sizeof name[1], "ffn_up%s.weight", ending);
     snprintf(name[2], sizeof name[2], "ffn_down%s.weight", ending);
-    learned_rig_linear(find(p, name[0]) + (int64_t)e * n_ff * H, NULL, n, H, n_ff, gate);
-    learned_rig_linear(find(p, name[1]) + (int64_t)e * n_ff * H, NULL, n, H, n_ff, up);
-    for (int32_t i = 0; i < n_ff; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
-    learned_rig_linear(find(p, name[2]) + (int64_t)e * n_ff * H, NULL, gate, n_ff, H, y);
+    int64_t at = (int64_t)e * n_ff * H;
+    plain_feed_forward((PlainFeedForward){find(p, name[0]) + at, find(p, name[1]) + at, find(p, name[2]) + at, H, n_ff},
+                       n, y);
     for (int32_t i = 0; i < H; i++) out[i] += weight * y[i];
 }
 
@@ -210,18 +205,18 @@ static void make_place(const Plain *p, const Place *before, int32_t token, const
     out->before = before;
     out->position = before ? before->position + 1 : 0;
     for (int32_t i = 0; i < H; i++) pair[i] = (double)embedding[token * H + i];
-    rmsnorm(find(p, "nextn.enorm.weight"), pair, H, pair);
-    rmsnorm(find(p, "nextn.hnorm.weight"), hidden, H, pair + H);
+    plain_norm(find(p, "nextn.enorm.weight"), pair, H, EPS, pair);
+    plain_norm(find(p, "nextn.hnorm.weight"), hidden, H, EPS, pair + H);
     learned_rig_linear(find(p, "nextn.eh_proj.weight"), NULL, pair, 2 * H, H, x);
-    rmsnorm(find(p, "attn_norm.weight"), x, H, n);
+    plain_norm(find(p, "attn_norm.weight"), x, H, EPS, n);
     if (m->kv_rank) latent_heads(p, n, q, out);
     else ordinary_heads(p, n, q, out);
     attend(out, q, key, value, attended);
     learned_rig_linear(find(p, "attn_output.weight"), NULL, attended, N_HEAD * value, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
-    rmsnorm(ffn_norm, x, H, n);
+    plain_norm(ffn_norm, x, H, EPS, n);
     add_feed_forward(p, n, x);
-    rmsnorm(find(p, "nextn.shared_head_norm.weight"), x, H, out->feature);
+    plain_norm(find(p, "nextn.shared_head_norm.weight"), x, H, EPS, out->feature);
     learned_rig_linear(head, NULL, out->feature, H, V, out->log_p);
     learned_rig_log_softmax(out->log_p, V);
 }
