@@ -16,8 +16,7 @@ COPY . .
 RUN make -j"$(nproc)" build/forerun \
     && make install PREFIX=/usr DESTDIR=/out \
     && strip /out/usr/bin/forerun /out/usr/lib/libforerun.so.*.*.* \
-    && install -d /out/usr/share/forerun \
-    && cp -r models /out/usr/share/forerun/models
+    && install -D -m 644 -t /out/usr/share/forerun/models models/*.gguf
 
 FROM debian:bookworm-slim
 RUN apt-get update \

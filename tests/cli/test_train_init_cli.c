@@ -2,6 +2,7 @@
  * curriculum takes more steps ahead, files that do not fit are refused, and --resume knows what the run began from.
  * And --step-weights, with which a curriculum is tuned. */
 #define DIR "build/test-train-init"
+#include "random_model.h"
 #include "train_rig.h"
 
 #include <math.h>
@@ -132,6 +133,72 @@ static void a_run_with_init_resumes_exactly(void **state) {
     train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
+/* The same for a target: a step that changes nothing writes the weights that it began with, and --resume knows them. */
+#define TARGET "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --threads 2 "
+#define SMALL TARGET "--layers 2 --width 32 --heads 2 --ff 64 --type f32 "
+
+static void a_target_goes_on_from_a_file(void **state) {
+    (void)state;
+    size_t n_steps;
+    train(SMALL, "--steps 30 --lr 0.01 --valid-every 1 -o " FIRST);
+    double fresh = valid_loss(FIRST ".log.jsonl", 1, &n_steps), before = valid_loss(FIRST ".log.jsonl", 59, &n_steps);
+    train(SMALL, "--steps 1 --lr 1e-12 --init " FIRST " -o " OUT);
+    double after = valid_loss(OUT ".log.jsonl", 1, &n_steps);
+    assert_true(fabs(after - before) < 1e-6 && before < fresh - 0.1);
+    train(SMALL, "--init " FIRST " -o " DIR "/whole.gguf --seed 3 --steps 60 --optimizer muon");
+    const char *command = SMALL "--init " FIRST " -o " OUT " --seed 3 --steps 60 --optimizer muon --checkpoint-every 4";
+    train_rig_shell("rm -f " OUT " " OUT ".*");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    pid_t child = train_rig_start(DIR, SMALL "--init " FIRST " -o " OUT " --steps 100000 --checkpoint-every 1");
+    train_rig_interrupt(child, OUT ".checkpoint");
+    cli_expect(SMALL "--init " DIR "/whole.gguf -o " OUT " --steps 100000 --resume 2>&1", 1,
+               "run with other options: ");
+    cli_expect(SMALL "--init " FIRST " --optimizer muon -o " OUT " --steps 100000 --resume 2>&1", 1,
+               "run with other options: ");
+    train_rig_shell("rm -f " OUT " " OUT ".*");
+}
+
+/* Models that the trainer does not train, of one layer. */
+static void write_odd_models(void) {
+    RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 2, .n_ff = 32, .seed = 1};
+    m.n_vocab = 300;
+    assert_int_equal(random_model_write(&m, DIR "/untied.gguf", NULL), 0);
+    m.tied = true;
+    m.rope_base = 500000;
+    assert_int_equal(random_model_write(&m, DIR "/far.gguf", NULL), 0);
+}
+
+static void models_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *args, *words;
+    } cases[] = {
+        {"--layers 3 --width 32 --heads 2 --ff 64 --init " FIRST,
+         "pass its own: --layers 2 --width 32 --heads 2 --kv-heads 2 --ff 64"},
+        {"--layers 2 --width 32 --heads 4 --ff 64 --init " FIRST, "pass its own: --layers 2"},
+        {"--layers 2 --width 32 --heads 2 --kv-heads 1 --ff 64 --init " FIRST, "--kv-heads 2"},
+        {"--init models/eagle.gguf", "cannot be trained further: 'train target' trains the architecture llama"},
+        {"--layers 8 --width 256 --heads 4 --kv-heads 2 --ff 768 --init models/target.gguf", "vocabular"},
+        {"--init " DATA, DATA},
+        {"--init /nowhere.gguf", "/nowhere.gguf: cannot be opened"},
+        {"--layers 2 --width 32 --heads 2 --ff 64 --init " DIR "/nan.gguf", "holds NaN or infinity"},
+        {"--init " DIR "/untied.gguf --layers 1 --width 32 --heads 2 --ff 32", "with a tied embedding and no biases"},
+        {"--init " DIR "/far.gguf --layers 1 --width 32 --heads 2 --ff 32", "its RoPE or the epsilon of its norms"},
+    };
+    train(SMALL, "--steps 1 -o " FIRST);
+    train_rig_shell("head -c -4 " FIRST " > " DIR "/nan.gguf && printf '\\0\\0\\300\\177' >> " DIR "/nan.gguf");
+    write_odd_models();
+    char args[1000];
+    train_rig_shell("rm -f " OUT);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(args, sizeof args, TARGET "--steps 1 -o " OUT " %s 2>&1", cases[i].args);
+        cli_expect(args, 1, cases[i].words);
+    }
+    cli_expect(SMALL "-o " FIRST " --init " FIRST " 2>&1", 2, FIRST);
+    assert_false(train_rig_exists(OUT));
+}
+
 /* Equal weights are no weights; others train something else; a list that does not fit is refused. */
 static void steps_have_weights(void **state) {
     (void)state;
@@ -187,6 +254,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_curriculum_takes_more_steps_ahead),
         cmocka_unit_test(files_that_do_not_fit_are_refused),
         cmocka_unit_test(a_run_with_init_resumes_exactly),
+        cmocka_unit_test(a_target_goes_on_from_a_file),
+        cmocka_unit_test(models_that_do_not_fit_are_refused),
         cmocka_unit_test(steps_have_weights),
         cmocka_unit_test(a_confidence_head_may_be_added),
     };

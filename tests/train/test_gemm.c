@@ -12,6 +12,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -318,6 +319,23 @@ static void all_instruction_sets_give_the_same_bits(void **state) {
     BOTH(attention_backward, o[0], o[1], o[2], u, probs[0], x, y, z, scratch, &attention_shape);
 }
 
+/* OpenBLAS does not choose by its list of processors, which lacks those that are newer than its release. */
+static void float_products_use_what_the_processor_has(void **state) {
+    (void)state;
+    fr_error err;
+    unsetenv("OPENBLAS_CORETYPE"); /* a user's choice would stay */
+    if (gemm_open(GEMM_F32, 1, &err)) fail_msg("%s", err.message);
+    const char *expected = "float (OpenBLAS";
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) expected = "float (OpenBLAS Haswell)";
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        expected = "float (OpenBLAS SkylakeX)";
+#endif
+    if (strncmp(gemm_description(), expected, strlen(expected)) != 0)
+        fail_msg("%s instead of %s", gemm_description(), expected);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #if defined(__x86_64__)
@@ -327,6 +345,7 @@ int main(void) {
         cmocka_unit_test(the_two_orders_of_sums_differ),
         cmocka_unit_test(a_sum_of_tiles_is_as_written_down),
         cmocka_unit_test(errors_are_those_of_bf16),
+        cmocka_unit_test(float_products_use_what_the_processor_has),
         cmocka_unit_test(a_layer_in_bf16_is_near_the_layer_in_float),
         cmocka_unit_test(all_instruction_sets_give_the_same_bits),
     };

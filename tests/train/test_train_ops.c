@@ -294,7 +294,7 @@ static void regression(void **state) {
 /* ---- the optimiser and its rate ---------------------------------------------------------------------- */
 
 static float weight[3], grad[3];
-static Param params[] = {{"matrix", 2, weight, grad, true}, {"norm", 1, weight + 2, grad + 2, false}};
+static Param params[] = {{"matrix", 2, weight, grad, true, 0}, {"norm", 1, weight + 2, grad + 2, false, 0}};
 static int32_t n_params(const Trainer *t) { return (void)t, 2; }
 static Param *param(Trainer *t, int32_t i) { return (void)t, &params[i]; }
 static const TrainerClass toy_class = {.name = "toy", .n_params = n_params, .param = param};
@@ -347,7 +347,7 @@ static void bits_do_not_depend_on_threads(void **state) {
         for (int k = 0; k < 2; k++) {
             int64_t at = 0;
             for (int i = 0; i < N_WIDE; at += lengths[i++])
-                wide[k][i] = (Param){"wide", lengths[i], wide_values[k] + at, wide_grads + at, i % 2 == 0};
+                wide[k][i] = (Param){"wide", lengths[i], wide_values[k] + at, wide_grads + at, i % 2 == 0, 0};
             assert_true(at == 5000);
             for (int i = 0; i < 5000; i++) wide_values[k][i] = (float)normal((uint64_t)i);
             assert_int_equal(adamw_open(&a[k], &o, &trainers[k], NULL), FR_OK);

@@ -63,6 +63,9 @@ const Option train_vocab_options[] = {
      .required = "vocabulary",
      .section = "Files",
      .help = "GGUF file whose vocabulary and chat format the new model takes over"},
+    {.key = "init",
+     OPT_FILE(TrainArgs, init),
+     .help = "start from the weights in FILE, a model of the same shape and vocabulary, with a new optimiser"},
     {.key = NULL},
 };
 
@@ -118,8 +121,12 @@ const Option train_args_options[] = {
     {.key = "lr",
      OPT_REAL(TrainArgs, loop.schedule.peak, 1e-12, 100),
      .default_value = "0.001",
-     .section = "Optimiser (AdamW)",
+     .section = "Optimiser",
      .help = "highest learning rate"},
+    {.key = "optimizer",
+     OPT_CHOICE(TrainArgs, loop.uses_muon, "adamw", "muon"),
+     .default_value = "adamw",
+     .help = "AdamW; or Muon for the matrices of the network and AdamW for the rest"},
     {.key = "warm-up",
      OPT_INT(TrainArgs, warm_up, 0, INT64_MAX),
      .default_help = "a twentieth of all",

@@ -10,7 +10,7 @@ enum { TRAIN_MAX_FILES = 64 };
 
 typedef struct TrainArgs {
     const char *model, *vocab, *output;
-    const char *init;    /* the drafter's file to start from; NULL: none */
+    const char *init;    /* the file to start from; NULL: none */
     const char *traffic; /* file of records; NULL: none */
     char *files[TRAIN_MAX_FILES];
     DatasetOptions data;    /* its files are the ones above */

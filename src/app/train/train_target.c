@@ -63,6 +63,19 @@ static int check(fr_error *err) {
     return FR_OK;
 }
 
+/* The weights of --init, and their fingerprint in the signature. Closes the trainer where they cannot be read. */
+static int read_init(Trainer **t, const char *path, char *signature, size_t n_signature, fr_error *err) {
+    uint64_t fingerprint;
+    size_t n = strlen(signature);
+    int status = llama_trainer_init(*t, path, &fingerprint, err);
+    if (!status) snprintf(signature + n, n_signature - n, " init=%016llx", (unsigned long long)fingerprint);
+    else {
+        (*t)->class->close(*t);
+        *t = NULL;
+    }
+    return status;
+}
+
 /* The number of threads is part of the signature, because it decides the order in which gradients are added. */
 static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                        fr_error *err) {
@@ -86,13 +99,16 @@ static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                            .rope_base = 10000};
     snprintf(signature, n_signature, "target layers=%d width=%d heads=%d kv-heads=%d ff=%d threads=%d", s->n_layer,
              s->width, s->n_head, s->n_head_kv, s->n_ff, a->n_threads);
-    return llama_trainer_open(out, &o, err);
+    int status = llama_trainer_open(out, &o, err);
+    return status || !a->init ? status : read_init(out, a->init, signature, n_signature, err);
 }
 
 const TrainMethod train_target = {
     .name = "target",
-    .summary = "a small Llama from scratch",
-    .about = "Train a small Llama-style model from scratch, with the vocabulary and chat format of another GGUF file.",
+    .summary = "a small Llama from scratch, or one that is trained further",
+    .about =
+        "Train a small Llama-style model from scratch, with the vocabulary and chat format of another GGUF file; or, "
+        "with --init, train one further.",
     .notes = "Data is JSON lines: {\"text\": ...}; {\"prompt\": ..., \"response\": ...}, of which the response is "
              "learned; or {\"messages\": [{\"role\": "
              "\"user\", \"content\": ...}, {\"role\": \"assistant\", ...}]}, of which the assistant's are. "

@@ -86,6 +86,7 @@ typedef struct Step {
 static void step_slice(void *ctx, const Param *p, int64_t from, int64_t n, int64_t at, int i_cut) {
     (void)i_cut;
     const Step *s = ctx;
+    if (s->adamw->leaves_matrices && p->n_rows) return;
     float keep = p->decays ? s->keep : 1;
     float *restrict value = p->value + from, *restrict mean = s->adamw->mean + at,
                     *restrict square = s->adamw->square + at;

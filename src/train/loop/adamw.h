@@ -17,7 +17,8 @@ typedef struct AdamW {
     int64_t n;            /* numbers in all parameters together */
     float *mean, *square; /* [n] running means of the gradient and of its square, parameter after parameter */
     Arena arena;
-    int n_threads; /* share the work of a step; the bits do not depend on them */
+    int n_threads;        /* share the work of a step; the bits do not depend on them */
+    bool leaves_matrices; /* a step leaves parameters with n_rows > 0 to Muon (muon.h) */
 } AdamW;
 
 /* Allocates the means of t's parameters, all zero; one thread, until n_threads is set. A checkpoint holds n_steps, mean

@@ -206,7 +206,7 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     const ArenaItem lists[] = {ARENA_ITEM(&t->tensors, t->n_tensors), ARENA_ITEM(&t->params, t->n_tensors)};
     int status = arena_take(&t->arena, lists, ARENA_COUNT(lists), "a drafter's list of tensors", err);
     if (status) return status;
-    int64_t n = 0, at = 0;
+    int64_t n = 0, at = 0, n_vocab = t->target.model->hparams.n_vocab;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         t->tensors[i] = class->tensor(t->options.net, i);
         if (t->tensors[i].start == NET_LAYER && t->target.model->hparams.latent.rank)
@@ -222,7 +222,8 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     if (status) return status;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
-        t->params[i] = (Param){x->name, net_tensor_count(x), t->values + at, t->grads + at, x->n_rows > 0};
+        t->params[i] = (Param){x->name,       net_tensor_count(x), t->values + at,
+                               t->grads + at, x->n_rows > 0,       x->n_rows == n_vocab ? 0 : x->n_rows};
         at += t->params[i].n;
         init_values_of(t, i);
     }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "train/loop/checkpoint.h"
+#include "train/loop/muon.h"
 #include "train/loop/train_log.h"
 
 #include <math.h>
@@ -23,6 +24,7 @@ typedef struct Loop {
     const LoopOptions *options;
     LoopResult *result;
     AdamW adamw;
+    Muon muon; /* if the options say so */
     TrainLog log;
     Progress bar;
     Arena arena;
@@ -76,6 +78,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     double norm = trainer_gradient_norm(l->trainer, l->adamw.n_threads), rate = schedule_rate(&o->schedule, step);
     if (!isfinite(sums.loss) || !isfinite(norm)) return diverged(step, err);
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
+    if (o->uses_muon) muon_step(&l->muon, &l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
     l->result->n_steps = step + 1;
     const TrainLogStep figures = {rate, norm, (double)n * length / (clock_s() - start_s), clock_cpu_s() - start_cpu_s};
@@ -167,11 +170,11 @@ static int write_signature(Loop *l, fr_error *err) {
     int n = snprintf(
         l->run_signature, sizeof l->run_signature,
         "%s seed=%llu steps=%lld batch=%d accumulate=%d length=%d packs=%d lr=%.17g decay=%s final=%.17g warm-up=%lld "
-        "hold=%lld beta1=%.17g beta2=%.17g eps=%.17g weight-decay=%.17g clip=%.17g",
+        "hold=%lld beta1=%.17g beta2=%.17g eps=%.17g weight-decay=%.17g clip=%.17g%s",
         o->method, (unsigned long long)o->seed, (long long)s->n_steps, o->n_sequences, o->n_accumulate,
         l->data->train.length, l->data->train.packs, s->peak, s->decay == SCHEDULE_LINEAR ? "linear" : "cosine",
         s->final, (long long)s->n_warm_up, (long long)s->n_hold, o->adamw.beta1, o->adamw.beta2, o->adamw.eps,
-        o->adamw.weight_decay, o->clip);
+        o->adamw.weight_decay, o->clip, o->uses_muon ? " optimizer=muon" : "");
     if (n > 0 && (size_t)n < sizeof l->run_signature) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT,
                      "the run signature is longer than %d bytes; use shorter file names in the options",
@@ -199,6 +202,8 @@ static int begin(Loop *l, fr_error *err) {
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "a batch", err);
     if (!status) status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
     l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
+    l->adamw.leaves_matrices = l->options->uses_muon;
+    if (!status && l->options->uses_muon) status = muon_open(&l->muon, l->trainer, l->adamw.n_threads, err);
     if (!status) status = list_arrays(l, err);
     if (!status) status = write_signature(l, err);
     if (!status) status = resume(l, err);
@@ -241,6 +246,7 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
     if (!status) status = run(&l, err);
     progress_end(&l.bar);
     train_log_close(&l.log);
+    muon_close(&l.muon);
     adamw_close(&l.adamw);
     arena_free(&l.arena);
     return status;

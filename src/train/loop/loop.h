@@ -21,6 +21,7 @@ typedef struct LoopOptions {
     int n_threads;     /* share the optimiser's step; 0: one thread. The bits do not depend on it */
     Schedule schedule; /* its n_steps is the length of the run */
     AdamWOptions adamw;
+    bool uses_muon;           /* for the parameters with n_rows > 0, with AdamW's weight decay */
     double clip;              /* largest gradient norm; 0: none */
     bool validates_first;     /* validate before the first step, too */
     int64_t valid_every;      /* steps between validations; 0: only at the end. Without held-out data there is none */

@@ -9,6 +9,7 @@
 #include "format/gguf_write.h"
 #include "train/ops/float_rows.h"
 #include "train/nets/gradients.h"
+#include "train/nets/llama_init.h"
 #include "train/nets/start_values.h"
 
 #include <math.h>
@@ -39,6 +40,11 @@ static void init_values(LlamaTrainer *t) {
         if (!t->tensors[i].is_norm) start_normal(p->value, p->n, std, t->options.seed, (uint64_t)i);
         for (int64_t k = 0; t->tensors[i].is_norm && k < p->n; k++) p->value[k] = 1;
     }
+}
+
+int llama_trainer_init(Trainer *trainer, const char *path, uint64_t *fingerprint, fr_error *err) {
+    LlamaTrainer *t = (LlamaTrainer *)trainer;
+    return llama_init_read(&t->options.shape, t->options.vocabulary, path, t->values, fingerprint, err);
 }
 
 /* ---- learn ------------------------------------------------------------------------------------------- */
@@ -219,7 +225,8 @@ static int open_weights(LlamaTrainer *t, fr_error *err) {
     for (int32_t i = 0; i < t->n_params; i++) {
         LlamaTensor *x = &t->tensors[i];
         *x = llama_tensor(s, i);
-        t->params[i] = (Param){x->name, x->n_rows * x->n, t->values + at, t->grads + at, !x->is_norm};
+        t->params[i] = (Param){x->name,       x->n_rows * x->n, t->values + at,
+                               t->grads + at, !x->is_norm,      i > 0 && !x->is_norm ? x->n_rows : 0};
         at += t->params[i].n;
     }
     return FR_OK;

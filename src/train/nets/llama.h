@@ -26,6 +26,9 @@ typedef struct LlamaOptions {
  * (gemm.h). */
 int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err);
 
+/* Replaces the initial values by the weights in a model's file; see llama_init_read. */
+int llama_trainer_init(Trainer *t, const char *path, uint64_t *fingerprint, fr_error *err);
+
 int64_t llama_trainer_n_weights(const Trainer *t);
 
 #endif

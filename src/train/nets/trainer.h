@@ -18,6 +18,7 @@ typedef struct Param {
     int64_t n;
     float *value, *grad; /* [n] */
     bool decays;         /* subject to weight decay: matrices are, norms and biases are not */
+    int64_t n_rows; /* of a matrix that Muon may train; 0: a vector, an embedding or an LM head, which are AdamW's */
 } Param;
 
 /* Sequences of one length. */

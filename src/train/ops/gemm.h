@@ -21,7 +21,7 @@ GemmPrecision gemm_best_precision(void);
 /* Whether this CPU has instructions for the precision; without them BF16 is plain C. */
 bool gemm_has_instructions(GemmPrecision precision);
 const char *gemm_precision_name(GemmPrecision precision); /* "f32", "bf16", "bf16-tiles" */
-/* The kernel in use, for display: "float (OpenBLAS)", "BF16 (AVX-512)", "BF16 tiles (plain C, slow)". */
+/* The kernel in use, for display: "float (OpenBLAS SkylakeX)", "BF16 (AVX-512)", "BF16 tiles (plain C, slow)". */
 const char *gemm_description(void);
 
 /* c = alpha op(a) op(b), or with `accumulate` c += that; op transposes a matrix whose flag is set. c: [m][n]; a:
