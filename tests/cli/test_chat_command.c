@@ -210,7 +210,7 @@ static int read_figures(Figures *f, int max) {
  * tokens that the template writes. */
 static void a_turn_computes_its_new_text_alone(void **state) {
     (void)state;
-    static const char *const args[] = {"-n 30 --ignore-eos --stop @@", "-n 30 --ignore-eos --temp 1.6 --seed 3",
+    static const char *const args[] = {"-n 30 --ignore-eos --stop @@", "-n 30 --ignore-eos --temp 1.6 --seed 7",
                                        "-n 30 --ignore-eos --temp 1.6 --seed 4 --draft none",
                                        "-n 30 --ignore-eos --temp 1.6 --seed 6"};
     Figures f[4];
@@ -296,7 +296,7 @@ static void settings_change_during_a_conversation(void **state) {
     expect_said("No drafter: plain decoding.");
     expect_said("unknown drafter 'teleport'");
     expect_said("/no");
-    chat("-n 20", "Why?\n/quit\nWho was the king?\n");
+    chat("-n 20 --stop .", "Who was the king?\n/quit\nWhy?\n");
     assert_int_equal(n_lines(out), 1);
 }
 
@@ -360,10 +360,10 @@ static void other_files_stay_as_they_are(void **state) {
 
 static void a_full_context_leaves_the_conversation_usable(void **state) {
     (void)state;
-    chat("-c 60 --ignore-eos --stop @@", "Who was the king and the queen?\nWhy?\n/undo\nWhy?\n/clear\nWhy?\n");
+    chat("-c 60 --ignore-eos --stop @@", "Tell me all about the king and queen.\nWhy?\n/undo\nWhy?\n/clear\nWhy?\n");
     expect_said("the answer ends because the context of 60 tokens is full: /undo drops the last turn");
     expect_said("this turn does not fit: the conversation would have");
-    expect_said("Dropped with its answer: Who was the king and the queen?");
+    expect_said("Dropped with its answer: Tell me all about the king and queen.");
     expect_said("Forgot 1 turn.");
     assert_true(n_lines(out) >= 3);
     chat("-c 1100 -n 2", "Why?\n");

@@ -60,19 +60,19 @@ static void programs_get_json(void **state) {
     json_t *root = json_loads(out.data, 0, NULL);
     assert_non_null(root);
     const char *architecture;
-    int layers, vocab, chat, tokens, alignment;
+    int layers, vocab, chat, tokens, blocks;
     double epsilon;
     json_t *tensors;
     assert_int_equal(json_unpack(root, "{s:s, s:i, s:i, s:b, s:o, s:{s:{s:i}, s:i, s:f}}", "architecture",
                                  &architecture, "layers", &layers, "vocab_size", &vocab, "chat_template", &chat,
                                  "tensors", &tensors, "key_values", "tokenizer.ggml.tokens", "count", &tokens,
-                                 "general.alignment", &alignment, "llama.attention.layer_norm_rms_epsilon", &epsilon),
+                                 "llama.block_count", &blocks, "llama.attention.layer_norm_rms_epsilon", &epsilon),
                      0);
     assert_string_equal(architecture, "llama");
     assert_int_equal(layers, 8);
     assert_int_equal(vocab, 4096);
     assert_int_equal(tokens, 4096);
-    assert_int_equal(alignment, 32);
+    assert_int_equal(blocks, 8);
     assert_int_equal(chat, 1);
     assert_true(epsilon == 1e-5);
     assert_int_equal(json_array_size(tensors), 74);

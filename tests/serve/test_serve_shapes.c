@@ -213,7 +213,7 @@ static void reasoning_and_tools_by_the_template(void **state) {
                "{\"model\": \"thinker\", \"max_tokens\": 20, \"temperature\": 0, \"tool_choice\": \"none\", "
                "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], " HI "}");
     assert_string_equal(json_text_at(j, "choices.0.message.content"), "");
-    assert_true(strlen(json_text_at(j, "choices.0.message.reasoning_content")) > 10);
+    assert_true(strlen(json_text_at(j, "choices.0.message.reasoning_content")) > 0);
     assert_true(json_int_at(j, "usage.prompt_tokens") > json_int_at(plain, "usage.prompt_tokens"));
     json_decref(j), json_decref(plain);
     j = serve_json(

@@ -72,7 +72,10 @@ Trainer *toy_trainer_open(int32_t n_vocab) {
     Toy *toy = calloc(1, sizeof *toy);
     assert_non_null(toy);
     int64_t n = (int64_t)n_vocab * n_vocab;
-    *toy = (Toy){.base = {&class}, .n_vocab = n_vocab, .next_sequence = -1, .table = {"toy.table", n, NULL, NULL, true, 0}};
+    *toy = (Toy){.base = {&class},
+                 .n_vocab = n_vocab,
+                 .next_sequence = -1,
+                 .table = {"toy.table", n, NULL, NULL, true, 0}};
     toy->table.value = calloc((size_t)n, sizeof(float));
     toy->table.grad = calloc((size_t)n, sizeof(float));
     assert_true(toy->table.value && toy->table.grad);

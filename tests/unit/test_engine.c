@@ -252,7 +252,7 @@ static void a_prompt_of_one_token_and_one_that_fills_the_context(void **state) {
 static void an_end_of_text_token_ends_the_text(void **state) {
     (void)state;
     static Stream s;
-    const char *text = "Question: Why? Answer:"; /* the target ends its answer to this */
+    const char *text = "The end."; /* the target ends its text after this */
     fr_request_options o = greedy(0);
     o.ignore_eos = 0;
     int32_t *tokens;
@@ -383,8 +383,9 @@ static void statistics_add_up(void **state) {
     assert_int_equal(s.stats.n_generated, s.n);
     assert_true(s.stats.accepted <= s.stats.drafted);
     assert_int_equal(s.stats.n_prompt, fx.n_prompt);
-    assert_int_equal(s.stats.n_steps + s.stats.accepted, s.n); /* each step brings one token of the target's own */
-    assert_true(s.stats.accepted > 0);                         /* this small model repeats itself */
+    /* Each step brings one token of the target's own; the last one's may be behind the end of the text. */
+    assert_in_range(s.stats.n_steps + s.stats.accepted, s.n, s.n + 1);
+    assert_true(s.stats.accepted > 0); /* this small model repeats itself */
     assert_true(s.stats.decode_s > 0 && s.stats.forward_s > 0 && s.stats.forward_s <= s.stats.decode_s);
 }
 

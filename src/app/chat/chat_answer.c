@@ -40,33 +40,16 @@ static int make_prompt(ChatSession *s, int32_t **prompt, int64_t *n_prompt, fr_e
                      n, n_ctx);
 }
 
-/* In the plain format a model may go on with a question of its own: the format has no token that ends a turn, and a model
- * without a template does not know it at all. */
-static bool is_plain(const ChatSession *s) {
-    fr_model_info info;
-    fr_model_get_info(s->model, &info);
-    const char *format = s->args->chat_template ? s->args->chat_template : info.chat_family;
-    return s->wants_plain || strcmp(format, "plain") == 0;
-}
-
-enum { N_PLAIN_STOPS = 2 };
-static const char *const plain_stops[N_PLAIN_STOPS] = {"\nUSER:", "\nASSISTANT:"};
-
 static int open_request(ChatSession *s, Shown *shown, const int32_t *prompt, int64_t n_prompt, fr_request **out,
                         fr_error *err) {
     fr_request_options o = generate_request_options(s->args, s->args->drafts, s->args->n_drafts);
-    const char *stops[N_PLAIN_STOPS + GENERATE_MAX_STOPS];
+    const char *stops[GENERATE_MAX_CHAT_STOPS];
     o.prompt = prompt;
     o.n_prompt = n_prompt;
     o.on_token = show_token;
     o.user = shown;
     o.sampling.seed = s->last_seed = s->args->sampling.seed + chat_turns_last(&s->turns)->n_regenerated;
-    if (is_plain(s)) {
-        memcpy(stops, plain_stops, sizeof plain_stops);
-        for (int i = 0; i < o.n_stops; i++) stops[N_PLAIN_STOPS + i] = o.stops[i];
-        o.stops = stops;
-        o.n_stops += N_PLAIN_STOPS;
-    }
+    if (s->wants_plain || generate_is_plain(s->args, s->model)) generate_stop_at_turns(&o, stops);
     return fr_request_open(out, s->engine, &o, err);
 }
 

@@ -181,9 +181,24 @@ fr_request_options generate_request_options(const GenerateArgs *a, const char *c
                                 .n_top_logprobs = a->n_top_logprobs};
 }
 
+bool generate_is_plain(const GenerateArgs *a, const fr_model *model) {
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    return strcmp(a->chat_template ? a->chat_template : info.chat_family, "plain") == 0;
+}
+
+void generate_stop_at_turns(fr_request_options *o, const char *stops[GENERATE_MAX_CHAT_STOPS]) {
+    for (int i = 0; i < o->n_stops; i++) stops[i] = o->stops[i];
+    stops[o->n_stops++] = "\nUSER:";
+    stops[o->n_stops++] = "\nASSISTANT:";
+    o->stops = stops;
+}
+
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
                   int (*on_token)(void *, const fr_token_event *), void *user, fr_request **out, fr_error *err) {
     fr_request_options options = generate_request_options(a, drafts, n_drafts);
+    const char *stops[GENERATE_MAX_CHAT_STOPS];
+    if (a->chat && generate_is_plain(a, g->model)) generate_stop_at_turns(&options, stops);
     options.prompt = g->prompt;
     options.n_prompt = g->n_prompt;
     options.on_token = on_token;

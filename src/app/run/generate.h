@@ -8,6 +8,7 @@
 #include "spec/verify/verifier.h"
 
 enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16, GENERATE_MAX_BIASES = 300 };
+enum { GENERATE_MAX_CHAT_STOPS = GENERATE_MAX_STOPS + 2 };
 enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it makes */
 
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
@@ -63,6 +64,11 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
 /* An engine in which these drafts are open, and which knows what forwards cost where the tree budget is automatic. */
 int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
                          const char *const *drafts, int n_drafts, int tree_budget, fr_error *err);
+/* Whether the conversation is written in the plain format. It has no token that ends a turn, and a model without a template
+ * does not know it at all, so a model may go on with a question of its own: generate_stop_at_turns makes a request end
+ * there. `stops` is room for the strings of `o` and two more, in use as long as `o` is. */
+bool generate_is_plain(const GenerateArgs *a, const fr_model *model);
+void generate_stop_at_turns(fr_request_options *o, const char *stops[GENERATE_MAX_CHAT_STOPS]);
 /* The options of a request as the command line gives them; they point into `a` and the caller's drafts. */
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
 
