@@ -27,10 +27,10 @@ enum {
     TABLE_ROWS = 3
 }; /* a blank line, the head, plain decoding */
 
-/* Chosen because the shipped model ends this story in 171 tokens without repeating itself. */
+/* Chosen because the shipped model ends this story in 155 tokens without repeating itself. */
 static const char PROMPT[] = "Lily and Ben went to the beach. They saw";
 static const fr_sampling SAMPLING = {
-    .temperature = 0.7F, .top_p = 0.9F, .repeat_penalty = 1.05F, .penalty_last_n = 64, .seed = 8};
+    .temperature = 0.7F, .top_p = 0.9F, .repeat_penalty = 1.05F, .penalty_last_n = 64, .seed = 18};
 
 /* One way to write the text. */
 typedef struct Method {

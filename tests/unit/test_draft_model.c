@@ -265,7 +265,7 @@ static void p_accept_is_the_draft_probability(void **state) {
     enum { GREEDY, UNCOUPLED, COUPLED, N_KINDS };
     static Tree t;
     int32_t text[N_TEXT];
-    rig_tokens(12, N_VOCAB, text, N_TEXT);
+    rig_tokens(14, N_VOCAB, text, N_TEXT);
     Oracle *oracle = oracle_open();
     for (int c = 0; c < 3 * N_KINDS; c++) {
         int kind = c / 3;

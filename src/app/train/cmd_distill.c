@@ -119,6 +119,8 @@ static int open_request(Distill *d, Slot *s, fr_error *err) {
                                : fr_tokenize(d->model, raw, strlen(raw), FR_TOKENIZE_PROMPT, &prompt, &o.n_prompt, err);
     o.prompt = prompt;
     o.sampling.seed += (uint64_t)s->i;
+    const char *stops[GENERATE_MAX_CHAT_STOPS];
+    if (is_chat(d, s) && generate_is_plain(g, d->model)) generate_stop_at_turns(&o, stops);
     if (!status) status = fr_request_open(&s->request, d->engine, &o, err);
     fr_free(prompt);
     return status;
