@@ -2,7 +2,7 @@
 # The table of docs/MODELS.md: the F16 file of the target as each type, with and without an importance matrix: bits a weight,
 # perplexity and KL divergence from F16 on held-out stories. Run it in the root of the project after `make`; it takes minutes.
 set -e
-model=${1:-../shared/models/target-f16.gguf}
+model=${1:-models/f16/target.gguf}
 corpus=${2:-../shared/data/corpus}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
