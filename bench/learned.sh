@@ -5,7 +5,7 @@
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
-#   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
+#   labels      redrafter by soft and hard labels, on all answers, on the greedy ones and on the corpus itself; and with token info
 #   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
 #   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
@@ -136,9 +136,8 @@ stage_ablations() {
   train lyanna-no-first lyanna 200 0.005 --first-token none
   train lyanna-neither lyanna 200 0.005 --rank 0 --first-token none
   train lyanna-hot lyanna 200 0.005 --hot-tokens 1024
-  train_for "$MINUTES" redrafter-hard redrafter 0.003 --labels hard
-  train_for "$MINUTES" eagle-info eagle 0.005 --rank 64
-  train_for "$MINUTES" redrafter-info redrafter 0.003 --rank 64
+  train eagle-short eagle 200 0.005
+  train eagle-info eagle 200 0.005 --rank 64
 }
 
 # The texts that the answers began with, as other people went on: cut where distill-data cuts them.
@@ -148,10 +147,11 @@ stage_labels() {
     then ($t | split("\nASSISTANT:")) as $p | {prompt: ($p[0] + "\nASSISTANT:"), response: ($p[1:] | join("\nASSISTANT:"))}
     else ($t | split(" ")) as $w | {prompt: ($w[:24] | join(" ")), response: (" " + ($w[24:] | join(" ")))} end
     | select(.response | length > 1)' > "$DATA/corpus.jsonl"
-  for file in greedy corpus; do
+  for file in answers greedy corpus; do
     train_on $file.jsonl redrafter-soft-$file redrafter 100 0.003
     train_on $file.jsonl redrafter-hard-$file redrafter 100 0.003 --labels hard
   done
+  train redrafter-info redrafter 100 0.003 --rank 64
 }
 
 # Small data, so that there are epochs: every eighth answer, and others held out.
@@ -206,16 +206,14 @@ stage_tables() {
       --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off" \
       --draft "lyanna:file=$OUT/lyanna-neither.gguf,depth=3,resample=off"
     held_out "lyanna-fig12-t$temp" --temp $temp --tree-budget 16 --draft "$L,resample=off" --draft "$L,fusion=off" --draft "$L"
-    held_out "redrafter-table4-t$temp" --temp $temp --tree-budget 16 --draft "redrafter:file=$OUT/redrafter.gguf" \
-      --draft "redrafter:file=$OUT/redrafter-hard.gguf"
-    held_out "info-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle.gguf,top=4" \
-      --draft "eagle:file=$OUT/eagle-info.gguf,top=4" --draft "redrafter:file=$OUT/redrafter.gguf" \
+    held_out "labels-t$temp" --temp $temp --tree-budget 16 $(for text in answers greedy corpus; do for labels in soft hard; do
+      printf -- '--draft redrafter:file=%s/redrafter-%s-%s.gguf ' "$OUT" $labels $text; done; done)
+    held_out "info-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle-short.gguf,top=4" \
+      --draft "eagle:file=$OUT/eagle-info.gguf,top=4" --draft "redrafter:file=$OUT/redrafter-soft-answers.gguf" \
       --draft "redrafter:file=$OUT/redrafter-info.gguf"
   done
   for width in 2 4 8 12; do
     held_out "redrafter-fig6-w$width" --limit 3 --tree-budget 60 --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
-    held_out "redrafter-table3-w$width" --parallel 1,2,4,8 --tree-budget 60 \
-      --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
   done
 }
 
@@ -230,12 +228,6 @@ stage_space() {
     held_out "space-t$temp" --temp $temp --tree-budget 16 --draft "space:file=$OUT/space-1.gguf" --draft "space:file=$OUT/space-0.gguf" \
       --draft "medusa:file=$OUT/medusa.gguf" --draft "eagle:file=$OUT/eagle.gguf,top=4"
   done
-}
-
-stage_labels_table() {
-  local drafts=()
-  for file in greedy corpus; do for labels in soft hard; do drafts+=(--draft "redrafter:file=$OUT/redrafter-$labels-$file.gguf"); done; done
-  for temp in 0 0.7 1; do held_out "redrafter-labels-t$temp" --temp $temp --tree-budget 16 "${drafts[@]}"; done
 }
 
 stage_widths() {
@@ -263,15 +255,11 @@ report_one() { # FILE CATEGORY
 }
 
 stage_report() {
-  for file in "$OUT"/{methods,lyanna-table1,lyanna-fig12,redrafter-table4,info}-t*.json "$OUT"/redrafter-fig6-*.json; do
+  for file in "$OUT"/{methods,lyanna-table1,lyanna-fig12,labels,info}-t*.json "$OUT"/redrafter-fig6-*.json; do
     printf '\n%s\n\n| method | tokens a pass | accepted at depth 1, 2, ..., %% | nodes | tokens/s | of plain | re-sampled, accepted a step |\n' \
       "$(basename "$file" .json)"
     printf '|---|---|---|---|---|---|---|\n'
     report_one "$file" all
-  done
-  for file in "$OUT"/redrafter-table3-*.json; do
-    printf '\n%s\n\n' "$(basename "$file" .json)"
-    jq -r '.summary[] | select(.category == "all") | "\(.method) at once \(.n_parallel): \(.tokens_per_s.mean | round) tokens/s, \(.speed_up.mean * 100 | round / 100)"' "$file"
   done
 }
 
@@ -302,7 +290,9 @@ set title 'Lyanna: accepted at step 1, 2, 3 of the steps that got there'
 set xtics norotate
 plot '$OUT/table1.tsv' using 2:xtic(1) title 'step 1', '' using 3 title 'step 2', '' using 4 title 'step 3'
 EOF
-  for name in lyanna eagle redrafter; do cp "$OUT/$name.svg" "$plots/learned-$name-loss.svg"; done
+  cp "$OUT/lyanna-short.svg" "$plots/learned-lyanna-loss.svg"
+  cp "$OUT/eagle-short.svg" "$plots/learned-eagle-loss.svg"
+  cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
 [ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
