@@ -5,7 +5,7 @@
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
-#   labels      redrafter by soft and hard labels, on all answers, on the greedy ones and on the corpus itself; and with token info
+#   labels      redrafter by soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token info; with the paper's start
 #   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
 #   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
@@ -152,6 +152,7 @@ stage_labels() {
     train_on $file.jsonl redrafter-hard-$file redrafter 100 0.003 --labels hard
   done
   train redrafter-info redrafter 100 0.003 --rank 64
+  train redrafter-embedding redrafter 100 0.003 --start embedding
 }
 
 # Small data, so that there are epochs: every eighth answer, and others held out.
@@ -201,6 +202,12 @@ stage_tables() {
   local L=lyanna:file=$OUT/lyanna.gguf
   for temp in 0 0.7 1; do
     held_out "methods-t$temp" --temp $temp --tree-budget 16 $(all_methods) --draft "$L+ngram-trie" --draft ngram-trie
+    held_out "variants-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle.gguf,top=8,depth=7" \
+      --draft "eagle:file=$OUT/eagle.gguf,top=4,depth=6" --draft "$L,depth=6" --draft "$L,live=0" --draft sps:model=models/draft.gguf \
+      --draft recycling
+    [ $temp = 0 ] || held_out "uncoupled-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle.gguf,top=4,coupled=0" \
+      $(for method in lyanna redrafter hydra medusa; do printf -- '--draft %s:file=%s/%s.gguf,coupled=0 ' $method "$OUT" $method; done) \
+      --draft sps:model=models/draft.gguf,coupled=0 --draft recycling:coupled=0
     held_out "lyanna-table1-t$temp" --temp $temp --tree-budget 16 --draft "lyanna:file=$OUT/lyanna-short.gguf,depth=3,resample=off" \
       --draft "lyanna:file=$OUT/lyanna-no-info.gguf,depth=3,resample=off" \
       --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off" \
@@ -210,7 +217,7 @@ stage_tables() {
       printf -- '--draft redrafter:file=%s/redrafter-%s-%s.gguf ' "$OUT" $labels $text; done; done)
     held_out "info-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle-short.gguf,top=4" \
       --draft "eagle:file=$OUT/eagle-info.gguf,top=4" --draft "redrafter:file=$OUT/redrafter-soft-answers.gguf" \
-      --draft "redrafter:file=$OUT/redrafter-info.gguf"
+      --draft "redrafter:file=$OUT/redrafter-info.gguf" --draft "redrafter:file=$OUT/redrafter-embedding.gguf"
   done
   for width in 2 4 8 12; do
     held_out "redrafter-fig6-w$width" --limit 3 --tree-budget 60 --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
@@ -255,7 +262,7 @@ report_one() { # FILE CATEGORY
 }
 
 stage_report() {
-  for file in "$OUT"/{methods,lyanna-table1,lyanna-fig12,labels,info}-t*.json "$OUT"/redrafter-fig6-*.json; do
+  for file in "$OUT"/{methods,variants,uncoupled,lyanna-table1,lyanna-fig12,labels,info}-t*.json "$OUT"/redrafter-fig6-*.json; do
     printf '\n%s\n\n| method | tokens a pass | accepted at depth 1, 2, ..., %% | nodes | tokens/s | of plain | re-sampled, accepted a step |\n' \
       "$(basename "$file" .json)"
     printf '|---|---|---|---|---|---|---|\n'

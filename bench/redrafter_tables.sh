@@ -4,8 +4,6 @@
 #   table3      tokens/s by beam width (1 .. 64) and batch (1 .. 80), relative to plain decoding of the same batch. Times: run it on
 #               a quiet machine
 #   categories  Fig. 5: acceptance by category of the held-out prompts (acceptance does not depend on the machine)
-#   start       redrafter from a zero state and from the pending token's embedding (the paper's), 100 steps each: held-out
-#               accuracy by step ahead, and acceptance
 #
 # In a step at most 4096 rows run (EXECUTOR_MAX_ROWS): of 80 requests each gets 47 nodes, whatever its beam; table3 prints the
 # nodes that were drafted. Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTER (models/redrafter.gguf), DATA
@@ -29,7 +27,7 @@ of_all() { # FILE METHOD BATCH JQ-EXPRESSION
 
 stage_table3() {
   for w in $widths; do # 80 prompts at least, so that the largest batch is full
-    held_out "table3-w$w" --limit 24 -n 64 --runs 1 --parallel "${batches// /,}" --tree-budget $((w * 5)) \
+    held_out "table3-w$w" --limit 24 -n 32 --runs 1 --parallel "${batches// /,}" --tree-budget $((w * 5)) \
       --draft "redrafter:file=$DRAFTER,width=$w,length=5"
   done
   printf '| batch | plain, tokens/s |'
@@ -53,20 +51,5 @@ stage_categories() {
     "| \(.[0].category) | " + (map(.acceptance_length * 100 | round / 100 | tostring) | join(" | ")) + " |"' "$OUT/categories.json"
 }
 
-stage_start() {
-  for start in zero embedding; do
-    "$FORERUN" train redrafter -m "$TARGET" --data "$DATA/answers.jsonl" -o "$OUT/start-$start.gguf" --type q8_0 --steps 100 --batch 16 \
-      --lr 0.003 --valid-every 100 -t 1 --start "$start"
-    jq -r --arg s "$start" 'select(.valid_accuracy) | "\($s), step \(.step): held-out accuracy " + (.valid_accuracy | map(. * 1000 | round / 10 | tostring) | join(", ")) + " %"' \
-      "$OUT/start-$start.gguf.log.jsonl"
-  done
-  for temp in 0 0.7 1; do
-    held_out "start-t$temp" --limit 9 -n 96 --runs 1 --temp $temp --tree-budget 16 --draft "redrafter:file=$OUT/start-zero.gguf" \
-      --draft "redrafter:file=$OUT/start-embedding.gguf"
-    jq -r --arg t $temp '.summary[] | select(.category == "all" and .method != "plain") | "T \($t): \(.method): \(.acceptance_length) tokens a pass"' \
-      "$OUT/start-t$temp.json"
-  done
-}
-
-[ $# -gt 0 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

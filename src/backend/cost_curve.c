@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { SINK = 8192 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
+enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
 /* Closer together where arithmetic usually begins to take longer than reading the weights. */
 static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
 enum { KEY_POINT = 5 };
@@ -20,14 +20,36 @@ enum { KEY_POINT = 5 };
 #define KEYS_S 0.01
 #define GROW_S 0.7
 #define LIMIT_S 1.1
-#define MOST 0.08
+#define MOST 0.08 /* of a forward's error that counts: this much of the time at most */
+/* Shares of an error. A virtual machine becomes half as fast for seconds, at all numbers of rows; the shape of the curve, on
+ * which the choice of rows depends, stays as it was measured. Where most of an error moved only the points beside it, a
+ * change of speed while trees of one size ran would make that size look too expensive, or too cheap. */
+#define OF_CURVE 0.75
+#define OF_POINT 0.25
 
 /* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer
- * rows would. Points that contradict them are noise and are moved to the nearest possible value. */
+ * rows would. Points that contradict them are noise.
+ *
+ * Where more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows; of
+ * all rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow forward of
+ * few rows would lift its neighbours, whose next forwards would then seem fast and pull the whole curve down. */
+static void make_rising(CostCurve *c) {
+    double sum[COST_CURVE_MAX];
+    int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
+    for (int k = 0; k < c->n; k++) {
+        sum[n] = c->seconds[k], count[n++] = 1;
+        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--)
+            sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
+    }
+    for (int i = 0, k = 0; i < n; i++)
+        for (int j = 0; j < count[i]; j++) c->seconds[k++] = sum[i] / count[i];
+}
+
 static void make_sound(CostCurve *c) {
+    make_rising(c);
     for (int k = 1; k < c->n; k++) {
-        double least = c->seconds[k - 1], most = least * (double)c->rows[k] / (double)c->rows[k - 1];
-        c->seconds[k] = c->seconds[k] < least ? least : c->seconds[k] > most ? most : c->seconds[k];
+        double most = c->seconds[k - 1] * (double)c->rows[k] / (double)c->rows[k - 1];
+        if (c->seconds[k] > most) c->seconds[k] = most;
     }
 }
 
@@ -86,26 +108,11 @@ static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s
     return status;
 }
 
-/* Where more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows; of
- * all rising curves this one is the nearest (isotonic regression). */
-static void make_rising(CostCurve *c) {
-    double sum[COST_CURVE_MAX];
-    int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
-    for (int k = 0; k < c->n; k++) {
-        sum[n] = c->seconds[k], count[n++] = 1;
-        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--)
-            sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
-    }
-    for (int i = 0, k = 0; i < n; i++)
-        for (int j = 0; j < count[i]; j++) c->seconds[k++] = sum[i] / count[i];
-}
-
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) {
     double begin_s = clock_s();
     c->n = 0;
     int status = measure_rows(c, e, n_ctx, begin_s, err);
     if (status) return status;
-    make_rising(c);
     make_sound(c);
     measure_keys(c, e, n_ctx);
     return FR_OK;
@@ -129,21 +136,20 @@ double cost_curve_at(const CostCurve *c, int32_t n_rows) {
     return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
 }
 
-/* The error moves the points beside n_rows, and a quarter of it moves the whole curve (the machine has become
- * slower). Points above sink very slowly towards these: a size that looks too expensive to be used would otherwise
- * never be measured again. */
+/* Points above n_rows sink slowly towards those beside it: a size that looks too expensive to be used would otherwise never
+ * be measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;
     wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
-    c->key_s *= 1 + wrong * 0.25;
-    c->key_read_s *= 1 + wrong * 0.25;
+    c->key_s *= 1 + wrong * OF_CURVE;
+    c->key_read_s *= 1 + wrong * OF_CURVE;
     int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
     double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
     part = part > 1 ? 1 : part;
     for (int k = 0; k < c->n; k++) {
         double local = k == i ? 1 - part : k == i + 1 ? part : 0;
-        c->seconds[k] *= 1 + wrong * (0.25 + local);
+        c->seconds[k] *= 1 + wrong * (OF_CURVE + OF_POINT * local);
         if (k > i && local <= 0) c->seconds[k] -= (c->seconds[k] - c->seconds[k - 1]) / SINK;
     }
     make_sound(c);

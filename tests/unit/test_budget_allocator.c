@@ -167,12 +167,33 @@ static void a_forward_corrects_other_sizes(void **state) {
     for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] > curve().seconds[k]);
 }
 
+/* A machine that becomes half as fast, while only trees of one size run, keeps the shape of its curve. */
+static void a_change_of_speed_keeps_the_shape(void **state) {
+    (void)state;
+    CostCurve c = curve();
+    for (int i = 0; i < 40; i++) cost_curve_observe(&c, 8, 6);
+    assert_true(fabs(cost_curve_at(&c, 8) - 6) < 0.05);
+    assert_true(fabs(cost_curve_at(&c, 8) / cost_curve_at(&c, 1) - 3) < 0.6);
+    for (int i = 0; i < 40; i++) cost_curve_observe(&c, 1, 1); /* as fast as before */
+    assert_true(fabs(cost_curve_at(&c, 8) / cost_curve_at(&c, 1) - 3) < 1.2);
+}
+
+/* Forwards of few rows whose times vary say nothing about many rows. */
+static void noise_of_few_rows_leaves_the_others(void **state) {
+    (void)state;
+    CostCurve c = {.n = 6, .rows = {1, 2, 3, 4, 8, 16}, .seconds = {40, 40, 40, 41, 49, 88}};
+    for (int i = 0; i < 500; i++)
+        cost_curve_observe(&c, 1 + (int32_t)(rng_uniform(7, RNG_TEST, (uint64_t)i, 0) * 4),
+                           40 * (0.97 + 0.09 * rng_uniform(7, RNG_TEST, (uint64_t)i, 1)));
+    assert_true(fabs(cost_curve_at(&c, 1) - 40.6) < 2);
+    assert_true(cost_curve_at(&c, 16) > 70 && cost_curve_at(&c, 16) < 105);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_set_of_nodes_is_better),
-        cmocka_unit_test(rows_decide),
-        cmocka_unit_test(the_curve_follows_the_machine),
-        cmocka_unit_test(a_forward_corrects_other_sizes),
+        cmocka_unit_test(no_set_of_nodes_is_better),         cmocka_unit_test(rows_decide),
+        cmocka_unit_test(the_curve_follows_the_machine),     cmocka_unit_test(a_forward_corrects_other_sizes),
+        cmocka_unit_test(a_change_of_speed_keeps_the_shape), cmocka_unit_test(noise_of_few_rows_leaves_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

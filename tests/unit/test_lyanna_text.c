@@ -28,8 +28,8 @@ static int write_all(void **state) {
 /* The target chooses a token after "x" that the draft did not expect; where x comes again, the draft expects it. */
 static void the_text_teaches_what_follows_a_token(void **state) {
     (void)state;
-    enum { X = 20, Y = 33, N = 10 };
-    const int32_t tokens[N] = {5, X, Y, 9, X, Y, 6, X, Y, X};
+    enum { X = 20, Y = 33, N = 13 };
+    const int32_t tokens[N] = {5, X, Y, 9, X, Y, 6, X, Y, 7, X, Y, X};
     static const char *const specs[] = {"lyanna:file=build/lyanna-text-0.gguf,live=0",
                                         "lyanna:file=build/lyanna-text-0.gguf"};
     static float hidden[H], logits[V];

@@ -132,7 +132,7 @@ void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
  * that probability for each (learned_top.c); from a drafter's logits [n_vocab], which are overwritten. Returns their number,
  * which is 0 if the logits are not finite. k <= TOP_K_MAX. path: its tokens; NULL: unknown, as in medusa, whose logits do not
  * depend on them. */
-#define LEARNED_MIN_TEMPERATURE 0.3f
+#define LEARNED_MIN_TEMPERATURE 0.5f
 int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
                     int32_t *tokens, double *log_p);
 /* For learned_top: k tokens drawn from q, which stays valid as long as the proposal, and psi of each less that of the path. */

@@ -13,11 +13,11 @@
  * for the TOP best tokens v of the target and of the draft: those that were missed and those that were wrong. log p is at
  * least MIN_LOG, because a token that is out of the question need not be excluded ever more firmly. As q contains the
  * correction so far, delta converges to the mean error over the last tau / RATE occurrences of x. tau is the temperature at
- * which drafters rank tokens, 0.3 for a greedy text, which repeats itself the most: then two occurrences count, at
+ * which drafters rank tokens, 0.5 for a greedy text, which repeats itself the most: then three occurrences count, at
  * temperature 1 seven.
  *
- *     tau 0.3:  after "Mr" the target was sure of "Brown" (log p -0.1), the draft of "Smith" (-0.1; "Brown" -20)
- *               delta[Mr]: Brown +3, Smith -3, half of what was missing: 0.3 * 20
+ *     tau 0.5:  after "Mr" the target was sure of "Brown" (log p -0.1), the draft of "Smith" (-0.1; "Brown" -20)
+ *               delta[Mr]: Brown +3, Smith -3, a third of what was missing: 0.5 * 20
  *
  * Only the verifier chooses tokens, so no text changes. A sequence begins with nothing learned, so that drafts depend on
  * its request alone.
