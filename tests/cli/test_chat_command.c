@@ -291,7 +291,7 @@ static void settings_change_during_a_conversation(void **state) {
     expect_said("Temperature 0\n");
     chat("-n 20",
          "/drafts\n/drafts suffix+pld\n/drafts none\n/drafts teleport\n/drafts rest:index=/no\n/drafts\nWhy?\n");
-    expect_said("Drafters: ngram-trie, lookahead-trie, suffix.\n");
+    expect_said("Drafters: ngram-trie, lookahead-trie.\n");
     expect_said("Drafters: suffix, pld.\n");
     expect_said("No drafter: plain decoding.");
     expect_said("unknown drafter 'teleport'");

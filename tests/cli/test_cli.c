@@ -198,6 +198,24 @@ static void compare_checks_methods_against_plain_decoding(void **state) {
                0, "same distribution");
 }
 
+static double compared(const char *options, size_t method, const char *field) {
+    char command[400], text[65536];
+    snprintf(command, sizeof command, "compare " DRAFT "-p 'Once upon a time' -n 60 --json %s", options);
+    assert_int_equal(cli_run(command, text, sizeof text), 0);
+    json_t *rows = json_loads(text, 0, NULL);
+    double value = json_number_value(json_object_get(json_array_get(rows, method), field));
+    json_decref(rows);
+    return value;
+}
+
+/* All runs write the same text: a drafter that remembers answers would know it from the second one on, or from another method. */
+static void compare_lets_no_drafter_remember(void **state) {
+    (void)state;
+    double alone = compared("--runs 1 --draft suffix", 1, "n_steps");
+    assert_true(compared("--runs 3 --draft suffix", 1, "n_steps") == alone);
+    assert_true(compared("--runs 1 --draft suffix+pld --draft suffix", 2, "n_steps") == alone);
+}
+
 static void logits_are_rows_of_floats(void **state) {
     (void)state;
     char command[1024], path[700];
@@ -326,6 +344,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(statistics_have_every_documented_field),
         cmocka_unit_test(prompts_come_from_files_and_pipes),
         cmocka_unit_test(compare_checks_methods_against_plain_decoding),
+        cmocka_unit_test(compare_lets_no_drafter_remember),
         cmocka_unit_test(logits_are_rows_of_floats),
         cmocka_unit_test(perf_prints_ratios),
         cmocka_unit_test(figures_have_floors),

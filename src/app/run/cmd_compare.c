@@ -81,12 +81,19 @@ static int keep_token(void *user, const fr_token_event *event) {
     return !fits;
 }
 
+/* Drafters remember answers, and every run writes the same one: each has an engine of its own, as in `bench`. */
+static int renew_engine(Generator *g, const GenerateArgs *a, const Method *m, fr_error *err) {
+    fr_engine_close(g->engine);
+    return generate_open_engine(&g->engine, g->model, &a->engine, &m->spec, m->spec != NULL, a->tree_budget, err);
+}
+
 static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method *plain, int i_run, fr_error *err) {
     fr_request *r;
     GenerateArgs own = *a;
     if (!m->spec) own.verify = NULL;               /* plain decoding is sampled by seed, whatever the rule */
     const char *spec = m->spec ? m->spec : "none"; /* with a grammar, no drafts would mean one for it */
-    int status = generator_run(g, &own, &spec, 1, i_run == 0 ? keep_token : NULL, m, &r, err);
+    int status = renew_engine(g, a, m, err);
+    if (!status) status = generator_run(g, &own, &spec, 1, i_run == 0 ? keep_token : NULL, m, &r, err);
     if (status) return status;
     int64_t n;
     const int32_t *tokens = fr_request_tokens(r, &n);

@@ -49,7 +49,7 @@ const DrafterClass *drafter_find(const char *name) {
 }
 
 const char *const *drafter_auto_members(void) {
-    static const char *const members[] = {"ngram-trie", "lookahead-trie", "suffix", NULL};
+    static const char *const members[] = {"ngram-trie", "lookahead-trie", NULL};
     return members;
 }
 

@@ -12,6 +12,7 @@
  * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
 #include "train/nets/head_loss.h"
 
+#include "spec/drafters/learned/learned.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_softmax_loss.h"
 
@@ -74,9 +75,9 @@ static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     return rank;
 }
 
-/* The logit of the greatest probability of softmax(logits / HEAD_LOSS_TEMPERATURE). */
+/* The logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters estimate what a greedy target chooses. */
 static real find_margin(const real *logits, int64_t n) {
-    const real scale = (real)(1 / HEAD_LOSS_TEMPERATURE), max = real_max(logits, n);
+    const real scale = (real)(1 / (double)LEARNED_MIN_TEMPERATURE), max = real_max(logits, n);
     real others = 0;
     for (int64_t i = 0; i < n; i++) others += real_exp((logits[i] - max) * scale);
     others -= 1;

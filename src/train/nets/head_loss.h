@@ -18,7 +18,6 @@ typedef struct HeadLossOptions {
     const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
 } HeadLossOptions;
 
-#define HEAD_LOSS_TEMPERATURE 0.3 /* at which drafters estimate what a greedy target chooses (learned.h) */
 #define HEAD_LOSS_MAX_MARGIN 12.0
 enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory for logits */
 
@@ -34,7 +33,7 @@ typedef struct HeadLoss {
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
     /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's probability
-     * in softmax(logits / HEAD_LOSS_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
+     * in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
     uint8_t is_right[HEAD_LOSS_ROWS];
     real margin[HEAD_LOSS_ROWS];
 } HeadLoss;
