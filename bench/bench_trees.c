@@ -165,8 +165,8 @@ int main(int argc, char **argv) {
                             .tree_budget = argc > 7 ? atoi(argv[7]) : 16};
     const fr_engine_options options = {.n_threads = 0};
     fr_error err;
-    fr_model *model;
-    fr_engine *e;
+    fr_model *model = NULL;
+    fr_engine *e = NULL;
     o.sampling.temperature = strtof(argv[4], NULL);
     if (fr_model_open(&model, argv[1], NULL, &err) || fr_engine_open(&e, model, &options, &err) ||
         fr_engine_open_draft(e, draft, &err))
