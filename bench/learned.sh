@@ -5,7 +5,7 @@
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
-#   labels      redrafter by soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token info; with the paper's start
+#   labels      redrafter by soft and hard labels, on all answers, the greedy ones and the corpus itself; with token info; the paper's start
 #   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
 #   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1

@@ -205,19 +205,16 @@ static int warm_up(Generator *g, const GenerateArgs *a, fr_error *err) {
 }
 
 /* A ratio rule may refuse the trees of a drafter, which shows only when there is one. So each drafter makes some steps
- * before minutes of plain decoding, in an engine of its own: drafters remember what they have seen. */
-static int try_rule(const Generator *g, const GenerateArgs *a, fr_error *err) {
-    Generator own = *g;
+ * before minutes of plain decoding. */
+static int try_rule(Generator *g, const GenerateArgs *a, fr_error *err) {
     GenerateArgs few = *a;
+    int status = FR_OK;
     if (few.n_tokens == 0 || few.n_tokens > GENERATE_TRIAL_TOKENS) few.n_tokens = GENERATE_TRIAL_TOKENS;
-    int status = generate_open_engine(&own.engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
-    if (status == FR_ERR_MEMORY) return FR_OK; /* there is room for one engine only */
     for (int i = 0; i < a->n_drafts && !status; i++) {
         fr_request *r;
-        status = generator_run(&own, &few, &a->drafts[i], 1, NULL, NULL, &r, err);
+        status = generator_run(g, &few, &a->drafts[i], 1, NULL, NULL, &r, err);
         if (!status) fr_request_close(r);
     }
-    fr_engine_close(own.engine);
     return status;
 }
 
