@@ -319,6 +319,16 @@ static void all_instruction_sets_give_the_same_bits(void **state) {
     BOTH(attention_backward, o[0], o[1], o[2], u, probs[0], x, y, z, scratch, &attention_shape);
 }
 
+#if defined(__x86_64__)
+/* A run is resumed in the precision that it began with, so the default must not change from run to run. */
+static void the_measured_default_is_the_same_each_time(void **state) {
+    (void)state;
+    if (!gemm_has_instructions(GEMM_BF16)) skip();
+    bool first = gemm_bf16_is_faster();
+    for (int i = 0; i < 50; i++) assert_int_equal(gemm_bf16_is_faster(), first);
+}
+#endif
+
 /* OpenBLAS does not choose by its list of processors, which lacks those that are newer than its release. */
 static void float_products_use_what_the_processor_has(void **state) {
     (void)state;
@@ -341,6 +351,7 @@ int main(void) {
 #if defined(__x86_64__)
         cmocka_unit_test(avx512_has_the_bits_of_plain_c),
         cmocka_unit_test(tiles_have_the_bits_of_plain_c),
+        cmocka_unit_test(the_measured_default_is_the_same_each_time),
 #endif
         cmocka_unit_test(the_two_orders_of_sums_differ),
         cmocka_unit_test(a_sum_of_tiles_is_as_written_down),
