@@ -48,7 +48,6 @@ int32_t executor_n_vocab(const Executor *e);
 
 /* Sequences (see kv_pages.h). */
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
-int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
 /* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
  * share: n; less if the model has a recurrent state, or gives back what windows have passed: such a sequence is whole only
  * after the tokens of the last forward, after those that were marked, and after none (sequence_marks.h).

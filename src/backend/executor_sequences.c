@@ -47,7 +47,8 @@ static void restore(Executor *e, int32_t from, int32_t to, int32_t n) {
     sequence_states_restore(&e->states, mark, to);
 }
 
-static void share(Executor *e, int32_t from, int32_t to, int32_t n) {
+void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
+    n = executor_sequence_reach(e, from, n);
     if (can_cut(e, from, n)) {
         if (e->n_tables > 1) kv_sequence_share(&e->kv[KV_WINDOW], from, to, n);
         sequence_states_share(&e->states, from, to, n);
@@ -56,16 +57,6 @@ static void share(Executor *e, int32_t from, int32_t to, int32_t n) {
     }
     kv_sequence_share(&e->kv[KV_ALL], from, to, n);
     sequence_marks_share(&e->marks, from, to, n);
-}
-
-int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
-    int status = executor_sequence_open(e, out, err);
-    if (!status) share(e, from, *out, executor_sequence_length(e, from));
-    return status;
-}
-
-void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
-    share(e, from, to, executor_sequence_reach(e, from, n));
 }
 
 void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n) {

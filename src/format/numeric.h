@@ -17,8 +17,6 @@ static inline size_t kv_row_bytes(KvType t, int64_t n) {
     return t == KV_Q8 ? (size_t)((n + KV_BLOCK - 1) / KV_BLOCK) * KV_BLOCK_BYTES : (size_t)n * (t == KV_F16 ? 2 : 4);
 }
 const char *kv_type_name(KvType t);
-/* By name: "f16", "f32" or "q8"; else false. */
-bool kv_type_from_name(const char *name, KvType *out);
 
 /* To how many bits the inputs of matrices of block types are rounded. Inputs of F32, F16 and BF16 matrices do not
  * depend on it. */

@@ -109,6 +109,12 @@ int32_t rig_sequence(Executor *e) {
     return s;
 }
 
+int32_t rig_fork(Executor *e, int32_t from) {
+    int32_t to = rig_sequence(e);
+    executor_sequence_share(e, from, to, executor_sequence_length(e, from));
+    return to;
+}
+
 void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,
                 float *logits) {
     Row *rows = calloc((size_t)chunk, sizeof *rows);

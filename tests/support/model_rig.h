@@ -32,6 +32,7 @@ Device *rig_device(const Weights *w, int n_threads);
 Executor *rig_executor(const Weights *w, const RigOptions *options);
 void rig_executor_close(Executor *e); /* and its device; NULL is fine */
 int32_t rig_sequence(Executor *e);
+int32_t rig_fork(Executor *e, int32_t from); /* a new one that shares all tokens of `from` */
 
 /* Appends tokens to a sequence, `chunk` rows a forward, all committed. logits: [n][n_vocab], may be NULL. */
 void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,

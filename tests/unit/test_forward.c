@@ -261,9 +261,8 @@ static void stir(World *w) {
         Life *l = &w->lives[i], *other = &w->lives[draw(w, MAX_LIVES)];
         int32_t what = draw(w, 8);
         if (!l->alive && other->alive && what < 4) {
-            fr_error err = {0};
             *l = *other;
-            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err)) fail_msg("%s", err.message);
+            l->sequence = rig_fork(w->e, other->sequence);
         } else if (!l->alive) {
             start_life(w, l);
         } else if (what == 0 || l->n > N_CTX - MAX_ROWS) {

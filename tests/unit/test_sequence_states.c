@@ -109,12 +109,11 @@ static void a_state_is_shared_at_each_of_these_lengths(void **state) {
     for (int32_t n = 9; n <= 15; n++) {
         Executor *e = open_executor();
         int32_t s = rig_sequence(e), other = rig_sequence(e), fork;
-        fr_error err;
         append(e, other, 20, 27, 7);
         append(e, s, 0, 10, 10);
         append(e, s, 10, 15, 5);
         executor_sequence_share(e, s, other, n);
-        if (executor_sequence_fork(e, s, &fork, &err)) fail_msg("%s", err.message);
+        fork = rig_fork(e, s);
         assert_int_equal(executor_sequence_length(e, other), n < 10 ? 0 : n);
         expect_next(e, other, n < 10 ? 0 : n, true);
         expect_next(e, s, 15, true);

@@ -87,11 +87,10 @@ static void stir(World *w, Life *l) {
         l->sequence = sequence, l->n = n;
         read_again(w, l);
     } else if (what == 2) {
-        fr_error err;
         if (from == l) return;
         executor_sequence_close(w->e, l->sequence);
         *l = *from;
-        if (executor_sequence_fork(w->e, from->sequence, &l->sequence, &err)) fail_msg("%s", err.message);
+        l->sequence = rig_fork(w->e, from->sequence);
     } else if (what < 5) {
         l->n = draw(w, l->n + 1);
         executor_sequence_truncate(w->e, l->sequence, l->n);
