@@ -329,7 +329,12 @@ int32_t rig_step(const RigCase *c, const VerifyRule *rule, uint64_t random_seed,
     return n;
 }
 
-void rig_describe(const RigCase *c, const VerifyRule *rule, char *text, size_t size) {
+/* ---- checks --------------------------------------------------------------------------------------- */
+
+static double worst;
+static int64_t n_checks;
+
+static void describe(const RigCase *c, const VerifyRule *rule, char *text, size_t size) {
     int n = snprintf(text, size, "%s, seed %d, V %d, gamma %g, top-k %d/%d, top-p %g/%g, levels", rule->name,
                      (int)c->seed, c->n_vocab, c->gamma, c->target.top_k, c->draft.top_k, (double)c->target.top_p,
                      (double)c->draft.top_p);
@@ -339,4 +344,35 @@ void rig_describe(const RigCase *c, const VerifyRule *rule, char *text, size_t s
                       : c->levels[i].kind == DRAW_IID ? "iid"
                                                       : "without",
                       c->levels[i].own_dists ? "*" : "", c->levels[i].mixes ? "~" : "", c->levels[i].k);
+}
+
+double rig_check(const RigCase *c, const char *name) {
+    char text[300];
+    double kept;
+    const VerifyRule *rule = verify_rule_find(name);
+    double error = rig_dist_error(c, rule, &kept);
+    describe(c, rule, text, sizeof text);
+    if (!(error <= RIG_TOLERANCE)) fail_msg("the distribution is wrong by %g: %s", error, text);
+    if (error > worst) worst = error;
+    n_checks++;
+    return kept;
+}
+
+void rig_check_groups(RigCase *c, int32_t k) {
+    c->n_levels = 1;
+    for (DrawKind kind = DRAW_POINT; kind <= DRAW_WITHOUT_REPLACEMENT; kind++) {
+        c->levels[0] = (RigLevel){.kind = kind, .k = k};
+        c->no_dists = c->seed % 2;
+        rig_check(c, "recursive");
+        rig_check(c, "transport");
+        if (kind != DRAW_WITHOUT_REPLACEMENT) rig_check(c, "multi-round");
+        if (k > 1) continue;
+        rig_check(c, "chain");
+        rig_check(c, "block");
+        rig_check(c, "k-seq");
+    }
+}
+
+void rig_print_checks(void) {
+    print_message("%lld enumerated cases, the greatest error of a distribution %.1e\n", (long long)n_checks, worst);
 }

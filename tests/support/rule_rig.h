@@ -61,7 +61,12 @@ double rig_text_error(const RigCase *c, const VerifyRule *rule, int32_t n_tokens
  * number. */
 int32_t rig_step(const RigCase *c, const VerifyRule *rule, uint64_t random_seed, int32_t *tokens);
 
-/* Describes the case, for the message of a failure. */
-void rig_describe(const RigCase *c, const VerifyRule *rule, char *text, size_t size);
+/* Fails unless rig_dist_error is at most RIG_TOLERANCE; returns n_kept. */
+#define RIG_TOLERANCE 1e-12
+double rig_check(const RigCase *c, const char *rule);
+/* The same for one group of k drafts of each kind, by each rule that is right for it; sets the level of the case. */
+void rig_check_groups(RigCase *c, int32_t k);
+/* How many cases were checked, and the greatest error of any. */
+void rig_print_checks(void);
 
 #endif

@@ -5,22 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double TOLERANCE = 1e-12, MARGIN = 1e-3;
-
-static double g_worst;
-static int64_t g_n_cases;
-
-static double check(const RigCase *c, const char *name) {
-    char text[300];
-    double kept;
-    const VerifyRule *rule = verify_rule_find(name);
-    double error = rig_dist_error(c, rule, &kept);
-    rig_describe(c, rule, text, sizeof text);
-    if (!(error <= TOLERANCE)) fail_msg("the distribution is wrong by %g: %s", error, text);
-    if (error > g_worst) g_worst = error;
-    g_n_cases++;
-    return kept;
-}
+static const double TOLERANCE = RIG_TOLERANCE, MARGIN = 1e-3;
 
 /* Filters that remove tokens from p, from q, or different ones from both; a penalty, so that p depends on the path. */
 static RigCase filtered(uint64_t seed, int32_t n_vocab) {
@@ -43,22 +28,11 @@ static void a_node_with_any_group(void **state) {
         for (int32_t k = 1; k <= 4; k++)
             for (uint64_t seed = 0; seed < 30; seed++) {
                 RigCase c = filtered(seed, n_vocab);
-                c.n_levels = 1;
-                for (DrawKind kind = DRAW_POINT; kind <= DRAW_WITHOUT_REPLACEMENT; kind++) {
-                    c.levels[0] = (RigLevel){.kind = kind, .k = k};
-                    c.no_dists = seed % 2;
-                    check(&c, "recursive");
-                    check(&c, "transport");
-                    if (kind != DRAW_WITHOUT_REPLACEMENT) check(&c, "multi-round");
-                    if (k > 1) continue;
-                    check(&c, "chain");
-                    check(&c, "block");
-                    check(&c, "k-seq");
-                }
+                rig_check_groups(&c, k);
                 c.levels[0] = (RigLevel){.kind = DRAW_IID, .k = k, .own_dists = true};
-                check(&c, "recursive");
-                check(&c, "transport");
-                check(&c, "multi-round");
+                rig_check(&c, "recursive");
+                rig_check(&c, "transport");
+                rig_check(&c, "multi-round");
             }
 }
 
@@ -74,7 +48,7 @@ static void k_seq_with_any_gamma(void **state) {
                     c.gamma = gammas[i];
                     c.n_levels = 1;
                     c.levels[0] = (RigLevel){.kind = DRAW_IID, .k = k};
-                    check(&c, "k-seq");
+                    rig_check(&c, "k-seq");
                 }
 }
 
@@ -89,7 +63,7 @@ static void chains(void **state) {
                 for (int32_t i = 0; i < length; i++) /* drawn, points, both */
                     c.levels[i] = (RigLevel){.kind = seed % 3 == 1 || (seed % 3 == 2 && i % 2) ? DRAW_POINT : DRAW_IID,
                                              .k = 1};
-                for (size_t i = 0; i < sizeof names / sizeof *names; i++) check(&c, names[i]);
+                for (size_t i = 0; i < sizeof names / sizeof *names; i++) rig_check(&c, names[i]);
             }
 }
 
@@ -112,10 +86,10 @@ static void trees(void **state) {
             RigCase c = filtered(seed, shapes[i].n_vocab);
             c.n_levels = shapes[i].n_levels;
             memcpy(c.levels, shapes[i].levels, sizeof shapes[i].levels);
-            check(&c, "recursive");
-            check(&c, "transport");
-            if (i == 0 || i == 2) check(&c, "multi-round");
-            if (i == 2) check(&c, "k-seq");
+            rig_check(&c, "recursive");
+            rig_check(&c, "transport");
+            if (i == 0 || i == 2) rig_check(&c, "multi-round");
+            if (i == 2) rig_check(&c, "k-seq");
         }
 }
 
@@ -139,7 +113,7 @@ static void equal_distributions(void **state) {
                    {"transport", DRAW_IID, 3}};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             c.levels[0] = (RigLevel){.kind = all[i].kind, .k = all[i].k};
-            double kept = check(&c, all[i].name);
+            double kept = rig_check(&c, all[i].name);
             if (fabs(kept - 1) > 1e-5) fail_msg("%s keeps %.9f of equal distributions", all[i].name, kept);
         }
     }
@@ -154,13 +128,13 @@ static void block_keeps_no_fewer_than_chain(void **state) {
             RigCase c = filtered(seed, length < 4 ? 3 : 2);
             c.n_levels = length;
             for (int32_t i = 0; i < length; i++) c.levels[i] = (RigLevel){.kind = DRAW_IID, .k = 1};
-            double by_chain = check(&c, "chain"), by_block = check(&c, "block");
+            double by_chain = rig_check(&c, "chain"), by_block = rig_check(&c, "block");
             if (by_block < by_chain - TOLERANCE)
                 fail_msg("seed %d, length %d: block keeps %.15f, chain %.15f", (int)seed, length, by_block, by_chain);
             if (length == 1) assert_true(fabs(by_block - by_chain) < TOLERANCE);
             if (length > 1) gain += by_block / by_chain - 1, n++;
             for (int32_t i = 0; i < length; i++) c.levels[i].kind = DRAW_POINT;
-            assert_true(fabs(check(&c, "block") - check(&c, "chain")) < TOLERANCE);
+            assert_true(fabs(rig_check(&c, "block") - rig_check(&c, "chain")) < TOLERANCE);
         }
     print_message("block keeps %.1f%% more drafts than chain, on average over random chains of 2 to 4\n",
                   100 * gain / n);
@@ -174,8 +148,8 @@ static void the_example_of_the_block_paper(void **state) {
     RigCase c =
         {.n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN, .target_logits = p, .draft_logits = q};
     c.levels[0] = c.levels[1] = (RigLevel){.kind = DRAW_IID, .k = 1};
-    assert_true(fabs(check(&c, "chain") - 10.0 / 9) < 1e-6);
-    assert_true(fabs(check(&c, "block") - 11.0 / 9) < 1e-6);
+    assert_true(fabs(rig_check(&c, "chain") - 10.0 / 9) < 1e-6);
+    assert_true(fabs(rig_check(&c, "block") - 11.0 / 9) < 1e-6);
 }
 
 /* A text of several steps: noise of drafts that one step did not keep must not return in the next. Block verification
@@ -427,7 +401,7 @@ static void rules_and_their_options_are_parsed(void **state) {
 
 static int report(void **state) {
     (void)state;
-    print_message("%lld enumerated cases, the greatest error of a distribution %.1e\n", (long long)g_n_cases, g_worst);
+    rig_print_checks();
     return 0;
 }
 

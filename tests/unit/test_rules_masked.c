@@ -3,20 +3,7 @@
  * test_rules.c. A rule that is not told what is forbidden is detected. */
 #include "rule_rig.h"
 
-#include <stdio.h>
-
-static const double TOLERANCE = 1e-12, MARGIN = 1e-3;
-
-static int64_t n_cases;
-
-static void check(const RigCase *c, const char *name) {
-    char text[300];
-    const VerifyRule *rule = verify_rule_find(name);
-    double error = rig_dist_error(c, rule, NULL);
-    rig_describe(c, rule, text, sizeof text);
-    if (!(error <= TOLERANCE)) fail_msg("the distribution is wrong by %g: %s", error, text);
-    n_cases++;
-}
+static const double MARGIN = 1e-3;
 
 static RigCase masked(uint64_t seed, int32_t n_vocab) {
     RigCase c = {.seed = seed, .n_vocab = n_vocab, .target = RIG_PLAIN, .draft = RIG_PLAIN, .masked = true};
@@ -33,18 +20,7 @@ static void groups_of_any_kind(void **state) {
         for (int32_t k = 1; k <= 3; k++)
             for (uint64_t seed = 0; seed < 24; seed++) {
                 RigCase c = masked(seed, n_vocab);
-                c.n_levels = 1;
-                for (DrawKind kind = DRAW_POINT; kind <= DRAW_WITHOUT_REPLACEMENT; kind++) {
-                    c.levels[0] = (RigLevel){.kind = kind, .k = k};
-                    c.no_dists = seed % 2;
-                    check(&c, "recursive");
-                    check(&c, "transport");
-                    if (kind != DRAW_WITHOUT_REPLACEMENT) check(&c, "multi-round");
-                    if (k > 1) continue;
-                    check(&c, "chain");
-                    check(&c, "block");
-                    check(&c, "k-seq");
-                }
+                rig_check_groups(&c, k);
             }
 }
 
@@ -55,11 +31,11 @@ static void chains_and_trees(void **state) {
         RigCase c = masked(seed, 3);
         c.n_levels = 3;
         for (int i = 0; i < 3; i++) c.levels[i] = (RigLevel){.kind = (DrawKind)((seed + (uint64_t)i) % 3), .k = 1};
-        for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) check(&c, rules[i]);
+        for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) rig_check(&c, rules[i]);
         c.n_levels = 2;
         c.levels[0].k = c.levels[1].k = 2;
-        check(&c, "recursive");
-        check(&c, "transport");
+        rig_check(&c, "recursive");
+        rig_check(&c, "transport");
     }
 }
 
@@ -78,7 +54,7 @@ static void a_rule_that_does_not_know_the_grammar_is_detected(void **state) {
 
 static int tell(void **state) {
     (void)state;
-    print_message("%lld enumerated cases\n", (long long)n_cases);
+    rig_print_checks();
     return 0;
 }
 
