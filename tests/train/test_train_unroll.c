@@ -106,27 +106,33 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
 static const HeadLossOptions learning = {
     .token_weight = 1, .hidden_weight = 0.5, .regression = REGRESSION_SMOOTH_L1, .n_steps = DEPTH};
 
-/* Takes a few steps on one batch of random tokens, and writes the trainer's file to `path`. */
-static Trainer *train(const NetClass *class, const void *net, const char *path) {
-    int32_t n_vocab = frozen.model->hparams.n_vocab, tokens[N_SEQUENCES * (LENGTH + 1)];
-    uint8_t loss_mask[N_SEQUENCES * LENGTH];
+static Trainer *open_trainer(const NetClass *class, const void *net) {
     FrozenTarget target;
     Trainer *t;
-    AdamW adamw;
     fr_error err;
-    double first = 0, last = 0;
-    rig_tokens(5, n_vocab, tokens, N_SEQUENCES * (LENGTH + 1));
-    for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
     const DrafterTrainerOptions options = {.class = class,
                                            .net = net,
                                            .max_length = LENGTH,
                                            .type = TYPE_F32,
                                            .n_threads = 2};
+    if (frozen_open(&target, gguf, LENGTH, 2, &err) || drafter_trainer_open(&t, &target, &options, &err))
+        fail_msg("%s", err.message);
+    return t;
+}
+
+/* Takes a few steps on one batch of random tokens, and writes the trainer's file to `path`. */
+static Trainer *train(const NetClass *class, const void *net, const char *path) {
+    int32_t n_vocab = frozen.model->hparams.n_vocab, tokens[N_SEQUENCES * (LENGTH + 1)];
+    uint8_t loss_mask[N_SEQUENCES * LENGTH];
+    Trainer *t = open_trainer(class, net);
+    AdamW adamw;
+    fr_error err;
+    double first = 0, last = 0;
+    rig_tokens(5, n_vocab, tokens, N_SEQUENCES * (LENGTH + 1));
+    for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
     const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, loss_mask, 0};
-    if (frozen_open(&target, gguf, LENGTH, 2, &err) || drafter_trainer_open(&t, &target, &options, &err) ||
-        adamw_open(&adamw, &adamw_options, t, &err))
-        fail_msg("%s", err.message);
+    if (adamw_open(&adamw, &adamw_options, t, &err)) fail_msg("%s", err.message);
     for (int step = 0; step < 8; step++) {
         TrainSums sums = {0};
         trainer_zero_gradients(t);
@@ -349,6 +355,40 @@ static void token_columns_start_at_the_right_size(void **state) {
 }
 
 /* Uniform in (-width, width), a function of seed, sequence number and component alone. */
+/* Whatever the size of the target's residual stream: a layer that has learned nothing passes the state on, so that it predicts
+ * h_{p-1} + fc's columns of the token for h_p. */
+static void the_layer_adds_nothing_at_first(void **state) {
+    (void)state;
+    enum { P = 6 };
+    int32_t tokens[N_TEXT];
+    open_target("llama");
+    int64_t C = frozen.model->hparams.n_embd;
+    float *hidden = mem_alloc((size_t)(N_TEXT * C) * sizeof *hidden);
+    fr_error err;
+    rank = 0, n_hot = 0, gate_rank = 0, first_token = true, is_parallel = false;
+    rig_tokens(3, frozen.model->hparams.n_vocab, tokens, N_TEXT);
+    if (frozen_read(&frozen, tokens, N_TEXT, hidden, &err)) fail_msg("%s", err.message);
+    for (int32_t is_eagle = 0; is_eagle < 2; is_eagle++) {
+        const HeadLossOptions loss = {.hidden_weight = 1, .regression = REGRESSION_MSE, .n_steps = 1};
+        const UnrollNet net = is_eagle ? eagle_of(loss) : lyanna_of(loss);
+        Trainer *t = open_trainer(is_eagle ? &eagle_net_class : &lyanna_net_class, &net);
+        take_weights(t);
+        double want = 0;
+        for (int64_t r = 0; r < C; r++) {
+            double f = (double)hidden[(P - 1) * C + r];
+            for (int64_t k = 0; k < C; k++)
+                f += (double)weights[UNROLL_FC][r * 2 * C + k] * (double)frozen.embd[tokens[P] * C + k];
+            want += pow(f - (double)hidden[P * C + r], 2) / (double)C;
+        }
+        double got = sums_at(is_eagle, &loss, tokens, hidden, P).loss;
+        if (!(fabs(got - want) < 1e-4 * want))
+            fail_msg("%s: %g instead of %g", is_eagle ? "eagle" : "lyanna", got, want);
+        t->class->close(t);
+    }
+    mem_free(hidden);
+    close_target();
+}
+
 static void noise_is_uniform(void **state) {
     (void)state;
     enum { N = 4001 };
@@ -436,6 +476,7 @@ int main(void) {
         cmocka_unit_test(lyanna_drafts_as_the_network_computes),
         cmocka_unit_test(the_confidence_is_the_networks),
         cmocka_unit_test(token_columns_start_at_the_right_size),
+        cmocka_unit_test(the_layer_adds_nothing_at_first),
         cmocka_unit_test(noise_is_uniform),
         cmocka_unit_test(noise_changes_training_and_not_validation),
         cmocka_unit_test(hot_tokens_are_the_most_frequent_ones),

@@ -29,9 +29,11 @@
  * values of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every
  * prediction.
  *
- * Initial values: the layer is the target's last one; fc passes the hidden state through and adds the token's embedding
- * in random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
- * long to use them, so those columns have start_token_std.
+ * Initial values: the layer is the target's last one, but Wo and Wdown are zeros, so that it adds nothing at first. The
+ * target's own add to its residual stream, before the final norm, where numbers may be far larger than in h, behind it:
+ * on such a target they buried h. fc passes the hidden state through and adds the token's embedding in random
+ * directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take long to
+ * use them, so those columns have start_token_std.
  *
  * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
  * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters
@@ -69,7 +71,8 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
     const int64_t n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C, C};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};
     if (i == UNROLL_FC) t.start = NET_FUSE, t.std = s->fc_std;
-    if (i == UNROLL_FC_BIAS || i == UNROLL_CHAIN_INPUTS) t.start = NET_ZEROS, t.std = 0;
+    if (i == UNROLL_O || i == UNROLL_DOWN || i == UNROLL_FC_BIAS || i == UNROLL_CHAIN_INPUTS)
+        t.start = NET_ZEROS, t.std = 0;
     if ((i == UNROLL_Q || i == UNROLL_K) && s->qk_start_anew) t.start = NET_NORMAL;
     snprintf(t.name, sizeof t.name, "%s.%s", s->method, suffixes[i]);
     return t;
