@@ -82,8 +82,7 @@ def kl(path, model, text):
     return float(re.search(r"^mean KL\D*([\d.]+)", run("build/forerun", "perplexity", "-m", path, text, "--base", model, "--windows", "20"), re.M)[1])
 
 
-def main():
-    folder, model, corpus = (sys.argv[1:] + ["models/f16/target.gguf", "../shared/data/corpus"][len(sys.argv) - 2:])[:3]
+def main(folder, model="models/f16/target.gguf", corpus="../shared/data/corpus"):
     peer = Peer(folder)
     with tempfile.TemporaryDirectory() as d:
         for part, n in (("train", 150), ("valid", 60)):
@@ -92,7 +91,7 @@ def main():
                 f.writelines(json.loads(line)["text"] + "\n" for line in lines)
         run("build/forerun", "imatrix", "-m", model, f"{d}/train.txt", "-o", f"{d}/imatrix")
         importances = peer.importances(f"{d}/imatrix")
-        print("| type | forerun | llama.cpp | of it |\n|---|---|---|---|")
+        print("| type | forerun | llama.cpp | forerun / llama.cpp |\n|---|---|---|---|")
         for types, given in ((PLAIN, None), (WITH_IMPORTANCES, importances)):
             for name, ftype in types.items():
                 run("build/forerun", "quantize", model, f"{d}/ours", "--type", name, *(["--imatrix", f"{d}/imatrix"] if given else []))
@@ -103,6 +102,6 @@ def main():
                 print(f"| {name}{' +' if given else ''} | {a:.5f} | {b:.5f} | {a / b:.2f} |{note}", flush=True)
 
 
-if len(sys.argv) < 2:
+if not 2 <= len(sys.argv) <= 4:
     sys.exit(__doc__)
-main()
+main(*sys.argv[1:])
