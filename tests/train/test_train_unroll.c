@@ -108,7 +108,7 @@ static const HeadLossOptions learning = {
 
 static Trainer *open_trainer(const NetClass *class, const void *net) {
     FrozenTarget target;
-    Trainer *t;
+    Trainer *t = NULL;
     fr_error err;
     const DrafterTrainerOptions options = {.class = class,
                                            .net = net,
