@@ -354,7 +354,6 @@ static void token_columns_start_at_the_right_size(void **state) {
     assert_true(fabs(start_token_std(embd, 2, 3) - 1.0 / 5) < 1e-12);
 }
 
-/* Uniform in (-width, width), a function of seed, sequence number and component alone. */
 /* Whatever the size of the target's residual stream: a layer that has learned nothing passes the state on, so that it predicts
  * h_{p-1} + fc's columns of the token for h_p. */
 static void the_layer_adds_nothing_at_first(void **state) {
@@ -389,6 +388,7 @@ static void the_layer_adds_nothing_at_first(void **state) {
     close_target();
 }
 
+/* Uniform in (-width, width), a function of seed, sequence number and component alone. */
 static void noise_is_uniform(void **state) {
     (void)state;
     enum { N = 4001 };
