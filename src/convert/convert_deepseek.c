@@ -186,43 +186,31 @@ int convert_deepseek_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
 
-static void set_int(const ConvertShape *s, GgufWriter *w, const char *key, int64_t v) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", s->arch, key);
-    gguf_set_u32(w, full, (uint32_t)v);
-}
-
-static void set_real(const ConvertShape *s, GgufWriter *w, const char *key, double v) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", s->arch, key);
-    gguf_set_f32(w, full, (float)v);
-}
-
 int convert_glm4moe_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     ConfigReader r = {.c = c, .object = c->config, .err = err};
     const json_t *norm = json_object_get(c->config, "norm_topk_prob");
     char full[128];
-    set_int(s, w, "leading_dense_block_count", s->n_dense);
-    set_int(s, w, "expert_count", s->n_expert);
-    set_int(s, w, "expert_used_count", s->n_expert_used);
-    set_int(s, w, "expert_feed_forward_length", s->n_ff_expert);
-    set_int(s, w, "expert_shared_count", s->n_ff_shared / s->n_ff_expert);
-    set_real(s, w, "expert_weights_scale", config_real(&r, "routed_scaling_factor", 1, 1e-6, 1e4));
-    set_int(s, w, "expert_gating_func", s->has_sigmoid_router ? 2 : 1);
+    convert_set_int(w, s->arch, "leading_dense_block_count", s->n_dense);
+    convert_set_int(w, s->arch, "expert_count", s->n_expert);
+    convert_set_int(w, s->arch, "expert_used_count", s->n_expert_used);
+    convert_set_int(w, s->arch, "expert_feed_forward_length", s->n_ff_expert);
+    convert_set_int(w, s->arch, "expert_shared_count", s->n_ff_shared / s->n_ff_expert);
+    convert_set_real(w, s->arch, "expert_weights_scale", config_real(&r, "routed_scaling_factor", 1, 1e-6, 1e4));
+    convert_set_int(w, s->arch, "expert_gating_func", s->has_sigmoid_router ? 2 : 1);
     snprintf(full, sizeof full, "%s.expert_weights_norm", s->arch);
     gguf_set_bool(w, full, norm ? json_is_true(norm) : !is_v2(c));
-    if (s->n_groups > 1) set_int(s, w, "expert_group_count", s->n_groups);
-    if (s->n_groups > 1) set_int(s, w, "expert_group_used_count", s->n_groups_used);
+    if (s->n_groups > 1) convert_set_int(w, s->arch, "expert_group_count", s->n_groups);
+    if (s->n_groups > 1) convert_set_int(w, s->arch, "expert_group_used_count", s->n_groups_used);
     return r.status;
 }
 
 int convert_deepseek_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     const json_t *all = json_object_get(s->scaling, "mscale_all_dim");
-    if (s->q_rank) set_int(s, w, "attention.q_lora_rank", s->q_rank);
-    set_int(s, w, "attention.kv_lora_rank", s->kv_rank);
-    set_int(s, w, "attention.key_length_mla", s->plain_dim + s->n_rot);
-    set_int(s, w, "attention.value_length_mla", s->value_dim);
+    if (s->q_rank) convert_set_int(w, s->arch, "attention.q_lora_rank", s->q_rank);
+    convert_set_int(w, s->arch, "attention.kv_lora_rank", s->kv_rank);
+    convert_set_int(w, s->arch, "attention.key_length_mla", s->plain_dim + s->n_rot);
+    convert_set_int(w, s->arch, "attention.value_length_mla", s->value_dim);
     if (strcmp(s->scaling_type, "yarn") == 0 && json_number_value(all) > 0)
-        set_real(s, w, "rope.scaling.yarn_log_multiplier", 0.1 * json_number_value(all));
+        convert_set_real(w, s->arch, "rope.scaling.yarn_log_multiplier", 0.1 * json_number_value(all));
     return convert_glm4moe_keys(s, c, w, err);
 }

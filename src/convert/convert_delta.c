@@ -40,12 +40,6 @@ int convert_delta_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
     return r.status;
 }
 
-static void set_int(const ConvertShape *s, GgufWriter *w, const char *key, int64_t v) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", s->arch, key);
-    gguf_set_u32(w, full, (uint32_t)v);
-}
-
 /* The pairs that turn by time, height and width, which are one number in text. Other programs ask for the key. */
 static void write_sections(const ConvertShape *s, const HubFolder *c, GgufWriter *w) {
     const json_t *rope = json_object_get(c->config, "rope_parameters"),
@@ -61,12 +55,12 @@ static void write_sections(const ConvertShape *s, const HubFolder *c, GgufWriter
 
 int convert_delta_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     (void)err;
-    set_int(s, w, "ssm.conv_kernel", s->n_conv);
-    set_int(s, w, "ssm.state_size", s->delta_dim);
-    set_int(s, w, "ssm.group_count", s->n_key_heads);
-    set_int(s, w, "ssm.time_step_rank", s->n_value_heads);
-    set_int(s, w, "ssm.inner_size", s->n_value_heads * s->delta_dim);
-    set_int(s, w, "full_attention_interval", s->attention_interval);
+    convert_set_int(w, s->arch, "ssm.conv_kernel", s->n_conv);
+    convert_set_int(w, s->arch, "ssm.state_size", s->delta_dim);
+    convert_set_int(w, s->arch, "ssm.group_count", s->n_key_heads);
+    convert_set_int(w, s->arch, "ssm.time_step_rank", s->n_value_heads);
+    convert_set_int(w, s->arch, "ssm.inner_size", s->n_value_heads * s->delta_dim);
+    convert_set_int(w, s->arch, "full_attention_interval", s->attention_interval);
     write_sections(s, c, w);
     return FR_OK;
 }

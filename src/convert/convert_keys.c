@@ -1,8 +1,6 @@
 /* convert_keys.c - what config.json has of single architectures: the factors of Granite, and the layers of SmolLM3 that do not rotate. */
 #include "convert/convert_arch.h"
 
-#include <stdio.h>
-
 int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     static const struct {
         const char *from, *to;
@@ -12,15 +10,13 @@ int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *
         {"logits_scaling", "logit_scale"},
         {"attention_multiplier", "attention.scale"},
     };
-    char full[64];
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
         const json_t *v = json_object_get(c->config, factors[i].from);
         double x = json_number_value(v);
         if (!json_is_number(v) || !(x >= 1e-6 && x <= 1e6))
             return error_set(err, FR_ERR_FORMAT, "%s/config.json: %s must be a number from 1e-06 to 1e+06", c->folder,
                              factors[i].from);
-        snprintf(full, sizeof full, "%s.%s", s->arch, factors[i].to);
-        gguf_set_f32(w, full, (float)x);
+        convert_set_real(w, s->arch, factors[i].to, x);
     }
     return FR_OK;
 }

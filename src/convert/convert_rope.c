@@ -114,18 +114,6 @@ static bool llama3_factors(const ConvertShape *s, float *out) {
     return true;
 }
 
-static void set_int(GgufWriter *w, const char *arch, const char *key, int64_t v) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", arch, key);
-    gguf_set_u32(w, full, (uint32_t)v);
-}
-
-static void set_real(GgufWriter *w, const char *arch, const char *key, double v) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", arch, key);
-    gguf_set_f32(w, full, (float)v);
-}
-
 void convert_rope_write(const ConvertShape *s, GgufWriter *w) {
     const char *arch = s->arch;
     char full[128];
@@ -134,18 +122,18 @@ void convert_rope_write(const ConvertShape *s, GgufWriter *w) {
     snprintf(full, sizeof full, "%s.rope.scaling.type", arch);
     gguf_set_string(w, full, s->scaling_type, strlen(s->scaling_type));
     if (is_long) {
-        set_int(w, arch, "rope.scaling.original_context_length", s->n_ctx_orig);
-        set_real(w, arch, "rope.scaling.attn_factor", long_rope_magnitude(s));
+        convert_set_int(w, arch, "rope.scaling.original_context_length", s->n_ctx_orig);
+        convert_set_real(w, arch, "rope.scaling.attn_factor", long_rope_magnitude(s));
         return;
     }
-    set_real(w, arch, "rope.scaling.factor", s->scaling_factor);
+    convert_set_real(w, arch, "rope.scaling.factor", s->scaling_factor);
     if (!is_yarn) return;
-    set_int(w, arch, "rope.scaling.original_context_length",
-            (int64_t)scaling_value(s, "original_max_position_embeddings", (double)s->n_ctx));
+    convert_set_int(w, arch, "rope.scaling.original_context_length",
+                    (int64_t)scaling_value(s, "original_max_position_embeddings", (double)s->n_ctx));
     if (json_is_number(json_object_get(s->scaling, "beta_fast")))
-        set_real(w, arch, "rope.scaling.yarn_beta_fast", scaling_value(s, "beta_fast", 32));
+        convert_set_real(w, arch, "rope.scaling.yarn_beta_fast", scaling_value(s, "beta_fast", 32));
     if (json_is_number(json_object_get(s->scaling, "beta_slow")))
-        set_real(w, arch, "rope.scaling.yarn_beta_slow", scaling_value(s, "beta_slow", 1));
+        convert_set_real(w, arch, "rope.scaling.yarn_beta_slow", scaling_value(s, "beta_slow", 1));
 }
 
 void convert_rope_tensors(const ConvertShape *s, float *room, GgufWriter *w) {

@@ -74,13 +74,13 @@ int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts exp
     return r.status;
 }
 
-static void set_int(GgufWriter *w, const char *arch, const char *key, int64_t v) {
+void convert_set_int(GgufWriter *w, const char *arch, const char *key, int64_t v) {
     char full[128];
     snprintf(full, sizeof full, "%s.%s", arch, key);
     gguf_set_u32(w, full, (uint32_t)v);
 }
 
-static void set_real(GgufWriter *w, const char *arch, const char *key, double v) {
+void convert_set_real(GgufWriter *w, const char *arch, const char *key, double v) {
     char full[128];
     snprintf(full, sizeof full, "%s.%s", arch, key);
     gguf_set_f32(w, full, (float)v);
@@ -90,7 +90,7 @@ static void write_kv_heads(const ConvertShape *s, GgufWriter *w) {
     int32_t heads[CONVERT_MAX_LAYER];
     char full[128];
     if (!s->lists_kv_heads) {
-        set_int(w, s->arch, "attention.head_count_kv", s->n_head_kv);
+        convert_set_int(w, s->arch, "attention.head_count_kv", s->n_head_kv);
         return;
     }
     for (int64_t i = 0; i < s->n_layer; i++) heads[i] = s->recurrent[i] ? 0 : (int32_t)s->n_head_kv;
@@ -99,27 +99,27 @@ static void write_kv_heads(const ConvertShape *s, GgufWriter *w) {
 }
 
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w) {
-    set_int(w, arch, "block_count", s->n_layer + s->n_nextn);
-    if (s->n_nextn) set_int(w, arch, "nextn_predict_layers", s->n_nextn);
-    set_int(w, arch, "context_length", s->n_ctx);
-    set_int(w, arch, "embedding_length", s->n_embd);
-    set_int(w, arch, "feed_forward_length", s->n_ff);
-    set_int(w, arch, "attention.head_count", s->n_head);
+    convert_set_int(w, arch, "block_count", s->n_layer + s->n_nextn);
+    if (s->n_nextn) convert_set_int(w, arch, "nextn_predict_layers", s->n_nextn);
+    convert_set_int(w, arch, "context_length", s->n_ctx);
+    convert_set_int(w, arch, "embedding_length", s->n_embd);
+    convert_set_int(w, arch, "feed_forward_length", s->n_ff);
+    convert_set_int(w, arch, "attention.head_count", s->n_head);
     write_kv_heads(s, w);
-    set_real(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
-    set_int(w, arch, "vocab_size", s->n_vocab);
-    set_real(w, arch, "rope.freq_base", s->rope_base);
-    if (rotates_pairs || s->n_rot != s->head_dim) set_int(w, arch, "rope.dimension_count", s->n_rot);
+    convert_set_real(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
+    convert_set_int(w, arch, "vocab_size", s->n_vocab);
+    convert_set_real(w, arch, "rope.freq_base", s->rope_base);
+    if (rotates_pairs || s->n_rot != s->head_dim) convert_set_int(w, arch, "rope.dimension_count", s->n_rot);
     if (s->has_head_dim || s->head_dim * s->n_head != s->n_embd) {
-        set_int(w, arch, "attention.key_length", s->head_dim);
-        set_int(w, arch, "attention.value_length", s->kv_rank ? s->kv_rank : s->head_dim);
+        convert_set_int(w, arch, "attention.key_length", s->head_dim);
+        convert_set_int(w, arch, "attention.value_length", s->kv_rank ? s->kv_rank : s->head_dim);
     }
     convert_rope_write(s, w);
 }
 
 void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w) {
-    set_int(w, arch, "expert_count", s->n_expert);
-    set_int(w, arch, "expert_used_count", s->n_expert_used);
-    if (s->n_ff_expert) set_int(w, arch, "expert_feed_forward_length", s->n_ff_expert);
-    if (s->n_ff_shared) set_int(w, arch, "expert_shared_feed_forward_length", s->n_ff_shared);
+    convert_set_int(w, arch, "expert_count", s->n_expert);
+    convert_set_int(w, arch, "expert_used_count", s->n_expert_used);
+    if (s->n_ff_expert) convert_set_int(w, arch, "expert_feed_forward_length", s->n_ff_expert);
+    if (s->n_ff_shared) convert_set_int(w, arch, "expert_shared_feed_forward_length", s->n_ff_shared);
 }

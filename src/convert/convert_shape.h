@@ -50,6 +50,10 @@ int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *
 /* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
 
+/* The key ARCH.KEY. */
+void convert_set_int(GgufWriter *w, const char *arch, const char *key, int64_t v);
+void convert_set_real(GgufWriter *w, const char *arch, const char *key, double v);
+
 /* What the weights of the chosen experts sum to: their architecture knows one of the two. _ALWAYS: config.json does not say it. */
 typedef enum ConvertExperts {
     EXPERTS_NONE,

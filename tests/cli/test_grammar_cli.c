@@ -47,6 +47,14 @@ static void a_schema_of_a_file_holds(void **state) {
     json_decref(dog);
 }
 
+static void a_schema_may_be_the_argument(void **state) {
+    (void)state;
+    char text[4000];
+    generate("--json-schema", " {\"enum\": [\"woof woof\"]}", text, sizeof text);
+    assert_non_null(strstr(text, "\"woof woof\""));
+    cli_expect(RUN "--json-schema '{\"type\": \"objekt\"}'", 2, "--json-schema: ");
+}
+
 static void a_grammar_of_a_file_and_an_expression_hold(void **state) {
     (void)state;
     char text[4000];
@@ -82,6 +90,7 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_schema_of_a_file_holds),
+        cmocka_unit_test(a_schema_may_be_the_argument),
         cmocka_unit_test(a_grammar_of_a_file_and_an_expression_hold),
         cmocka_unit_test(what_is_wrong_is_told),
     };

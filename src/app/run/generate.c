@@ -122,21 +122,26 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     return status;
 }
 
+/* A schema may stand on the command line itself; no path begins with a brace. */
+static bool is_json_object(const char *text) { return text && text[strspn(text, " \t\r\n")] == '{'; }
+
 /* The grammar of --json-schema, --grammar or --regex. */
 static int open_grammar(Generator *g, const GenerateArgs *a, fr_error *err) {
     const char *path = a->json_schema ? a->json_schema : a->grammar;
     fr_grammar_kind kind = a->json_schema ? FR_GRAMMAR_JSON_SCHEMA : FR_GRAMMAR_GBNF;
     if (a->regex) return fr_grammar_open(&g->grammar, g->model, FR_GRAMMAR_REGEX, a->regex, strlen(a->regex), err);
     if (!path) return FR_OK;
-    char *text;
+    bool is_text = is_json_object(a->json_schema);
+    const char *from = is_text ? "--json-schema" : path;
+    char *text = NULL;
     size_t n;
     fr_error why;
-    int status = cli_read_file(path, GRAMMAR_MAX_TEXT, &text, &n, err);
+    int status = is_text ? FR_OK : cli_read_file(path, GRAMMAR_MAX_TEXT, &text, &n, err);
     if (status) return status;
-    status = fr_grammar_open(&g->grammar, g->model, kind, text, n, &why);
+    status = fr_grammar_open(&g->grammar, g->model, kind, text ? text : path, text ? n : strlen(path), &why);
     free(text);
-    if (status) return error_set(err, (fr_code)status, "%s: %s", path, why.message);
-    if (*fr_grammar_notice(g->grammar)) fprintf(stderr, "forerun: %s: %s\n", path, fr_grammar_notice(g->grammar));
+    if (status) return error_set(err, (fr_code)status, "%s: %s", from, why.message);
+    if (*fr_grammar_notice(g->grammar)) fprintf(stderr, "forerun: %s: %s\n", from, fr_grammar_notice(g->grammar));
     return FR_OK;
 }
 

@@ -177,7 +177,8 @@ const Option generate_prompt_options[] = {
     {.key = "json-schema",
      OPT_FILE(GenerateArgs, json_schema),
      .section = "Constraints (docs/CONSTRAINED.md; exact with every drafter)",
-     .help = "the text is JSON that is valid by the JSON schema in FILE"},
+     .help = "the text is JSON that is valid by the JSON schema in FILE; FILE may be the schema itself, which begins "
+             "with {"},
     {.key = "grammar",
      OPT_FILE(GenerateArgs, grammar),
      .help = "the text matches the grammar in FILE, in GBNF as llama.cpp reads it"},
