@@ -198,14 +198,19 @@ void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int
 }
 
 void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out) {
-    double log_p[TREE_MAX_NODES] = {0}, after[MAX_VOCAB];
+    double log_p[TREE_MAX_NODES] = {0};
+    char *places = calloc(TREE_MAX_NODES, s->place_bytes);
     int32_t front[16] = {0}, n_front = 1, tokens[16];
-    assert_true(s->n_vocab <= MAX_VOCAB && s->top <= 16);
+    assert_true(places && s->n_vocab <= MAX_VOCAB && s->top <= 16);
     tree_reset(out, pending);
+    memcpy(places, s->root, s->place_bytes);
     for (int32_t level = 0; level < s->depth && level < s->budget; level++) {
         int32_t first = out->n;
         for (int32_t f = 0; f < n_front; f++) {
-            s->expand(s->user, out, front[f], after);
+            const TreeNode *x = &out->nodes[front[f]];
+            char *place = places + (size_t)front[f] * s->place_bytes;
+            if (front[f]) s->make(s->model, places + (size_t)x->parent * s->place_bytes, x->token, place);
+            const double *after = (const double *)(const void *)place;
             learned_rig_best_tokens(after, s->n_vocab, s->top, tokens);
             for (int32_t k = 0; k < s->top; k++) {
                 double sum = log_p[front[f]] + after[tokens[k]];
@@ -221,6 +226,7 @@ void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out) {
         }
     }
     union_prune(out, s->budget);
+    free(places);
 }
 
 void learned_rig_check_step(const Weights *target, const char *spec) {

@@ -62,11 +62,13 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
 void learned_rig_check_proposals(Drafter *d, const Tree want[3], const int32_t budgets[3], int32_t n_vocab,
                                  const char *what);
 
-/* EAGLE-2's tree, searched plainly: `expand` computes log p [n_vocab] after a node, whose parent it was asked for before. */
+/* EAGLE-2's tree, searched plainly. A place is what a drafter has behind an entry or a node; it begins with log p [n_vocab], and
+ * the search makes one from its parent's where it expands a node. */
 typedef struct LearnedSearch {
     int32_t n_vocab, depth, top, budget;
-    void (*expand)(void *user, const Tree *t, int32_t node, double *log_p);
-    void *user;
+    void (*make)(const void *model, const void *before, int32_t token, void *place);
+    size_t place_bytes;
+    const void *model, *root; /* root: the place of the pending token */
 } LearnedSearch;
 void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out);
 /* The k best tokens of a distribution, best first. */

@@ -86,8 +86,8 @@ static int close_all(void **state) {
 
 /* An entry, or a node of the tree. */
 typedef struct Place {
+    double log_p[V], feature[H];
     PlainKv kv; /* behind the entry before, or the parent */
-    double feature[H], log_p[V];
 } Place;
 
 static const PlainHeads heads = {N_HEAD, N_KV, DIM};
@@ -119,26 +119,13 @@ static void make_place(const FileWeights *w, const Place *before, int32_t token,
     learned_rig_log_softmax(out->log_p, V);
 }
 
-/* A tree, and the places of its nodes. */
-typedef struct PlainTree {
-    const FileWeights *w;
-    const Place *root;
-    Place places[TREE_MAX_NODES];
-} PlainTree;
-
-static void expand(void *user, const Tree *t, int32_t node, double *log_p) {
-    PlainTree *p = user;
-    const Place *parent = node ? &p->places[t->nodes[node].parent] : NULL;
-    if (node) make_place(p->w, parent, t->nodes[node].token, parent->feature, &p->places[node]);
-    else p->places[0] = *p->root;
-    memcpy(log_p, p->places[node].log_p, sizeof p->places[node].log_p);
+static void follow(const void *plain, const void *before, int32_t token, void *place) {
+    make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
 static void plain_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top,
                        int32_t budget, Tree *out) {
-    static PlainTree plain;
-    plain.w = w, plain.root = root;
-    learned_rig_search(&(LearnedSearch){V, depth, top, budget, expand, &plain}, pending, out);
+    learned_rig_search(&(LearnedSearch){V, depth, top, budget, follow, sizeof *root, w, root}, pending, out);
 }
 
 /* The tokens of the ranks in a shape fixed in advance. */

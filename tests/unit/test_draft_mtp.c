@@ -91,8 +91,8 @@ static void free_plain(Plain *p) {
 
 /* An entry, or a node of the tree. */
 typedef struct Place {
+    double log_p[V], feature[H];
     PlainKv kv; /* behind the entry before, or the parent */
-    double feature[H], log_p[V];
 } Place;
 
 static const double EPS = 1e-6;
@@ -140,18 +140,8 @@ static void make_place(const Plain *p, const Place *before, int32_t token, const
     learned_rig_log_softmax(out->log_p, V);
 }
 
-typedef struct PlainTree {
-    const Plain *plain;
-    const Place *root;
-    Place places[TREE_MAX_NODES];
-} PlainTree;
-
-static void expand(void *user, const Tree *t, int32_t node, double *log_p) {
-    PlainTree *p = user;
-    const Place *parent = node ? &p->places[t->nodes[node].parent] : NULL;
-    if (node) make_place(p->plain, parent, t->nodes[node].token, parent->feature, &p->places[node]);
-    else p->places[0] = *p->root;
-    memcpy(log_p, p->places[node].log_p, sizeof p->places[node].log_p);
+static void follow(const void *plain, const void *before, int32_t token, void *place) {
+    make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
 /* Proposals for three sequences together, against the search with the layer above; and for each alone. */
@@ -159,7 +149,6 @@ static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t
     static const int32_t budgets[] = {60, 2, 17};
     static Place entries[3][N_TEXT];
     static Tree want[3];
-    static PlainTree search;
     LearnedReader r = *reader;
     char spec[64];
     snprintf(spec, sizeof spec, "mtp:depth=%d,top=%d", depth, top);
@@ -173,8 +162,9 @@ static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t
             for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(r.executor, t)[c];
             make_place(plain, t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
         }
-        search.plain = plain, search.root = &entries[i][n - 2];
-        learned_rig_search(&(LearnedSearch){V, depth, top, budgets[i], expand, &search}, text[n - 1], &want[i]);
+        const Place *root = &entries[i][n - 2];
+        learned_rig_search(&(LearnedSearch){V, depth, top, budgets[i], follow, sizeof *root, plain, root}, text[n - 1],
+                           &want[i]);
     }
     learned_rig_check_proposals(d, want, budgets, V, spec);
     drafter_close(d);

@@ -52,9 +52,9 @@ typedef struct Plain {
 
 /* An entry, or a node of the tree; keys and values of each head. */
 typedef struct Place {
+    double log_p[V], feature[H], k[N_HEAD * KEY], v[N_HEAD * VALUE];
     const struct Place *before; /* the entry before, or the parent; NULL: none */
     int32_t position;
-    double k[N_HEAD * KEY], v[N_HEAD * VALUE], feature[H], log_p[V];
 } Place;
 
 /* A tensor, which is F32 here; NULL: there is none. */
@@ -223,25 +223,14 @@ static void make_place(const Plain *p, const Place *before, int32_t token, const
 
 /* ---- trees -------------------------------------------------------------------------------------------- */
 
-typedef struct PlainTree {
-    const Plain *plain;
-    const Place *root;
-    Place places[TREE_MAX_NODES];
-} PlainTree;
-
-static void expand(void *user, const Tree *t, int32_t node, double *log_p) {
-    PlainTree *p = user;
-    const Place *parent = node ? &p->places[t->nodes[node].parent] : NULL;
-    if (node) make_place(p->plain, parent, t->nodes[node].token, parent->feature, &p->places[node]);
-    else p->places[0] = *p->root;
-    memcpy(log_p, p->places[node].log_p, sizeof p->places[node].log_p);
+static void follow(const void *plain, const void *before, int32_t token, void *place) {
+    make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
 static void check_tree(LearnedReader *r, const Plain *plain, int32_t depth, int32_t top) {
     enum { BUDGET = 40 };
     static Place entries[N_TEXT];
     static Tree want, got;
-    static PlainTree search;
     int32_t text[N_TEXT];
     char spec[64];
     snprintf(spec, sizeof spec, "mtp:depth=%d,top=%d", depth, top);
@@ -253,8 +242,9 @@ static void check_tree(LearnedReader *r, const Plain *plain, int32_t depth, int3
         for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(r->executor, t)[c];
         make_place(plain, t ? &entries[t - 1] : NULL, text[t + 1], hidden, &entries[t]);
     }
-    search.plain = plain, search.root = &entries[N_TEXT - 2];
-    learned_rig_search(&(LearnedSearch){V, depth, top, BUDGET, expand, &search}, text[N_TEXT - 1], &want);
+    const Place *root = &entries[N_TEXT - 2];
+    learned_rig_search(&(LearnedSearch){V, depth, top, BUDGET, follow, sizeof *root, plain, root}, text[N_TEXT - 1],
+                       &want);
     rig_propose(d, 0, text[N_TEXT - 1], BUDGET, V, &got);
     learned_rig_assert_alike(&want, &got, 5e-3, plain->m->arch);
     d->class->end(d, 0);
