@@ -17,6 +17,7 @@ static const char *kind_of(mode_t mode) {
 }
 
 static int refuse(const char *path, mode_t mode, const char *remedy, fr_error *err) {
+    if (S_ISDIR(mode)) remedy = "give a file that is in it";
     return error_set(err, FR_ERR_IO, "%s: is not a regular file but %s; %s", path, kind_of(mode), remedy);
 }
 

@@ -16,8 +16,14 @@ static void *field(void *out, size_t offset) { return (char *)out + offset; }
 
 /* ---- one value ------------------------------------------------------------------------------------ */
 
-/* "an integer from 1 to 8", "f16, f32 or q8": what a value of this row must be. */
-static void describe_values(const Option *row, char *text, size_t size) {
+static bool is_above(const char *value, int64_t max) {
+    errno = 0;
+    long long v = strtoll(value, NULL, 10);
+    return v > max || (v > 0 && errno == ERANGE);
+}
+
+/* "an integer from 1 to 8", "f16, f32 or q8": what a value of this row, which is not `value`, must be. */
+static void describe_values(const Option *row, const char *value, char *text, size_t size) {
     size_t n = 0;
     switch (row->kind) {
     case OPTION_BOOL:
@@ -26,7 +32,8 @@ static void describe_values(const Option *row, char *text, size_t size) {
     case OPTION_I64:
     case OPTION_U64:
         if (row->word) n = (size_t)snprintf(text, size, "%s or ", row->word);
-        if (row->max >= INT32_MAX) snprintf(text + n, size - n, "an integer of at least %lld", (long long)row->min);
+        if (row->max >= INT32_MAX && !is_above(value, row->max))
+            snprintf(text + n, size - n, "an integer of at least %lld", (long long)row->min);
         else snprintf(text + n, size - n, "an integer from %lld to %lld", (long long)row->min, (long long)row->max);
         return;
     case OPTION_F32:
@@ -142,7 +149,7 @@ int option_store(const Option *row, const char *written, const char *value, void
     }
     if (fits) return FR_OK;
     char wanted[256] = "";
-    describe_values(row, wanted, sizeof wanted);
+    describe_values(row, value, wanted, sizeof wanted);
     return error_set(err, FR_ERR_ARGUMENT, "'%.120s' must be %s", written, wanted);
 }
 

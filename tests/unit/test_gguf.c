@@ -165,7 +165,7 @@ static void paths_that_are_not_files_are_refused(void **state) {
         int code;
     } cases[] = {
         {"models/no-such-file.gguf", "models/no-such-file.gguf: cannot be opened: No such file", FR_ERR_IO},
-        {"models", "models: is not a regular file but a folder; write its contents to a file and give that", FR_ERR_IO},
+        {"models", "models: is not a regular file but a folder; give a file that is in it", FR_ERR_IO},
         {"/dev/null", "/dev/null: is not a regular file but a device; write its contents to a file and give that",
          FR_ERR_IO},
         {"Makefile", "Makefile: this is not a GGUF file", FR_ERR_FORMAT},
