@@ -122,7 +122,7 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     return status;
 }
 
-/* A schema may stand on the command line itself; no path begins with a brace. */
+/* A schema may stand on the command line itself. A file whose name begins with a brace is given as ./{... */
 static bool is_json_object(const char *text) { return text && text[strspn(text, " \t\r\n")] == '{'; }
 
 /* The grammar of --json-schema, --grammar or --regex. */
