@@ -19,8 +19,8 @@ LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
 CLI_PKGS := libedit libevent libevent_openssl openssl
-# Only the headers are needed to build: the libraries are loaded when training or pulling begins (src/train/ops/gemm.c,
-# src/app/model/http.c).
+# Only the headers are needed to build: the libraries are loaded when training or pulling begins (train/ops/gemm.c,
+# cli/model/http.c).
 HEADER_PKGS := openblas libcurl libcrypto
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
@@ -28,8 +28,10 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion
 WERROR  ?=
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
 ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
-             -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
-LDLIBS   = $(PKG_LIBS) -lm
+             -Iinclude -Isrc $(INCLUDE_ABOVE) $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
+# What is built on the library names its own headers from the root of the project; the library cannot see them.
+INCLUDE_ABOVE = $(if $(filter src/%,$<),,-I.)
+LDLIBS   = -Wl,--as-needed $(PKG_LIBS) $(CLI_LIBS) -lm
 # Other people's headers are not held to our warnings.
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
@@ -50,9 +52,9 @@ MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
 # evex_vnni.c and plain_tiles.c are kernel tables, too.
-build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o build/fuzz/tests/support/plain_tiles.o: MODE_FLAGS_fuzz :=
+build/fuzz/src/compute/cpu/kernels/%.o build/fuzz/tests/support/evex_vnni.o build/fuzz/tests/support/plain_tiles.o: MODE_FLAGS_fuzz :=
 # gcc takes minutes over these with sanitizers, and MODE=san is for minutes: MODE=asan and MODE=ubsan have them.
-build/san/src/kernels/kernels_a%.o build/san/tests/support/evex_vnni.o: MODE_FLAGS_san :=
+build/san/src/compute/cpu/kernels/kernels_a%.o build/san/tests/support/evex_vnni.o: MODE_FLAGS_san :=
 
 # Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
 # own.
@@ -63,21 +65,22 @@ FORTIFY         = $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_
 HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
-$(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
-$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
+$(BUILD)/src/compute/cpu/kernels/%.o $(BUILD)/tidy/src/compute/cpu/kernels/%.ok: HARDEN_CHECKS :=
+$(BUILD)/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
-# The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
-LIB_ROOMS   := base format template text grammar kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
-               spec/drafters/text spec/drafters/small spec/drafters/learned engine
-LAB_ROOMS   := lab train/ops train/nets train/data train/loop import quant convert
-APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model app/serve app/serve/engine app/serve/http app/serve/answer app/serve/api
-TEST_ROOMS  := unit lossless golden train cli serve
-sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
+# The rooms, in the order of their dependencies (docs/ARCHITECTURE.md): the library, training, the program with its server, research.
+LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu compute/cpu/kernels compute/reference tree verify draft \
+               draft/text draft/models draft/learned engine
+TRAIN_ROOMS := train/ops train/nets train/data train/loop train/import
+CLI_ROOMS   := cli cli/run cli/chat cli/bench cli/train cli/inspect cli/perf cli/model cli/convert \
+               server server/engine server/http server/answer server/api research
+TEST_ROOMS  := base gguf text grammar model compute draft verify engine lossless golden train cli server research tree
+sources      = $(patsubst ./%,%,$(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2))))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
-TRAIN_SRCS := $(call sources,src,$(LAB_ROOMS))
-CLI_SRCS  := $(call sources,src,$(APP_ROOMS))
+TRAIN_SRCS := $(call sources,.,$(TRAIN_ROOMS))
+CLI_SRCS  := $(call sources,.,$(CLI_ROOMS))
 TOOL_SRCS := $(sort $(wildcard tools/*.c))
-TEST_SRCS := $(call sources,tests,$(TEST_ROOMS))
+TEST_SRCS := $(sort $(wildcard tests/test_*.c)) $(call sources,tests,$(TEST_ROOMS))
 AUX_SRCS  := $(filter-out tests/support/run_tests.c,$(sort $(wildcard tests/support/*.c)))
 BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
@@ -88,6 +91,7 @@ obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJS := $(call obj,$(LIB_SRCS))
 TRAIN_OBJS := $(call obj,$(TRAIN_SRCS))
 CLI_OBJS := $(call obj,$(CLI_SRCS))
+MAIN_OBJ := $(BUILD)/cli/main.o
 AUX_OBJS := $(call obj,$(AUX_SRCS))
 TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))))
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
@@ -107,28 +111,28 @@ X86    := $(filter x86_64,$(ARCH))
 ARM64  := $(filter aarch64,$(ARCH))
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-$(BUILD)/src/kernels/%_avx2.o $(BUILD)/tidy/src/kernels/%_avx2.ok:        ISA := $(if $(X86),$(AVX2))
-$(BUILD)/src/kernels/%_avx_vnni.o $(BUILD)/tidy/src/kernels/%_avx_vnni.ok:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
-$(BUILD)/src/kernels/%_avx512.o $(BUILD)/tidy/src/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
-$(BUILD)/src/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/compute/cpu/kernels/%_avx2.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx2.ok:        ISA := $(if $(X86),$(AVX2))
+$(BUILD)/src/compute/cpu/kernels/%_avx_vnni.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx_vnni.ok:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
+$(BUILD)/src/compute/cpu/kernels/%_avx512.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
+$(BUILD)/src/compute/cpu/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 # The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
 AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
-$(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
-$(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
-$(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
+$(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
+$(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
+$(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
-$(BUILD)/src/train/%.o $(BUILD)/src/quant/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
-$(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
-$(BUILD)/src/train/ops/%_amx.o $(BUILD)/tidy/src/train/ops/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
+$(foreach room,ops nets data loop,$(BUILD)/train/$(room)/%.o) $(BUILD)/src/gguf/quant%.o $(BUILD)/src/gguf/nvfp4%.o $(BUILD)/src/gguf/importance.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+$(BUILD)/train/ops/%_avx512_bf16.o $(BUILD)/tidy/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/train/ops/%_amx.o $(BUILD)/tidy/train/ops/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
-$(BUILD)/src/app/serve/api/page_endpoints.o: $(wildcard src/app/serve/page/*)
+$(BUILD)/server/api/page_endpoints.o: $(wildcard server/page/*)
 $(BUILD)/%.o: %.c Makefile | $(if $(ALL_FOUND),,missing)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
@@ -140,9 +144,9 @@ missing:
 	@echo "Debian, Ubuntu: run 'make deps', which installs what is missing. Elsewhere: docs/DEPENDENCIES.md lists it." >&2
 	@exit 1
 
-# The programs of this tree link all objects, training and importing too, through an archive that only names them; the
-# installed libraries show fr_* and nothing else.
-$(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
+# The programs of this tree and its tests take what they need from an archive that only names the objects; the installed libraries
+# show fr_* and nothing else.
+$(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS) $(filter-out $(MAIN_OBJ),$(CLI_OBJS))
 	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
 	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
@@ -151,8 +155,8 @@ $(BUILD)/libforerun.a: $(LIB_OBJS)
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
-$(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
-	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) $(CLI_LIBS) -o $@
+$(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a
+	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -168,28 +172,12 @@ $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=cal
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # test_pull_tls is a server of its own.
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
-$(BUILD)/tests/test_model_name: $(BUILD)/src/app/model_name.o
-$(BUILD)/src/app/chat/line_editor.o $(BUILD)/tidy/src/app/chat/line_editor.ok: \
+$(BUILD)/cli/chat/line_editor.o $(BUILD)/tidy/cli/chat/line_editor.ok: \
   PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
-$(BUILD)/src/app/serve/%.o $(BUILD)/tidy/src/app/serve/%.ok: \
+$(BUILD)/server/%.o $(BUILD)/tidy/server/%.ok: \
   PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
-# What the program installs in its own process is tested by a program that links that file.
-$(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
-$(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
-$(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
-$(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
-$(BUILD)/tests/test_answer_reader: $(addprefix $(BUILD)/src/app/serve/answer/,answer_reader.o call_scan.o tool_forms.o)
-SERVED_TESTS := $(addprefix $(BUILD)/tests/,test_answer_formats test_answer_logprobs test_generation test_grammar_cache \
-                  test_tool_grammar)
-$(SERVED_TESTS): LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
-$(SERVED_TESTS): $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
-$(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
-$(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
-$(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
-$(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
 # A client of `serve`, by libevent.
 $(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
-$(BUILD)/bench/bench_serve: LDLIBS += $(CLI_LIBS)
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
 $(BUILD)/bench/bench_tiles: $(BUILD)/bench/hollow_tiles.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
@@ -263,12 +251,15 @@ BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/b
 .PHONY: test-bindings
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 	@$(RUNNER) -j $(TEST_JOBS) $(BINDING_TESTS)
-# The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): tests/unit but for the slow ones, our
-# golden files, the readers of training data, and the fuzz inputs.
+# The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
+# ones, our golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
-               test_gumbel_max test_kernels_vector test_layers test_lyanna_text test_shipped_drafters test_step_memory
-QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tests,unit)))) \
-               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
+               test_gumbel_max test_kernels_vector test_lyanna_text test_shipped_drafters test_step_memory
+QUICK_ROOMS := base gguf text grammar model compute tree verify draft engine research
+QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call sources,tests,$(QUICK_ROOMS))))) \
+               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_import test_safetensors test_chat_input \
+                        test_convert test_convert_% test_line_history test_model_name test_safe_text test_same_text test_sandbox \
+                        test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) -j $(TEST_JOBS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
 # A second make, because what deps installs changes what pkg-config says.
@@ -281,7 +272,7 @@ asan ubsan tsan: deps
 # Both tools in the versions that deps-dev installs: another version formats otherwise.
 CLANG_FORMAT ?= clang-format-14
 CLANG_TIDY   ?= clang-tidy-14
-FORMATTED     = $(shell find src include tests tools bench -name '*.[ch]')
+FORMATTED     = $(shell find src include train cli server research tests tools bench -name '*.[ch]')
 TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS))
 .PHONY: format check-format tidy
 format:
@@ -387,7 +378,7 @@ help:
 	  'make torture     failing allocations, damaged files, kill -9 and full disks (TORTURE_SECONDS=300 each; TORTURE_SEED=N' \
 	  '                 repeats; TORTURE="mutate killer" chooses)' \
 	  'make format      format the tree with clang-format 14; check-format checks it' \
-	  'make tidy        run clang-tidy 14 over src/' \
+	  'make tidy        run clang-tidy 14 over the sources' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
 	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall removes it' \
 	  'make deb         build the Debian packages, in build/deb' \
@@ -406,9 +397,6 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/foreru
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
 	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
-# What reads the requests of `serve` is part of the program.
-$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: LDLIBS += $(CLI_LIBS)
-$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
 	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers

@@ -6,8 +6,8 @@
  * which the multiplications alone would take in floats at their peak, measured in the same turns. Ratios hold on a busy
  * machine, too. `integers` are the scores of kernels/scores.h, the rounding of the queries included. */
 #include "base/mem.h"
-#include "kernels/kernels.h"
-#include "kernels/scores.h"
+#include "compute/cpu/kernels/kernels.h"
+#include "compute/cpu/kernels/scores.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
-#include "backend/cost.h"
-#include "backend/cost_curve.h"
+#include "compute/cost.h"
+#include "compute/cost_curve.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,9 +10,9 @@
 #include "opened_model.h"
 
 #include "base/threads.h"
-#include "lab/gumbel_coupling.h"
-#include "spec/sampling/draw.h"
-#include "spec/sampling/sampler.h"
+#include "research/gumbel_coupling.h"
+#include "verify/draw.h"
+#include "verify/sampler.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/hash_table.h"
 #include "base/rng.h"
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 #include "grammar/grammar.h"
 
 #include <stdio.h>

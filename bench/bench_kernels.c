@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/threads.h"
-#include "format/blocks.h"
-#include "kernels/machine.h"
+#include "gguf/blocks.h"
+#include "compute/cpu/kernels/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * text (tools/grow_model/grow.c), so a drafter for the one is a drafter for the other. The output is the same file
  * with the name and fingerprint of the grown target; the caller has to make sure that it was grown from the right
  * one. It serves to measure the gain of drafting where weights are read from memory: docs/LEARNED.md. */
-#include "format/gguf.h"
-#include "spec/drafter/drafter_file.h"
+#include "gguf/gguf.h"
+#include "draft/drafter_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

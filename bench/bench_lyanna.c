@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "format/blocks.h"
-#include "spec/drafters/learned/lyanna.h"
-#include "spec/drafters/learned/lyanna_layer.h"
-#include "spec/drafters/learned/lyanna_tree.h"
+#include "gguf/blocks.h"
+#include "draft/learned/lyanna.h"
+#include "draft/learned/lyanna_layer.h"
+#include "draft/learned/lyanna_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
  */
 #include "base/clock.h"
 #include "base/rng.h"
-#include "spec/drafter/drafter.h"
-#include "spec/drafters/text/draft_ngram_trie.h"
+#include "draft/drafter.h"
+#include "draft/text/draft_ngram_trie.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,15 +10,15 @@
  *     for core in 0 1; do taskset -c $core build/release/bench/bench_one_row & done; wait */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "kernels/kernels.h"
-#include "kernels/layout.h"
+#include "compute/cpu/kernels/kernels.h"
+#include "compute/cpu/kernels/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #if defined(__AVX512VNNI__)
-#include "kernels/simd_avx512.h"
+#include "compute/cpu/kernels/simd_avx512.h"
 
 #include <sys/mman.h>
 

@@ -9,10 +9,10 @@
  */
 #include "base/clock.h"
 #include "base/hash.h"
-#include "kernels/kernels.h"
-#include "spec/drafter/feedback.h"
-#include "spec/sampling/gumbel.h"
-#include "spec/sampling/sampler.h"
+#include "compute/cpu/kernels/kernels.h"
+#include "draft/feedback.h"
+#include "verify/gumbel.h"
+#include "verify/sampler.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "format/blocks.h"
+#include "gguf/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

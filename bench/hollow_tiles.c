@@ -2,7 +2,7 @@
 #include "hollow_tiles.h"
 
 #if defined(__x86_64__)
-#include "kernels/simd_avx512.h"
+#include "compute/cpu/kernels/simd_avx512.h"
 
 #include "base/tile_config.h"
 
@@ -36,7 +36,7 @@ INLINE void hollow_store(int t, void *p, size_t stride) {
 #define TILE_STORE(t, p, stride) hollow_store(t, p, stride)
 #define TILE_DOT_BYTES(c, a, b) ((void)0)
 #define TILE_DOT_BF16(c, a, b) ((void)0)
-#include "kernels/tile_body.h"
+#include "compute/cpu/kernels/tile_body.h"
 
 const Kernels *kernels_hollow_tiles(void) {
     static Kernels table;

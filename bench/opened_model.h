@@ -3,7 +3,7 @@
 #ifndef BENCH_OPENED_MODEL_H
 #define BENCH_OPENED_MODEL_H
 
-#include "backend/executor.h"
+#include "compute/executor.h"
 
 typedef struct OpenedModel {
     Model *model;

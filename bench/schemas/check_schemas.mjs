@@ -1,5 +1,5 @@
 // check_schemas.mjs - holds the texts of bench_schemas against npm's ajv, and makes the golden file of
-// tests/unit/test_schema.c.
+// tests/grammar/test_schema.c.
 //
 //   npm install --prefix DIR ajv ajv-formats
 //   NODE_PATH=DIR/node_modules node check_schemas.mjs texts.jsonl [golden.jsonl]

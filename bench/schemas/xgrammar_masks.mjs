@@ -1,4 +1,4 @@
-// xgrammar_masks.mjs - token masks of npm's @mlc-ai/web-xgrammar, the golden file of tests/unit/test_token_mask_golden.c.
+// xgrammar_masks.mjs - token masks of npm's @mlc-ai/web-xgrammar, the golden file of tests/grammar/test_token_mask_golden.c.
 //
 //   npm install --prefix DIR @mlc-ai/web-xgrammar
 //   NODE_PATH=DIR/node_modules node xgrammar_masks.mjs > tests/data/xgrammar_masks.jsonl

@@ -5,7 +5,7 @@
  * compiled with -ffast-math sets for the thread that loads it. The setting belongs to a thread and is inherited by the
  * threads it creates, so that different threads of one forward could compute in different environments. Every public
  * function that computes therefore enters the default environment and restores the caller's before it returns, and for
- * the time of a callback; every thread of a pool sets the default once. Proof: tests/unit/test_fp_env.c. */
+ * the time of a callback; every thread of a pool sets the default once. Proof: tests/base/test_fp_env.c. */
 #include "base/fp_env.h"
 
 #if defined(__x86_64__)

@@ -2,7 +2,7 @@
  * source of its keys.
  *
  * XXH3 with a seed is faster, but was not designed to withstand somebody who looks for collisions under every seed;
- * SipHash was. Proof: tests/unit/test_hash_flood.c, which compares it with Python's hash of bytes. */
+ * SipHash was. Proof: tests/base/test_hash_flood.c, which compares it with Python's hash of bytes. */
 #include "base/keyed_hash.h"
 
 #include <string.h>

@@ -8,7 +8,7 @@
  *   file has changed since. mapped_file_check reads no page, only size and times.
  *   What stays mapped (a corpus index, the reference backend's weights) is checked before each use, which leaves the
  *   moment between check and use. mapped_file_at names the file of an address to a program's SIGBUS handler, so
- *   that it can end with a sentence (src/app/bus_error.c). The library installs no handler itself.
+ *   that it can end with a sentence (cli/bus_error.c). The library installs no handler itself.
  *
  * Times have the resolution of the system's clock tick, some milliseconds: a change within a tick of the change before is
  * noticed only by the size.

@@ -37,7 +37,7 @@
  * ("loop.seed"). A const char * field borrows the text it was parsed from: argv, or the caller's copy of
  * "key=value,...". A char[N] field copies it and refuses what does not fit.
  *
- * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. src/app/command.h has the
+ * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. cli/command.h has the
  * driver for argv.
  */
 #ifndef BASE_OPTIONS_H

@@ -15,7 +15,7 @@
  *               numbers, the term is 0. Sums of eight terms a lane are taken in float, everything else in double.
  *     exp_sum   the same in double, with fused multiply-adds: slow here on a CPU that has none
  *
- * The terms of NaN and -inf are 0, because a comparison with either is false. Proof: tests/unit/test_row_kernels.c,
+ * The terms of NaN and -inf are 0, because a comparison with either is false. Proof: tests/base/test_row_kernels.c,
  * every table against plain loops and exp() in double, and against this one bit by bit. */
 #include "base/row_kernels.h"
 

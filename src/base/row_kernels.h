@@ -1,7 +1,7 @@
 /* row_kernels.h - passes over a whole row of logits, whose cost matters where vocabularies are large: one table of
  * function pointers for each instruction set.
  *
- * row_kernels.c has the functions in plain C, which is their specification; src/kernels has the others, and all tables
+ * row_kernels.c has the functions in plain C, which is their specification; src/compute/cpu/kernels has the others, and all tables
  * give the same bits. Device.rows (backend.h) is the table for the CPU that a device runs on. Numbers of a row may be
  * NaN or infinite where nothing else is said.
  */

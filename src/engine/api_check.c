@@ -2,7 +2,7 @@
  *
  * A pointer that must be given and is NULL, or a negative count, is a mistake in the calling program. It gets an error
  * with a sentence and not a crash, because the library may be part of a program that has other work to do. Proof:
- * tests/unit/test_misuse.c. */
+ * tests/engine/test_misuse.c. */
 #include "engine/api_check.h"
 
 int check_given(const void *argument, const char *function, const char *name, fr_error *err) {

@@ -1,10 +1,10 @@
 /* api_model.c - the parts of forerun.h that need no engine: fr_model and tokenizing. */
 #include "base/threads.h"
 #include "engine/api_check.h"
-#include "format/printable.h"
+#include "gguf/printable.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "spec/drafter/drafter_file.h"
+#include "draft/drafter_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #ifndef ENGINE_BUDGET_ALLOCATOR_H
 #define ENGINE_BUDGET_ALLOCATOR_H
 
-#include "backend/cost_curve.h"
-#include "spec/tree/tree.h"
+#include "compute/cost_curve.h"
+#include "tree/tree.h"
 
 typedef struct BudgetNode {
     float p_accept;

@@ -33,13 +33,13 @@
  * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget, and learns how often drafters
  * are right from its own steps alone. Without that, a drafter that overestimates itself keeps all rows of a union: where
  * ngram-trie's first tree was wrong, none of the 480 nodes of its union with lyanna was accepted, and 54 of lyanna's alone.
- * Proof: tests/unit/test_draft_policy.c. */
+ * Proof: tests/engine/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
-#include "backend/cost_cache.h"
+#include "compute/cost_cache.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "spec/tree/union.h"
+#include "tree/union.h"
 
 #include <stdlib.h>
 

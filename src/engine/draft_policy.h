@@ -6,7 +6,7 @@
 #ifndef ENGINE_DRAFT_POLICY_H
 #define ENGINE_DRAFT_POLICY_H
 
-#include "backend/cost_curve.h"
+#include "compute/cost_curve.h"
 #include "engine/budget_allocator.h"
 #include "engine/drafter_pool.h"
 

@@ -9,8 +9,8 @@
 #define ENGINE_DRAFTER_POOL_H
 
 #include "forerun.h"
-#include "spec/drafter/calibration.h"
-#include "spec/drafter/drafter.h"
+#include "draft/calibration.h"
+#include "draft/drafter.h"
 
 enum { ENGINE_MAX_DRAFTERS = 32 };
 

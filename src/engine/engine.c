@@ -4,7 +4,7 @@
  * fr_engine_open_draft and fr_engine_measure_costs. Opening a request is cheap, and a decoding step takes no memory. */
 #include "engine/engine.h"
 
-#include "backend/cost.h"
+#include "compute/cost.h"
 #include "base/mem.h"
 #include "base/threads.h"
 #include "engine/api_check.h"

@@ -16,7 +16,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/step.h"
 #include "grammar/grammar.h"
-#include "spec/verify/verifier.h"
+#include "verify/verifier.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -36,7 +36,7 @@
  *     and every request becomes the oldest at some point: no livelock, no starvation.
  *   - A request takes pages only from younger ones, which have not claimed in this step yet: no claimed slot is lost.
  *   - Claims of a step never depend on the result of a forward. Reading again changes no token.
- * Proof: tests/unit/test_kv_policy.c (the rule, step by step), tests/unit/test_kv_pressure.c (no token changes). */
+ * Proof: tests/engine/test_kv_policy.c (the rule, step by step), tests/engine/test_kv_pressure.c (no token changes). */
 #include "engine/kv_policy.h"
 
 #include "engine/engine.h"

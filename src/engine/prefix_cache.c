@@ -25,7 +25,7 @@
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
  * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
  * not. When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are
- * wanted. Proof: tests/unit/test_prefix_cache.c, tests/unit/test_kv_pressure.c, tests/lossless/test_shared_prefix.c. */
+ * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c, tests/lossless/test_shared_prefix.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"

@@ -18,7 +18,7 @@
  *     third             takes over 2000, reads 100
  *
  * A request without neighbours pays for a few marks. When it loses: prompts that share less than a quarter of their length with
- * one that was read before, once. It changes no token. Proof: tests/unit/test_prompt_marks.c. */
+ * one that was read before, once. It changes no token. Proof: tests/engine/test_prompt_marks.c. */
 #include "engine/prompt_marks.h"
 
 #include "engine/engine.h"

@@ -11,7 +11,7 @@
  *     chunk 256, three prompts with 1000, 20 and 500 tokens to go      rows 172, 20, 64
  *
  * A request that an older one is reading for (prefix_cache_is_filling) waits, and gets nothing. Chunks change no token.
- * Proof: tests/unit/test_prompt_plan.c. */
+ * Proof: tests/engine/test_prompt_plan.c. */
 #include "engine/prompt_plan.h"
 
 #include "engine/engine.h"

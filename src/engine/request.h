@@ -7,9 +7,9 @@
 #include "engine/request_embedding.h"
 #include "engine/request_grammar.h"
 #include "engine/token_scores.h"
-#include "spec/sampling/sampler.h"
-#include "spec/tree/draft_dists.h"
-#include "spec/verify/verifier.h"
+#include "verify/sampler.h"
+#include "tree/draft_dists.h"
+#include "verify/verifier.h"
 #include "text/detokenizer.h"
 
 enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };

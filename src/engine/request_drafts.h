@@ -6,9 +6,9 @@
 #ifndef ENGINE_REQUEST_DRAFTS_H
 #define ENGINE_REQUEST_DRAFTS_H
 
-#include "backend/executor.h"
+#include "compute/executor.h"
 #include "forerun.h"
-#include "spec/verify/verifier.h"
+#include "verify/verifier.h"
 
 /* Shows the drafters the prompt. The request has its sequence, and its drafts are acquired. */
 void request_drafts_begin(fr_request *r);

@@ -8,7 +8,7 @@
  * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are left
  * must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a forbidden draft
  * has no probability; such drafts are rejected, and the text has the masked distribution for the same reason as
- * every other text has its own (tests/unit/test_rules_masked.c). */
+ * every other text has its own (tests/verify/test_rules_masked.c). */
 #include "engine/request_grammar.h"
 
 #include "engine/api_check.h"

@@ -5,8 +5,8 @@
 
 #include "forerun.h"
 #include "grammar/grammar.h"
-#include "spec/tree/tree.h"
-#include "spec/verify/verifier.h"
+#include "tree/tree.h"
+#include "verify/verifier.h"
 
 typedef struct RequestGrammar {
     GrammarText text;            /* text.grammar NULL: the request has none */

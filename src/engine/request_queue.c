@@ -11,7 +11,7 @@
  * Waiting requests run in order of arrival. A request opened while a sequence is free does not overtake: the step in
  * between has given it to whoever waited, or nobody waits. Checking options, copying the prompt and finding drafters are
  * done when a request is opened, so that what is wrong with it is known at once; drafters see its prompt when it begins
- * to run. Proof: tests/unit/test_request_queue.c. */
+ * to run. Proof: tests/engine/test_request_queue.c. */
 #include "engine/request_queue.h"
 
 #include "base/clock.h"

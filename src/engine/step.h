@@ -2,8 +2,8 @@
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
 
-#include "backend/executor.h"
-#include "spec/drafter/drafter.h"
+#include "compute/executor.h"
+#include "draft/drafter.h"
 
 #include <stdatomic.h>
 

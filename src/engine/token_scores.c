@@ -14,7 +14,7 @@
 #include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "spec/drafter/feedback.h"
+#include "draft/feedback.h"
 
 #include <math.h>
 #include <stdlib.h>

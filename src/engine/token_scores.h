@@ -4,7 +4,7 @@
 #define ENGINE_TOKEN_SCORES_H
 
 #include "base/error.h"
-#include "spec/sampling/sampler.h"
+#include "verify/sampler.h"
 
 typedef struct TokenScore {
     double logprob;       /* NaN: not wanted */

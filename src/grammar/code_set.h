@@ -2,7 +2,7 @@
 #ifndef GRAMMAR_CODE_SET_H
 #define GRAMMAR_CODE_SET_H
 
-#include "template/work.h"
+#include "text/template/work.h"
 
 enum { CODE_MAX = 0x10FFFF };
 

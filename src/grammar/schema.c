@@ -13,11 +13,11 @@
  * into one schema first (schema_merge.c). oneOf is read as anyOf, and a notice says so where the alternatives are not
  * told apart by their type, by a constant, or by a member that is constant in each.
  *
- * docs/CONSTRAINED.md lists the keywords. Proof: tests/unit/test_schema.c; bench/schemas has the program that holds
+ * docs/CONSTRAINED.md lists the keywords. Proof: tests/grammar/test_schema.c; bench/schemas has the program that holds
  * hundreds of generated schemas against npm's ajv. */
 #include "grammar/schema.h"
 
-#include "template/template.h"
+#include "text/template/template.h"
 
 #include <stdarg.h>
 #include <stdio.h>

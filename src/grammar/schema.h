@@ -4,7 +4,7 @@
 
 #include "grammar/readers.h"
 #include "grammar/text_cursor.h"
-#include "template/value.h"
+#include "text/template/value.h"
 
 enum { SCHEMA_MAX_PATH = 200 };
 

@@ -22,7 +22,7 @@
  *
  * Invariants: frames are sorted, so equal sets are equal arrays; what is below a state is older and has a smaller id.
  * Cost: the first time, about 1 us for each place; later a look into a table. Limits: MAX_PLACES in a state. Proof:
- * tests/unit/test_grammar_states.c, against a naive matcher that tries everything. */
+ * tests/grammar/test_grammar_states.c, against a naive matcher that tries everything. */
 #include "grammar/states_parts.h"
 
 #include <stdlib.h>

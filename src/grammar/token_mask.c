@@ -10,7 +10,7 @@
  * a list of ranges of ranks; if they are more than half of the vocabulary, the mask is all text without the gaps between them.
  * And a mask belongs to a state: the same state has it at once.
  *
- * Cost at V = 128,000: bench/bench_grammar.c. Proof: tests/unit/test_token_mask.c, against token_mask_slow, and that
+ * Cost at V = 128,000: bench/bench_grammar.c. Proof: tests/grammar/test_token_mask.c, against token_mask_slow, and that
  * against a naive matcher. */
 #include "grammar/token_mask.h"
 

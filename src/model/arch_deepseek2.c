@@ -15,7 +15,7 @@
  * The layer for multi-token prediction (nextn.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
-#include "format/blocks.h"
+#include "gguf/blocks.h"
 
 #include <math.h>
 #include <string.h>

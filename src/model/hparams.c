@@ -2,7 +2,7 @@
  * against the range that the engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
 
-#include "format/printable.h"
+#include "gguf/printable.h"
 #include "model/arch.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
 #define MODEL_HPARAMS_H
 
 #include "base/error.h"
-#include "format/gguf.h"
-#include "format/numeric.h"
+#include "gguf/gguf.h"
+#include "gguf/numeric.h"
 
 #include <math.h>
 

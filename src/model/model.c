@@ -3,9 +3,9 @@
 #include "model/model.h"
 
 #include "base/mem.h"
-#include "format/blocks.h"
-#include "format/finite.h"
-#include "format/printable.h"
+#include "gguf/blocks.h"
+#include "gguf/finite.h"
+#include "gguf/printable.h"
 #include "model/arch.h"
 #include "model/scales.h"
 

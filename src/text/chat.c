@@ -2,7 +2,7 @@
  *
  * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a
  * row of strings here: the text before and after a message of each role, and the text that opens the answer. The
- * strings are those of the model cards; tests/unit/test_chat.c has whole conversations of each. */
+ * strings are those of the model cards; tests/text/test_chat.c has whole conversations of each. */
 #include "text/chat.h"
 
 #include <ctype.h>

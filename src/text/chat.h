@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "format/gguf.h"
-#include "template/template.h"
+#include "gguf/gguf.h"
+#include "text/template/template.h"
 
 typedef enum ChatFamily {
     CHAT_NONE, /* no template in the file, or one that is not recognised */

@@ -28,7 +28,7 @@
  * Cost. O(n log n) time, 20 n + 24 n bytes. The plain O(n^2) search is faster by a small constant on words of a
  * few letters, which is not worth a second implementation.
  *
- * Proof. tests/unit/test_tokenizer.c compares it with the plain search on random rows, and times 200 KB. */
+ * Proof. tests/text/test_tokenizer.c compares it with the plain search on random rows, and times 200 KB. */
 #include "text/pair_merge.h"
 
 #include <stdlib.h>

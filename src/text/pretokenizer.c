@@ -16,7 +16,7 @@
 
 #include "text/pretokenizer.h"
 
-#include "format/printable.h"
+#include "gguf/printable.h"
 #include "text/pre_patterns.h"
 #include "text/utf8.h"
 

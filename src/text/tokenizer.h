@@ -3,8 +3,8 @@
 #define TEXT_TOKENIZER_H
 
 #include "base/error.h"
-#include "format/gguf.h"
-#include "template/template.h"
+#include "gguf/gguf.h"
+#include "text/template/template.h"
 
 typedef struct Tokenizer Tokenizer; /* immutable after open; safe to share between threads */
 

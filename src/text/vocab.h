@@ -6,7 +6,7 @@
 #define TEXT_VOCAB_H
 
 #include "base/error.h"
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 #include "base/hash_table.h"
 
 /* Most bytes of a spelling: bounds the detokenizer's buffer, and the cost of look-ups in a hostile file. */

@@ -3,7 +3,7 @@
 #define TEXT_VOCAB_MATCH_H
 
 #include "base/error.h"
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 /* FR_OK where both files have the same tokens: kind, number, spellings, types, BOS, EOS and which tokens end
  * a text. Else FR_ERR_MISMATCH with the first difference by name, or the error of a file without a sound

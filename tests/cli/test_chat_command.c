@@ -1,6 +1,6 @@
 /* test_chat_command.c - `forerun chat` from a pipe: answers, slash commands, files, what is computed, losslessness. */
 #include "cli_rig.h"
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 
 #include <jansson.h>
 #include <stdio.h>

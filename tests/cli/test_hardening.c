@@ -73,7 +73,7 @@ static void objects_are_marked_for_control_flow_protection(void **state) {
     (void)state;
 #if defined(__x86_64__)
     skip_with_sanitizers();
-    static const char *const files[] = {"src/app/main.o", "src/kernels/select.o"};
+    static const char *const files[] = {"cli/main.o", "src/compute/cpu/kernels/select.o"};
     for (int i = 0; i < 2; i++) assert_non_null(strstr(readelf("-nW", files[i]), "IBT, SHSTK"));
 #else
     print_message("skipped: this protection is x86's\n");

@@ -3,7 +3,7 @@
 #include "cli_rig.h"
 
 #include "base/mem.h"
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 #include "gguf_build.h"
 
 #include <stdio.h>

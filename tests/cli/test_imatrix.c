@@ -3,9 +3,9 @@
 #include "cli_rig.h"
 #include "model_rig.h"
 
-#include "format/blocks.h"
-#include "quant/importance.h"
-#include "quant/quant.h"
+#include "gguf/blocks.h"
+#include "gguf/importance.h"
+#include "gguf/quant.h"
 
 #include <math.h>
 #include <stdio.h>

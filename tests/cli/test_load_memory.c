@@ -2,7 +2,7 @@
  * packed weights, and not the file beside them; the same where they are mapped (`forerun repack`). */
 #include "cli_rig.h"
 
-#include "app/sandbox.h"
+#include "cli/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "format/blocks.h"
-#include "format/gguf.h"
+#include "gguf/blocks.h"
+#include "gguf/gguf.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,10 +3,10 @@
 #include "cli_rig.h"
 #include "model_rig.h"
 
-#include "format/blocks.h"
-#include "format/gguf_write.h"
-#include "quant/importance.h"
-#include "quant/quant_mix.h"
+#include "gguf/blocks.h"
+#include "gguf/gguf_write.h"
+#include "gguf/importance.h"
+#include "gguf/quant_mix.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "scratch_file.h"
 
 #include "base/error.h"
-#include "import/published.h"
+#include "train/import/published.h"
 
 #include <stdio.h>
 

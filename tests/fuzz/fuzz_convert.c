@@ -2,9 +2,9 @@
  * tokenizer.json, tokenizer.model, tokenizer_config.json. They are refused, or every token has a spelling. */
 #include "scratch_file.h"
 
-#include "convert/convert_arch.h"
-#include "convert/convert_rope.h"
-#include "convert/convert_vocab.h"
+#include "cli/convert/convert_arch.h"
+#include "cli/convert/convert_rope.h"
+#include "cli/convert/convert_vocab.h"
 
 #include <stdio.h>
 #include <string.h>

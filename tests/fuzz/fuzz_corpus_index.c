@@ -1,7 +1,7 @@
 /* fuzz_corpus_index.c - any bytes as a corpus index: they are refused, or every search in them stays inside the file
  * and gives tokens of the vocabulary. */
 #include "base/error.h"
-#include "spec/drafters/text/corpus_index.h"
+#include "draft/text/corpus_index.h"
 
 #include <stdlib.h>
 #include <string.h>

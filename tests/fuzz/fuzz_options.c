@@ -4,8 +4,8 @@
  * Byte 0 chooses: the table of a drafter, by its number (no drafter is opened: a valid number may ask for much memory);
  * a rule with its name; or the names of drafters, which are opened if they have no options. */
 #include "base/mem.h"
-#include "spec/drafter/drafter.h"
-#include "spec/verify/verifier.h"
+#include "draft/drafter.h"
+#include "verify/verifier.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,10 +3,10 @@
  *
  * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one", "format"}, of which the grammar of calls is made;
  * else the endpoint, by its number, whose body follows. */
-#include "app/json_memory.h"
-#include "app/serve/api/plan.h"
-#include "app/serve/api/tool_grammar.h"
-#include "app/serve/http/http_head.h"
+#include "cli/json_memory.h"
+#include "server/api/plan.h"
+#include "server/api/tool_grammar.h"
+#include "server/http/http_head.h"
 
 #include <stdlib.h>
 #include <string.h>

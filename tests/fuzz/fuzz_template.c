@@ -1,6 +1,6 @@
 /* fuzz_template.c - any text as a chat template, rendered with a conversation; and any text as the JSON of one. A render ends
  * within its limits, with an error that says why or with spans that lie in its output. */
-#include "template/template.h"
+#include "text/template/template.h"
 
 #include <string.h>
 

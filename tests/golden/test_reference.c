@@ -17,8 +17,8 @@
 #include "testing.h"
 
 #include "model_rig.h"
-#include "backend/reference/reference.h"
-#include "backend/reference/reference_backend.h"
+#include "compute/reference/reference.h"
+#include "compute/reference/reference_backend.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #include "model_rig.h"
 #include "testing.h"
 
-#include "backend/cpu/cpu_backend.h"
-#include "backend/reference/reference_backend.h"
+#include "compute/cpu/cpu_backend.h"
+#include "compute/reference/reference_backend.h"
 
 #include <math.h>
 #include <stdlib.h>

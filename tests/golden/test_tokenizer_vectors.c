@@ -2,7 +2,7 @@
  * ../shared/data/{tokenizers,golden/tokenizer.json}. test_tokenizer_own.c needs no ../shared. */
 #include "testing.h"
 
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "model_rig.h"
 #include "random_model.h"
-#include "spec/drafters/small/draft_model.h"
+#include "draft/models/draft_model.h"
 #include "statistics.h"
 
 #include <math.h>

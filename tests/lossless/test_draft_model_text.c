@@ -2,7 +2,7 @@
  * decoding, whatever the requests beside it are, and a draft model with another vocabulary is refused by name. */
 #include "engine_rig.h"
 
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 #include "model_rig.h"
 #include "random_model.h"
 

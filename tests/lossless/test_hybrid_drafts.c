@@ -5,7 +5,7 @@
 
 #include "all_drafters.h"
 #include "model_rig.h"
-#include "spec/drafter/drafter.h"
+#include "draft/drafter.h"
 
 #include <stdio.h>
 #include <stdlib.h>

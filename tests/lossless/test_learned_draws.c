@@ -7,7 +7,7 @@
 #include "statistics.h"
 #include "testing.h"
 
-#include "spec/sampling/sampler.h"
+#include "verify/sampler.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "model_rig.h"
 #include "testing.h"
 
-#include "spec/drafters/learned/learned.h"
+#include "draft/learned/learned.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "kernels/kernels.h"
+#include "compute/cpu/kernels/kernels.h"
 #include "random_model.h"
 
 #include <math.h>

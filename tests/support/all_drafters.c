@@ -4,7 +4,7 @@
 
 #include "learned_rig.h"
 
-#include "lab/corpus_build.h"
+#include "research/corpus_build.h"
 
 #include <string.h>
 

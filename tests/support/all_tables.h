@@ -2,7 +2,7 @@
 #ifndef TESTS_ALL_TABLES_H
 #define TESTS_ALL_TABLES_H
 
-#include "kernels/kernels.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #if defined(__x86_64__)
 extern const Kernels kernels_evex_vnni; /* AVX-512 VL, VNNI */

@@ -1,8 +1,8 @@
 /* convert_rig.c - compares a model with what `convert` made of its parts. */
 #include "convert_rig.h"
 
-#include "convert/convert.h"
-#include "format/blocks.h"
+#include "cli/convert/convert.h"
+#include "gguf/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "cli_rig.h"
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 #define MODEL DIR "/model.gguf"
 #define FOLDER DIR "/hub"

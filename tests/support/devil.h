@@ -6,7 +6,7 @@
 #ifndef TESTS_DEVIL_H
 #define TESTS_DEVIL_H
 
-#include "spec/drafter/drafter.h"
+#include "draft/drafter.h"
 
 typedef enum DevilKind {
     DEVIL_RANDOM,    /* random trees of random tokens, from empty to the whole budget */

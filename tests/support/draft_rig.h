@@ -4,7 +4,7 @@
 
 #include "testing.h"
 
-#include "spec/drafter/drafter.h"
+#include "draft/drafter.h"
 
 int32_t rig_below(int32_t n); /* the next of a fixed stream of random numbers, 0..n-1 */
 /* A random text that repeats earlier passages. */

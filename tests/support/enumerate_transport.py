@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Enumerates the verification rule `transport` by itself, in rational numbers, from the description in
-src/spec/verify/rule_transport.c and docs/methods/verification.md; nothing of the C code is used.
+src/verify/rule_transport.c and docs/methods/verification.md; nothing of the C code is used.
 
 For random distributions p and q over a small vocabulary it goes through all drafts (independent, or without
 replacement) and adds up the distribution of the emitted token. Fractions do not round, so that the difference from p

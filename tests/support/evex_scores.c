@@ -2,7 +2,7 @@
 #include "evex_scores.h"
 
 #if defined(__x86_64__)
-#include "kernels/scores_simd_avx2.h"
+#include "compute/cpu/kernels/scores_simd_avx2.h"
 
 #if !defined(DPBUSD)
 #error "compile this file with -mavx512vl -mavx512vnni"
@@ -10,5 +10,5 @@
 
 #define TABLE score_kernels_evex_vnni
 #define TABLE_NAME "avx-vnni as EVEX"
-#include "kernels/scores_body.h"
+#include "compute/cpu/kernels/scores_body.h"
 #endif

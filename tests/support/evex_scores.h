@@ -2,7 +2,7 @@
 #ifndef TESTS_EVEX_SCORES_H
 #define TESTS_EVEX_SCORES_H
 
-#include "kernels/scores.h"
+#include "compute/cpu/kernels/scores.h"
 
 #if defined(__x86_64__)
 extern const ScoreKernels score_kernels_evex_vnni; /* AVX-512 VL, VNNI */

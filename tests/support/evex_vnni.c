@@ -3,8 +3,8 @@
 #include "all_tables.h"
 
 #if defined(__x86_64__)
-#include "kernels/simd_avx2.h"
-#include "kernels/tables.h"
+#include "compute/cpu/kernels/simd_avx2.h"
+#include "compute/cpu/kernels/tables.h"
 
 #if !defined(DPBUSD)
 #error "compile this file with -mavx512vl -mavx512vnni"
@@ -13,5 +13,5 @@
 #define TABLE kernels_evex_vnni
 #define TABLE_NAME "avx-vnni as EVEX"
 #define TABLE_ROWS row_kernels_avx2
-#include "kernels/table_body.h"
+#include "compute/cpu/kernels/table_body.h"
 #endif

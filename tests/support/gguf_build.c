@@ -2,7 +2,7 @@
 #include "gguf_build.h"
 
 #include "base/error.h"
-#include "format/blocks.h"
+#include "gguf/blocks.h"
 
 #include <string.h>
 

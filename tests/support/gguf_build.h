@@ -3,7 +3,7 @@
 #define TESTS_GGUF_BUILD_H
 
 #include "base/mem.h"
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 /* Appends to a Buf, which must have room. */
 void put_u8(Buf *b, uint8_t v);

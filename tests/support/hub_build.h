@@ -4,7 +4,7 @@
 
 #include "testing.h"
 
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 typedef enum HubVocab {
     HUB_SPM,     /* tokenizer.model, written as a protocol buffer */

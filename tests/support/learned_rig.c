@@ -3,8 +3,8 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "format/blocks.h"
-#include "spec/tree/union.h"
+#include "gguf/blocks.h"
+#include "tree/union.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "engine_rig.h"
 #include "model_rig.h"
 
-#include "spec/drafter/drafter_file.h"
+#include "draft/drafter_file.h"
 
 /* Writes a small random target to `path`; each seed gives another target. */
 void learned_rig_write_target(const char *path, uint64_t seed);

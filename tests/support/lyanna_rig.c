@@ -2,8 +2,8 @@
  * time, what the drafter must compute. */
 #include "lyanna_rig.h"
 
-#include "format/blocks.h"
-#include "spec/drafters/learned/lyanna.h"
+#include "gguf/blocks.h"
+#include "draft/learned/lyanna.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_MODEL_PATCH_H
 #define TESTS_MODEL_PATCH_H
 
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 typedef struct ModelPatch {
     char *bytes;

@@ -1,8 +1,8 @@
 /* model_rig.c - opens models, devices and executors for tests, and runs tokens through them. */
 #include "model_rig.h"
 
-#include "backend/cpu/cpu.h"
-#include "backend/cpu/cpu_backend.h"
+#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_backend.h"
 #include "base/rng.h"
 #include "testing.h"
 

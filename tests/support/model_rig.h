@@ -2,8 +2,8 @@
 #ifndef TESTS_MODEL_RIG_H
 #define TESTS_MODEL_RIG_H
 
-#include "backend/executor.h"
-#include "kernels/kernels.h"
+#include "compute/executor.h"
+#include "compute/cpu/kernels/kernels.h"
 #include "random_model.h"
 
 /* Each fails the running test with the error's sentence. */

@@ -3,11 +3,11 @@
 #include "plain_tiles.h"
 
 #if defined(__x86_64__)
-#include "kernels/simd_avx512.h"
+#include "compute/cpu/kernels/simd_avx512.h"
 
-#include "format/bf16_dot.h"
-#include "format/blocks.h"
-#include "kernels/tables.h"
+#include "gguf/bf16_dot.h"
+#include "gguf/blocks.h"
+#include "compute/cpu/kernels/tables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +162,7 @@ void plain_tile_dot_bf16(int c, int a, int b) {
         }
 }
 
-#include "kernels/tile_body.h"
+#include "compute/cpu/kernels/tile_body.h"
 
 const Kernels *kernels_plain_tiles(void) {
     static Kernels table;

@@ -4,7 +4,7 @@
 #define TESTS_PLAIN_TILES_H
 
 #include "base/tile_config.h"
-#include "kernels/kernels.h"
+#include "compute/cpu/kernels/kernels.h"
 #include "train/ops/gemm_bf16.h"
 
 #include <stddef.h>

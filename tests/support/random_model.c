@@ -3,8 +3,8 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "format/blocks.h"
-#include "format/gguf_write.h"
+#include "gguf/blocks.h"
+#include "gguf/gguf_write.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #define TESTS_RANDOM_MODEL_H
 
 #include "base/error.h"
-#include "format/tensor_type.h"
+#include "gguf/tensor_type.h"
 
 typedef struct RandomModel {
     const char *arch; /* any that forerun runs; it brings its biases, norms, windows, factors and caps */

@@ -5,7 +5,7 @@
 
 #include "testing.h"
 
-#include "spec/verify/verifier.h"
+#include "verify/verifier.h"
 
 #include <math.h>
 

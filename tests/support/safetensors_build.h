@@ -5,7 +5,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "format/tensor_type.h"
+#include "gguf/tensor_type.h"
 
 typedef struct SafeTensorsBuild {
     Buf header, data;

@@ -1,4 +1,4 @@
-/* small_ops.h - the ops of src/train/ops, compiled for the baseline instruction set alone (see REAL_CLONES in
+/* small_ops.h - the ops of train/ops, compiled for the baseline instruction set alone (see REAL_CLONES in
  * real.h). */
 #ifndef TESTS_SMALL_OPS_H
 #define TESTS_SMALL_OPS_H

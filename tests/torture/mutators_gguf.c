@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "format/gguf.h"
+#include "gguf/gguf.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "spec/tree/static_tree.h"
+#include "tree/static_tree.h"
 #include "train/loop/adamw.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/ops/gemm.h"

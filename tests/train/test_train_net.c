@@ -1,4 +1,4 @@
-/* test_train_net.c - the whole network of src/train/nets/llama_net.c in double: the gradient of every tensor against
+/* test_train_net.c - the whole network of train/nets/llama_net.c in double: the gradient of every tensor against
  * finite differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the
  * loss mask. */
 #define TRAIN_DOUBLE

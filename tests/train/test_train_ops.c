@@ -1,4 +1,4 @@
-/* test_train_ops.c - the ops of src/train/ops in double against finite differences: every derivative of every op on odd
+/* test_train_ops.c - the ops of train/ops in double against finite differences: every derivative of every op on odd
  * shapes. The check has its own negative control: each derivative is also tried with its sign flipped, which must be
  * detected. */
 #define TRAIN_DOUBLE

@@ -4,7 +4,7 @@
 #include "random_model.h"
 
 #include "base/mem.h"
-#include "spec/drafters/learned/confidence.h"
+#include "draft/learned/confidence.h"
 #include "train/loop/adamw.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/data/hot_tokens.h"

@@ -34,7 +34,7 @@
 
 #include "base/mem.h"
 #include "base/progress.h"
-#include "format/blocks.h"
+#include "gguf/blocks.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef GROW_MODEL_H
 #define GROW_MODEL_H
 
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 #include "model/hparams.h"
 
 typedef struct GrowPlan {

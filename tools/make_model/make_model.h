@@ -2,7 +2,7 @@
 #ifndef MAKE_MODEL_H
 #define MAKE_MODEL_H
 
-#include "format/gguf_write.h"
+#include "gguf/gguf_write.h"
 
 typedef enum PlanScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } PlanScaling;
 

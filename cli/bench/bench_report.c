@@ -1,0 +1,291 @@
+/* bench_report.c - the report of `forerun bench` for people: head, table by category or batch size, and figure.
+ *
+ * A table states what was measured and how before the numbers, and says in words where a method is slower than plain
+ * decoding. */
+#include "cli/bench/bench.h"
+#include "cli/safe_text.h"
+#include "cli/plot.h"
+#include "cli/stats_json.h"
+#include "cli/table.h"
+
+#include "base/threads.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_WIDTH = 18 };
+
+bool bench_texts_agree(const BenchReport *r) {
+    for (int b = 0; b < r->n_results; b++)
+        for (int m = 0; m < r->results[b].n_methods; m++) {
+            BenchRow row;
+            if (!r->results[b].texts_must_agree || r->results[b].n_runs == 0) continue;
+            bench_row(&r->results[b], -1, m, &row);
+            if (!row.same) return false;
+        }
+    return true;
+}
+
+/* ---- head ------------------------------------------------------------------------------------------ */
+
+static void print_head(const BenchReport *r) {
+    const GenerateArgs *a = r->rig->args;
+    const BenchResults *results = &r->results[0];
+    fr_model_info info;
+    fr_model_get_info(r->rig->model, &info);
+    SafeText safe;
+    printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
+           a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
+    printf("%s: %d question%s", r->path, results->n_questions, results->n_questions == 1 ? "" : "s");
+    if (r->n_left_out) printf(",\n%d more left out because they do not fit the context", r->n_left_out);
+    printf(";\n%s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");
+    if (a->n_tokens) printf("at most %lld tokens", (long long)a->n_tokens);
+    else printf("any length");
+    if (a->sampling.temperature > 0)
+        printf("; temperature %g, seed %llu", (double)a->sampling.temperature, (unsigned long long)a->sampling.seed);
+    else printf("; greedy");
+    printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs,
+           results->n_runs > 1 ? "s" : "");
+    if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
+    printf(";\ndrafters that remember answers start each run empty\n");
+}
+
+static void print_tuning(const BenchTuning *t) {
+    if (!t->chain) return;
+    printf("chain %s tuned on %d question%s, tokens/s by length:\n ", t->chain, t->n_questions,
+           t->n_questions > 1 ? "s" : "");
+    for (int i = 0; i < t->n_lengths; i++)
+        printf(" %s%d: %.0f", i == t->best ? "*" : "", t->lengths[i], t->tokens_per_s[i]);
+    printf("\n");
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+static void print_speed_up(const BenchSpread *s) {
+    printf(" %6.2fx", s->mean);
+    if (isfinite(s->sd)) printf(" ± %-5.2f", s->sd);
+    else printf("%8s", "");
+}
+
+static void print_verdict(const BenchRow *row, bool is_plain) {
+    static const char *const words[] = {"", "even", "faster", "slower"};
+    static const char *const colors[] = {"", "", "\033[32m", "\033[31m"};
+    bool paint = cli_may_color(STDOUT_FILENO) && *colors[row->verdict];
+    printf(" %s%-6s%s", paint ? colors[row->verdict] : "", is_plain ? "" : words[row->verdict],
+           paint ? GENERATE_COLOR_OFF : "");
+}
+
+static const char *text_word(const BenchResults *r, const BenchRow *row, int i_method) {
+    if (r->is_lossy && i_method > 0) return "LOSSY";
+    if (row->same) return i_method == 0 && r->reference == r->records ? "" : "identical";
+    return r->texts_must_agree ? "DIFFERENT" : "own text";
+}
+
+static void print_row(const BenchResults *r, int i_category, int i_method) {
+    BenchRow row;
+    bench_row(r, i_category, i_method, &row);
+    const fr_stats *s = &row.sum.stats;
+    double steps = s->n_steps ? (double)s->n_steps : 1, seconds = s->decode_s > 0 ? s->decode_s : 1;
+    char name[256];
+    snprintf(name, sizeof name, "  %s", r->methods[i_method].name);
+    table_name(name, NAME_WIDTH);
+    printf(" %8.1f", row.rate.mean);
+    if (i_method == 0) printf(" %6.2fx%8s", 1.0, "");
+    else print_speed_up(&row.speed_up);
+    print_verdict(&row, i_method == 0);
+    printf(" %6.2f %6.1f", (double)s->n_generated / steps, (double)s->drafted / steps);
+    if (!r->wall_s) printf(" %5.1f", 100 * s->draft_s / seconds);
+    const char *text = text_word(r, &row, i_method);
+    printf("%s%s\n", *text ? " " : "", text);
+}
+
+static void print_columns(const BenchResults *r) {
+    printf("\n%-*s %8s %7s%16s %6s %6s%s %s\n", NAME_WIDTH, "", "tokens/s", "speed-up", "", "accept", "draft",
+           r->wall_s ? "" : " draft", "text");
+    printf("%-*s %8s %7s%16s %6s %6s%s\n", NAME_WIDTH, "", "", "", "per step:", "tokens", "tokens",
+           r->wall_s ? "" : "     %");
+}
+
+static void print_group(const BenchResults *r, int i_category, const char *name) {
+    BenchRow row;
+    bench_row(r, i_category, 0, &row);
+    if (row.n_questions == 0) return;
+    SafeText safe;
+    printf("%s: %d question%s, %lld tokens", safe_text(&safe, name), row.n_questions, row.n_questions > 1 ? "s" : "",
+           (long long)(row.sum.stats.n_generated / r->n_runs));
+    if (!r->wall_s) printf("; prompts: %.0f tokens/s", row.prefill_rate.mean);
+    printf("\n");
+    for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
+}
+
+/* One sentence per method that is slower than plain decoding somewhere. */
+static void print_losses(const BenchResults *r) {
+    for (int m = 1; m < r->n_methods; m++) {
+        Buf text = {.max_bytes = 64 << 10}, lines = {.max_bytes = 64 << 10};
+        bool fits = true;
+        for (int c = 0; c < r->questions->n_categories; c++) {
+            BenchRow row;
+            SafeText safe;
+            bench_row(r, c, m, &row);
+            if (row.n_questions == 0 || row.verdict != BENCH_SLOWER) continue;
+            if (!text.n) fits = buf_printf(&text, "%s is slower than plain decoding in ", r->methods[m].name);
+            else fits = fits && buf_puts(&text, ", ");
+            fits = fits && buf_puts(&text, safe_text(&safe, r->questions->categories[c]));
+        }
+        if (fits && text.n && buf_append(&text, "", 1) && text_wrap(&lines, text.data, 0, 2, TABLE_COLUMNS))
+            printf("%.*s\n", (int)lines.n, lines.data);
+        buf_free(&text);
+        buf_free(&lines);
+    }
+}
+
+/* Turns that were not run because their conversation had filled the context. */
+static int turns_missing(const BenchResults *r) {
+    int n = 0;
+    for (int q = 0; q < r->n_questions; q++) n += r->questions->items[q].n_turns - bench_record(r, 0, q, 0)->n_turns;
+    return n;
+}
+
+/* Acceptance by depth, over all questions. */
+static void print_depths(const BenchResults *r) {
+    if (r->n_methods < 2) return;
+    stats_print_depths_head(STATS_NAME_WIDTH);
+    for (int m = 1; m < r->n_methods; m++) {
+        BenchRow row;
+        bench_row(r, -1, m, &row);
+        stats_print_depths(&row.sum.stats, r->methods[m].name, STATS_NAME_WIDTH);
+    }
+}
+
+static void print_single(const BenchResults *r) {
+    print_columns(r);
+    for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
+    print_group(r, -1, "all");
+    print_depths(r);
+    printf("\ntokens/s and the share of time that drafting takes (draft %%): of decoding only\n"
+           "accept: tokens accepted per target pass, the target's own included\n");
+    if (r->n_runs > 1) printf("even: within one standard deviation, or 1 %%, of plain decoding\n");
+    if (!r->texts_must_agree && !r->is_lossy)
+        printf("own text: another one, of the same distribution as plain decoding's\n");
+    if (r->n_runs == 1) printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
+    print_losses(r);
+}
+
+static void print_parallel(const BenchReport *r) {
+    print_columns(&r->results[0]);
+    for (int b = 0; b < r->n_results; b++) {
+        const BenchResults *results = &r->results[b];
+        char name[64];
+        if (results->n_runs == 0) continue;
+        snprintf(name, sizeof name, "batch of %d%s", results->n_parallel,
+                 results->n_questions < results->n_parallel ? " (never full)" : "");
+        print_group(results, -1, name);
+    }
+    printf("\ntokens/s: generated tokens of all requests per second of wall time,\nprompts included\n");
+}
+
+void bench_print(const BenchReport *r) {
+    print_head(r);
+    print_tuning(&r->tuning);
+    if (r->is_parallel) print_parallel(r);
+    else print_single(&r->results[0]);
+    int n_missing = turns_missing(&r->results[0]);
+    if (n_missing)
+        printf("%d later turn%s could not be run because the context was full\n", n_missing, n_missing > 1 ? "s" : "");
+    if (r->rig->draft_error[0]) printf("a drafter was switched off in some answers: %s\n", r->rig->draft_error);
+}
+
+/* ---- the figure ------------------------------------------------------------------------------------ */
+
+/* Points [n_series][n]; one allocation. */
+typedef struct Points {
+    double *x, *y, *dy;
+    PlotSeries series[BENCH_MAX_METHODS];
+} Points;
+
+static int points_init(Points *p, int n_series, int n, fr_error *err) {
+    size_t each = (size_t)n_series * (size_t)n;
+    *p = (Points){.x = calloc(3 * each, sizeof *p->x)};
+    if (!p->x) return error_memory(err, "a figure", 3 * each * sizeof *p->x);
+    p->y = p->x + each;
+    p->dy = p->y + each;
+    for (int s = 0; s < n_series; s++)
+        p->series[s] = (PlotSeries){.n = n, .x = p->x + s * n, .y = p->y + s * n, .dy = p->dy + s * n};
+    return FR_OK;
+}
+
+static int plot_speed_ups(const BenchResults *r, const char *title, const char *path, fr_error *err) {
+    const char *names[BENCH_MAX_CATEGORIES + 1];
+    int categories[BENCH_MAX_CATEGORIES + 1], n = 0;
+    for (int c = 0; c <= r->questions->n_categories; c++) {
+        bool all = c == r->questions->n_categories;
+        BenchRow row;
+        bench_row(r, all ? -1 : c, 0, &row);
+        if (row.n_questions == 0) continue;
+        names[n] = all ? "all" : r->questions->categories[c];
+        categories[n++] = all ? -1 : c;
+    }
+    Points p;
+    int status = points_init(&p, r->n_methods - 1, n, err);
+    if (status) return status;
+    for (int m = 1; m < r->n_methods; m++) {
+        p.series[m - 1].name = r->methods[m].name;
+        for (int i = 0; i < n; i++) {
+            BenchRow row;
+            bench_row(r, categories[i], m, &row);
+            p.y[(m - 1) * n + i] = row.speed_up.mean;
+            p.dy[(m - 1) * n + i] = row.speed_up.sd;
+        }
+    }
+    const Plot plot = {.kind = PLOT_BARS,
+                       .title = title,
+                       .y_label = "speed-up over plain decoding",
+                       .categories = names,
+                       .n_categories = n,
+                       .series = p.series,
+                       .n_series = r->n_methods - 1,
+                       .reference = 1};
+    status = plot_write_svg(&plot, path, err);
+    free(p.x);
+    return status;
+}
+
+static int plot_throughput(const BenchReport *r, const char *title, const char *path, fr_error *err) {
+    int n = r->n_results, n_methods = r->results[0].n_methods;
+    Points p;
+    int status = points_init(&p, n_methods, n, err);
+    if (status) return status;
+    for (int m = 0; m < n_methods; m++) {
+        p.series[m].name = r->results[0].methods[m].name;
+        for (int b = 0; b < n; b++) {
+            BenchRow row = {.rate.mean = NAN};
+            if (r->results[b].n_runs) bench_row(&r->results[b], -1, m, &row);
+            p.x[m * n + b] = r->results[b].n_parallel;
+            p.y[m * n + b] = row.rate.mean;
+            p.dy[m * n + b] = row.rate.sd;
+        }
+    }
+    const Plot plot = {.kind = PLOT_LINES,
+                       .title = title,
+                       .x_label = "requests at once",
+                       .y_label = "tokens/s of all requests",
+                       .series = p.series,
+                       .n_series = n_methods,
+                       .y_from_zero = true,
+                       .x_log2 = true};
+    status = plot_write_svg(&plot, path, err);
+    free(p.x);
+    return status;
+}
+
+int bench_write_plot(const BenchReport *r, const char *path, fr_error *err) {
+    fr_model_info info;
+    fr_model_get_info(r->rig->model, &info);
+    char title[256];
+    snprintf(title, sizeof title, r->is_parallel ? "%.200s: throughput by batch size" : "%.200s: speed-up by category",
+             info.name);
+    return r->is_parallel ? plot_throughput(r, title, path, err) : plot_speed_ups(&r->results[0], title, path, err);
+}

@@ -1,0 +1,133 @@
+/* chat_file.c - saving a conversation, and going on with it.
+ *
+ * The messages are those that every chat API takes, so that a file can be used elsewhere, and a file of somebody else with
+ * such messages can be loaded. Only a file that says "format": "forerun-chat" is ever replaced. */
+#include "cli/chat/chat_file.h"
+
+#include "cli/cli.h"
+#include "cli/json_file.h"
+#include "cli/json_values.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_BYTES = 64 << 20 };
+static const char format[] = "forerun-chat";
+
+/* ---- reading ----------------------------------------------------------------------------------------- */
+
+static int read_json(const char *path, json_t **out, fr_error *err) {
+    char *text;
+    size_t n;
+    json_error_t why;
+    int status = cli_read_file(path, MAX_BYTES, &text, &n, err);
+    if (status) return status;
+    *out = json_loadb(text, n, 0, &why);
+    free(text);
+    if (*out) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT, "%s: line %d: is not JSON: %s", path, why.line, why.text);
+}
+
+static int refuse(const char *path, size_t i, const char *why, fr_error *err) {
+    return error_set(err, FR_ERR_FORMAT, "%s: message %zu: %s", path, i + 1, why);
+}
+
+/* One message: a system message comes first, then questions and answers in turn. */
+static int add_message(ChatTurns *turns, const char *path, size_t i, const json_t *message, fr_error *err) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    const char *text = json_string_value(content);
+    const ChatTurn *last = chat_turns_last(turns);
+    bool is_open = last && !last->answer;
+    if (!role || !text) return refuse(path, i, "must have a \"role\" and a \"content\", both strings", err);
+    if (strcmp(role, "system") == 0)
+        return i == 0 ? chat_turns_set_system(turns, text, err)
+                      : refuse(path, i, "a system message must be the first message", err);
+    if (strcmp(role, "user") == 0)
+        return is_open ? refuse(path, i, "a question must follow an answer", err)
+                       : chat_turns_ask(turns, text, json_string_length(content), err);
+    if (strcmp(role, "assistant") == 0)
+        return is_open ? chat_turns_answer(turns, text, json_string_length(content), NULL, 0, err)
+                       : refuse(path, i, "an answer must follow a question", err);
+    return refuse(path, i, "its role must be system, user or assistant", err);
+}
+
+static int add_messages(ChatTurns *turns, const char *path, const json_t *json, fr_error *err) {
+    const json_t *messages = json_object_get(json, "messages"), *message;
+    size_t i;
+    int status = FR_OK;
+    if (!json_is_array(messages))
+        return error_set(err, FR_ERR_FORMAT, "%s: is not a conversation: it must be an object with \"messages\"", path);
+    json_array_foreach(messages, i, message) {
+        status = add_message(turns, path, i, message, err);
+        if (status) return status;
+    }
+    const ChatTurn *last = chat_turns_last(turns);
+    return last && !last->answer ? refuse(path, i - 1, "the last question has no answer", err) : FR_OK;
+}
+
+int chat_file_load(ChatTurns *turns, const char *path, fr_error *err) {
+    ChatTurns loaded = {0};
+    json_t *json = NULL;
+    int status = read_json(path, &json, err);
+    if (!status) status = add_messages(&loaded, path, json, err);
+    json_decref(json);
+    if (status) {
+        chat_turns_free(&loaded);
+        return status;
+    }
+    chat_turns_free(turns);
+    *turns = loaded;
+    return FR_OK;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------- */
+
+static int check_replaced(const char *path, fr_error *err) {
+    json_t *json = NULL;
+    fr_error why;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return FR_OK;
+    int status = read_json(path, &json, &why);
+    const char *found = status ? NULL : json_string_value(json_object_get(json, "format"));
+    bool is_ours = found && strcmp(found, format) == 0;
+    json_decref(json);
+    if (is_ours) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%s: exists and is not a saved conversation: choose another name", path);
+}
+
+/* NULL: a text is not UTF-8. */
+static json_t *messages_json(const fr_chat_message *messages, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *message = json_pack("{s:s, s:s}", "role", messages[i].role, "content", messages[i].content);
+        if (message) json_array_append_new(list, message);
+        else {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static int to_json(json_t **out, const ChatTurns *turns, const char *model, fr_error *err) {
+    fr_chat_message *messages;
+    int n, status = chat_turns_messages(turns, true, &messages, &n, err);
+    if (status) return status;
+    json_t *list = messages_json(messages, n);
+    free(messages);
+    if (!list) return error_set(err, FR_ERR_FORMAT, "a message is not UTF-8, which JSON cannot hold");
+    *out = json_pack("{s:s, s:o, s:o}", "format", format, "model", json_string_or_null(model), "messages", list);
+    return FR_OK;
+}
+
+int chat_file_save(const ChatTurns *turns, const char *model, const char *path, fr_error *err) {
+    json_t *json = NULL;
+    int status = check_replaced(path, err);
+    if (!status) status = to_json(&json, turns, model, err);
+    if (!status) status = json_file_write(json, path, JSON_INDENT(2), err);
+    json_decref(json);
+    return status;
+}

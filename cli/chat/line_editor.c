@@ -1,0 +1,234 @@
+/* line_editor.c - libedit with a reader of its own, so that Ctrl-C ends a line and not the program.
+ *
+ * libedit restarts a read that a signal interrupts, and its own handlers of signals pass SIGINT on to the program. So the
+ * characters are read here: after SIGINT the reader hands libedit a Ctrl-C, a key that is bound to end the line. A terminal
+ * of a new size, and a program that goes on after Ctrl-Z, are noticed in the same place.
+ *
+ * libedit reads characters in the encoding of the locale. Where there is none (LANG is not set, as in many containers), it
+ * would drop every byte that is not ASCII; C.UTF-8 takes its place.
+ *
+ * This file must not include text/tokenizer.h: histedit.h has a type Tokenizer, too. */
+#include "cli/chat/line_editor.h"
+
+#include "cli/chat/line_history.h"
+#include "cli/chat/terminal_signals.h"
+#include "cli/signals.h"
+#include "base/error.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+struct LineEditor {
+    EditLine *edit; /* NULL: no terminal */
+    History *lines;
+    const char *prompt, *history;
+    bool was_interrupted; /* the line that is read */
+    char *line;           /* [size], of getline or a copy of libedit's */
+    size_t size;
+};
+
+enum { CONTROL_C = 3 };
+
+/* A terminal that is asked to brackets what is pasted: ESC [200~ before it, ESC [201~ behind it. */
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
+
+static LineEditor *editor_of(EditLine *edit) {
+    void *editor = NULL;
+    el_get(edit, EL_CLIENTDATA, &editor);
+    return editor;
+}
+
+/* ---- characters ---------------------------------------------------------------------------------------- */
+
+/* What the terminal wants before the next byte is read. */
+static void follow_terminal(EditLine *edit) {
+    if (terminal_signals_take_resize()) el_resize(edit);
+    if (!terminal_signals_take_continue()) return;
+    el_set(edit, EL_PREP_TERM, 0); /* libedit does not know that the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 1);
+    el_set(edit, EL_REFRESH);
+}
+
+/* libedit's hook: 1: a character; 0: the end of the input; -1: an error. Bytes that are no character are passed over. */
+static int read_character(EditLine *edit, wchar_t *out) {
+    mbstate_t state = {0};
+    for (;;) {
+        char byte;
+        follow_terminal(edit);
+        if (terminal_signals_interrupted()) {
+            *out = CONTROL_C;
+            return 1;
+        }
+        if (!terminal_signals_wait(STDIN_FILENO)) continue;
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return (int)n;
+        size_t n_used = mbrtowc(out, &byte, 1, &state);
+        if (n_used == 0 || n_used == 1) return 1;
+        if (n_used == (size_t)-1) state = (mbstate_t){0};
+    }
+}
+
+/* The key Ctrl-C, and what read_character makes of SIGINT. */
+static unsigned char end_line(EditLine *edit, int key) {
+    (void)key;
+    LineEditor *e = editor_of(edit);
+    e->was_interrupted = true;
+    terminal_signals_forget_interrupt();
+    return CC_NEWLINE;
+}
+
+/* The key ESC [200~: takes what is pasted as one text, with its line ends, so that a pasted paragraph is one message and not
+ * as many as it has lines. Other control characters than tabs are left out, and so are line ends behind the text. */
+static unsigned char take_paste(EditLine *edit, int key) {
+    static const wchar_t end[] = L"\033[201~";
+    enum { N_END = sizeof end / sizeof *end - 1 };
+    (void)key;
+    size_t n = 0, n_end = 0, capacity = 256;
+    wchar_t *text = malloc(capacity * sizeof *text), c;
+    while (text && n_end < N_END && el_wgetc(edit, &c) == 1 && c != CONTROL_C) {
+        n_end = c == end[n_end] ? n_end + 1 : c == end[0] ? 1 : 0;
+        if (c == L'\r') c = L'\n';
+        if (c < L' ' && c != L'\n' && c != L'\t') continue;
+        text[n++] = c;
+        if (n + 1 < capacity) continue;
+        wchar_t *grown = realloc(text, (capacity *= 2) * sizeof *text);
+        if (!grown) free(text);
+        text = grown;
+    }
+    if (!text) return CC_ERROR;
+    if (n_end == N_END) n -= N_END - 1; /* all but its ESC were taken for text */
+    while (n > 0 && text[n - 1] == L'\n') n--;
+    text[n] = L'\0';
+    int status = n > 0 ? el_winsertstr(edit, text) : 0;
+    free(text);
+    if (n_end < N_END) return end_line(edit, CONTROL_C);
+    return status ? CC_ERROR : CC_REFRESH;
+}
+
+static char *prompt_of(EditLine *edit) { return (char *)editor_of(edit)->prompt; }
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static void add_line(void *editor, const char *line) {
+    LineEditor *e = editor;
+    HistEvent event;
+    history(e->lines, &event, H_ENTER, line);
+}
+
+static void choose_encoding(void) {
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+static int open_edit(LineEditor *e, fr_error *err) {
+    HistEvent event;
+    choose_encoding();
+    signals_keep_terminal(STDIN_FILENO, PASTE_OFF);
+    e->lines = history_init();
+    e->edit = el_init("forerun", stdin, stdout, stderr);
+    if (!e->lines || !e->edit) return error_memory(err, "a line editor", 1);
+    history(e->lines, &event, H_SETSIZE, LINE_HISTORY_MAX);
+    history(e->lines, &event, H_SETUNIQUE, 1);
+    el_set(e->edit, EL_CLIENTDATA, e);
+    el_set(e->edit, EL_PROMPT, prompt_of);
+    el_set(e->edit, EL_EDITOR, "emacs");
+    el_set(e->edit, EL_SIGNAL, 0);
+    el_set(e->edit, EL_HIST, history, e->lines);
+    el_set(e->edit, EL_GETCFN, read_character);
+    el_source(e->edit, NULL); /* ~/.editrc */
+    el_wset(e->edit, EL_ADDFN, L"forerun-end-line", L"End the line without sending it",
+            end_line); /* el_set leaks them */
+    el_wset(e->edit, EL_ADDFN, L"forerun-paste", L"Insert what is pasted", take_paste);
+    el_set(e->edit, EL_BIND, "^[[200~", "forerun-paste", NULL);
+    el_set(e->edit, EL_BIND, "^C", "forerun-end-line", NULL);
+    el_set(e->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    if (e->history) line_history_read(e->history, add_line, e);
+    return FR_OK;
+}
+
+int line_editor_open(LineEditor **out, bool is_terminal, const char *history_path, fr_error *err) {
+    LineEditor *e = calloc(1, sizeof *e);
+    *out = e;
+    if (!e) return error_memory(err, "a line editor", sizeof *e);
+    e->history = history_path;
+    int status = is_terminal ? terminal_signals_begin(err) : FR_OK;
+    if (!status && is_terminal) status = open_edit(e, err);
+    if (status) {
+        line_editor_close(e);
+        *out = NULL;
+    }
+    return status;
+}
+
+void line_editor_close(LineEditor *e) {
+    if (!e) return;
+    if (e->edit) el_end(e->edit);
+    if (e->lines) history_end(e->lines);
+    free(e->line);
+    free(e);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+static LineResult read_plain(LineEditor *e, const char **line, size_t *n) {
+    ssize_t got = getline(&e->line, &e->size, stdin);
+    if (got < 0) return feof(stdin) ? LINE_END : LINE_FAILED;
+    if (got > 0 && e->line[got - 1] == '\n') got--;
+    if (got > 0 && e->line[got - 1] == '\r') got--;
+    e->line[got] = '\0';
+    *line = e->line;
+    *n = (size_t)got;
+    return LINE_READ;
+}
+
+/* Keeps a line that holds something, unless it equals the one before. */
+static void remember(LineEditor *e, const char *line) {
+    HistEvent last = {0};
+    if (line[strspn(line, " \t")] == '\0') return;
+    if (history(e->lines, &last, H_FIRST) == 0 && last.str && strcmp(last.str, line) == 0) return;
+    add_line(e, line);
+    bool has_one_line = !strchr(line, '\n'); /* the file has no form for others */
+    if (e->history && has_one_line) line_history_append(e->history, line);
+}
+
+/* Asks the terminal to bracket what is pasted, or to stop that; one without escape sequences is not asked. */
+static void ask_terminal(const char *what) {
+    const char *terminal = getenv("TERM");
+    if (!terminal || strcmp(terminal, "dumb") == 0) return;
+    fputs(what, stdout);
+    fflush(stdout);
+}
+
+LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line, size_t *n) {
+    if (!e->edit) return read_plain(e, line, n);
+    int count = 0;
+    e->prompt = prompt;
+    e->was_interrupted = false;
+    ask_terminal(PASTE_ON);
+    const char *typed = el_gets(e->edit, &count);
+    ask_terminal(PASTE_OFF);
+    if (e->was_interrupted) {
+        putchar('\n');
+        return LINE_INTERRUPTED;
+    }
+    if (!typed || count <= 0) return LINE_END;
+    free(e->line);
+    e->line = strdup(typed);
+    if (!e->line) return LINE_FAILED;
+    e->size = strlen(e->line) + 1;
+    *n = strlen(e->line);
+    while (*n > 0 && (e->line[*n - 1] == '\n' || e->line[*n - 1] == '\r')) (*n)--;
+    e->line[*n] = '\0';
+    *line = e->line;
+    remember(e, e->line);
+    return LINE_READ;
+}

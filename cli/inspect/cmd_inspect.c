@@ -1,0 +1,137 @@
+/* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter. */
+#include "cli/cli.h"
+#include "cli/inspect/inspect.h"
+#include "cli/sandbox.h"
+#include "draft/drafter_file.h"
+#include "text/chat_template.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct InspectArgs {
+    const char *path;
+    bool json, tensors;
+} InspectArgs;
+
+static InspectArgs args;
+
+static const Option option_table[] = {
+    {.key = "FILE.gguf",
+     OPT_MODEL(InspectArgs, path),
+     .is_argument = true,
+     .required = "file",
+     .help = "a model or a learned drafter"},
+    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
+    {.key = "tensors",
+     .letter = 't',
+     OPT_FLAG(InspectArgs, tensors),
+     .help = "list every tensor with its type and shape"},
+    {.key = NULL},
+};
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    Gguf *g;
+    fr_error err = {0};
+    if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
+    Summary s = inspect_summary(g);
+    int status = FR_OK;
+    if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
+    else if (!inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
+        status = error_memory(&err, "the summary", 0);
+    gguf_close(g);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_inspect = {
+    .name = "inspect",
+    .summary = "what is in a GGUF file",
+    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
+             "key-values. Long arrays and "
+             "strings are shortened.",
+    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
+    .examples = "  forerun inspect models/target.gguf\n"
+                "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
+    .run = run,
+};
+
+/* ---- the summary ----------------------------------------------------------------------------- */
+
+const char *inspect_type_name(GgufType type) {
+    static const char *names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                  "bool", "string", "array", "u64", "i64", "f64"};
+    return names[type];
+}
+
+double inspect_decimal(float f) {
+    char text[32];
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)f);
+        if (strtof(text, NULL) == f) return strtod(text, NULL);
+    }
+    return (double)f;
+}
+
+/* The number under "ARCHITECTURE.key", or -1. */
+static int64_t shape_number(const Gguf *g, GgufString architecture, const char *key) {
+    char name[160];
+    int64_t v;
+    if (architecture.n > 64) return -1;
+    snprintf(name, sizeof name, "%.*s.%s", (int)architecture.n, architecture.data, key);
+    return gguf_get_i64(g, name, &v) ? v : -1;
+}
+
+static void read_shape(const Gguf *g, Summary *s) {
+    s->n_context = shape_number(g, s->architecture, "context_length");
+    s->n_layers = shape_number(g, s->architecture, "block_count");
+    s->width = shape_number(g, s->architecture, "embedding_length");
+    s->feed_forward = shape_number(g, s->architecture, "feed_forward_length");
+    s->n_heads = shape_number(g, s->architecture, "attention.head_count");
+    s->n_kv_heads = shape_number(g, s->architecture, "attention.head_count_kv");
+    s->head_dim = shape_number(g, s->architecture, "attention.key_length");
+    if (s->head_dim < 0 && s->n_heads > 0 && s->width > 0) s->head_dim = s->width / s->n_heads;
+}
+
+static void read_drafter(const Gguf *g, Summary *s) {
+    gguf_get_string(g, DRAFTER_KEY("method"), &s->drafter.method);
+    gguf_get_string(g, DRAFTER_KEY("target.name"), &s->drafter.target);
+    gguf_get_string(g, DRAFTER_KEY("target.fingerprint"), &s->drafter.fingerprint);
+    gguf_get_string(g, DRAFTER_KEY("training.command"), &s->drafter.command);
+    gguf_get_string(g, DRAFTER_KEY("training.data"), &s->drafter.data);
+    gguf_get_string(g, DRAFTER_KEY("training.precision"), &s->drafter.precision);
+}
+
+static void read_chat_template(const Gguf *g, Summary *s) {
+    ChatTemplate t;
+    if (!gguf_get_string(g, "tokenizer.chat_template", &s->chat_template)) return;
+    s->chat_family = chat_template_name(s->chat_template.data, s->chat_template.n);
+    if (chat_template_open(&t, s->chat_template.data, s->chat_template.n, NULL)) return;
+    memcpy(s->chat_error, t.why, sizeof s->chat_error);
+    chat_template_close(&t);
+}
+
+Summary inspect_summary(const Gguf *g) {
+    Summary s = {.name = {"", 0},
+                 .architecture = {"", 0},
+                 .vocab_model = {"", 0},
+                 .vocab_pre = {"", 0},
+                 .chat_template = {"", 0}};
+    gguf_get_string(g, "general.name", &s.name);
+    gguf_get_string(g, "general.architecture", &s.architecture);
+    gguf_get_string(g, "tokenizer.ggml.model", &s.vocab_model);
+    gguf_get_string(g, "tokenizer.ggml.pre", &s.vocab_pre);
+    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens");
+    s.n_vocab = tokens >= 0 ? gguf_kv_count(g, tokens) : -1;
+    read_chat_template(g, &s);
+    read_shape(g, &s);
+    read_drafter(g, &s);
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        s.n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+        s.types[t->type].n_tensors++;
+        s.types[t->type].bytes += t->bytes;
+    }
+    return s;
+}

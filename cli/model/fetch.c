@@ -1,0 +1,309 @@
+/* fetch.c - fetches a file in as many attempts as it takes.
+ *
+ * What arrives is written to FILE.HASH.part (12 digits of the expected hash), which is renamed to FILE once its size and
+ * hash are those of the list. So FILE is always whole; and a part is only ever continued for the same content, also
+ * after the repository has changed.
+ *
+ * Continuing. Range asks for the bytes that are missing; If-Range, with the ETag that the first answer had (kept in
+ * FILE.HASH.part.etag), makes a server whose file has changed since send all of it. An answer is believed only as far as
+ * it goes: 206 must begin where the part ends; 200 is the whole file, from a server that knows no ranges or has another
+ * version, and begins the part anew. The hash at the end decides.
+ *
+ * Attempts that brought no byte are counted, and there are at most six in a row (hub_wait). */
+#include "cli/model/fetch.h"
+
+#include "cli/model_cache.h"
+#include "cli/model/file_hash.h"
+#include "base/clock.h"
+#include "base/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { HASH_DIGITS = 12, READ_BYTES = 1 << 20 };
+
+/* A file that is being fetched. */
+typedef struct Part {
+    const HubFile *file;
+    char target[MODEL_CACHE_PATH], path[MODEL_CACHE_PATH], etag_path[MODEL_CACHE_PATH];
+    char etag[200];
+    int fd;
+    int64_t n;      /* bytes that are there */
+    FileHash *hash; /* of them */
+    Progress bar;
+    double begin_s; /* of this transfer, which began with n_begin bytes */
+    int64_t n_begin;
+    int write_errno; /* 0: all was written */
+    bool is_too_long, is_out_of_place;
+    fr_error *err;
+} Part;
+
+static int refuse(const char *path, const char *what, fr_error *err) {
+    return error_set(err, FR_ERR_IO, "%.300s: %s: %s", path, what, strerror(errno));
+}
+
+int fetch_make_folder(const char *path, fr_error *err) {
+    char part[MODEL_CACHE_PATH];
+    for (size_t n = 1;; n++) {
+        if (path[n] && path[n] != '/') continue;
+        snprintf(part, sizeof part, "%.*s", (int)n, path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return refuse(part, "the folder cannot be created", err);
+        if (!path[n]) return FR_OK;
+    }
+}
+
+/* ---- hashes ------------------------------------------------------------------------------------------- */
+
+/* Adds the file's bytes up to n to the hash. */
+static int add_bytes(int fd, int64_t n, FileHash *hash, const char *path, Progress *bar, fr_error *err) {
+    char *bytes = malloc(READ_BYTES);
+    if (!bytes) return error_memory(err, "a hash", READ_BYTES);
+    int status = FR_OK;
+    for (int64_t at = 0; at < n && !status;) {
+        int64_t want = n - at < READ_BYTES ? n - at : READ_BYTES;
+        ssize_t got = pread(fd, bytes, (size_t)want, at);
+        if (got <= 0) {
+            if (got == 0) errno = EIO;
+            status = refuse(path, "cannot be read", err);
+            break;
+        }
+        file_hash_add(hash, bytes, (size_t)got);
+        progress_update(bar, at += got);
+    }
+    free(bytes);
+    return status;
+}
+
+/* Whether the file is there with the content of the list. */
+static int check_target(const Part *p, bool *is_whole, fr_error *err) {
+    struct stat st;
+    char hash[FILE_HASH_TEXT];
+    Progress bar;
+    FileHash *h;
+    *is_whole = false;
+    if (stat(p->target, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size != p->file->bytes) return FR_OK;
+    int fd = open(p->target, O_RDONLY | O_CLOEXEC), status = file_hash_open(&h, p->file->hash, p->file->bytes, err);
+    progress_begin(&bar, stderr, "checking", p->file->bytes);
+    if (!status && fd >= 0) {
+        status = add_bytes(fd, st.st_size, h, p->target, &bar, err);
+        file_hash_end(h, hash);
+        *is_whole = !status && strcmp(hash, p->file->hash) == 0;
+    } else if (!status) file_hash_end(h, hash);
+    progress_end(&bar);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+/* ---- the part ------------------------------------------------------------------------------------------ */
+
+static void read_etag(Part *p) {
+    FILE *f = fopen(p->etag_path, "re");
+    p->etag[0] = '\0';
+    if (!f) return;
+    if (!fgets(p->etag, sizeof p->etag, f) || p->etag[0] != '"' || strpbrk(p->etag, "\r\n")) p->etag[0] = '\0';
+    fclose(f);
+}
+
+/* Not being able to keep it costs a check, and nothing else. */
+static void write_etag(const Part *p) {
+    FILE *f = p->etag[0] ? fopen(p->etag_path, "we") : NULL;
+    if (!f) {
+        (void)unlink(p->etag_path);
+        return;
+    }
+    (void)fputs(p->etag, f);
+    (void)fclose(f);
+}
+
+/* Begins the part anew. */
+static int start_over(Part *p) {
+    char unused[FILE_HASH_TEXT];
+    file_hash_end(p->hash, unused);
+    p->hash = NULL;
+    p->n = p->n_begin = 0;
+    if (ftruncate(p->fd, 0) != 0) return refuse(p->path, "cannot be written", p->err);
+    return file_hash_open(&p->hash, p->file->hash, p->file->bytes, p->err);
+}
+
+/* Opens the part of an earlier attempt, or an empty one, and hashes what it holds. */
+static int open_part(Part *p) {
+    struct stat st;
+    p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (p->fd < 0 || fstat(p->fd, &st) != 0) return refuse(p->path, "cannot be written", p->err);
+    if (st.st_size > p->file->bytes) return start_over(p);
+    int status = file_hash_open(&p->hash, p->file->hash, p->file->bytes, p->err);
+    progress_begin(&p->bar, stderr, "checking", st.st_size);
+    if (!status) status = add_bytes(p->fd, st.st_size, p->hash, p->path, &p->bar, p->err);
+    progress_end(&p->bar);
+    p->n = st.st_size;
+    read_etag(p);
+    return status;
+}
+
+static int check_room(const Part *p) {
+    struct statvfs fs;
+    int64_t missing = p->file->bytes - p->n;
+    if (fstatvfs(p->fd, &fs) != 0 || (double)fs.f_bavail * (double)fs.f_frsize >= (double)missing) return FR_OK;
+    return error_set(
+        p->err, FR_ERR_IO,
+        "%.300s: %.1f MB are missing, and there is room for only %.1f MB on the disk; make room and run the "
+        "command again, or set XDG_CACHE_HOME to a folder on another disk",
+        p->target, (double)missing / 1e6, (double)fs.f_bavail * (double)fs.f_frsize / 1e6);
+}
+
+/* ---- a transfer ---------------------------------------------------------------------------------------- */
+
+/* The answer begins where the part ends, or at the beginning of the file. */
+static bool on_begin(void *user, const HttpReply *reply) {
+    Part *p = user;
+    bool goes_on = reply->status == 206 && reply->from == p->n && (reply->total < 0 || reply->total == p->file->bytes);
+    p->is_out_of_place = reply->status == 206 && !goes_on;
+    if (p->is_out_of_place || (reply->status == 200 && p->n > 0 && start_over(p))) return false;
+    strcpy(p->etag, reply->etag);
+    write_etag(p);
+    return true;
+}
+
+static void show(Part *p) {
+    char rate[40];
+    double s = clock_s() - p->begin_s;
+    if (s > 0.1) {
+        snprintf(rate, sizeof rate, "%.1f MB/s", (double)(p->n - p->n_begin) / s / 1e6);
+        progress_note(&p->bar, rate);
+    }
+    progress_update(&p->bar, p->n);
+}
+
+static bool on_bytes(void *user, const void *bytes, size_t n) {
+    Part *p = user;
+    p->is_too_long = (int64_t)n > p->file->bytes - p->n;
+    for (size_t done = 0; done < n && !p->is_too_long;) {
+        ssize_t wrote = pwrite(p->fd, (const char *)bytes + done, n - done, p->n);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) {
+            p->write_errno = wrote < 0 ? errno : ENOSPC;
+            return false;
+        }
+        file_hash_add(p->hash, (const char *)bytes + done, (size_t)wrote);
+        done += (size_t)wrote;
+        p->n += wrote;
+    }
+    show(p);
+    return !p->is_too_long;
+}
+
+/* What a full disk and the like leave for the next time. */
+static int refuse_write(const Part *p) {
+    return error_set(p->err, FR_ERR_IO,
+                     "%.300s: cannot be written: %s; what has arrived is kept, so make room and run the command again",
+                     p->target, strerror(p->write_errno));
+}
+
+/* One attempt. *reply.status is 0 where the part turned out to be unusable and was emptied. */
+static int transfer(const Fetch *f, Part *p, const char *url, HttpReply *reply) {
+    const HttpRequest request =
+        {.url = url, .from = p->n, .if_etag = p->etag, .begin = on_begin, .bytes = on_bytes, .user = p};
+    p->is_out_of_place = p->is_too_long = false;
+    p->err->code = FR_OK;
+    progress_begin(&p->bar, stderr, "fetching", p->file->bytes);
+    progress_resume(&p->bar, p->n);
+    p->begin_s = clock_s();
+    p->n_begin = p->n;
+    int status = http_get(f->hub->http, &request, reply, p->err);
+    progress_end(&p->bar);
+    if (!status && p->write_errno) status = refuse_write(p);
+    if (!status && p->err->code) status = p->err->code; /* start_over in on_begin */
+    if (status || !(p->is_out_of_place || reply->status == 416)) return status;
+    *reply = (HttpReply){.is_interrupted = true, .why = "the server answered with another range than was asked for"};
+    return start_over(p);
+}
+
+static int refuse_size(const Part *p) {
+    return error_set(p->err, FR_ERR_FORMAT,
+                     "%.300s: the server sent %s than the %" PRId64
+                     " bytes that it announced; the part that arrived was removed, run the command again",
+                     p->target, p->is_too_long ? "more" : "fewer", p->file->bytes);
+}
+
+/* Until all bytes are there. */
+static int receive(const Fetch *f, Part *p, const char *url) {
+    HttpReply reply = {.status = 0};
+    for (int n_failed = 0; p->n < p->file->bytes;) {
+        int64_t n_before = p->n;
+        int status = transfer(f, p, url, &reply);
+        if (status) return status;
+        if (p->is_too_long ||
+            (p->n < p->file->bytes && !http_may_retry(&reply) && reply.status / 100 == 2 && !reply.why[0])) {
+            (void)unlink(p->path);
+            (void)unlink(p->etag_path);
+            return refuse_size(p);
+        }
+        if (p->n == p->file->bytes) return FR_OK;
+        n_failed = p->n > n_before ? 1 : n_failed + 1;
+        if (!http_may_retry(&reply) || !hub_wait(&reply, n_failed))
+            return hub_refuse(f->hub, f->repo, p->file->path, &reply, p->err);
+    }
+    return FR_OK;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+static int put_in_place(Part *p) {
+    char hash[FILE_HASH_TEXT];
+    file_hash_end(p->hash, hash);
+    p->hash = NULL;
+    if (strcmp(hash, p->file->hash) != 0) {
+        struct stat st;
+        bool has_earlier = stat(p->target, &st) == 0;
+        (void)unlink(p->path);
+        (void)unlink(p->etag_path);
+        return error_set(
+            p->err, FR_ERR_FORMAT,
+            "%.250s: what arrived has the hash %.16s... and not %.16s..., which the server announced; it was "
+            "removed%s; run the command again",
+            p->target, hash, p->file->hash, has_earlier ? ", and the earlier file stays as it was" : "");
+    }
+    if (fsync(p->fd) != 0) {
+        p->write_errno = errno;
+        return refuse_write(p);
+    }
+    if (rename(p->path, p->target) != 0) return refuse(p->target, "cannot be put in its place", p->err);
+    (void)unlink(p->etag_path);
+    return FR_OK;
+}
+
+static int fetch_part(const Fetch *f, Part *p) {
+    Buf url = {.max_bytes = 16384};
+    int status = open_part(p);
+    if (!status) status = check_room(p);
+    if (!status && !hub_file_url(f->hub, f->repo, f->revision, p->file->path, &url))
+        status = error_memory(p->err, "an address", url.n);
+    if (!status) status = receive(f, p, url.data);
+    if (!status) status = put_in_place(p);
+    buf_free(&url);
+    if (p->fd >= 0) close(p->fd);
+    char unused[FILE_HASH_TEXT];
+    file_hash_end(p->hash, unused);
+    return status;
+}
+
+int fetch_file(const Fetch *f, const HubFile *file, bool *was_there, fr_error *err) {
+    Part p = {.file = file, .fd = -1, .err = err};
+    int n = snprintf(p.target, sizeof p.target, "%s/%s", f->folder, file->path);
+    if (n < 0 || n + HASH_DIGITS + 32 > MODEL_CACHE_PATH)
+        return error_set(err, FR_ERR_IO, "%.300s: its path in the cache would be too long", file->path);
+    snprintf(p.path, sizeof p.path, "%.4000s.%.*s.part", p.target, HASH_DIGITS, file->hash);
+    snprintf(p.etag_path, sizeof p.etag_path, "%.4080s.etag", p.path);
+    char folder[MODEL_CACHE_PATH];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(p.target, '/') - p.target), p.target);
+    int status = fetch_make_folder(folder, err);
+    if (!status) status = check_target(&p, was_there, err);
+    return status || *was_there ? status : fetch_part(f, &p);
+}

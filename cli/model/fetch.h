@@ -1,0 +1,19 @@
+/* fetch.h - one file of a repository into the cache: resumed, checked, and put in its place when it is whole. */
+#ifndef MODELS_FETCH_H
+#define MODELS_FETCH_H
+
+#include "cli/model/hub.h"
+
+typedef struct Fetch {
+    Hub *hub;
+    const char *repo, *revision;
+    const char *folder; /* of the repository in the cache; it exists */
+} Fetch;
+
+/* Creates a folder with those above it. */
+int fetch_make_folder(const char *path, fr_error *err);
+/* Fetches the file unless it is there already, with the same content. On failure what has arrived stays, for the next
+ * time, and an earlier file of that name stays as it is. *was_there: nothing was fetched. */
+int fetch_file(const Fetch *f, const HubFile *file, bool *was_there, fr_error *err);
+
+#endif

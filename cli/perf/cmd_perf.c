@@ -1,0 +1,288 @@
+/* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows comes to them. */
+#include "cli/cli.h"
+#include "cli/json_values.h"
+#include "cli/perf/perf_figures.h"
+#include "cli/perf/perf_parts.h"
+#include "cli/plot.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
+#define PARTS_S 1.0 /* seconds to measure the parts of one forward */
+
+typedef struct PerfArgs {
+    CliModel model;
+    const char *rows, *parts, *plot;
+    int n_context;
+    bool json, figures;
+    double seconds;
+} PerfArgs;
+
+static PerfArgs args;
+
+static const Option option_table[] = {
+    {.key = "rows",
+     OPT_TEXT(PerfArgs, rows),
+     .metavar = "1,2,4,...",
+     .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64",
+     .section = "Measuring",
+     .help = "numbers of rows to time"},
+    {.key = "ctx",
+     .letter = 'c',
+     OPT_INT(PerfArgs, n_context, 0, 1 << 20),
+     .default_value = "128",
+     .help = "tokens of context before the rows"},
+    {.key = "parts",
+     OPT_TEXT(PerfArgs, parts),
+     .metavar = "1,8,...",
+     .default_value = "1,8,32",
+     .help = "numbers of rows whose forward is broken down into its parts"},
+    {.key = "seconds",
+     OPT_REAL(PerfArgs, seconds, 0, 86400),
+     .metavar = "S",
+     .default_value = "5",
+     .help = "how long to measure; at least three rounds"},
+    {.key = "figures",
+     OPT_FLAG(PerfArgs, figures),
+     .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at "
+             "contexts 128 and 1024, beside "
+             "the limits of this machine; --seconds then applies to each "
+             "context"},
+    {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
+    {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
+    {.key = NULL},
+};
+
+static void set_defaults(void) { cli_model_defaults(&args.model); }
+
+typedef struct Report {
+    const PerfArgs *args;
+    const Weights *weights;
+    MachineSpeed speed;
+    CostWork work;
+    int32_t *rows;
+    int64_t n;
+    double seconds[MAX_COUNTS];
+    int32_t *split; /* [n_split] rows of the forwards that are broken down into parts */
+    int64_t n_split;
+    CostPart parts[MAX_SPLIT][COST_PARTS_MAX];
+    int n_parts[MAX_SPLIT];
+    double whole_s[MAX_SPLIT];
+} Report;
+
+static double limit_s(const Report *r, int64_t i) {
+    return cost_limit_s(&r->work, &r->speed, r->rows[i], r->args->n_context);
+}
+
+/* The bandwidth that the forward achieved, as a share of what the machine can read. */
+static double read_share(const Report *r, int64_t i) {
+    double bytes = r->work.weight_bytes + cost_keys_seen(&r->work, r->args->n_context) * r->work.kv_bytes_per_key;
+    return bytes / r->seconds[i] / (r->speed.read_gb_s * 1e9);
+}
+
+static double t1(const Report *r) {
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->rows[i] == 1) return r->seconds[i];
+    return r->seconds[0] / r->rows[0];
+}
+
+/* Whether the backend knows the limits of the machine. */
+static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
+
+static void print_row(const Report *r, int64_t i) {
+    double ops = 0;
+    for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
+    printf("%6d %10.3f %8.2f %11.1f", r->rows[i], 1e3 * r->seconds[i], r->seconds[i] / t1(r),
+           r->rows[i] / r->seconds[i]);
+    if (has_limits(r))
+        printf(" %10.3f %7.0f%% %9.0f%% %9.0f", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i],
+               100 * read_share(r, i), ops / r->seconds[i] * 1e-9);
+    putchar('\n');
+}
+
+static void print_tiles(const MachineSpeed *speed) {
+    const double *tiles = speed->tile_gop_s;
+    if (tiles[PEAK_INT8] == 0) {
+        printf("\n          AMX tiles: not on this machine");
+        return;
+    }
+    printf("\n          AMX tiles: int8 %.0f, bf16 %.0f billion operations/s", tiles[PEAK_INT8], tiles[PEAK_BF16]);
+    for (int i = 0; i < 2; i++)
+        if (speed->tile_rows[i] > 0)
+            printf("\n          AMX tiles are used from %d rows on with %d-bit activations", speed->tile_rows[i],
+                   i == 0 ? 16 : 8);
+}
+
+static void print_text(const Report *r) {
+    const double *peak = r->speed.peak_gop_s;
+    const Weights *w = r->weights;
+    int n_threads = r->args->model.device->n_threads;
+    printf("machine   %d thread%s, backend %s, kernels %s, activations %s\n          kernels of this CPU:", n_threads,
+           n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels, weights_activations(w));
+    for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
+    if (has_limits(r)) {
+        printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
+               peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
+        print_tiles(&r->speed);
+    }
+    printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
+           r->args->n_context);
+    if (has_limits(r))
+        printf("limit     the longer of two times: reading everything once, and computing\n"
+               "          everything at the peak rate\n");
+    else printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
+    printf("\n%6s %10s %8s %11s", "rows", "T ms", "T/T(1)", "rows/s");
+    printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");
+    for (int64_t i = 0; i < r->n; i++) print_row(r, i);
+    for (int64_t i = 0; i < r->n_split; i++)
+        if (r->n_parts[i]) perf_parts_print(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
+}
+
+/* null where the limits are unknown. */
+static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real_or_null(value) : json_null(); }
+
+static int print_json(const Report *r, fr_error *err) {
+    const double *peak = r->speed.peak_gop_s;
+    json_t *rows = json_array();
+    for (int64_t i = 0; i < r->n; i++)
+        json_array_append_new(
+            rows, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds", r->seconds[i], "ratio",
+                            r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
+                            figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
+    json_t *split = json_array();
+    for (int64_t i = 0; i < r->n_split; i++)
+        json_array_append_new(split,
+                              perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
+    const double *tiles = r->speed.tile_gop_s; /* null: not on this machine */
+    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:i, s:o, s:o}", "threads",
+                          r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
+                          r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s",
+                          r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s",
+                          peak[PEAK_F32], "tile_int8_gop_s",
+                          tiles[PEAK_INT8] > 0 ? json_real(tiles[PEAK_INT8]) : json_null(), "tile_bf16_gop_s",
+                          tiles[PEAK_BF16] > 0 ? json_real(tiles[PEAK_BF16]) : json_null(), "weight_gb",
+                          r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
+    return json_print(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);
+}
+
+static int plot(const Report *r, fr_error *err) {
+    double rows[MAX_COUNTS], ms[MAX_COUNTS], limit_ms[MAX_COUNTS];
+    for (int64_t i = 0; i < r->n; i++)
+        rows[i] = r->rows[i], ms[i] = 1e3 * r->seconds[i], limit_ms[i] = 1e3 * limit_s(r, i);
+    const PlotSeries series[] = {{.name = "T(n)", .n = (int)r->n, .x = rows, .y = ms},
+                                 {.name = "limit", .n = (int)r->n, .x = rows, .y = limit_ms}};
+    const Plot p = {.kind = PLOT_LINES,
+                    .title = "A forward over n rows, and its lower limit",
+                    .x_label = "rows",
+                    .y_label = "ms",
+                    .series = series,
+                    .n_series = 2,
+                    .y_from_zero = true};
+    return plot_write_svg(&p, r->args->plot, err);
+}
+
+/* The machine is measured before and after, and the better figures count: what other programs took during one of the
+ * measurements is not a limit of the machine. */
+static int measure(Report *r, Executor *e, fr_error *err) {
+    MachineSpeed after;
+    int status = cost_machine_speed(r->weights, r->args->model.n_threads, &r->speed, err);
+    if (!status)
+        status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, 3, r->args->seconds, 0.5, r->seconds, err);
+    if (!status) status = cost_machine_speed(r->weights, r->args->model.n_threads, &after, err);
+    if (status) return status;
+    if (after.read_gb_s > r->speed.read_gb_s) r->speed.read_gb_s = after.read_gb_s;
+    machine_speed_keep_peaks(&r->speed, &after);
+    return FR_OK;
+}
+
+static int measure_parts(Report *r, Executor *e, fr_error *err) {
+    for (int64_t i = 0; i < r->n_split; i++) {
+        r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i],
+                                           &r->whole_s[i], err);
+        if (r->n_parts[i] < 0) return r->n_parts[i];
+    }
+    return FR_OK;
+}
+
+/* Runnable threads of the whole machine, this one included; 1 where the system does not tell. */
+static int n_runnable(void) {
+    double load[3];
+    int n = 1;
+    FILE *f = fopen("/proc/loadavg", "r");
+    if (!f) return 1;
+    if (fscanf(f, "%lf %lf %lf %d/", &load[0], &load[1], &load[2], &n) != 4) n = 1;
+    fclose(f);
+    return n;
+}
+
+/* Times taken beside other programs are too long, and nothing in the table shows it. */
+static void warn_if_busy(void) {
+    enum { N_LOOKS = 10 };
+    int n_busy = 0;
+    for (int i = 0; i < N_LOOKS; i++) {
+        n_busy += n_runnable() > 1;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    if (n_busy > N_LOOKS / 2)
+        fprintf(stderr, "forerun perf: other programs are running: the times below are too long, and vary; stop them, "
+                        "and measure again\n");
+}
+
+static int report(const PerfArgs *a, fr_error *err) {
+    Report r = {.args = a, .weights = a->model.weights};
+    int status = cli_parse_ints("--rows", a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
+    if (status) return status;
+    status = cli_parse_ints("--parts", a->parts, 1, MAX_ROWS, &r.split, &r.n_split, err);
+    if (!status && r.n_split > MAX_SPLIT)
+        status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
+    if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
+    Executor *executor = NULL;
+    ExecutorOptions options = {.kv_type = a->model.kv,
+                               .page_size = 16,
+                               .n_ctx = a->n_context + MAX_ROWS,
+                               .max_sequences = 1,
+                               .max_rows = MAX_ROWS};
+    if (!status) warn_if_busy();
+    cost_work(r.weights, a->model.kv, &r.work);
+    if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
+    if (!status) status = measure(&r, executor, err);
+    if (!status) status = measure_parts(&r, executor, err);
+    executor_close(executor);
+    if (!status) {
+        if (a->json) status = print_json(&r, err);
+        else print_text(&r);
+        if (!status && a->plot) status = plot(&r, err);
+    }
+    free(r.rows);
+    free(r.split);
+    return status;
+}
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    fr_error err;
+    int status = args.plot ? plot_check(&err) : FR_OK;
+    if (!status) status = cli_model_open(&args.model, &err);
+    if (!status && args.figures) warn_if_busy();
+    if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
+    cli_model_close(&args.model);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_perf = {
+    .name = "perf",
+    .summary = "the limits of this machine, and what a forward over n rows costs",
+    .about = "Measure this machine's read bandwidth and peak arithmetic rates, and T(n), the time of a forward over n "
+             "rows. Drafting pays as long as "
+             "T(n)/T(1) stays below the tokens accepted per step. Then break forwards down into parts: bytes and "
+             "operations of each part, and its "
+             "time relative to the lower limit that the machine sets.",
+    .sets = (const OptionSet[]){{cli_model_options, &args.model}, {option_table, &args}, {NULL, NULL}},
+    .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n",
+    .defaults = set_defaults,
+    .run = run,
+};

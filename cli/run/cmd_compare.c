@@ -1,0 +1,299 @@
+/* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
+#include "cli/json_values.h"
+#include "cli/run/generate.h"
+#include "cli/run/text_output.h"
+#include "cli/safe_text.h"
+#include "cli/stats_json.h"
+#include "cli/table.h"
+
+#include "base/mem.h"
+#include "base/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_RUNS = 100, NAME_WIDTH = 14 };
+
+typedef struct CompareArgs {
+    GenerateArgs generate;
+    int n_runs, json, no_text;
+} CompareArgs;
+
+static CompareArgs args;
+
+static const Option option_table[] = {
+    {.key = "runs",
+     OPT_INT(CompareArgs, n_runs, 1, MAX_RUNS),
+     .default_value = "3",
+     .section = "Output",
+     .help = "repeat N times, alternating the methods, and show medians"},
+    {.key = "no-text", OPT_FLAG(CompareArgs, no_text), .help = "print only the table"},
+    {.key = "json", OPT_FLAG(CompareArgs, json), .help = "print the table as JSON"},
+    {.key = NULL},
+};
+
+static void set_defaults(void) { generate_defaults(&args.generate); }
+
+static int check(fr_error *err) {
+    int status = generate_check_prompt(&args.generate, err);
+    if (status || args.generate.n_drafts > 0) return status;
+    return error_set(err, FR_ERR_ARGUMENT, "missing drafter to compare with plain decoding: pass --draft=SPEC");
+}
+
+static bool files(CommandFiles *out) { return generate_add_files(out, args.generate.drafts, args.generate.n_drafts); }
+
+/* One method: plain decoding (spec NULL) or one drafter. */
+typedef struct Method {
+    const char *spec;
+    double tokens_per_s[MAX_RUNS];
+    fr_stats stats;  /* of the last run */
+    int32_t *tokens; /* of the first run, as is the hash of its logits */
+    int64_t n_tokens;
+    uint64_t logits_hash;
+    Buf colored; /* the text of the first run, with colours */
+    int use_color;
+    bool is_terminal; /* standard output: the text is escaped */
+    bool trims;       /* white space before the text is left out */
+    bool dist_only;   /* the rule keeps the output distribution, not the text */
+    bool is_lossy;    /* it keeps neither */
+    bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
+                          * first run */
+} Method;
+
+static const char *verdict(const Method *m) {
+    return !m->spec ? "" : !m->same ? "DIFFERENT" : m->is_lossy ? "LOSSY" : m->dist_only ? "own text" : "identical";
+}
+
+static int keep_token(void *user, const fr_token_event *event) {
+    Method *m = user;
+    const char *text = event->text;
+    size_t n = event->n_bytes;
+    if (m->trims && m->colored.n == 0) text = text_output_trimmed(text, &n);
+    bool paint = m->use_color && event->source >= 0 && n;
+    const char *color = generate_source_color(event->source);
+    bool fits = true;
+    if (paint) fits = buf_append(&m->colored, color, strlen(color));
+    if (m->is_terminal) fits = fits && safe_text_append_lines(&m->colored, text, n);
+    else fits = fits && buf_append(&m->colored, text, n);
+    if (paint) fits = fits && buf_append(&m->colored, GENERATE_COLOR_OFF, strlen(GENERATE_COLOR_OFF));
+    return !fits;
+}
+
+/* Drafters remember answers, and every run writes the same one: each has an engine of its own, as in `bench`. */
+static int renew_engine(Generator *g, const GenerateArgs *a, const Method *m, fr_error *err) {
+    fr_engine_close(g->engine);
+    return generate_open_engine(&g->engine, g->model, &a->engine, &m->spec, m->spec != NULL, a->tree_budget, err);
+}
+
+static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method *plain, int i_run, fr_error *err) {
+    fr_request *r;
+    GenerateArgs own = *a;
+    if (!m->spec) own.verify = NULL;               /* plain decoding is sampled by seed, whatever the rule */
+    const char *spec = m->spec ? m->spec : "none"; /* with a grammar, no drafts would mean one for it */
+    int status = renew_engine(g, a, m, err);
+    if (!status) status = generator_run(g, &own, &spec, 1, i_run == 0 ? keep_token : NULL, m, &r, err);
+    if (status) return status;
+    int64_t n;
+    const int32_t *tokens = fr_request_tokens(r, &n);
+    fr_request_get_stats(r, &m->stats);
+    m->tokens_per_s[i_run] = m->stats.tokens_per_s;
+    if (i_run == 0) {
+        m->n_tokens = n;
+        m->logits_hash = m->stats.logits_hash;
+        m->tokens = malloc((size_t)(n ? n : 1) * sizeof *m->tokens);
+        if (!m->tokens) status = error_memory(err, "tokens", (size_t)n * sizeof *m->tokens);
+        else memcpy(m->tokens, tokens, (size_t)n * sizeof *m->tokens);
+    }
+    const Method *want = m->dist_only || m->is_lossy ? m : plain;
+    if (!status)
+        m->same = m->same && n == want->n_tokens && memcmp(tokens, want->tokens, (size_t)n * sizeof *tokens) == 0 &&
+                  m->stats.logits_hash == want->logits_hash;
+    fr_request_close(r);
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *v, int n) {
+    double sorted[MAX_RUNS];
+    memcpy(sorted, v, (size_t)n * sizeof *v);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* The share of a step that is not the target's forward: drafting, verifying, sampling, bookkeeping. */
+static double overhead(const Method *m) {
+    return m->stats.decode_s > 0 ? 1 - m->stats.forward_s / m->stats.decode_s : 0;
+}
+
+static void print_table(const Method *methods, int n, int n_runs) {
+    printf("%-*s %8s %8s %6s %6s %7s %7s %5s  %s\n", NAME_WIDTH, "method", "tokens/s", "speed-up", "accept", "draft",
+           "draft", "target", "rest", "text");
+    printf("%-*s %8s %8s %6s %6s %7s %7s %5s\n", NAME_WIDTH, "", "", "per step:", "tokens", "tokens", "ms", "ms", "%");
+    double plain = median(methods[0].tokens_per_s, n_runs);
+    for (int i = 0; i < n; i++) {
+        const Method *m = &methods[i];
+        double rate = median(m->tokens_per_s, n_runs), steps = (double)(m->stats.n_steps ? m->stats.n_steps : 1);
+        table_name(m->spec ? m->spec : "plain", NAME_WIDTH);
+        printf(" %8.1f %7.2fx %6.2f %6.1f %7.3f %7.3f %5.1f  %s\n", rate, rate / plain, m->stats.acceptance_length,
+               (double)m->stats.drafted / steps, 1e3 * m->stats.draft_s / steps, 1e3 * m->stats.forward_s / steps,
+               100 * overhead(m), verdict(m));
+        if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
+    }
+    if (methods[n - 1].dist_only) puts("own text: another one, of the same distribution as plain decoding's");
+}
+
+static void print_depths(const Method *methods, int n) {
+    stats_print_depths_head(STATS_NAME_WIDTH);
+    for (int i = 1; i < n; i++) stats_print_depths(&methods[i].stats, methods[i].spec, STATS_NAME_WIDTH);
+}
+
+static void print_texts(const Method *methods, int n) {
+    for (int i = 0; i < n; i++) {
+        const Method *m = &methods[i];
+        if (i == 0) printf("plain decoding:\n");
+        else if (m->use_color)
+            printf("%s%s%s (coloured: drafted and accepted tokens):\n", generate_source_color(0), m->spec,
+                   GENERATE_COLOR_OFF);
+        else printf("%s:\n", m->spec);
+        printf("%s\n\n", m->colored.data ? m->colored.data : "");
+        if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy)
+            break; /* without colours the texts are equal */
+    }
+}
+
+static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
+    json_t *rows = json_array();
+    double plain = median(methods[0].tokens_per_s, n_runs);
+    for (int i = 0; i < n; i++) {
+        const Method *m = &methods[i];
+        double rate = median(m->tokens_per_s, n_runs);
+        json_t *j = stats_json(&m->stats); /* of the last run; the rate is the median of all */
+        json_object_update_new(j, json_pack("{s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "method",
+                                            json_string_or_null(m->spec ? m->spec : "plain"), "tokens_per_s",
+                                            json_real_or_null(rate), "speed_up", json_real_or_null(rate / plain),
+                                            "overhead", json_real_or_null(overhead(m)), "identical",
+                                            (int)(m->same && !m->dist_only && !m->is_lossy), "same_distribution",
+                                            (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
+        if (m->stats.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(m->stats.draft_error));
+        json_array_append_new(rows, j);
+    }
+    return json_print(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
+}
+
+/* Under a ratio rule a seed gives another text of the same distribution; greedy texts stay identical. */
+static bool keeps_only_distribution(const VerifyRule *rule, const GenerateArgs *a) {
+    return rule->is_ratio && a->sampling.temperature > 0;
+}
+
+/* Generates some tokens that are not measured: the first run would meet cold caches and a processor at low frequency.
+ * */
+static int warm_up(Generator *g, const GenerateArgs *a, fr_error *err) {
+    enum { N_TOKENS = 16 };
+    GenerateArgs own = *a;
+    own.verify = NULL;
+    if (own.n_tokens == 0 || own.n_tokens > N_TOKENS) own.n_tokens = N_TOKENS;
+    fr_request *r;
+    int status = generator_run(g, &own, NULL, 0, NULL, NULL, &r, err);
+    if (!status) fr_request_close(r);
+    return status;
+}
+
+/* A ratio rule may refuse the trees of a drafter, which shows only when there is one. So each drafter makes some steps
+ * before minutes of plain decoding. */
+static int try_rule(Generator *g, const GenerateArgs *a, fr_error *err) {
+    GenerateArgs few = *a;
+    int status = FR_OK;
+    if (few.n_tokens == 0 || few.n_tokens > GENERATE_TRIAL_TOKENS) few.n_tokens = GENERATE_TRIAL_TOKENS;
+    for (int i = 0; i < a->n_drafts && !status; i++) {
+        fr_request *r;
+        status = generator_run(g, &few, &a->drafts[i], 1, NULL, NULL, &r, err);
+        if (!status) fr_request_close(r);
+    }
+    return status;
+}
+
+static int compare(Generator *g, const CompareArgs *a, Method *methods, int n, fr_error *err) {
+    int status = generate_rule(&a->generate)->is_ratio ? try_rule(g, &a->generate, err) : FR_OK;
+    if (!status) status = warm_up(g, &a->generate, err);
+    Progress bar;
+    progress_begin(&bar, stderr, "comparing", (int64_t)a->n_runs * n);
+    for (int i_run = 0; i_run < a->n_runs && !status; i_run++)
+        for (int i = 0; i < n && !status; i++) {
+            status = run_once(g, &a->generate, &methods[i], &methods[0], i_run, err);
+            progress_update(&bar, (int64_t)i_run * n + i + 1);
+        }
+    progress_end(&bar);
+    return status;
+}
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    args.generate.engine.prefix_cache = -1; /* every run computes its prompt, so that prefill_s is the whole prefill */
+    fr_error err;
+    Generator g;
+    if (generator_open(&g, &args.generate, &err)) return cli_fail(&err);
+    const VerifyRule *rule = generate_rule(&args.generate);
+    Method methods[GENERATE_MAX_DRAFTS + 1] = {0};
+    int n = args.generate.n_drafts + 1, use_color = generate_use_color(args.generate.color, 1);
+    for (int i = 0; i < n; i++)
+        methods[i] = (Method){.spec = i ? args.generate.drafts[i - 1] : NULL,
+                              .colored.max_bytes = 64 << 20,
+                              .use_color = use_color,
+                              .is_terminal = isatty(STDOUT_FILENO),
+                              .trims = args.generate.chat,
+                              .dist_only = i && keeps_only_distribution(rule, &args.generate),
+                              .is_lossy = i && rule->is_lossy,
+                              .same = true};
+    int status = compare(&g, &args, methods, n, &err);
+    bool same = true;
+    for (int i = 0; i < n; i++) same = same && methods[i].same;
+    if (!status) {
+        if (args.json) status = print_json(methods, n, args.n_runs, &err);
+        else {
+            if (!args.no_text) print_texts(methods, n);
+            print_table(methods, n, args.n_runs);
+            print_depths(methods, n);
+        }
+        if (!same) {
+            error_set(&err, FR_ERR_INTERNAL, "a text differs where it must be identical: this is a bug in forerun");
+            status = err.code;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        free(methods[i].tokens);
+        buf_free(&methods[i].colored);
+    }
+    generator_close(&g);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_compare = {
+    .name = "compare",
+    .summary = "the same prompt plainly and with each drafter, side by side",
+    .about = "Generate from the same prompt plainly and with each --draft by itself, and print one table of speed, "
+             "acceptance and equality. "
+             "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a "
+             "temperature, drafted texts have "
+             "the distribution of plain decoding but are other texts: the table says \"own text\" and "
+             "compares only repetitions of "
+             "a seed. Under a lossy rule it says \"LOSSY\".",
+    .sets = (const OptionSet[]){{generate_options, &args.generate},
+                                {generate_prompt_options, &args.generate},
+                                {option_table, &args},
+                                {NULL, NULL}},
+    .list = generate_list_methods,
+    .examples =
+        "  forerun compare -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --draft "
+        "ngram-trie:rule=paper --color=auto\n"
+        "  forerun compare -m target.gguf -f prompt.txt --temp 0.7 --verify recursive --draft rsd-c:model=small.gguf\n",
+    .defaults = set_defaults,
+    .check = check,
+    .files = files,
+    .run = run,
+};

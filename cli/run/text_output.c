@@ -1,0 +1,41 @@
+/* text_output.c - writes an answer token by token: escaped on a terminal, drafted tokens in colour. */
+#include "cli/run/text_output.h"
+
+#include "cli/run/generate.h"
+#include "cli/safe_text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+TextOutput text_output_open(bool use_color, bool trims) {
+    return (TextOutput){.use_color = use_color,
+                        .is_terminal = isatty(STDOUT_FILENO),
+                        .trims = trims,
+                        .text.max_bytes = 1 << 20};
+}
+
+void text_output_close(TextOutput *o) { buf_free(&o->text); }
+
+const char *text_output_trimmed(const char *text, size_t *n) {
+    while (*n > 0 && (*text == ' ' || *text == '\n' || *text == '\t' || *text == '\r')) text++, --*n;
+    return text;
+}
+
+int text_output_write(TextOutput *o, const fr_token_event *event) {
+    const char *text = event->text;
+    size_t n = event->n_bytes;
+    if (o->trims && !o->has_begun) text = text_output_trimmed(text, &n);
+    if (n == 0) return 0;
+    o->has_begun = true;
+    if (o->is_terminal) {
+        buf_clear(&o->text);
+        if (!buf_append(&o->text, "", 0) || !safe_text_append_lines(&o->text, text, n)) return 1;
+        text = o->text.data, n = o->text.n;
+    }
+    bool is_colored = o->use_color && event->source >= 0;
+    if (is_colored) fputs(generate_source_color(event->source), stdout);
+    fwrite(text, 1, n, stdout);
+    if (is_colored) fputs(GENERATE_COLOR_OFF, stdout);
+    return fflush(stdout) != 0; /* a closed pipe ends the generation */
+}

@@ -1,0 +1,327 @@
+/* cmd_train.c - `forerun train METHOD`: reads the data, opens the method's trainer, runs the loop, writes the file.
+ *
+ * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run)
+ * fails before the data is read. */
+#include "cli/cli.h"
+#include "cli/command_files.h"
+#include "cli/plot.h"
+#include "cli/signals.h"
+#include "cli/train/traffic.h"
+#include "cli/train/train_methods.h"
+#include "cli/train/train_plot.h"
+#include "train/loop/drafter_trainer.h"
+#include "train/loop/train_log.h"
+
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { SIGNATURE_BYTES = 1024, PATH_BYTES = 4096 };
+
+typedef struct Training {
+    const TrainMethod *method;
+    TrainArgs args;
+    char command[PATH_BYTES], run_signature[SIGNATURE_BYTES], checkpoint[PATH_BYTES], log[PATH_BYTES];
+    Gguf *source;
+    Traffic traffic;              /* if args.traffic */
+    DrafterTraffic traffic_state; /* for the file that is written */
+    Dataset data;
+    Trainer *trainer;
+    LoopResult result;
+} Training;
+
+static Training training; /* the methods' options refer to its args */
+
+/* The first Ctrl-C makes the loop stop after the current step, the second one ends the program. */
+static volatile sig_atomic_t stop_requested;
+
+static void catch_signals(void) {
+    signals_request_stop(SIGINT, &stop_requested);
+    signals_request_stop(SIGTERM, &stop_requested);
+}
+
+/* ---- before anything is read -------------------------------------------------------------------- */
+
+static int check_data(const TrainArgs *a, fr_error *err) {
+    bool has_data = a->data.n_files > 0;
+    if (!has_data && !a->traffic) return error_set(err, FR_ERR_ARGUMENT, "missing training data: pass --data=FILE");
+    if (!a->traffic) return FR_OK;
+    if (has_data)
+        return error_set(err, FR_ERR_ARGUMENT, "--data and --from-traffic both give training data: pass one of them");
+    if (a->loop.resumes)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--resume: a training from traffic has no checkpoints, because its data grows: leave out "
+                         "--resume to start again");
+    return FR_OK;
+}
+
+static int check_checkpoint(const Training *t, fr_error *err) {
+    if (t->args.traffic) return FR_OK;
+    bool is_there = access(t->checkpoint, F_OK) == 0;
+    if (is_there && !t->args.loop.resumes)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s: there is the checkpoint of an interrupted run: pass --resume to continue it, or delete "
+                         "the file to start again",
+                         t->checkpoint);
+    if (!is_there && t->args.loop.resumes)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: there is no checkpoint to continue from: leave out --resume",
+                         t->checkpoint);
+    return FR_OK;
+}
+
+/* Checks everything that can be checked before hours of training. */
+static int prepare(Training *t, fr_error *err) {
+    TrainArgs *a = &t->args;
+    const char *log = a->log;
+    int n = snprintf(t->checkpoint, PATH_BYTES, "%s.checkpoint", a->output);
+    int n_log = snprintf(t->log, PATH_BYTES, "%s%s", log ? log : a->output, log ? "" : ".log.jsonl");
+    if (n >= PATH_BYTES || n_log >= PATH_BYTES)
+        return error_set(err, FR_ERR_ARGUMENT, "-o or --log: the path is too long");
+    a->loop.checkpoint = a->traffic ? NULL : t->checkpoint;
+    a->loop.validates_first = a->traffic != NULL;
+    a->loop.log = t->log;
+    a->loop.method = t->run_signature;
+    a->loop.stop = &stop_requested;
+    a->loop.n_threads = a->n_threads;
+    int status = check_data(a, err);
+    if (!status && a->plot) status = plot_check(err);
+    if (!status) status = check_checkpoint(t, err);
+    return status ? status : gguf_open(&t->source, t->method->needs_model ? a->model : a->vocab, err);
+}
+
+static int open_data(Training *t, fr_error *err) {
+    TrainArgs *a = &t->args;
+    int status = FR_OK;
+    if (a->data.valid_share < 0) a->data.valid_share = a->traffic ? 0.1 : 0.01;
+    if (a->traffic) {
+        status = traffic_open(&t->traffic, &t->traffic_state, a, t->method->name, t->source, err);
+        a->data.traffic = &t->traffic;
+    }
+    if (!status) status = dataset_open(&t->data, &a->data, t->source, err);
+    a->dataset = &t->data;
+    return status;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------ */
+
+/* Sets what the options leave to the amount of data. */
+static int plan_steps(Training *t, fr_error *err) {
+    LoopOptions *o = &t->args.loop;
+    double n_steps = ceil(t->args.epochs * (double)t->data.train.n / ((double)o->n_sequences * o->n_accumulate));
+    if (!o->schedule.n_steps && !(n_steps >= 1 && n_steps < 0x1p31))
+        return error_set(err, FR_ERR_ARGUMENT, "--epochs=%g makes %g steps: pass --steps=N instead", t->args.epochs,
+                         n_steps);
+    if (!o->schedule.n_steps) o->schedule.n_steps = (int64_t)n_steps;
+    o->schedule.n_warm_up = t->args.warm_up < 0 ? o->schedule.n_steps / 20 : t->args.warm_up;
+    if (o->schedule.n_warm_up >= o->schedule.n_steps && t->args.warm_up > 0)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--warm-up=%lld must be less than the %lld steps: reduce it, or pass more --steps",
+                         (long long)t->args.warm_up, (long long)o->schedule.n_steps);
+    if (o->valid_every < 0) o->valid_every = (o->schedule.n_steps + 19) / 20;
+    return FR_OK;
+}
+
+static void print_plan(const Training *t) {
+    const Dataset *d = &t->data;
+    const LoopOptions *o = &t->args.loop;
+    int64_t n_params = 0;
+    for (int32_t i = 0; i < t->trainer->class->n_params(t->trainer); i++)
+        n_params += t->trainer->class->param(t->trainer, i)->n;
+    printf("%lld document%s, %lld of them held out; %lld token%s to learn, in %lld sequence%s of %d\n",
+           (long long)d->n_documents, cli_plural(d->n_documents), (long long)d->n_valid_documents,
+           (long long)d->train.n_counted, cli_plural(d->train.n_counted), (long long)d->train.n, cli_plural(d->train.n),
+           d->train.length);
+    if (d->wrote_plain)
+        puts("the vocabulary's file has no chat format that forerun knows: messages are written as USER: "
+             "...\\nASSISTANT: ...");
+    if (d->n_lossy)
+        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they do "
+               "not follow the "
+               "target's distribution, and neither will a drafter trained on them\n",
+               (long long)d->n_lossy);
+    if (d->n_other_target || d->n_broken)
+        printf("%lld records of other models and %lld lines that are no records are left out\n",
+               (long long)d->n_other_target, (long long)d->n_broken);
+    int n_sequences = o->n_sequences * o->n_accumulate;
+    printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s\n", (double)n_params / 1e6,
+           (long long)o->schedule.n_steps, cli_plural(o->schedule.n_steps), n_sequences, cli_plural(n_sequences),
+           gemm_description());
+    fflush(stdout);
+}
+
+static void print_sums(const char *what, const TrainSums *s) {
+    if (s->n == 0) return;
+    printf(", %s %.4f (right", what, train_sums_loss(s));
+    for (int i = 0; i < s->n_heads; i++)
+        printf(" %.1f %%", s->of[i] ? 100 * (double)s->right[i] / (double)s->of[i] : 0.0);
+    putchar(')');
+}
+
+/* Joins words with spaces; what does not fit is left out. */
+static void join(char *out, size_t n, char *const *words, int n_words) {
+    size_t at = 0;
+    *out = '\0';
+    for (int i = 0; i < n_words && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
+}
+
+/* The command line without --resume, so that a resumed run writes the same bytes as an uninterrupted one. */
+static void join_command(char *out, size_t n, char *const *argv, int argc) {
+    char *words[256] = {(char *)(uintptr_t) "forerun train"};
+    int n_words = 1;
+    for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words); i++)
+        if (strcmp(argv[i], "--resume") != 0) words[n_words++] = argv[i];
+    join(out, n, words, n_words);
+}
+
+static int finish(Training *t, fr_error *err) {
+    const LoopResult *r = &t->result;
+    char names[PATH_BYTES];
+    float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
+    bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
+    if (t->args.traffic) snprintf(names, sizeof names, "%s", t->args.traffic);
+    else join(names, sizeof names, t->args.data.files, t->args.data.n_files);
+    const DrafterTraining record = {.command = t->command,
+                                    .data = names,
+                                    .precision = gemm_precision_name(t->args.precision),
+                                    .n_steps = (uint64_t)r->n_steps,
+                                    .seed = t->args.loop.seed,
+                                    .traffic = t->traffic_state,
+                                    .n_tokens = (uint64_t)r->n_steps * (uint64_t)t->args.loop.n_sequences *
+                                                (uint64_t)t->args.loop.n_accumulate * (uint64_t)t->data.train.length,
+                                    .loss = train_sums_loss(&r->valid),
+                                    .accuracy = has_accuracy ? accuracy : NULL,
+                                    .n_heads = r->valid.n_heads,
+                                    .n_ranks = TRAIN_RANKS};
+    int status = t->args.traffic ? traffic_check_gain(&r->valid_before, &r->valid, t->args.output, err) : FR_OK;
+    if (!status) status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
+    if (status) return status;
+    printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before),
+           r->seconds, r->tokens_per_s);
+    if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
+    print_sums("loss of the last step", &r->train);
+    print_sums("of held-out texts", &r->valid);
+    putchar('\n');
+    char previous[PATH_BYTES + 16];
+    snprintf(previous, sizeof previous, "%s.previous", t->checkpoint);
+    unlink(t->checkpoint); /* not needed once the file is written */
+    unlink(previous);
+    return t->args.plot ? train_plot(t->log, t->args.plot, err) : FR_OK;
+}
+
+static int train(Training *t, fr_error *err) {
+    int status = prepare(t, err);
+    if (!status) status = open_data(t, err);
+    if (!status) status = plan_steps(t, err);
+    if (!status) status = gemm_open(t->args.precision, t->args.n_threads, err);
+    if (!status)
+        status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
+    if (status) return status;
+    size_t n_words = strlen(t->run_signature);
+    snprintf(t->run_signature + n_words, sizeof t->run_signature - n_words, " precision=%s",
+             gemm_precision_name(t->args.precision));
+    print_plan(t);
+    catch_signals();
+    fr_error why;
+    status = loop_run(t->trainer, &t->data, &t->args.loop, &t->result, &why);
+    if (status == FR_ERR_CANCELLED && !t->args.traffic)
+        return error_set(err, status, "%s; the same command with --resume continues from %s", why.message,
+                         t->checkpoint);
+    if (status) {
+        *err = why;
+        return status;
+    }
+    return finish(t, err);
+}
+
+/* From now on this thread, and those that it starts, run only when nothing else wants the processor. */
+static void yield_processor(void) {
+    const struct sched_param none = {0};
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
+}
+
+/* ---- the command -------------------------------------------------------------------------------- */
+
+static int run_method(int argc, char **argv) {
+    Training *t = &training;
+    t->method = train_method_find(argv[0]);
+    join_command(t->command, sizeof t->command, argv, argc);
+    t->args.data.packs = !t->args.separate;
+    if (t->args.is_idle) yield_processor();
+    fr_error err;
+    int status = train(t, &err);
+    if (t->trainer) t->trainer->class->close(t->trainer);
+    dataset_close(&t->data);
+    gguf_close(t->source);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+static void set_defaults(void) { train_args_defaults(&training.args); }
+
+/* What is written beside OUTPUT, and the file of --valid, which may be a number instead. */
+static bool files(CommandFiles *out) {
+    const TrainArgs *a = &training.args;
+    static const char *const beside[] = {".checkpoint", ".checkpoint.previous", ".log.jsonl"};
+    bool fits = !a->data.valid_file || command_files_add(out, "--valid", a->data.valid_file, false);
+    for (int i = 0; i < (a->log ? 2 : 3) && fits; i++) {
+        char path[PATH_BYTES + 32], name[64];
+        snprintf(path, sizeof path, "%.*s%s", PATH_BYTES, a->output, beside[i]);
+        snprintf(name, sizeof name, "OUTPUT%s", beside[i]);
+        fits = command_files_add(out, name, path, true);
+    }
+    return fits;
+}
+
+/* A method as a command: named "train METHOD", with the common options, then its own. */
+typedef struct MethodCommand {
+    Command command;
+    char name[32];
+    OptionSet sets[8];
+} MethodCommand;
+
+static void make_command(MethodCommand *c, const TrainMethod *m) {
+    int n = 0, max = (int)(sizeof c->sets / sizeof *c->sets) - 1;
+    snprintf(c->name, sizeof c->name, "train %s", m->name);
+    c->sets[n++] = (OptionSet){m->needs_model ? train_model_options : train_vocab_options, &training.args};
+    c->sets[n++] = (OptionSet){train_args_options, &training.args};
+    for (const OptionSet *own = m->sets; own->rows; own++) {
+        fr_assert(n < max);
+        c->sets[n++] = *own;
+    }
+    c->sets[n] = (OptionSet){NULL, NULL};
+    c->command = (Command){.name = c->name,
+                           .summary = m->summary,
+                           .about = m->about,
+                           .notes = m->notes,
+                           .examples = m->examples,
+                           .sets = c->sets,
+                           .defaults = set_defaults,
+                           .check = m->check,
+                           .files = files,
+                           .run = run_method};
+}
+
+static const Command *find_method(int i) {
+    static MethodCommand commands[16];
+    const TrainMethod *m = train_methods()[i];
+    if (!m) return NULL;
+    fr_assert(i < (int)(sizeof commands / sizeof *commands));
+    if (!commands[i].command.name) make_command(&commands[i], m);
+    return &commands[i].command;
+}
+
+const Command command_train = {
+    .name = "train",
+    .summary = "train a model, or a drafter for one, on your own texts",
+    .about = "Train a model, or a drafter for one, on your own texts.",
+    .method = find_method,
+    .notes = "Data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": [{\"role\": "
+             "..., \"content\": ...}]}; "
+             "'forerun distill-data' lets a target write the answers first. docs/TRAINING.md has more.",
+    .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n",
+};

@@ -1,0 +1,27 @@
+/* acceptance.h - how often a rule accepts one of the K drafts of a node, computed exactly for small vocabularies. */
+#ifndef LAB_ACCEPTANCE_H
+#define LAB_ACCEPTANCE_H
+
+#include "tree/draft_dists.h"
+#include "verify/ratio.h"
+
+enum { ACCEPTANCE_MAX_VOCAB = 12, ACCEPTANCE_MAX_DRAFTS = 8 };
+
+/* The probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted token
+ * (which is p if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive scale;
+ * without replacement at most as many as there are tokens with q > 0; points: the k most probable tokens, lowest ids
+ * first among equals); the target's distribution is p [n_vocab] of sum 1. All drafts and all random choices are
+ * enumerated: V^k 2^k runs. */
+double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const float *q, int32_t n_vocab, int32_t k,
+                     double gamma, double *dist);
+
+/* The same for the rules by their names; gamma 0: the best one is searched. */
+double acceptance_multi_round(const double *p, const float *q, int32_t n_vocab, int32_t k);
+double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_t k, double gamma);
+double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
+double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
+/* The upper bound of all rules for k independent drafts (optimal_transport.h); and without replacement. */
+double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k);
+double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k);
+
+#endif

@@ -1,0 +1,258 @@
+/* cmd_replay.c - `forerun replay`: drafters that need no model against recorded answers.
+ *
+ * A recorded answer says which tokens greedy decoding of its model would accept, so that drafters can be compared
+ * exactly and fast, without the model. replay_report.c counts and prints.
+ */
+#include "research/replay_report.h"
+
+#include "base/progress.h"
+#include "text/tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Parsed, JSON takes up to 100 times its length. */
+enum { MAX_TRACE_BYTES = 1 << 30, MAX_LINE_BYTES = 16 << 20 };
+
+typedef struct ReplayArgs {
+    const char *vocab, *trace;
+    const char *drafts[REPLAY_MAX_DRAFTS];
+    int n_drafts;
+    int32_t budget;
+    int64_t limit; /* records; -1: all */
+    bool json, calibration;
+} ReplayArgs;
+
+typedef struct Replay {
+    ReplayArgs options;
+    Gguf *vocab;
+    Tokenizer *tokenizer;
+    ReplayDraft drafts[REPLAY_MAX_DRAFTS];
+    int n_drafts;
+    ReplayReport report;
+} Replay;
+
+static Replay replay; /* large; a command runs once */
+
+/* ---- command line ------------------------------------------------------------------------------- */
+
+static int add_one(void *to, const char *spec, fr_error *err) {
+    ReplayArgs *a = to;
+    if (a->n_drafts == REPLAY_MAX_DRAFTS)
+        return error_set(err, FR_ERR_ARGUMENT, "at most %d drafters can be united", REPLAY_MAX_DRAFTS);
+    char *copy = strdup(spec); /* as long as the program */
+    if (!copy) return error_memory(err, "a drafter", strlen(spec));
+    a->drafts[a->n_drafts++] = copy;
+    return FR_OK;
+}
+
+static int add_draft(void *to, const char *text, fr_error *err) { return drafter_each(text, add_one, to, err); }
+
+static const Option option_table[] = {
+    {.key = "TRACE.jsonl",
+     OPT_FILE(ReplayArgs, trace),
+     .is_argument = true,
+     .required = "file of recorded answers",
+     .help = "the recorded answers"},
+    {.key = "vocab",
+     .letter = 'm',
+     OPT_MODEL(ReplayArgs, vocab),
+     .required = "vocabulary",
+     .help = "GGUF file whose vocabulary the answers were written with"},
+    {.key = "draft",
+     .letter = 'd',
+     OPT_CUSTOM(add_draft),
+     .metavar = "SPEC",
+     .default_help = "ngram-trie",
+     .suggest = cli_suggest_draft,
+     .help = "drafter, as method or method:key=value,...; a+b, or several --draft: united by their calibrated "
+             "estimates; auto: "
+             "those that auto unites; none: "
+             "plain decoding (may be repeated)"},
+    /* ngram-trie is made for 32 nodes: a CPU verifies them at a few times the cost of one row. */
+    {.key = "tree-budget",
+     .letter = 'b',
+     OPT_INT(ReplayArgs, budget, 0, TREE_MAX_NODES - 1),
+     .default_value = "32",
+     .help = "at most N drafted tokens in a step"},
+    {.key = "limit",
+     .letter = 'n',
+     OPT_INT(ReplayArgs, limit, 0, INT32_MAX),
+     .default_help = "all",
+     .help = "use only the first N records"},
+    {.key = "calibration",
+     .letter = 'c',
+     OPT_FLAG(ReplayArgs, calibration),
+     .help = "also print how often nodes are right, by the drafters' own estimates and by the calibrated ones"},
+    {.key = "json",
+     .letter = 'j',
+     OPT_FLAG(ReplayArgs, json),
+     .help = "print JSON: one object per category, and \"all\""},
+    {.key = NULL},
+};
+
+static void set_defaults(void) { replay.options.limit = -1; }
+
+static bool list_drafters(Buf *out) {
+    return buf_puts(out, "Drafters that need no target:\n") && cli_list_drafters(out, true);
+}
+
+/* ---- records -------------------------------------------------------------------------------------- */
+
+/* Appends the token (-1: none) to tokens[0..*n), which has room for it. */
+static void append(int32_t *tokens, int64_t *n, int32_t token) {
+    if (token >= 0) tokens[(*n)++] = token;
+}
+
+/* The text's tokens between `first` and `last` (-1: none), malloc'ed. */
+static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t last, int32_t **out, int64_t *n,
+                  fr_error *err) {
+    int32_t *inner = NULL;
+    int64_t n_inner = 0;
+    *out = NULL;
+    *n = 0;
+    int status = tokenizer_encode(t, json_string_value(text), json_string_length(text), 0, &inner, &n_inner, err);
+    if (status) return status;
+    *out = malloc((size_t)(n_inner + 2) * sizeof **out);
+    if (!*out) status = error_memory(err, "the tokens of a record", (size_t)(n_inner + 2) * sizeof **out);
+    else {
+        append(*out, n, first);
+        if (n_inner) memcpy(*out + *n, inner, (size_t)n_inner * sizeof *inner);
+        *n += n_inner;
+        append(*out, n, last);
+    }
+    free(inner);
+    return status;
+}
+
+static int replay_tokens(Replay *r, const char *category, const ReplayInput *in, fr_error *err) {
+    if (in->n_context == 0) return error_set(err, FR_ERR_FORMAT, "has an empty prompt");
+    ReplayCategory *c = replay_category(&r->report, category, err);
+    if (!c) return FR_ERR_FORMAT;
+    double *step_s = malloc((size_t)(in->n_output + 1) * sizeof *step_s);
+    if (!step_s) return error_memory(err, "the times of a record", (size_t)in->n_output * sizeof *step_s);
+    ReplayStats s;
+    int status = replay_run(r->drafts, r->n_drafts, in, &s, step_s, err);
+    if (!status) status = replay_add(c, &s, step_s, err);
+    if (!status) status = replay_add(&r->report.all, &s, step_s, err);
+    free(step_s);
+    return status;
+}
+
+static int replay_record(Replay *r, const json_t *record, fr_error *err) {
+    const json_t *prompt = json_object_get(record, "prompt"), *response = json_object_get(record, "response");
+    const json_t *category = json_object_get(record, "category");
+    if (!json_is_string(prompt) || !json_is_string(response))
+        return error_set(err, FR_ERR_FORMAT, "must have the strings \"prompt\" and \"response\"");
+    if (category && !json_is_string(category))
+        return error_set(err, FR_ERR_FORMAT, "has a \"category\" that is not a string");
+    const Tokenizer *t = r->tokenizer;
+    int32_t *context = NULL, *output = NULL;
+    ReplayInput in = {.budget = r->options.budget, .n_vocab = tokenizer_n_vocab(t)};
+    int status = encode(t, tokenizer_bos(t), prompt, -1, &context, &in.n_context, err);
+    if (!status) status = encode(t, -1, response, tokenizer_eos(t), &output, &in.n_output, err);
+    in.context = context;
+    in.output = output;
+    if (!status) status = replay_tokens(r, category ? json_string_value(category) : "other", &in, err);
+    free(context);
+    free(output);
+    return status;
+}
+
+static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr_error *err) {
+    json_error_t where;
+    fr_error why;
+    bool fits = n <= MAX_LINE_BYTES;
+    json_t *record = fits ? json_loadb(line, n, JSON_REJECT_DUPLICATES, &where) : NULL;
+    int status = record ? replay_record(r, record, &why)
+                 : fits ? error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text)
+                        : error_set(&why, FR_ERR_FORMAT, "has more than %d bytes, the limit of one record",
+                                    MAX_LINE_BYTES);
+    json_decref(record);
+    if (status) error_set(err, status, "%s: line %lld %s", r->options.trace, (long long)number, why.message);
+    return status;
+}
+
+static int replay_file(Replay *r, fr_error *err) {
+    char *text;
+    size_t n;
+    int status = cli_read_file(r->options.trace, MAX_TRACE_BYTES, &text, &n, err);
+    if (status) return status;
+    Progress bar;
+    progress_begin(&bar, stderr, "replay", (int64_t)n);
+    int64_t number = 1, left = r->options.limit;
+    for (size_t begin = 0, end; !status && begin < n && left != 0; begin = end + 1, number++) {
+        const char *newline = memchr(text + begin, '\n', n - begin);
+        end = newline ? (size_t)(newline - text) : n;
+        size_t skipped = begin + strspn(text + begin, " \t\r");
+        if (skipped >= end) continue; /* an empty line */
+        status = replay_line(r, text + begin, end - begin, number, err);
+        if (left > 0) left--;
+        progress_update(&bar, (int64_t)end);
+    }
+    progress_end(&bar);
+    free(text);
+    if (!status && r->report.all.n_records == 0)
+        status = error_set(err, FR_ERR_FORMAT, "%s: holds no records", r->options.trace);
+    return status;
+}
+
+/* ---- the command -------------------------------------------------------------------------------- */
+
+static int replay_all(Replay *r, fr_error *err) {
+    int status = gguf_open(&r->vocab, r->options.vocab, err);
+    if (!status) status = tokenizer_open(&r->tokenizer, r->vocab, err);
+    if (status) return status;
+    DrafterEnv env = {.n_vocab = tokenizer_n_vocab(r->tokenizer), .max_sequences = 1, .vocab = r->vocab};
+    for (int i = 0; i < r->options.n_drafts && !status; i++) {
+        ReplayDraft *d = &r->drafts[r->n_drafts];
+        status = drafter_open(&d->drafter, r->options.drafts[i], &env, i, err);
+        calibration_init(&d->shared, NULL);
+        r->n_drafts += d->drafter != NULL; /* "none" is no drafter */
+    }
+    if (!status) status = replay_file(r, err);
+    if (status) return status;
+    const ReplayArgs *a = &r->options;
+    if (a->json) return replay_print_json(&r->report, err);
+    for (int i = 0; i < a->n_drafts; i++) printf("%s%s", i ? " + " : "", a->drafts[i]);
+    printf(", %d nodes, %lld records\n", a->budget, (long long)r->report.all.n_records);
+    replay_print_table(&r->report, a->calibration);
+    return FR_OK;
+}
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    ReplayArgs *a = &replay.options;
+    if (!a->n_drafts) a->drafts[a->n_drafts++] = "ngram-trie";
+    fr_error err;
+    int status = replay_all(&replay, &err);
+    for (int i = 0; i < replay.n_drafts; i++) drafter_close(replay.drafts[i].drafter);
+    tokenizer_close(replay.tokenizer);
+    gguf_close(replay.vocab);
+    replay_report_free(&replay.report);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_replay = {
+    .name = "replay",
+    .summary = "run a drafter against recorded answers, without the model",
+    .about = "Run drafters that need no model against recorded answers, and count how many steps that saves.",
+    .sets = (const OptionSet[]){{option_table, &replay.options}, {NULL, NULL}},
+    .list = list_drafters,
+    .notes = "TRACE.jsonl holds one JSON object per line: \"prompt\" (the whole templated text), \"response\" (the "
+             "greedy answer of a model) and "
+             "optionally \"category\". The context is BOS and the prompt, the output is the response and EOS. A step "
+             "drafts below the last token, "
+             "keeps the path that the response takes and adds one token; the acceptance length is tokens / steps, 1 "
+             "for plain decoding; --json also counts the steps of 1, 2, ... tokens (steps_by_length, 16 and more "
+             "together). The "
+             "result is "
+             "exactly what greedy decoding with that model would accept.",
+    .examples = "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
+                "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 --draft "
+                "ngram-trie:rule=paper,n=13,prefix=3,live=0\n"
+                "  forerun replay --vocab vicuna.gguf answers.jsonl --draft ngram-trie --draft suffix --calibration\n",
+    .defaults = set_defaults,
+    .run = run,
+};

@@ -1,0 +1,322 @@
+/* answer_reader.c - the state machine that tells reasoning, text and calls apart.
+ *
+ * Text that could become a mark is held back until it is one or cannot be one any more. A call begins when its name and
+ * the first byte of its arguments are known; what looks like a call and is none is text, with all its marks, so that
+ * nothing that the model wrote is lost. White space before a mark, and around reasoning, belongs to the form and is
+ * dropped. */
+#include "server/answer/answer_reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ITEM_TEXT_MAX = 64 << 20, NAME_FORM_MAX = 256 };
+static const char think_begin[] = "<think>", think_end[] = "</think>";
+
+void answer_reader_init(AnswerReader *r, const AnswerForm *form) {
+    *r = (AnswerReader){.form = *form, .held.max_bytes = ITEM_TEXT_MAX};
+    if (form->is_reasoning) r->state = READS_REASONING;
+    else if (!form->tools && !form->reasons) r->state = READS_TEXT;
+    r->drops_space = form->is_reasoning;
+}
+
+void answer_reader_free(AnswerReader *r) {
+    for (int i = 0; i < r->n_items; i++) buf_free(&r->items[i].text);
+    free(r->items);
+    buf_free(&r->held);
+    call_scan_free(&r->scan);
+    *r = (AnswerReader){.items = NULL};
+}
+
+/* ---- items -------------------------------------------------------------------------------------------- */
+
+static void tell(AnswerReader *r, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    if (r->sink && !r->failed) r->sink(r->user, event, item, bytes, n);
+}
+
+static void tell_growth(AnswerReader *r) {
+    if (!r->is_open) return;
+    AnswerItem *item = &r->items[r->n_items - 1];
+    if (item->text.n > item->n_told)
+        tell(r, ANSWER_GROWS, item, item->text.data + item->n_told, item->text.n - item->n_told);
+    item->n_told = item->text.n;
+}
+
+static void end_item(AnswerReader *r) {
+    if (!r->is_open) return;
+    tell_growth(r);
+    r->is_open = false;
+    tell(r, ANSWER_ENDS, &r->items[r->n_items - 1], NULL, 0);
+}
+
+static void begin_item(AnswerReader *r, AnswerKind kind, const char *name) {
+    end_item(r);
+    if (r->n_items == r->capacity) {
+        int capacity = r->capacity ? 2 * r->capacity : 4;
+        AnswerItem *items = realloc(r->items, (size_t)capacity * sizeof *items);
+        if (!items) {
+            r->failed = true;
+            return;
+        }
+        r->items = items;
+        r->capacity = capacity;
+    }
+    AnswerItem *item = &r->items[r->n_items];
+    *item = (AnswerItem){.kind = kind, .index = r->n_items, .i_call = r->n_calls, .text.max_bytes = ITEM_TEXT_MAX};
+    if (name) strncpy(item->name, name, sizeof item->name - 1);
+    if (!buf_append(&item->text, "", 0)) r->failed = true;
+    if (kind == ANSWER_CALL) r->n_calls++;
+    r->n_items++;
+    r->is_open = true;
+    tell(r, ANSWER_BEGINS, item, NULL, 0);
+}
+
+static void put(AnswerReader *r, AnswerKind kind, const char *bytes, size_t n) {
+    if (n == 0 || r->failed) return;
+    if (!r->is_open || r->items[r->n_items - 1].kind != kind) begin_item(r, kind, NULL);
+    if (!r->failed && !buf_append(&r->items[r->n_items - 1].text, bytes, n)) r->failed = true;
+}
+
+/* ---- marks -------------------------------------------------------------------------------------------- */
+
+typedef enum Match { NO_MATCH, PART_MATCH, WHOLE_MATCH } Match;
+
+static Match match(const char *text, size_t n, const char *mark) {
+    size_t n_mark = mark ? strlen(mark) : 0;
+    if (!mark || memcmp(text, mark, n < n_mark ? n : n_mark) != 0) return NO_MATCH;
+    return n >= n_mark ? WHOLE_MATCH : PART_MATCH;
+}
+
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+static void drop_held(AnswerReader *r, size_t n) {
+    memmove(r->held.data, r->held.data + n, r->held.n - n);
+    r->held.n -= n;
+}
+
+/* ---- reasoning and text --------------------------------------------------------------------------------- */
+
+/* `held` is white space and what follows it. The mark that may be there; *is_begin: it begins calls. */
+static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const char **mark) {
+    const AnswerForm *f = &r->form;
+    *mark = think_end;
+    if (r->state == READS_REASONING) return match(rest, n, think_end);
+    *mark = think_begin;
+    Match m = r->state == READS_BEGINNING && f->reasons ? match(rest, n, think_begin) : NO_MATCH;
+    if (m != NO_MATCH || !f->tools) return m;
+    *mark = f->tools->begin;
+    if ((m = match(rest, n, *mark)) != NO_MATCH) return m;
+    *mark = "{";
+    return r->state == READS_BEGINNING && f->tools->is_bare ? match(rest, n, "{") : NO_MATCH;
+}
+
+static void take_mark(AnswerReader *r, const char *mark) {
+    r->drops_space = mark == think_begin || mark == think_end;
+    if (r->drops_space) {
+        end_item(r);
+        buf_clear(&r->held);
+        r->state = mark == think_begin ? READS_REASONING : READS_BEGINNING;
+        if (mark == think_end) r->n_reason = r->n_read;
+        r->form.reasons = false;
+        return;
+    }
+    r->state = READS_CALLS;
+    r->n_mark = strcmp(mark, "{") == 0 ? 0 : r->held.n; /* with the white space before it */
+}
+
+static void read_calls(AnswerReader *r);
+
+static void begin_text(AnswerReader *r) {
+    r->state = READS_TEXT;
+    if (r->form.is_either) r->form.tools = NULL;
+}
+
+/* Hands on what is text or reasoning for certain. */
+static void read_text(AnswerReader *r) {
+    while (r->held.n > 0 && (r->state <= READS_TEXT)) {
+        const char *mark, *held = r->held.data;
+        size_t n_space = 0;
+        while (n_space < r->held.n && is_space(held[n_space])) n_space++;
+        if (n_space == r->held.n) return;
+        Match m = find_mark(r, held + n_space, r->held.n - n_space, &mark);
+        if (m == PART_MATCH) return;
+        if (m == WHOLE_MATCH) {
+            take_mark(r, mark);
+            if (r->state == READS_CALLS) read_calls(r);
+            continue;
+        }
+        size_t skip = r->drops_space ? n_space : 0;
+        put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, held + skip, n_space + 1 - skip);
+        r->drops_space = false;
+        if (r->state == READS_BEGINNING) begin_text(r);
+        drop_held(r, n_space + 1);
+    }
+}
+
+/* ---- calls -------------------------------------------------------------------------------------------- */
+
+/* What was held from `from` on is no call, and stays text as a whole. */
+static void give_up_calls(AnswerReader *r, size_t from) {
+    begin_text(r);
+    put(r, ANSWER_TEXT, r->held.data + from, r->held.n - from);
+    buf_clear(&r->held);
+    r->n_mark = 0;
+}
+
+/* The byte that came last opens the object of a call. */
+static void begin_object(AnswerReader *r, const char *name);
+
+static bool is_name_byte(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
+}
+
+/* NAME[ARGS]{ or NAME[CALL_ID]ID[ARGS]{ at `at`. */
+static void read_named(AnswerReader *r, size_t at) {
+    const char *text = r->held.data + at;
+    size_t n = r->held.n - at, n_name = 0;
+    char name[CALL_NAME_MAX] = "";
+    while (n_name < n && is_name_byte(text[n_name])) n_name++;
+    const char *brace = memchr(text, '{', n);
+    if (!brace) {
+        if (n > NAME_FORM_MAX || n_name >= CALL_NAME_MAX || (n_name < n && text[n_name] != '[')) give_up_calls(r, 0);
+        return;
+    }
+    const char *end = brace;
+    while (end > text + n_name && is_space(end[-1])) end--;
+    size_t between = (size_t)(end - text) - n_name;
+    bool fits = between == 0 || (between >= 6 && text[n_name] == '[' && memcmp(end - 6, "[ARGS]", 6) == 0);
+    if (n_name == 0 || n_name >= CALL_NAME_MAX || !fits) {
+        give_up_calls(r, 0);
+        return;
+    }
+    memcpy(name, text, n_name);
+    begin_object(r, name);
+}
+
+/* Bytes come one by one, so whatever is decided here is decided by the last of them. */
+static void read_calls(AnswerReader *r) {
+    const ToolForm *form = r->form.tools;
+    for (size_t at = r->n_mark; r->state == READS_CALLS && at < r->held.n; at++) {
+        const char *rest = r->held.data + at;
+        size_t n = r->held.n - at;
+        Match begins = match(rest, n, form->begin), ends = match(rest, n, form->end);
+        if (begins == PART_MATCH || ends == PART_MATCH) return;
+        if (ends == WHOLE_MATCH && r->n_mark == 0) {
+            buf_clear(&r->held);
+            r->state = READS_TEXT;
+            r->drops_space = true;
+        } else if (begins == WHOLE_MATCH) {
+            drop_held(r, at);
+            r->n_mark = r->held.n;
+            return;
+        } else if (*rest == '{') begin_object(r, NULL);
+        else if (form->has_names && r->n_mark > 0 && is_name_byte(*rest)) {
+            read_named(r, at);
+            return;
+        } else if (!is_space(*rest) && !strchr(",;[]", *rest)) give_up_calls(r, r->n_mark > 0 ? 0 : at);
+    }
+}
+
+/* The call has a name and arguments: from now on it is none that could turn out to be text. */
+static void begin_call(AnswerReader *r) {
+    r->scan.name[r->scan.n_name] = '\0';
+    begin_item(r, ANSWER_CALL, r->scan.name);
+    buf_clear(&r->held);
+    r->n_mark = 0;
+}
+
+static void end_object(AnswerReader *r) {
+    bool is_begun = r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
+    if (!is_begun && r->scan.has_name && r->n_mark > 0) {
+        begin_call(r);
+        is_begun = true;
+    }
+    if (!is_begun) {
+        give_up_calls(r, 0);
+        return;
+    }
+    if (r->items[r->n_items - 1].text.n == 0) put(r, ANSWER_CALL, "{}", 2);
+    end_item(r);
+    r->state = READS_CALLS;
+}
+
+/* Whether the function may be called. */
+static bool is_known(const AnswerReader *r) {
+    const AnswerForm *f = &r->form;
+    bool found = r->n_mark > 0 || !f->names;
+    for (int i = 0; i < f->n_names && !found; i++) {
+        size_t n = strnlen(f->names[i], CALL_NAME_MAX - 1);
+        found = n == r->scan.n_name && memcmp(f->names[i], r->scan.name, n) == 0;
+    }
+    return found;
+}
+
+/* A byte of a call's object. Until the call begins it is held as well. */
+static void scan_byte(AnswerReader *r, char c) {
+    bool is_begun = r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
+    if (!call_scan_byte(&r->scan, c)) r->failed = true;
+    if (!is_begun && r->scan.has_name && r->scan.has_arguments) {
+        if (!is_known(r)) {
+            give_up_calls(r, 0);
+            return;
+        }
+        begin_call(r);
+        is_begun = true;
+    }
+    if (is_begun) {
+        put(r, ANSWER_CALL, r->scan.arguments.data, r->scan.arguments.n);
+        buf_clear(&r->scan.arguments);
+    }
+    if (r->scan.depth == 0) end_object(r);
+}
+
+static void begin_object(AnswerReader *r, const char *name) {
+    call_scan_begin(&r->scan, name);
+    r->state = READS_CALL;
+    scan_byte(r, '{');
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------------- */
+
+static void take_byte(AnswerReader *r, char c) {
+    bool is_call = r->state == READS_CALL;
+    bool is_begun = is_call && r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
+    r->n_read++;
+    if (!is_begun && !buf_append(&r->held, &c, 1)) r->failed = true;
+    if (r->failed) return;
+    if (is_call) scan_byte(r, c);
+    else if (r->state == READS_CALLS) read_calls(r);
+    else read_text(r);
+}
+
+static bool is_plain(const AnswerReader *r) {
+    return r->state == READS_TEXT && !r->form.tools && !r->drops_space && r->held.n == 0;
+}
+
+bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink sink, void *user) {
+    r->sink = sink;
+    r->user = user;
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        if (is_plain(r)) {
+            put(r, ANSWER_TEXT, bytes + i, n - i);
+            r->n_read += n - i;
+            break;
+        }
+        take_byte(r, bytes[i]);
+    }
+    tell_growth(r);
+    return !r->failed;
+}
+
+bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
+    r->sink = sink;
+    r->user = user;
+    bool is_separator = r->state == READS_CALLS && r->n_mark == 0; /* "]" and white space behind calls */
+    size_t n_space = 0;
+    while (n_space < r->held.n && is_space(r->held.data[n_space])) n_space++;
+    size_t from = r->drops_space ? n_space : 0;
+    if (!is_separator && r->held.n > from && (r->state != READS_REASONING || n_space < r->held.n))
+        put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, r->held.data + from, r->held.n - from);
+    end_item(r);
+    return !r->failed;
+}

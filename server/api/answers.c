@@ -1,0 +1,267 @@
+/* answers.c - from messages and tools to a prompt, and from tokens to items. */
+#include "server/api/answers.h"
+
+#include "server/api/openai_format.h"
+#include "server/api/tool_grammar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char think_begin[] = "<think>", think_end[] = "</think>";
+
+static void free_answers(void *own) {
+    Answers *a = own;
+    for (int i = 0; i < a->n_readers; i++) answer_reader_free(&a->readers[i]);
+    for (int i = 0; i < a->n_readers && a->logprobs; i++) answer_logprobs_free(&a->logprobs[i]);
+    for (int i = 0; i < a->form.n_names; i++) free(a->form.names[i]);
+    free(a->form.names);
+    free(a->readers);
+    free(a->reasoning);
+    free(a->logprobs);
+    free(a);
+}
+
+/* The token that a mark is; -1: it is several. *is_hidden: it has no text. */
+static int32_t token_of(const ServedModel *m, const char *mark, bool *is_hidden) {
+    int32_t *ids = NULL, token = -1;
+    int64_t n = 0;
+    char *text = NULL;
+    size_t n_text = 0;
+    fr_error why;
+    *is_hidden = false;
+    if (!fr_tokenize(m->model, mark, strlen(mark), FR_TOKENIZE_SPECIAL, &ids, &n, &why) && n == 1) token = ids[0];
+    if (token >= 0 && !fr_detokenize(m->model, &token, 1, &text, &n_text, &why)) *is_hidden = n_text == 0;
+    fr_free(ids);
+    fr_free(text);
+    return token;
+}
+
+/* Whether the vocabulary has the mark as a token. */
+static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
+    bool is_hidden;
+    int32_t token = mark ? token_of(m, mark, &is_hidden) : -1;
+    if (token >= 0 && is_hidden && a->n_hidden < ANSWERS_MAX_HIDDEN) {
+        a->hidden[a->n_hidden].token = token;
+        a->hidden[a->n_hidden++].mark = mark;
+    }
+    return token >= 0;
+}
+
+static bool ends_with(const fr_chat_result *prompt, const char *mark) {
+    size_t n = prompt->n_bytes, n_mark = strlen(mark);
+    while (n > 0 && strchr(" \n\r\t", prompt->text[n - 1])) n--;
+    return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
+}
+
+/* A family reasons where the vocabulary has a token for it, or its template a mark. */
+static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
+    a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
+    a->form.is_reasoning = ends_with(prompt, think_begin);
+    a->form.has_reasoned = ends_with(prompt, think_end);
+    a->form.reasons = add_mark(a, m, think_begin) || m->info.chat_reasons;
+    (void)add_mark(a, m, think_end);
+    if (!a->form.tools) return;
+    (void)add_mark(a, m, a->form.tools->begin);
+    (void)add_mark(a, m, a->form.tools->end);
+    if (!a->form.tools->has_names) return;
+    a->has_args_mark = add_mark(a, m, "[ARGS]");
+    a->has_id_mark = add_mark(a, m, "[CALL_ID]");
+}
+
+static int make_readers(Answers *a, const Plan *plan) {
+    a->readers = calloc((size_t)plan->n, sizeof *a->readers);
+    a->reasoning = calloc((size_t)plan->n, sizeof *a->reasoning);
+    a->logprobs = plan->wants_logprobs ? calloc((size_t)plan->n, sizeof *a->logprobs) : NULL;
+    if (!a->readers || !a->reasoning || (plan->wants_logprobs && !a->logprobs)) return -1;
+    for (; a->n_readers < plan->n; a->n_readers++) answer_reader_init(&a->readers[a->n_readers], &a->form);
+    return 0;
+}
+
+/* The schema of an answer may allow texts that look like a call without a mark. */
+static int copy_names(AnswerForm *form, const json_t *tools) {
+    size_t n = json_array_size(tools);
+    form->names = calloc(n ? n : 1, sizeof *form->names);
+    for (size_t i = 0; i < n && form->names; i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        char *name = strdup(json_string_value(json_object_get(function, "name")));
+        if (!name) return -1;
+        form->names[form->n_names++] = name;
+    }
+    return form->names ? 0 : -1;
+}
+
+/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself, behind it or
+ * at once. */
+static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
+    bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
+    if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
+    if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
+}
+
+int answers_prepare(ApiCall *call, const ChatMessages *f) {
+    fr_chat_result result;
+    Answers *a = calloc(1, sizeof *a);
+    call->own = a;
+    call->free_own = a ? free_answers : NULL;
+    if (!a) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
+    find_form(a, call->plan.model, f, &result);
+    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    const char *name;
+    a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
+    a->has_one_call = f->has_one_call;
+    a->form.is_either = a->form.tools && call->plan.is_format;
+    result.tokens = NULL;
+    fr_chat_result_free(&result);
+    if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
+    if (a->form.is_either && copy_names(&a->form, f->tools))
+        return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    if (tool_grammar_prepare(call, a, f)) return -1;
+    if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
+    return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+}
+
+bool answers_are_forced(const ApiCall *call) {
+    const Answers *a = call->own;
+    return a->is_forced;
+}
+
+static AnswerReader *reader_of(const Choice *c) {
+    const Answers *a = c->call->own;
+    return &a->readers[c->index];
+}
+
+const AnswerReader *answers_of(const Choice *c) { return reader_of(c); }
+
+static const char *hidden_mark(const Answers *a, int32_t token) {
+    for (int i = 0; i < a->n_hidden; i++)
+        if (a->hidden[i].token == token) return a->hidden[i].mark;
+    return NULL;
+}
+
+/* ---- log-probabilities ---------------------------------------------------------------------------------------- */
+
+static AnswerLogprobs *logprobs_of(const Choice *c) {
+    const Answers *a = c->call->own;
+    return a->logprobs ? &a->logprobs[c->index] : NULL;
+}
+
+const TokenBatch *answers_fresh_logprobs(const Choice *c) {
+    const AnswerLogprobs *l = logprobs_of(c);
+    return l ? &l->fresh : NULL;
+}
+
+const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item) {
+    const AnswerLogprobs *l = logprobs_of(c);
+    return l ? answer_logprobs_of(l, item->index) : NULL;
+}
+
+/* A sink before the sink of an API. */
+typedef struct LogprobSink {
+    const Choice *choice;
+    AnswerSink next;
+    void *user;
+    bool failed;
+} LogprobSink;
+
+static void sort_logprobs(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    LogprobSink *s = user;
+    AnswerLogprobs *l = logprobs_of(s->choice);
+    bool is_text = item->kind == ANSWER_TEXT;
+    if (event == ANSWER_GROWS && is_text && !answer_logprobs_take(l, item->index, n)) s->failed = true;
+    if (s->next) s->next(s->user, event, item, bytes, n);
+    if (event != ANSWER_BEGINS || !is_text) answer_logprobs_drop(l);
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+/* The text of tokens, and the marks that some of them are. */
+static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, size_t n_tokens, const char *text,
+                 AnswerSink sink, void *user) {
+    size_t told = 0, n = 0; /* [told, n) of the text is not told yet */
+    bool fits = true;
+    for (size_t i = 0; i < n_tokens && fits; i++) {
+        const char *mark = hidden_mark(a, tokens[i].token);
+        n += tokens[i].n_text;
+        if (!mark) continue;
+        fits = answer_reader_feed(r, text + told, n - told, sink, user) &&
+               answer_reader_feed(r, mark, strlen(mark), sink, user);
+        told = n;
+    }
+    return fits && (n == told || answer_reader_feed(r, text + told, n - told, sink, user));
+}
+
+/* Log-probabilities: token by token, so that each item gets its own. */
+static bool feed_with_logprobs(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
+    const char *text = fresh->text.data ? fresh->text.data : "";
+    LogprobSink s = {.choice = c, .next = sink, .user = user};
+    const fr_top_logprob *top = (const fr_top_logprob *)(const void *)fresh->top.data;
+    bool fits = true;
+    for (size_t i = 0; i < fresh->n && fits; i++) {
+        const TokenRecord *t = &fresh->tokens[i];
+        fits = answer_logprobs_add(logprobs_of(c), c->call->plan.model, t, text, top) &&
+               feed(c->call->own, reader_of(c), t, 1, text, sort_logprobs, &s);
+        text += t->n_text;
+        if (top) top += t->n_top;
+    }
+    return fits && !s.failed;
+}
+
+/* By the bytes of each token, because the reader does not know where tokens end. */
+static void count_reasoning(const Answers *a, ReasoningCount *count, const AnswerReader *r, const TokenBatch *fresh) {
+    for (size_t i = 0; i < fresh->n; i++) {
+        const char *mark = hidden_mark(a, fresh->tokens[i].token);
+        if (!r->n_reason || count->n_bytes < r->n_reason) count->n_tokens++;
+        count->n_bytes += fresh->tokens[i].n_text + (mark ? strlen(mark) : 0);
+    }
+}
+
+int64_t answers_count_reasoning(const ApiCall *call) {
+    const Answers *a = call->own;
+    int64_t n = 0;
+    for (int i = 0; i < a->n_readers; i++)
+        if (a->readers[i].n_reason || a->readers[i].state == READS_REASONING) n += a->reasoning[i].n_tokens;
+    return n;
+}
+
+bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
+    const Answers *a = c->call->own;
+    const char *text = fresh->text.data ? fresh->text.data : "";
+    bool fits = a->logprobs ? feed_with_logprobs(c, fresh, sink, user)
+                            : feed(a, reader_of(c), fresh->tokens, fresh->n, text, sink, user);
+    count_reasoning(a, &a->reasoning[c->index], reader_of(c), fresh);
+    return fits;
+}
+
+bool answers_end(const Choice *c, AnswerSink sink, void *user) {
+    const Answers *a = c->call->own;
+    LogprobSink s = {.choice = c, .next = sink, .user = user};
+    if (!a->logprobs) return answer_reader_end(reader_of(c), sink, user);
+    return answer_reader_end(reader_of(c), sort_logprobs, &s) && !s.failed;
+}
+
+bool answers_keep(const Choice *c, const TokenBatch *fresh) { return answers_feed(c, fresh, NULL, NULL); }
+
+void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID_SIZE]) {
+    static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    int number = c->index * 31 + item->i_call;
+    size_t n = strlen(c->call->id);
+    const char *tail = n > 6 ? c->call->id + n - 6 : "000000";
+    snprintf(id, ANSWERS_ID_SIZE, "%.6s%c%c%c", tail, letters[number / 3844 % 62], letters[number / 62 % 62],
+             letters[number % 62]);
+}
+
+JsonOut answers_begin_event(Buf *out, const char *type) {
+    bool fits = buf_append(out, "event: ", 7) && buf_append(out, type, strlen(type)) && buf_append(out, "\n", 1);
+    JsonOut j = sse_begin(out);
+    j.failed = j.failed || !fits;
+    json_out_mark(&j, '{');
+    json_out_key_text(&j, "type", type);
+    return j;
+}
+
+void answers_end_event(JsonOut *j) {
+    json_out_mark(j, '}');
+    sse_end(j);
+}

@@ -1,0 +1,287 @@
+/* messages.c - POST /v1/messages and /v1/messages/count_tokens, the Messages API of Anthropic.
+ *
+ * Usage counts tokens of the prompt that the cache had in cache_read_input_tokens and the rest in input_tokens, as that API
+ * does. What a stream begins with comes before the cache was asked, so the numbers are corrected in "message_delta". */
+#include "server/api/answers.h"
+#include "server/api/messages_input.h"
+#include "server/api/openai_format.h"
+#include "server/api/stop_string.h"
+
+#include <string.h>
+
+typedef struct MessagesFields {
+    PlanFields plan;
+    MessagesInput input;
+    const json_t *variables, *stops, *output_config;
+} MessagesFields;
+
+#define M(kind, field, ...) FIELD(MessagesFields, kind, field, __VA_ARGS__)
+static const Field messages_fields[] = {
+    {.name = "messages", M(ANY, input.messages)},
+    {.name = "system", M(ANY, input.system)},
+    {.name = "tools", M(ANY, input.tools)},
+    {.name = "tool_choice", M(ANY, input.tool_choice)},
+    {.name = "thinking", M(ANY, input.thinking)},
+    {.name = "max_tokens", M(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
+    {.name = "stop_sequences", M(ANY, stops)},
+    {.name = "output_config", M(ANY, output_config)},
+    {.name = "chat_template_kwargs", M(ANY, variables)},
+    {.name = "n", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "stream_options", .kind = FIELD_NEUTRAL},
+    {.name = "cache_control", .kind = FIELD_IGNORED}, /* prompts are cached in any case */
+    {.name = "inference_geo", .kind = FIELD_IGNORED},
+    {.name = NULL},
+};
+static const Field *const tables[] = {messages_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+
+static int check_stops(const MessagesFields *f, ApiError *error) {
+    size_t n = json_array_size(f->stops);
+    bool fits = !f->stops || (json_is_array(f->stops) && n <= API_MAX_STOPS);
+    for (size_t i = 0; i < n && fits; i++) fits = json_string_length(json_array_get(f->stops, i)) > 0;
+    return fits ? 0
+                : api_refuse(error, 400, "invalid_value", "stop_sequences",
+                             "'stop_sequences' must be a list of at most %d strings that are not empty", API_MAX_STOPS);
+}
+
+/* {"format": {"type": "json_schema", "schema": {...}}} */
+static int read_output_config(MessagesFields *f, ApiError *error) {
+    const char *name;
+    json_t *value;
+    if (f->output_config && !json_is_object(f->output_config))
+        return api_refuse(error, 400, "invalid_type", "output_config", "'output_config' must be an object");
+    json_object_foreach((json_t *)(uintptr_t)f->output_config, name, value) {
+        if (strcmp(name, "format") != 0 && !json_is_null(value))
+            return api_refuse(error, 400, "unsupported_parameter", "output_config",
+                              "'output_config.%.40s' is not supported", name);
+        if (!json_is_null(value)) f->plan.constraint.format = value;
+    }
+    if (f->plan.constraint.format) f->plan.constraint.format_name = f->output_config ? "output_config.format" : NULL;
+    return 0;
+}
+
+static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatMessages *chat) {
+    *f = (MessagesFields){.variables = NULL};
+    *chat = (ChatMessages){.messages = NULL};
+    plan_fields_default(&f->plan);
+    if (fields_read(tables, body, f, &call->error) || check_stops(f, &call->error)) return -1;
+    if (read_output_config(f, &call->error)) return -1;
+    if (f->stops) f->plan.stop = f->stops;
+    chat->variables = f->variables;
+    return messages_input_convert(&f->input, chat, &call->error);
+}
+
+static int prepare(ApiCall *call, const json_t *body) {
+    MessagesFields f;
+    ChatMessages chat;
+    api_call_name(call, "msg_");
+    if (read_body(call, body, &f, &chat)) return -1;
+    if (!f.plan.max_tokens)
+        return api_refuse(&call->error, 400, "missing_field", "max_tokens", "'max_tokens' is missing");
+    if (plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error)) return -1;
+    call->plan.tells_stop = true;
+    return answers_prepare(call, &chat);
+}
+
+static int count_tokens(ApiCall *call, const json_t *body) {
+    MessagesFields f;
+    ChatMessages chat;
+    fr_chat_result prompt;
+    if (read_body(call, body, &f, &chat)) return -1;
+    const ServedModel *m = plan_find_model(call->service, f.plan.model, &call->error);
+    if (!m || chat_messages_apply(m, &chat, &prompt, &call->error)) return -1;
+    JsonOut j = json_out_begin(&call->reply);
+    json_out_mark(&j, '{');
+    json_out_key_int(&j, "input_tokens", prompt.n_tokens);
+    json_out_mark(&j, '}');
+    fr_chat_result_free(&prompt);
+    return j.failed ? api_refuse(&call->error, 500, NULL, NULL, "memory for the answer ran out") : 0;
+}
+
+/* ---- errors ---------------------------------------------------------------------------------------------- */
+
+static const char *error_type(int status) {
+    switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status >= 500 ? "api_error" : "invalid_request_error";
+    }
+}
+
+static void write_error(JsonOut *out, const ApiError *e) {
+    json_out_mark(out, '{');
+    json_out_key_text(out, "type", "error");
+    json_out_open(out, "error", '{');
+    json_out_key_text(out, "type", error_type(e->status));
+    json_out_key_text(out, "message", e->message);
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------- */
+
+static const char *stop_reason(const Choice *c) {
+    if (c->finish == FR_FINISH_LENGTH) return "max_tokens";
+    if (c->finish == FR_FINISH_CONTEXT) return "model_context_window_exceeded";
+    if (answers_of(c)->n_calls > 0) return "tool_use";
+    return c->finish == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
+}
+
+/* choice NULL: at the beginning of a stream. */
+static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
+    int64_t n_cached = c ? c->stats.n_prompt_shared : 0;
+    json_out_open(out, "usage", '{');
+    json_out_key_int(out, "input_tokens", call->plan.prompts[0].n - n_cached);
+    json_out_key_int(out, "cache_creation_input_tokens", 0);
+    json_out_key_int(out, "cache_read_input_tokens", n_cached);
+    json_out_key_int(out, "output_tokens", c ? c->stats.n_generated : 0);
+    json_out_mark(out, '}');
+}
+
+/* The block as far as it is known when it begins, with the whole text where `is_whole`. */
+static void write_block(JsonOut *out, const Choice *c, const AnswerItem *item, bool is_whole) {
+    static const char *const types[] =
+        {[ANSWER_TEXT] = "text", [ANSWER_REASONING] = "thinking", [ANSWER_CALL] = "tool_use"};
+    char id[ANSWERS_ID_SIZE];
+    const char *type = types[item->kind];
+    json_out_mark(out, '{');
+    json_out_key_text(out, "type", type);
+    if (item->kind == ANSWER_CALL) {
+        answers_call_id(c, item, id);
+        json_out_key_text(out, "id", id);
+        json_out_key_text(out, "name", item->name);
+        json_error_t why;
+        json_t *input = is_whole ? json_loadb(item->text.data, item->text.n, 0, &why) : NULL;
+        json_out_key(out, "input");
+        if (json_is_object(input)) json_out_raw(out, item->text.data, item->text.n);
+        else json_out_raw(out, "{}", 2); /* cut short, or no JSON: "input" must be an object */
+        json_decref(input);
+    } else {
+        json_out_key(out, type);
+        json_out_bytes(out, is_whole ? item->text.data : "", is_whole ? item->text.n : 0);
+        if (item->kind == ANSWER_REASONING) json_out_key_text(out, "signature", "");
+    }
+    json_out_mark(out, '}');
+}
+
+static void write_head(JsonOut *out, const ApiCall *call) {
+    json_out_mark(out, '{');
+    json_out_key_text(out, "id", call->id);
+    json_out_key_text(out, "type", "message");
+    json_out_key_text(out, "role", "assistant");
+    json_out_key_text(out, "model", call->plan.model->name);
+    json_out_open(out, "content", '[');
+}
+
+static void write_stop(JsonOut *out, const Choice *c) {
+    const char *reason = c ? stop_reason(c) : NULL;
+    bool is_sequence = reason && strcmp(reason, "stop_sequence") == 0;
+    json_out_key_text(out, "stop_reason", reason);
+    json_out_key_text(out, "stop_sequence", is_sequence ? stop_string_of(c) : NULL);
+}
+
+static void write_answer(JsonOut *out, const ApiCall *call) {
+    const Choice *c = &call->choices[0];
+    if (!answers_end(c, NULL, NULL)) out->failed = true;
+    write_head(out, call);
+    for (int i = 0; i < answers_of(c)->n_items; i++) write_block(out, c, &answers_of(c)->items[i], true);
+    json_out_mark(out, ']');
+    write_stop(out, c);
+    write_usage(out, call, c);
+    openai_write_extras(out, call);
+    json_out_mark(out, '}');
+}
+
+/* ---- events ---------------------------------------------------------------------------------------------- */
+
+static void begin_stream(Buf *out, const ApiCall *call) {
+    JsonOut j = answers_begin_event(out, "message_start");
+    json_out_key(&j, "message");
+    write_head(&j, call);
+    json_out_mark(&j, ']');
+    write_stop(&j, NULL);
+    write_usage(&j, call, NULL);
+    json_out_mark(&j, '}');
+    answers_end_event(&j);
+    j = answers_begin_event(out, "ping");
+    answers_end_event(&j);
+}
+
+typedef struct BlockStream {
+    Buf *out;
+    const Choice *choice;
+} BlockStream;
+
+static void stream_block(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    static const char *const names[] = {[ANSWER_BEGINS] = "content_block_start",
+                                        [ANSWER_GROWS] = "content_block_delta",
+                                        [ANSWER_ENDS] = "content_block_stop"};
+    static const char *const deltas[][2] = {[ANSWER_TEXT] = {"text_delta", "text"},
+                                            [ANSWER_REASONING] = {"thinking_delta", "thinking"},
+                                            [ANSWER_CALL] = {"input_json_delta", "partial_json"}};
+    const BlockStream *s = user;
+    JsonOut j = answers_begin_event(s->out, names[event]);
+    json_out_key_int(&j, "index", item->index);
+    if (event == ANSWER_BEGINS) {
+        json_out_key(&j, "content_block");
+        write_block(&j, s->choice, item, false);
+    } else if (event == ANSWER_GROWS) {
+        json_out_open(&j, "delta", '{');
+        json_out_key_text(&j, "type", deltas[item->kind][0]);
+        json_out_key(&j, deltas[item->kind][1]);
+        json_out_bytes(&j, bytes, n);
+        json_out_mark(&j, '}');
+    }
+    answers_end_event(&j);
+}
+
+static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
+    BlockStream s = {out, c};
+    (void)call;
+    (void)answers_feed(c, fresh, stream_block, &s); /* without memory the reader stays silent */
+}
+
+static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
+    BlockStream s = {out, c};
+    (void)answers_end(c, stream_block, &s);
+    JsonOut j = answers_begin_event(out, "message_delta");
+    json_out_open(&j, "delta", '{');
+    write_stop(&j, c);
+    json_out_mark(&j, '}');
+    write_usage(&j, call, c);
+    openai_write_extras(&j, call);
+    answers_end_event(&j);
+}
+
+static void end_stream(Buf *out, const ApiCall *call) {
+    (void)call;
+    JsonOut j = answers_begin_event(out, "message_stop");
+    answers_end_event(&j);
+}
+
+static void stream_error(Buf *out, const ApiError *e) {
+    (void)buf_append(out, "event: error\n", 13);
+    JsonOut j = sse_begin(out);
+    write_error(&j, e);
+    sse_end(&j);
+}
+
+static const ApiFormat format = {
+    .write_error = write_error,
+    .write_answer = write_answer,
+    .keep = answers_keep,
+    .begin_stream = begin_stream,
+    .stream_text = stream_text,
+    .end_choice = end_choice,
+    .end_stream = end_stream,
+    .stream_error = stream_error,
+};
+
+const Endpoint messages_endpoints[] = {
+    {.method = "POST", .path = "/v1/messages", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/v1/messages/count_tokens", .format = &format, .prepare = count_tokens},
+    {.path = NULL},
+};

@@ -1,0 +1,356 @@
+/* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
+#include "server/api/plan.h"
+
+#include "server/api/logit_bias.h"
+#include "server/api/token_pieces.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define F(kind, field, ...) FIELD(PlanFields, kind, field, __VA_ARGS__)
+const Field plan_fields[] = {
+    {.name = "model", F(TEXT, model)},
+    {.name = "stream", F(BOOL, stream)},
+    {.name = "stream_options", F(ANY, stream_options)},
+    {.name = "temperature", F(REAL, temperature, .min = 0, .max = 100)},
+    {.name = "top_p", F(REAL, top_p, .min = 0, .max = 1)},
+    {.name = "top_k", F(INT, top_k, .min = -1, .max = INT32_MAX)},
+    {.name = "min_p", F(REAL, min_p, .min = 0, .max = 1)},
+    {.name = "frequency_penalty", F(REAL, frequency_penalty, .min = -100, .max = 100)},
+    {.name = "presence_penalty", F(REAL, presence_penalty, .min = -100, .max = 100)},
+    {.name = "repeat_penalty", F(REAL, repeat_penalty, .min = 1e-6, .max = 100)},
+    {.name = "repetition_penalty", F(REAL, repeat_penalty, .min = 1e-6, .max = 100)},
+    {.name = "repeat_last_n", F(INT, penalty_last_n, .min = -1, .max = INT32_MAX)},
+    {.name = "seed", F(INT, seed)},
+    {.name = "n", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
+    {.name = "stop", F(ANY, stop)},
+    {.name = "ignore_eos", F(BOOL, ignore_eos)},
+    {.name = "return_tokens", F(BOOL, return_tokens)},
+    {.name = "logit_bias", F(ANY, logit_bias)},
+    {.name = "response_format", F(ANY, constraint.format)},
+    {.name = "json_schema", F(ANY, constraint.json_schema)},
+    {.name = "grammar", F(TEXT, constraint.grammar)},
+    {.name = "structured_outputs", F(ANY, constraint.structured_outputs)},
+    {.name = "guided_json", F(ANY, constraint.guided_json)},
+    {.name = "guided_regex", F(TEXT, constraint.guided_regex)},
+    {.name = "guided_choice", F(ANY, constraint.guided_choice)},
+    {.name = "guided_grammar", F(TEXT, constraint.guided_grammar)},
+    {.name = "draft", F(ANY, draft)},
+    {.name = "prediction", F(ANY, prediction)},
+    {.name = "forerun", F(ANY, forerun)},
+    {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
+    {.name = NULL},
+};
+
+/* These change nothing about a text, here or elsewhere, or only in which order requests are served. */
+const Field plan_ignored_fields[] = {
+    {.name = "user", .kind = FIELD_IGNORED},
+    {.name = "metadata", .kind = FIELD_IGNORED},
+    {.name = "service_tier", .kind = FIELD_IGNORED},
+    {.name = "safety_identifier", .kind = FIELD_IGNORED},
+    {.name = "prompt_cache_key", .kind = FIELD_IGNORED},
+    {.name = "prompt_cache_retention", .kind = FIELD_IGNORED},
+    {.name = "cache_prompt", .kind = FIELD_IGNORED},
+    {.name = "parallel_tool_calls", .kind = FIELD_IGNORED},
+    {.name = "timings_per_token", .kind = FIELD_IGNORED},
+    {.name = "id_slot", .kind = FIELD_IGNORED},
+    {.name = "n_keep", .kind = FIELD_IGNORED},
+    {.name = "priority", .kind = FIELD_IGNORED},
+    {.name = "request_id", .kind = FIELD_IGNORED},
+    {.name = "skip_special_tokens", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "spaces_between_special_tokens", .kind = FIELD_IGNORED},
+    {.name = NULL},
+};
+
+const Field plan_neutral_fields[] = {
+    {.name = "store", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "typical_p", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "tfs_z", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "top_a", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "top_n_sigma", .kind = FIELD_NEUTRAL, .min = -1},
+    {.name = "mirostat", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "mirostat_tau", .kind = FIELD_IGNORED},
+    {.name = "mirostat_eta", .kind = FIELD_IGNORED},
+    {.name = "dynatemp_range", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "dynatemp_exponent", .kind = FIELD_IGNORED},
+    {.name = "xtc_probability", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "xtc_threshold", .kind = FIELD_IGNORED},
+    {.name = "dry_multiplier", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "dry_base", .kind = FIELD_IGNORED},
+    {.name = "dry_allowed_length", .kind = FIELD_IGNORED},
+    {.name = "dry_penalty_last_n", .kind = FIELD_IGNORED},
+    {.name = "length_penalty", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "min_tokens", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "min_keep", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "n_probs", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "n_indent", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "top_logprobs", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "logprobs", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "best_of", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "use_beam_search", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = NULL},
+};
+
+void plan_fields_default(PlanFields *f) {
+    *f = (PlanFields){.temperature = 1,
+                      .top_p = 1,
+                      .repeat_penalty = 1,
+                      .penalty_last_n = fr_sampling_default().penalty_last_n,
+                      .n = 1,
+                      .seed = SEED_RANDOM};
+}
+
+ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error) {
+    if (!name || !*name) return &s->models[0];
+    for (int i = 0; i < s->n_models; i++)
+        if (strcmp(s->models[i].name, name) == 0) return &s->models[i];
+    if (s->n_models == 1) return &s->models[0]; /* clients are written for names such as gpt-4o */
+    api_refuse(error, 404, "model_not_found", "model", "there is no model '%.100s'; GET /v1/models lists them", name);
+    return NULL;
+}
+
+/* Seeds are below 2^53, so that each JSON parser reads the one that is reported. */
+static uint64_t random_seed(void) {
+    uint64_t seed = 0;
+    (void)!getrandom(&seed, sizeof seed, 0);
+    return seed >> 11;
+}
+
+static int add_stop(Plan *plan, const json_t *text, ApiError *error) {
+    if (!json_is_string(text) || json_string_length(text) == 0)
+        return api_refuse(error, 400, "invalid_type", "stop",
+                          "'stop' must be a string that is not empty, or a list of such");
+    if (plan->n_stops == API_MAX_STOPS)
+        return api_refuse(error, 400, "invalid_value", "stop", "'stop' has more than %d strings", API_MAX_STOPS);
+    if (!(plan->stops[plan->n_stops] = strdup(json_string_value(text))))
+        return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    plan->n_stops++;
+    return 0;
+}
+
+static int read_stops(Plan *plan, const json_t *stop, ApiError *error) {
+    if (!stop) return 0;
+    if (!json_is_array(stop)) return add_stop(plan, stop, error);
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(stop) && !status; i++)
+        status = add_stop(plan, json_array_get(stop, i), error);
+    return status;
+}
+
+static int add_draft(Plan *plan, const json_t *name, ApiError *error) {
+    if (!json_is_string(name))
+        return api_refuse(error, 400, "invalid_type", "draft",
+                          "'draft' must be the name of a drafter, or a list of names");
+    if (strcmp(json_string_value(name), "none") == 0) return 0; /* see read_drafts */
+    const char *spec = served_model_draft(plan->model, json_string_value(name));
+    if (!spec)
+        return api_refuse(error, 400, "invalid_value", "draft",
+                          "the drafter '%.60s' is not among those that the operator configured; GET /props lists them",
+                          json_string_value(name));
+    if (plan->n_drafts == SERVED_MAX_DRAFTS)
+        return api_refuse(error, 400, "invalid_value", "draft", "'draft' has more than %d names", SERVED_MAX_DRAFTS);
+    plan->drafts[plan->n_drafts++] = spec;
+    return 0;
+}
+
+static int read_drafts(Plan *plan, const json_t *draft, ApiError *error) {
+    int status = 0;
+    if (!draft)
+        for (int i = 0; i < plan->model->n_drafts; i++) plan->drafts[plan->n_drafts++] = plan->model->drafts[i];
+    else if (!json_is_array(draft)) status = add_draft(plan, draft, error);
+    else
+        for (size_t i = 0; i < json_array_size(draft) && !status; i++)
+            status = add_draft(plan, json_array_get(draft, i), error);
+    if (!status && plan->n_drafts == 0) plan->drafts[plan->n_drafts++] = "none"; /* not even what a grammar forces */
+    return status;
+}
+
+/* {"type": "content", "content": "text" or [{"type": "text", "text": ...}, ...]} */
+static int read_prediction(Plan *plan, const json_t *prediction, ApiError *error) {
+    Buf text = {.max_bytes = 64 << 20};
+    const json_t *content = json_object_get(prediction, "content");
+    fr_error why;
+    const json_t *type = json_object_get(prediction, "type");
+    bool fits = true,
+         is_text = (json_is_string(content) || json_is_array(content)) && (!type || field_is_text(type, "content"));
+    if (!prediction) return 0;
+    if (json_is_string(content)) fits = buf_append(&text, json_string_value(content), json_string_length(content));
+    for (size_t i = 0; i < json_array_size(content) && fits && is_text; i++) {
+        const json_t *piece = json_object_get(json_array_get(content, i), "text");
+        is_text = json_is_string(piece);
+        if (is_text) fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
+    }
+    int status = 0;
+    if (!fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");
+    else if (!is_text)
+        status = api_refuse(
+            error, 400, "invalid_type", "prediction",
+            "'prediction' must be {\"type\": \"content\", \"content\": TEXT}, with a string or parts of text");
+    else if (fr_tokenize(plan->model->model, text.data ? text.data : "", text.n, 0, &plan->prediction,
+                         &plan->n_prediction, &why))
+        status = api_refuse_error(error, "prediction", &why);
+    else if (plan->n_prediction > 0) plan->drafts[plan->n_drafts++] = "prediction";
+    buf_free(&text);
+    return status;
+}
+
+static int read_stream_options(Plan *plan, const json_t *options, ApiError *error) {
+    const char *name;
+    json_t *value;
+    if (!options) return 0;
+    if (!json_is_object(options))
+        return api_refuse(error, 400, "invalid_type", "stream_options", "'stream_options' must be an object");
+    if (!plan->streams)
+        return api_refuse(error, 400, "invalid_value", "stream_options", "'stream_options' needs 'stream': true");
+    json_object_foreach((json_t *)(uintptr_t)options, name, value) {
+        if (strcmp(name, "include_usage") == 0 && json_is_boolean(value)) plan->wants_usage = json_is_true(value);
+        else if (strcmp(name, "include_obfuscation") != 0 || json_is_true(value))
+            return api_refuse(error, 400, "unsupported_parameter", "stream_options",
+                              "'stream_options.%.40s' is not supported, or has a value of the wrong type", name);
+    }
+    return 0;
+}
+
+int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error) {
+    plan->model = plan_find_model(s, f->model, error);
+    if (!plan->model) return -1;
+    plan->n = (int)f->n;
+    plan->max_tokens = max_tokens;
+    plan->streams = f->stream;
+    plan->ignore_eos = f->ignore_eos;
+    plan->returns_tokens = f->return_tokens;
+    plan->has_seed = f->seed != SEED_RANDOM;
+    plan->tree_budget = f->tree_budget ? (int)f->tree_budget : plan->model->tree_budget;
+    plan->sampling = (fr_sampling){.temperature = (float)f->temperature,
+                                   .top_k = f->top_k < 0 ? 0 : (int32_t)f->top_k,
+                                   .top_p = f->top_p > 1e-6 ? (float)f->top_p : 1e-6f,
+                                   .min_p = (float)f->min_p,
+                                   .repeat_penalty = (float)f->repeat_penalty,
+                                   .frequency_penalty = (float)f->frequency_penalty,
+                                   .presence_penalty = (float)f->presence_penalty,
+                                   .penalty_last_n = (int32_t)f->penalty_last_n,
+                                   .seed = plan->has_seed ? (uint64_t)f->seed : random_seed()};
+    int status = read_stops(plan, f->stop, error);
+    if (!status) status = read_drafts(plan, f->draft, error);
+    if (!status) status = read_prediction(plan, f->prediction, error);
+    if (!status) status = logit_bias_read(plan, f->logit_bias, error);
+    if (!status) status = constraint_read(plan, &s->grammars, &f->constraint, error);
+    if (!status) status = read_stream_options(plan, f->stream_options, error);
+    if (!status) status = token_pieces_read(plan, f->forerun, error);
+    return status;
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------- */
+
+int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
+    int status = 0;
+    if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
+    else if (prompt->n > plan->model->n_ctx)
+        status = api_refuse(error, 400, "context_length_exceeded", "prompt",
+                            "the prompt has %lld tokens, and the context of this model is %d tokens",
+                            (long long)prompt->n, plan->model->n_ctx);
+    else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
+        status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
+                            API_MAX_CHOICES);
+    if (status) {
+        fr_free(prompt->tokens);
+        free(prompt->text);
+    } else plan->prompts[plan->n_prompts++] = *prompt;
+    *prompt = (Prompt){.n = 0};
+    return status;
+}
+
+int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {
+    Prompt prompt = {.text = keeps_text ? strdup(text) : NULL};
+    fr_error why;
+    if (keeps_text && !prompt.text) return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    if (fr_tokenize(plan->model->model, text, n, flags, &prompt.tokens, &prompt.n, &why)) {
+        free(prompt.text);
+        return api_refuse_error(error, "prompt", &why);
+    }
+    return plan_add_prompt(plan, &prompt, error);
+}
+
+int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
+                  ApiError *error) {
+    size_t count = json_array_size(array);
+    *ids = malloc((count ? count : 1) * sizeof **ids);
+    *n = (int64_t)count;
+    if (!*ids) return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *id = json_array_get(array, i);
+        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value >= m->info.n_vocab) {
+            free(*ids);
+            *ids = NULL;
+            return api_refuse(error, 400, "invalid_value", field,
+                              "'%s': item %zu is no token id; ids of this model are integers from 0 to %d", field, i,
+                              m->info.n_vocab - 1);
+        }
+        (*ids)[i] = (int32_t)value;
+    }
+    return 0;
+}
+
+static int add_ids(Plan *plan, const json_t *array, const char *field, bool keeps_text, ApiError *error) {
+    int32_t *ids;
+    int64_t n;
+    char *text = NULL;
+    size_t n_text;
+    fr_error why;
+    if (plan_read_ids(plan->model, array, field, &ids, &n, error)) return -1;
+    if (keeps_text && fr_detokenize(plan->model->model, ids, n, &text, &n_text, &why)) {
+        free(ids);
+        return api_refuse_error(error, field, &why);
+    }
+    Prompt prompt = {.tokens = ids, .n = n, .text = text};
+    return plan_add_prompt(plan, &prompt, error);
+}
+
+int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
+                     ApiError *error) {
+    if (json_is_string(prompt))
+        return plan_add_text(plan, json_string_value(prompt), json_string_length(prompt), keeps_text, flags, error);
+    if (!json_is_array(prompt) || json_array_size(prompt) == 0)
+        return api_refuse(error, 400, "invalid_type", field,
+                          "'%s' must be a string, a list of token ids, or a list of such", field);
+    if (json_is_integer(json_array_get(prompt, 0))) return add_ids(plan, prompt, field, keeps_text, error);
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(prompt) && !status; i++) {
+        const json_t *item = json_array_get(prompt, i);
+        if (json_is_string(item))
+            status = plan_add_text(plan, json_string_value(item), json_string_length(item), keeps_text, flags, error);
+        else if (json_is_array(item)) status = add_ids(plan, item, field, keeps_text, error);
+        else
+            status = api_refuse(error, 400, "invalid_type", field,
+                                "'%s': item %zu must be a string or a list of token ids", field, i);
+    }
+    return status;
+}
+
+bool plan_warn(Plan *plan, const char *format, ...) {
+    va_list ap;
+    if (plan->n_warnings == API_MAX_WARNINGS) return true;
+    va_start(ap, format);
+    char *text = NULL;
+    bool fits = vasprintf(&text, format, ap) >= 0;
+    va_end(ap);
+    if (fits) plan->warnings[plan->n_warnings++] = text;
+    return fits;
+}
+
+void plan_free(Plan *plan) {
+    for (int i = 0; i < plan->n_prompts; i++) {
+        fr_free(plan->prompts[i].tokens);
+        free(plan->prompts[i].text);
+    }
+    for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
+    for (int i = 0; i < plan->n_warnings; i++) free(plan->warnings[i]);
+    fr_free(plan->prediction);
+    free(plan->bias);
+    if (plan->grammar) grammar_cache_give_back(plan->grammars, plan->grammar);
+    *plan = (Plan){.model = NULL};
+}

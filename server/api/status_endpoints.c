@@ -1,0 +1,158 @@
+/* status_endpoints.c - GET /health, /v1/models, /props, /slots, /metrics: what the server is and does, and what it does not. */
+#include "server/api/openai_format.h"
+#include "server/api/plan.h"
+
+#include <string.h>
+
+static const ApiFormat format = {.write_error = openai_write_error};
+
+static int end_reply(ApiCall *call, bool failed) {
+    return failed ? api_refuse(&call->error, 500, NULL, NULL, "memory for the answer ran out") : 0;
+}
+
+static int health(ApiCall *call) {
+    if (call->service->drains) return api_refuse(&call->error, 503, NULL, NULL, "the server is shutting down");
+    return end_reply(call, !buf_append(&call->reply, "{\"status\":\"ok\"}", 15));
+}
+
+static void write_model(JsonOut *out, const ServedModel *m) {
+    json_out_mark(out, '{');
+    json_out_key_text(out, "id", m->name);
+    json_out_key_text(out, "object", "model");
+    json_out_key_int(out, "created", m->created_s);
+    json_out_key_text(out, "owned_by", "forerun");
+    json_out_key_int(out, "max_model_len", m->n_ctx);
+    json_out_open(out, "meta", '{');
+    json_out_key_text(out, "architecture", m->info.architecture);
+    json_out_key_int(out, "n_vocab", m->info.n_vocab);
+    json_out_key_int(out, "n_ctx_train", m->info.n_ctx_train);
+    json_out_key_int(out, "n_embd", m->info.n_embd);
+    json_out_key_int(out, "n_layer", m->info.n_layer);
+    json_out_key_int(out, "size", (int64_t)m->info.weight_bytes);
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
+static int models(ApiCall *call) {
+    const Service *s = call->service;
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_text(&out, "object", "list");
+    json_out_open(&out, "data", '[');
+    for (int i = 0; i < s->n_models; i++) write_model(&out, &s->models[i]);
+    json_out_mark(&out, ']');
+    json_out_mark(&out, '}');
+    return end_reply(call, out.failed);
+}
+
+static int model(ApiCall *call) {
+    const char *name = http_exchange_head(call->exchange)->path + strlen(call->endpoint->path);
+    const ServedModel *m = plan_find_model(call->service, name, &call->error);
+    if (!m) return -1;
+    JsonOut out = json_out_begin(&call->reply);
+    write_model(&out, m);
+    return end_reply(call, out.failed);
+}
+
+static void write_props(JsonOut *out, const ServedModel *m) {
+    json_out_key_text(out, "model_alias", m->name);
+    json_out_key_text(out, "architecture", m->info.architecture);
+    json_out_key_text(out, "chat_family", m->info.chat_family);
+    json_out_key_text(out, "chat_template_error", m->info.chat_template_error);
+    json_out_key_text(out, "backend", m->info.backend);
+    json_out_key_text(out, "kernels", m->info.kernels);
+    json_out_key_text(out, "activations", m->info.activations);
+    json_out_key_int(out, "total_slots", m->max_requests);
+    json_out_key_int(out, "max_queued", m->max_queued);
+    json_out_key_int(out, "n_ctx", m->n_ctx);
+    json_out_open(out, "default_generation_settings", '{');
+    json_out_key_int(out, "n_ctx", m->n_ctx);
+    json_out_mark(out, '}');
+    json_out_open(out, "forward_ms",
+                  '['); /* T(1), T(2), ...: what a forward of n tokens costs behind forward_n_context */
+    for (int n = 1; n <= SERVED_COST_ROWS; n++) json_out_real(out, m->forward_s[n] * 1e3);
+    json_out_mark(out, ']');
+    json_out_key_int(out, "forward_n_context", m->cost_context);
+    json_out_key_real(out, "context_ms", m->context_s * 1e3); /* that a token of context adds to each token */
+    json_out_open(out, "drafts", '[');
+    for (int i = 0; i < m->n_drafts; i++) json_out_bytes(out, m->drafts[i], strcspn(m->drafts[i], ":"));
+    json_out_mark(out, ']');
+}
+
+/* Of the first model, as llama.cpp has it, and a list of all. */
+static int props(ApiCall *call) {
+    const Service *s = call->service;
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_text(&out, "build_info", "forerun-" FORERUN_VERSION);
+    write_props(&out, &s->models[0]);
+    json_out_open(&out, "models", '[');
+    for (int i = 0; i < s->n_models; i++) {
+        json_out_mark(&out, '{');
+        write_props(&out, &s->models[i]);
+        json_out_mark(&out, '}');
+    }
+    json_out_mark(&out, ']');
+    json_out_mark(&out, '}');
+    return end_reply(call, out.failed);
+}
+
+static void write_slot(JsonOut *out, const Choice *c, int id) {
+    const Plan *plan = &c->call->plan;
+    json_out_mark(out, '{');
+    json_out_key_int(out, "id", id);
+    json_out_key_text(out, "model", plan->model->name);
+    json_out_key_bool(out, "is_processing", generation_is_open(c->generation));
+    json_out_key_text(out, "state",
+                      !generation_is_open(c->generation) ? "waiting"
+                      : c->n_tokens                      ? "decoding"
+                                                         : "prefill");
+    json_out_key_bool(out, "is_cancelled", c->call->is_cancelled);
+    json_out_key_int(out, "n_prompt", plan->prompts[c->index / plan->n].n);
+    json_out_key_int(out, "n_decoded", c->n_tokens);
+    json_out_key_int(out, "n_ctx", plan->model->n_ctx);
+    json_out_mark(out, '}');
+}
+
+/* The requests that are waiting or running; what is free is not listed. */
+static int slots(ApiCall *call) {
+    int id = 0;
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '[');
+    for (const ApiCall *c = call->service->calls; c; c = c->next)
+        for (int i = 0; i < c->n_choices; i++)
+            if (c->choices[i].generation) write_slot(&out, &c->choices[i], id++);
+    json_out_mark(&out, ']');
+    return end_reply(call, out.failed);
+}
+
+static int show_metrics(ApiCall *call) {
+    Service *s = call->service;
+    MetricsGauges gauges = {.n_connections = http_server_n_connections(s->http),
+                            .grammars = grammar_cache_stats(&s->grammars)};
+    for (const ApiCall *c = s->calls; c; c = c->next)
+        for (int i = 0; i < c->n_choices; i++) {
+            Generation *g = c->choices[i].generation;
+            if (!g) continue;
+            if (generation_is_open(g)) gauges.n_running[g->model - s->models]++;
+            else gauges.n_waiting[g->model - s->models]++;
+        }
+    return end_reply(call, !metrics_write(&s->metrics, s->models, s->n_models, &gauges, &call->reply));
+}
+
+const Endpoint status_endpoints[] = {
+    {.method = "GET", .path = "/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
+    {.method = "GET", .path = "/v1/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
+    {.method = "GET", .path = "/v1/models", .format = &format, .answer = models},
+    {.method = "GET", .path = "/v1/models/", .format = &format, .answer = model, .has_name = true},
+    {.method = "GET", .path = "/models", .format = &format, .answer = models},
+    {.method = "GET", .path = "/props", .format = &format, .answer = props},
+    {.method = "GET", .path = "/slots", .format = &format, .answer = slots, .may_drain = true},
+    {.method = "GET",
+     .path = "/metrics",
+     .format = &format,
+     .answer = show_metrics,
+     .type = "text/plain; version=0.0.4; charset=utf-8",
+     .may_drain = true},
+    {.path = NULL},
+};

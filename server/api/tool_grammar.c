@@ -1,0 +1,255 @@
+/* tool_grammar.c - a grammar of the calls that may come, in the form of the model's family.
+ *
+ *     root  ::= %text "<tool_call>" (calls %text "<tool_call>")*        "auto": text, and calls in it
+ *     root  ::= calls (space calls)*                                    "required": calls alone
+ *     root  ::= %json {the schema of response_format} | calls (space calls)*    "auto" and a schema for the answer: one of them
+ *     calls ::= %mark "<tool_call>" space call space %mark "</tool_call>"
+ *     call  ::= "{" space "\"name\":" space "\"weather\"" ... %json {the tool's own schema} space "}" | ...
+ *
+ * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the text of an answer is the model's own until it writes the mark of a
+ * call; from there the call is one, with arguments that are valid. Families that write calls without a mark begin their answer
+ * with {"name": instead. Beside a schema for the answer there is no free text: it could end without a call, and would be no answer.
+ *
+ * A schema that cannot be compiled is refused where its tool is `strict` or a call is forced; else the tool's arguments are any
+ * object, and the answer has a warning. */
+#include "server/api/tool_grammar.h"
+
+#include "cli/command.h"
+#include "server/api/constraint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_MAX_BYTES = 64 << 20, MAX_TOOLS = 512 };
+static const char bare_beginning[] = "{\"name\":";
+
+typedef struct ToolGrammar {
+    const ToolForm *form;
+    const json_t *tools;
+    const char *name; /* of the only tool that may be called; NULL: any */
+    Buf answer;       /* the schema of an answer that is no call; without data: there is none */
+    bool is_forced, is_one, has_names, has_ids;
+    bool is_loose[MAX_TOOLS]; /* by tool: its arguments are any object */
+    Buf text;
+} ToolGrammar;
+
+static const json_t *function_at(const ToolGrammar *t, size_t i) {
+    return json_object_get(json_array_get(t->tools, i), "function");
+}
+
+static const char *name_at(const ToolGrammar *t, size_t i) {
+    return json_string_value(json_object_get(function_at(t, i), "name"));
+}
+
+static bool may_be_called(const ToolGrammar *t, size_t i) { return !t->name || strcmp(t->name, name_at(t, i)) == 0; }
+
+/* ---- its text ------------------------------------------------------------------------------------------------------ */
+
+static void add(ToolGrammar *t, const char *text) {
+    (void)buf_puts(&t->text, text); /* what is missing shows at the end */
+}
+
+static void add_literal(ToolGrammar *t, const char *before, const char *text) {
+    add(t, before);
+    (void)constraint_write_literal(&t->text, text, strlen(text));
+}
+
+/* The name as JSON has it, as a literal. */
+static void add_json_name(ToolGrammar *t, const char *name) {
+    Buf quoted = {.max_bytes = TEXT_MAX_BYTES};
+    JsonOut out = json_out_begin(&quoted);
+    json_out_bytes(&out, name, strlen(name));
+    if (!out.failed && quoted.data) (void)constraint_write_literal(&t->text, quoted.data, quoted.n);
+    buf_free(&quoted);
+}
+
+static void add_arguments(ToolGrammar *t, size_t i) {
+    const json_t *parameters = json_object_get(function_at(t, i), "parameters");
+    add(t, "%json ");
+    if (t->is_loose[i] || json_object_size(parameters) == 0) add(t, "{\"type\":\"object\"}");
+    else constraint_write_value(&t->text, parameters);
+}
+
+/* NAME[ARGS]{...}, or {"name": "NAME", "arguments": {...}}. */
+static void add_call(ToolGrammar *t, size_t i) {
+    if (t->has_names) {
+        add_literal(t, "", name_at(t, i));
+        if (t->has_ids) add(t, " (%mark \"[CALL_ID]\" [a-zA-Z0-9]{9})?");
+        add(t, " %mark \"[ARGS]\" space ");
+        add_arguments(t, i);
+        return;
+    }
+    add(t, "\"{\" space \"\\\"name\\\":\" space ");
+    add_json_name(t, name_at(t, i));
+    add(t, " \",\" space \"\\\"");
+    add(t, t->form->arguments);
+    add(t, "\\\":\" space ");
+    add_arguments(t, i);
+    add(t, " space \"}\"");
+}
+
+/* What follows the mark of a call, or stands alone where the family needs none. */
+static const char *body_of(const ToolGrammar *t) {
+    bool is_list = t->form->is_list && !t->has_names;
+    if (is_list) return t->is_one ? "\"[\" space call space \"]\"" : "\"[\" space call (\",\" space call)* space \"]\"";
+    return t->form->is_bare && !t->is_one ? "call (space \";\" space call)*" : "call";
+}
+
+static void add_calls(ToolGrammar *t) {
+    add_literal(t, "calls ::= %mark ", t->form->begin);
+    add(t, " space body");
+    if (t->form->end) add_literal(t, " space %mark ", t->form->end);
+    add(t, "\nbody ::= ");
+    add(t, body_of(t));
+    add(t, "\nspace ::= (\" \" | \"\\n\" [ \\t]{0,32})?\ncall ::= ");
+    for (size_t i = 0, n = 0; i < json_array_size(t->tools); i++) {
+        if (!may_be_called(t, i)) continue;
+        if (n++ > 0) add(t, " | ");
+        add_call(t, i);
+    }
+    add(t, "\n");
+}
+
+/* What %json takes is an object; a schema that is none is true. */
+static void add_answer(ToolGrammar *t) {
+    size_t n = t->answer.n, at = 0;
+    const char *schema = t->answer.data;
+    while (at < n && strchr(" \t\r\n", schema[at])) at++;
+    bool is_object = at < n && schema[at] == '{';
+    add(t, is_object ? "answer ::= %json " : "answer ::= %json {\"anyOf\":[");
+    (void)buf_append(&t->text, schema + at, n - at);
+    add(t, is_object ? "\n" : "]}\n");
+}
+
+/* Calls and nothing else, or an answer by its schema. */
+static void add_root_without_text(ToolGrammar *t) {
+    bool is_list = t->form->is_list && !t->has_names; /* several calls are one list */
+    bool is_either = t->answer.data && !t->is_forced;
+    if (is_either) add_answer(t);
+    add(t, is_either ? "root ::= answer | " : "root ::= ");
+    if (t->form->is_bare) add(t, is_either ? "body | calls\n" : "body\n");
+    else add(t, t->is_one || is_list ? "calls\n" : "calls (space calls)*\n");
+}
+
+static void add_root(ToolGrammar *t) {
+    if (t->is_forced || t->answer.data) {
+        add_root_without_text(t);
+        return;
+    }
+    add_literal(t, "text ::= %text ", t->form->begin);
+    if (t->form->is_bare) {
+        add_literal(t, "\nbegin ::= %text ", t->form->begin);
+        add_literal(t, " ", bare_beginning);
+        add(t, t->is_one ? " calls? | body\nroot ::= begin\n" : " | body text\nroot ::= begin (calls text)*\n");
+    } else add(t, t->is_one ? "\nroot ::= text calls?\n" : "\nroot ::= text (calls text)*\n");
+}
+
+static int compile(ToolGrammar *t, ApiCall *call) {
+    buf_free(&t->text);
+    t->text = (Buf){.max_bytes = TEXT_MAX_BYTES};
+    add_root(t);
+    add_calls(t);
+    return constraint_set_grammar(&call->plan, &call->service->grammars, &t->text, "tools", &call->error);
+}
+
+/* ---- what a schema asks for and cannot get ------------------------------------------------------------------------- */
+
+static bool is_strict(const ToolGrammar *t, const ChatMessages *f, size_t i) {
+    return json_is_true(f->strict_tools ? json_array_get(f->strict_tools, i)
+                                        : json_object_get(function_at(t, i), "strict"));
+}
+
+/* Tells in *why what is wrong with the schema of a tool; "": nothing. */
+static int judge_schema(const ToolGrammar *t, const ApiCall *call, size_t i, fr_error *why) {
+    Buf text = {.max_bytes = TEXT_MAX_BYTES};
+    fr_grammar *g = NULL;
+    const json_t *parameters = json_object_get(function_at(t, i), "parameters");
+    *why = (fr_error){0};
+    if (json_object_size(parameters) == 0) return FR_OK;
+    constraint_write_value(&text, parameters);
+    int status = fr_grammar_open(&g, call->plan.model->model, FR_GRAMMAR_JSON_SCHEMA, text.data ? text.data : "",
+                                 text.n, why);
+    if (!status && *fr_grammar_notice(g)) error_set(why, FR_OK, "%s", fr_grammar_notice(g));
+    fr_grammar_close(g);
+    buf_free(&text);
+    return status;
+}
+
+/* Lets go of the schemas that cannot be compiled. *n_loose: how many. */
+static int judge_schemas(ToolGrammar *t, ApiCall *call, const ChatMessages *f, int *n_loose) {
+    *n_loose = 0;
+    for (size_t i = 0; i < json_array_size(t->tools); i++) {
+        fr_error why;
+        if (!may_be_called(t, i)) continue;
+        int status = judge_schema(t, call, i, &why);
+        if (why.message[0] && (is_strict(t, f, i) || (status && t->is_forced)))
+            return api_refuse(&call->error, 400, "invalid_json_schema", "tools", "tools[%zu] ('%.60s'): %s", i,
+                              name_at(t, i), why.message);
+        if (!status) continue;
+        t->is_loose[i] = true;
+        ++*n_loose;
+        if (!plan_warn(&call->plan, "the arguments of the tool '%.60s' are not held to its schema: %s", name_at(t, i),
+                       why.message))
+            return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    }
+    return 0;
+}
+
+static bool has_strict(const ToolGrammar *t, const ChatMessages *f) {
+    for (size_t i = 0; i < json_array_size(t->tools); i++)
+        if (may_be_called(t, i) && is_strict(t, f, i)) return true;
+    return false;
+}
+
+static int compile_what_can_be(ToolGrammar *t, ApiCall *call, const ChatMessages *f) {
+    int n_loose;
+    int status = compile(t, call);
+    if (!status && (!*fr_grammar_notice(cached_grammar(call->plan.grammar)) || !has_strict(t, f))) return 0;
+    if (status && call->error.status != 400) return status;
+    ApiError first = call->error;
+    call->error = (ApiError){0};
+    if (judge_schemas(t, call, f, &n_loose)) return -1;
+    if (!status) return 0;
+    if (n_loose > 0) return compile(t, call);
+    call->error = first; /* they are too much together */
+    return -1;
+}
+
+/* The schema becomes part of another grammar, or is moot where a call is forced. */
+static int take_answer(ToolGrammar *t, ApiCall *call) {
+    size_t n;
+    const char *text = cached_grammar_text(call->plan.grammar, &n);
+    t->answer.max_bytes = TEXT_MAX_BYTES;
+    bool fits = buf_append(&t->answer, text, n);
+    grammar_cache_give_back(&call->service->grammars, call->plan.grammar);
+    call->plan.grammar = NULL;
+    return fits ? 0 : -1;
+}
+
+int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f) {
+    ToolGrammar *t = a->form.tools ? calloc(1, sizeof *t) : NULL;
+    const char *name;
+    bool is_forced = chat_messages_forces_call(f, &name);
+    if (!a->form.tools) return 0;
+    if (!t) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    *t = (ToolGrammar){.form = a->form.tools,
+                       .tools = f->tools,
+                       .name = name,
+                       .is_forced = is_forced,
+                       .is_one = f->has_one_call || name,
+                       .has_names = a->form.tools->has_names && a->has_args_mark,
+                       .has_ids = a->has_id_mark};
+    int status = 0;
+    if (call->plan.is_format && take_answer(t, call))
+        status = api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    else if (is_forced && call->plan.grammar)
+        status = api_refuse(&call->error, 400, "invalid_value", "tool_choice",
+                            "'tool_choice' that forces a call excludes a schema or grammar for the answer");
+    else if (json_array_size(f->tools) > MAX_TOOLS)
+        status = api_refuse(&call->error, 400, "invalid_value", "tools", "'tools' has more than %d tools", MAX_TOOLS);
+    else if (!call->plan.grammar && !(call->plan.ignore_eos && !is_forced)) status = compile_what_can_be(t, call, f);
+    buf_free(&t->answer);
+    buf_free(&t->text);
+    free(t);
+    return status;
+}

@@ -1,0 +1,226 @@
+/* engine_thread.c - opens waiting generations, steps the engines, reports tokens.
+ *
+ * One turn of the loop: take what was submitted, close what was cancelled, open what waits while the engine has places,
+ * one step of each engine that has running requests, report. So a hang-up gives its place and its pages back within one
+ * step, and nothing but steps happens between two tokens of a stream: files, templates and tokenization are the business
+ * of other threads. Engines take turns, because each uses all cores for its step. */
+#include "server/engine/engine_thread.h"
+
+#include "server/engine/step_notes.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+/* ---- one generation -------------------------------------------------------------------------------- */
+
+/* Called within fr_engine_step. */
+static int add_token(void *user, const fr_token_event *event) {
+    Generation *g = user;
+    const TokenRecord record = {.token = event->token,
+                                .source = event->source,
+                                .n_text = (uint32_t)event->n_bytes,
+                                .n_top = (uint32_t)event->n_top_logprobs,
+                                .logprob = event->logprob,
+                                .made_s = clock_s()};
+    pthread_mutex_lock(&g->mailbox->lock);
+    if (g->first_token_s <= 0) g->first_token_s = record.made_s;
+    bool fits = token_batch_append(&g->fresh, &record, event->text, event->top_logprobs);
+    pthread_mutex_unlock(&g->mailbox->lock);
+    if (!fits) error_set(&g->error, FR_ERR_MEMORY, "memory for the text ran out");
+    return !fits || atomic_load(&g->wants_cancel);
+}
+
+/* Reports the end. The event loop owns the generation from here on. An error of the request is copied before the request is
+ * closed. */
+static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
+    GenerationEnd end = {.finish = finish, .why = why};
+    fr_error of_request;
+    if (g->request) fr_request_get_stats(g->request, &end.stats);
+    if (g->embedding && finish != FR_FINISH_ERROR && !why &&
+        fr_request_embedding(g->request, g->embedding, &of_request)) {
+        end.finish = FR_FINISH_ERROR;
+        end.why = &of_request;
+    }
+    if (g->request && finish == FR_FINISH_ERROR && !why) {
+        of_request = *fr_request_error(g->request);
+        end.why = &of_request;
+    }
+    if (finish == FR_FINISH_CANCELLED && g->error.code) end.finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    end.plain_s = step_notes_plain_s(g, &end.stats);
+    fr_request_close(g->request);
+    g->request = NULL;
+    generation_end(g, &end);
+}
+
+static int open_request(Generation *g, fr_error *err) {
+    fr_request_options options = g->options;
+    options.on_token = add_token;
+    options.user = g;
+    return fr_request_open(&g->request, g->model->engine, &options, err);
+}
+
+/* ---- the queue of a model -------------------------------------------------------------------------- */
+
+static void open_waiting(ServedModel *m) {
+    while (m->waiting && m->n_running < m->max_requests) {
+        Generation *g = m->waiting;
+        fr_error err;
+        m->waiting = g->next;
+        if (!m->waiting) m->waiting_last = &m->waiting;
+        if (open_request(g, &err)) {
+            end_generation(g, FR_FINISH_ERROR, &err);
+            continue;
+        }
+        pthread_mutex_lock(&g->mailbox->lock);
+        g->is_open = true;
+        step_notes_begin(g);
+        g->opened_s = clock_s();
+        pthread_mutex_unlock(&g->mailbox->lock);
+        g->next = m->running;
+        m->running = g;
+        m->n_running++;
+    }
+}
+
+/* Ends those of a list that were cancelled, or all. Returns how many. */
+static int end_cancelled(Generation **list, bool all) {
+    int n = 0;
+    while (*list) {
+        Generation *g = *list;
+        if (!all && !atomic_load(&g->wants_cancel)) {
+            list = &g->next;
+            continue;
+        }
+        *list = g->next;
+        end_generation(g, FR_FINISH_CANCELLED, NULL);
+        n++;
+    }
+    return n;
+}
+
+static void drop_cancelled(ServedModel *m, bool all) {
+    m->n_running -= end_cancelled(&m->running, all);
+    end_cancelled(&m->waiting, all);
+    m->waiting_last = &m->waiting;
+    while (*m->waiting_last) m->waiting_last = &(*m->waiting_last)->next;
+}
+
+static bool has_fresh_tokens(Generation *g) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    bool any = g->fresh.n > 0 || g->fresh.steps.n > 0;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return any;
+}
+
+/* Reports the tokens of the last step, and what it ended. */
+static void report(ServedModel *m) {
+    for (Generation **at = &m->running; *at;) {
+        Generation *g = *at;
+        if (g->keeps_trees) step_notes_add(g);
+        fr_finish finish = fr_request_finish(g->request);
+        if (finish == FR_FINISH_NONE) {
+            if (has_fresh_tokens(g)) mailbox_post(g->mailbox, &g->message);
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        m->n_running--;
+        end_generation(g, finish, NULL);
+    }
+}
+
+static void fail_running(ServedModel *m, const fr_error *why) {
+    while (m->running) {
+        Generation *g = m->running;
+        m->running = g->next;
+        m->n_running--;
+        end_generation(g, FR_FINISH_ERROR, why);
+    }
+}
+
+static void run_model(ServedModel *m) {
+    fr_error err;
+    drop_cancelled(m, false);
+    open_waiting(m);
+    if (!m->running) return;
+    if (fr_engine_step(m->engine, &err) < 0) fail_running(m, &err);
+    else report(m);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------- */
+
+static bool has_work(const EngineThread *t) {
+    bool any = t->submitted != NULL;
+    for (int i = 0; i < t->n_models; i++) any = any || t->models[i].running || t->models[i].waiting;
+    return any;
+}
+
+static Generation *wait_for_work(EngineThread *t, bool *stops) {
+    pthread_mutex_lock(&t->lock);
+    while (!t->stops && !has_work(t)) pthread_cond_wait(&t->wake, &t->lock);
+    Generation *list = t->submitted;
+    t->submitted = NULL;
+    t->submitted_last = &t->submitted;
+    *stops = t->stops;
+    pthread_mutex_unlock(&t->lock);
+    return list;
+}
+
+static void enqueue(Generation *list) {
+    for (Generation *g = list, *next; g; g = next) {
+        next = g->next;
+        g->next = NULL;
+        *g->model->waiting_last = g;
+        g->model->waiting_last = &g->next;
+    }
+}
+
+static void *run(void *arg) {
+    EngineThread *t = arg;
+    for (bool stops = false; !stops;) {
+        enqueue(wait_for_work(t, &stops));
+        for (int i = 0; i < t->n_models; i++) {
+            if (stops) drop_cancelled(&t->models[i], true);
+            else run_model(&t->models[i]);
+        }
+    }
+    return NULL;
+}
+
+int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err) {
+    *t = (EngineThread){.models = models, .n_models = n_models, .mailbox = mailbox, .submitted_last = &t->submitted};
+    for (int i = 0; i < n_models; i++) models[i].waiting_last = &models[i].waiting;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->wake, NULL);
+    int failure = pthread_create(&t->thread, NULL, run, t);
+    if (failure) return error_set(err, FR_ERR_MEMORY, "no thread for the engines: %s", strerror(failure));
+    t->is_running = true;
+    return FR_OK;
+}
+
+void engine_thread_stop(EngineThread *t) {
+    if (!t->is_running) return;
+    pthread_mutex_lock(&t->lock);
+    t->stops = true;
+    pthread_cond_signal(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    pthread_cond_destroy(&t->wake);
+    pthread_mutex_destroy(&t->lock);
+    t->is_running = false;
+}
+
+bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n) {
+    ServedModel *m = generations[0]->model;
+    if (m->n_active + n > m->max_requests + m->max_queued) return false;
+    m->n_active += n;
+    pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < n; i++) {
+        generations[i]->next = NULL;
+        *t->submitted_last = generations[i];
+        t->submitted_last = &generations[i]->next;
+    }
+    pthread_cond_signal(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+    return true;
+}

@@ -1,0 +1,113 @@
+/* generation.c - what the event loop does with a generation. */
+#include "server/engine/generation.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top) {
+    if (b->n == b->capacity) {
+        size_t capacity = b->capacity ? 2 * b->capacity : 16;
+        TokenRecord *grown = realloc(b->tokens, capacity * sizeof *grown);
+        if (!grown) return false;
+        b->tokens = grown;
+        b->capacity = capacity;
+    }
+    b->text.max_bytes = b->top.max_bytes = TOKEN_BATCH_MAX_TEXT;
+    if (token->n_top && !buf_append(&b->top, top, token->n_top * sizeof *top)) return false;
+    if (token->n_text && !buf_append(&b->text, text, token->n_text)) {
+        b->top.n -= token->n_top * sizeof *top;
+        return false;
+    }
+    b->tokens[b->n++] = *token;
+    return true;
+}
+
+bool token_batch_copy(TokenBatch *b, const TokenBatch *from) {
+    const fr_top_logprob *top = (const fr_top_logprob *)(const void *)from->top.data;
+    for (size_t i = 0; i < from->n; i++) {
+        TokenRecord record = from->tokens[i];
+        record.n_text = 0;
+        if (!token_batch_append(b, &record, NULL, top)) return false;
+        if (top) top += record.n_top;
+    }
+    return true;
+}
+
+void token_batch_clear(TokenBatch *b) {
+    b->n = 0;
+    if (b->text.data) buf_clear(&b->text);
+    if (b->top.data) buf_clear(&b->top);
+    if (b->steps.data) buf_clear(&b->steps);
+}
+
+void token_batch_free(TokenBatch *b) {
+    free(b->tokens);
+    buf_free(&b->text);
+    buf_free(&b->top);
+    buf_free(&b->steps);
+    *b = (TokenBatch){.tokens = NULL};
+}
+
+static void deliver(Message *m) {
+    Generation *g = (Generation *)m;
+    g->on_news(g);
+}
+
+Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox) {
+    Generation *g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->message.deliver = deliver;
+    g->mailbox = mailbox;
+    g->model = model;
+    g->options = *options;
+    g->submitted_s = clock_s();
+    if (!options->want_embedding) return g;
+    fr_model_info info;
+    fr_model_get_info(model->model, &info);
+    g->embedding = calloc((size_t)info.n_embd, sizeof *g->embedding);
+    if (g->embedding) return g;
+    generation_free(g);
+    return NULL;
+}
+
+void generation_free(Generation *g) {
+    if (!g) return;
+    token_batch_free(&g->fresh);
+    free(g->embedding);
+    free(g);
+}
+
+bool generation_take(Generation *g, TokenBatch *out) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    TokenBatch empty = *out;
+    *out = g->fresh;
+    g->fresh = empty;
+    bool is_ended = g->is_ended && !g->message.is_posted;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return is_ended;
+}
+
+/* Ended and posted under one lock: otherwise the event loop could see the end, and free what is then posted. */
+void generation_end(Generation *g, const GenerationEnd *end) {
+    Mailbox *mailbox = g->mailbox;
+    pthread_mutex_lock(&mailbox->lock);
+    g->is_ended = true;
+    g->finish = end->finish;
+    g->stats = end->stats;
+    g->plain_s = end->plain_s;
+    if (end->why) g->error = *end->why;
+    g->ended_s = clock_s();
+    bool wakes = mailbox_add(mailbox, &g->message);
+    pthread_mutex_unlock(&mailbox->lock);
+    if (wakes) mailbox_wake(mailbox);
+}
+
+bool generation_is_open(Generation *g) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    bool is_open = g->is_open;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return is_open;
+}
+
+void generation_cancel(Generation *g) { atomic_store(&g->wants_cancel, true); }

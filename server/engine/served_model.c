@@ -1,0 +1,97 @@
+/* served_model.c - opening what the server offers: a model, its engine, its drafters. */
+#include "server/engine/served_model.h"
+
+#include "server/engine/generation.h"
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { FULL_CONTEXTS = 4 }; /* that the KV cache holds, unless the operator says otherwise */
+
+/* "NAME=FILE" or "FILE", which is called by its base name without ".gguf". A '=' behind a '/' belongs to the path. */
+int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err) {
+    const char *equals = strchr(spec, '='), *slash = strchr(spec, '/'), *name = spec;
+    bool is_named = equals && !(slash && slash < equals);
+    size_t n = is_named ? (size_t)(equals - spec) : 0;
+    m->path = is_named ? equals + 1 : spec;
+    if (!is_named) {
+        const char *last = strrchr(spec, '/');
+        name = last ? last + 1 : spec;
+        n = strlen(name);
+        if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) n -= 5;
+    }
+    if (n == 0 || n >= sizeof m->name || !*m->path)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--model: '%.80s' must be FILE or NAME=FILE, with a name of 1 to %zu bytes", spec,
+                         sizeof m->name - 1);
+    memcpy(m->name, name, n);
+    m->name[n] = '\0';
+    return FR_OK;
+}
+
+/* Behind some context, because that is where tokens are generated; nothing is extrapolated far from there. */
+static void note_costs(ServedModel *m) {
+    int64_t c = m->n_ctx / 2 < 256 ? m->n_ctx / 2 : 256;
+    m->cost_context = c;
+    for (int n = 1; n <= SERVED_COST_ROWS; n++) m->forward_s[n] = fr_engine_forward_s(m->engine, n, c);
+    m->context_s = (fr_engine_forward_s(m->engine, 1, c + 1000) - m->forward_s[1]) / 1000;
+}
+
+static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
+    fr_engine_options options = o->engine;
+    options.cost_cache = o->cost_cache;
+    options.drafts = o->drafts;
+    options.n_drafts = o->n_drafts;
+    for (int i = 0; i < o->n_drafts && i < SERVED_MAX_DRAFTS; i++) m->drafts[m->n_drafts++] = o->drafts[i];
+    m->tree_budget = o->tree_budget;
+    m->max_requests = options.max_requests;
+    m->max_queued = o->max_queued;
+    m->n_ctx = options.n_ctx ? options.n_ctx : m->info.n_ctx_train < 4096 ? m->info.n_ctx_train : 4096;
+    options.n_ctx = m->n_ctx;
+    /* Few requests are as long as the context. Where several are, the younger ones wait. */
+    if (!options.kv_tokens)
+        options.kv_tokens = (int64_t)m->n_ctx * (m->max_requests < FULL_CONTEXTS ? m->max_requests : FULL_CONTEXTS);
+    int status = fr_engine_open(&m->engine, m->model, &options, err);
+    if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field of that name */
+    if (!status) status = fr_engine_measure_costs(m->engine, err);
+    if (!status) note_costs(m);
+    return status;
+}
+
+int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
+    *m = (ServedModel){.created_s = (int64_t)time(NULL)};
+    m->waiting_last = &m->waiting;
+    const fr_model_options options = {.backend = o->backend,
+                                      .kernels = o->kernels,
+                                      .activations = o->activations,
+                                      .n_threads = o->engine.n_threads};
+    int status = served_model_read_spec(m, o->spec, err);
+    if (!status) status = fr_model_open(&m->model, m->path, &options, err);
+    if (!status) {
+        fr_model_get_info(m->model, &m->info);
+        status = open_engine(m, o, err);
+    }
+    if (status) served_model_close(m);
+    return status;
+}
+
+void served_model_close(ServedModel *m) {
+    fr_engine_close(m->engine);
+    fr_model_close(m->model);
+    m->engine = NULL;
+    m->model = NULL;
+}
+
+const char *served_model_draft(const ServedModel *m, const char *name) {
+    const char *by_method = NULL;
+    size_t n = strlen(name);
+    for (int i = 0; i < m->n_drafts; i++) {
+        if (strcmp(m->drafts[i], name) == 0) return m->drafts[i];
+        if (strncmp(m->drafts[i], name, n) != 0 || m->drafts[i][n] != ':') continue;
+        if (by_method) return NULL;
+        by_method = m->drafts[i];
+    }
+    return by_method;
+}

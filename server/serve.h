@@ -1,0 +1,25 @@
+/* serve.h - the server of `forerun serve`: options, and running it. */
+#ifndef SERVE_SERVE_H
+#define SERVE_SERVE_H
+
+#include "server/api/api.h"
+
+typedef struct ServeOptions {
+    const char *models[SERVED_MAX_MODELS];
+    int n_models;
+    const char *drafts[SERVED_MAX_DRAFTS];
+    int n_drafts, tree_budget;
+    const char *backend, *kernels, *activations;
+    fr_engine_options engine;
+    const char *host;
+    int64_t port, n_queued, max_body_mib, max_connections;
+    double request_timeout_s;
+    const char *api_key_file, *tls_cert, *tls_key;
+    const char *origins[ACCESS_MAX_ORIGINS];
+    int n_origins, is_quiet;
+} ServeOptions;
+
+/* Serves until a signal ends it. */
+int serve(const ServeOptions *o, fr_error *err);
+
+#endif

@@ -1,0 +1,44 @@
+/* backend.c - the backends there are, and what they share. */
+#include "compute/backend.h"
+
+#include "compute/cpu/cpu_backend.h"
+#include "compute/reference/reference_backend.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+static const Backend *const all[] = {&backend_cpu, &backend_reference, NULL};
+
+const Backend *const *backends(void) { return all; }
+
+int backend_find(const char *name, const Backend **out, fr_error *err) {
+    for (const Backend *const *b = all; *b; b++)
+        if (!name || strcmp(name, (*b)->name) == 0) {
+            *out = *b;
+            return FR_OK;
+        }
+    return error_set(err, FR_ERR_ARGUMENT, "there is no backend '%.40s'; choose cpu or reference", name);
+}
+
+const char *weights_activations(const Weights *w) {
+    return w->backend->computes_exactly ? "exact" : act_precision_name(w->options.activations);
+}
+
+int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err) {
+    size_t bytes = SIZE_MAX;
+    if (n <= *max_logits) return FR_OK;
+    float *wider = size_mul((size_t)n * sizeof *wider, (size_t)n_vocab, &bytes) ? mem_alloc(bytes) : NULL;
+    if (!wider) return error_memory(err, "the logits of a forward", bytes);
+    mem_free(*logits);
+    *logits = wider;
+    *max_logits = n;
+    return FR_OK;
+}
+
+void weights_close(Weights *w) {
+    if (w) w->backend->weights_close(w);
+}
+
+void device_close(Device *d) {
+    if (d) d->backend->device_close(d);
+}

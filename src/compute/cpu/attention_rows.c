@@ -1,0 +1,255 @@
+/* attention_rows.c - attention of several rows that see the same keys.
+ *
+ * The problem. The rows of a token tree, or of a prompt, read nearly the same keys: all committed ones, then their own
+ * paths. Row by row, every key and value is converted to floats once for each row, and the sums of each score are folded
+ * by themselves. That is most of what verifying 16 rows costs behind a long context.
+ *
+ * The idea. Rows of one sequence form groups. A group goes through its context in blocks of KEYS_PACKED positions,
+ * counted from position 0. In each block the slots of the row that sees most of it are read once; every other row
+ * whose slots are the same, as far as it sees any, takes part. Rows that have gone another way in the tree form the next
+ * such set. Three passes over the blocks:
+ *
+ *     scores   pack_keys once, packed_scores for all query heads of all rows of the set; with a cache of KV_Q8 their
+ *              counterparts of kernels/scores.h
+ *     weights  one softmax for each query head, over its whole context
+ *     values   unpack_values once, mix_values likewise; tiles of ATTN_TILE keys as in attention.c
+ *
+ * Example. A tree behind 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959) are one
+ * set of three rows. In block 15 both children see position 1001, in different slots: row 1 leads, row 0 sees a part
+ * of the same slots and joins, and row 2 is a set by itself, with the committed keys of the block converted again.
+ *
+ * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile: the
+ * bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
+ * sees more keys) is written behind its last key, before a sink gets its place there. Every slot from the first key of any row of
+ * a group on has a page: the executor gives back only pages that all rows to come are past.
+ *
+ * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread. When
+ * it loses: few queries, which do not pay for turning the keys; so it begins at ATTN_QUERIES_MIN.
+ *
+ * Proof: test_attention.c and test_forward.c (against one row at a time), test_kernels_vector.c (the kernels).
+ */
+#include "compute/cpu/attention.h"
+
+#include <string.h>
+
+_Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
+
+/* ---- groups ---------------------------------------------------------------------------------------- */
+
+/* As many rows as the scratch memory has room for, but not so many that threads are left without a group. */
+static int32_t most_rows(const CpuContext *c) {
+    const Hparams *h = &c->model->hparams;
+    int64_t group = attention_group(h), n = ATTN_QUERIES / group, n_threads = threads_count(c->threads);
+    while (n > 1 && (c->n_rows + n - 1) / n * (h->n_head / group) < n_threads) n--;
+    return n < 1 ? 1 : (int32_t)n;
+}
+
+/* Scores of a group are scaled alike. */
+static bool has_same_temperature(const CpuContext *c, const RowPlace *a, const RowPlace *b) {
+    const AttnTemperature *t = &c->model->hparams.temperature;
+    return temperature_step(t, a->position) == temperature_step(t, b->position);
+}
+
+int32_t attention_group_rows(const CpuContext *c, RowGroup *groups) {
+    int32_t n = 0, most = most_rows(c);
+    for (int32_t i = 0; i < c->n_rows; i++) {
+        const RowPlace *r = &c->rows[i], *before = r - 1;
+        bool joins = i > 0 && groups[n - 1].n < most && r->sequence == before->sequence &&
+                     r->n_prefix == before->n_prefix && has_same_temperature(c, r, before);
+        if (joins) groups[n - 1].n++;
+        else groups[n++] = (RowGroup){i, 1};
+    }
+    return n;
+}
+
+bool attention_shares_keys(const Attention *a, const RowGroup *g) {
+    return g->n > 1 && g->n * a->group >= ATTN_QUERIES_MIN && a->h->head_dim % 16 == 0 && a->value_dim % 16 == 0;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------- */
+
+/* A group at work on one KV head. */
+typedef struct Rows {
+    const Attention *a;
+    int32_t n;
+    Pair pairs[ATTN_QUERIES];
+    float *floats;    /* [KEYS_PACKED * head_dim] keys or values */
+    KeyBlock *blocks; /* keys whose scores are integer products */
+    float *sums;      /* [n][group][head_dim] of a tile that is not a row's first */
+} Rows;
+
+/* Positions [begin, end) of a block, and the rows that see the same keys there, or the first of them. */
+typedef struct Shared {
+    int64_t begin, end;
+    const int32_t *slots; /* [end - begin] */
+    int32_t n_members, members[ATTN_QUERIES];
+} Shared;
+typedef void (*SharedFn)(const Rows *rows, const Shared *s);
+
+/* What row i sees of positions [begin, end). */
+static int64_t sees_from(const Rows *rows, int32_t i, int64_t begin) {
+    int64_t first = pair_first_key(rows->a, &rows->pairs[i]);
+    return first > begin ? first : begin;
+}
+static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return least_of(end, pair_n_keys(&rows->pairs[i])); }
+
+/* The slots of positions [begin, end) of a row, copied into `room` where they lie in two places. */
+static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
+    int64_t n_prefix = p->row->n_prefix;
+    if (end <= n_prefix) return p->slots->prefix + begin;
+    if (begin >= n_prefix) return p->slots->path + (begin - n_prefix);
+    size_t n = (size_t)(n_prefix - begin);
+    memcpy(room, p->slots->prefix + begin, n * sizeof *room);
+    memcpy(room + n, p->slots->path, (size_t)(end - n_prefix) * sizeof *room);
+    return room;
+}
+
+/* Whether the row's slots are those of the set from s->begin up to `end`. */
+static bool has_slots(const Pair *p, const Shared *s, int64_t end) {
+    int32_t room[KEYS_PACKED];
+    if (end <= p->row->n_prefix && s->slots == p->slots->prefix + s->begin) return true;
+    return memcmp(slots_of(p, s->begin, end, room), s->slots, (size_t)(end - s->begin) * sizeof *room) == 0;
+}
+
+/* Calls fn for every set of rows that see the same keys of positions [begin, end). */
+static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn fn) {
+    int32_t waiting[ATTN_QUERIES], n_waiting = 0, room[KEYS_PACKED];
+    Shared s;
+    for (int32_t i = 0; i < rows->n; i++)
+        if (sees_from(rows, i, begin) < sees_to(rows, i, end)) waiting[n_waiting++] = i;
+    while (n_waiting) {
+        int32_t leader = waiting[0], n_left = 0;
+        s.n_members = 0, s.begin = end;
+        for (int32_t k = 0; k < n_waiting; k++) {
+            if (sees_to(rows, waiting[k], end) > sees_to(rows, leader, end)) leader = waiting[k];
+            s.begin = least_of(s.begin, sees_from(rows, waiting[k], begin));
+        }
+        s.end = sees_to(rows, leader, end);
+        s.slots = slots_of(&rows->pairs[leader], s.begin, s.end, room);
+        for (int32_t k = 0; k < n_waiting; k++)
+            if (has_slots(&rows->pairs[waiting[k]], &s, sees_to(rows, waiting[k], end)))
+                s.members[s.n_members++] = waiting[k];
+            else waiting[n_left++] = waiting[k];
+        n_waiting = n_left;
+        fn(rows, &s);
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------------- */
+
+static void score_shared(const Rows *rows, const Shared *s) {
+    const Attention *a = rows->a;
+    const CpuKv *kv = a->kv;
+    const ScoreKernels *by_integers = a->c->score_kernels;
+    const float *q[ATTN_QUERIES];
+    const RoundedQuery *rounded[ATTN_QUERIES];
+    float *scores[ATTN_QUERIES];
+    int64_t n = 0, dim = a->h->head_dim, n_keys = s->end - s->begin;
+    for (int32_t m = 0; m < s->n_members; m++)
+        for (int64_t k = 0; k < a->group; k++, n++) {
+            const Pair *p = &rows->pairs[s->members[m]];
+            if (by_integers) rounded[n] = pair_rounded(a, p, k);
+            else q[n] = p->q + k * dim;
+            scores[n] = p->scores + k * a->c->score_stride + s->begin;
+        }
+    if (by_integers) {
+        by_integers->pack(dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->blocks);
+        by_integers->scores(rounded, n, dim, rows->blocks, n_keys, attention_scale(a, rows->pairs[0].row), scores);
+        return;
+    }
+    a->kn->pack_keys(kv->type, dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->floats);
+    a->kn->packed_scores(q, n, dim, rows->floats, n_keys, attention_scale(a, rows->pairs[0].row), scores);
+}
+
+static void weigh(const Rows *rows) {
+    const Attention *a = rows->a;
+    for (int32_t i = 0; i < rows->n; i++)
+        for (int64_t k = 0; k < a->group; k++) {
+            const Pair *p = &rows->pairs[i];
+            int64_t first = pair_first_key(a, p), n = pair_n_keys(p) - first;
+            if (a->spec->soft_cap > 0)
+                a->kn->soft_cap(p->scores + k * a->c->score_stride + first, n, a->spec->soft_cap);
+            attention_softmax(a, p, k);
+        }
+}
+
+/* ---- values ---------------------------------------------------------------------------------------- */
+
+static bool is_first_tile(const Rows *rows, int32_t i, int64_t key) {
+    return key / ATTN_TILE == pair_first_key(rows->a, &rows->pairs[i]) / ATTN_TILE;
+}
+
+static float *sums_of(const Rows *rows, int32_t i, int64_t key) {
+    return is_first_tile(rows, i, key) ? rows->pairs[i].out : rows->sums + i * rows->a->group * rows->a->value_dim;
+}
+
+/* Positions [begin, end) of the set for the members [first, first + n), which see all of them. */
+static void mix_members(const Rows *rows, const Shared *s, const int32_t *members, int32_t n, int64_t begin,
+                        int64_t end) {
+    const Attention *a = rows->a;
+    const float *w[ATTN_QUERIES];
+    float *out[ATTN_QUERIES];
+    int64_t n_q = 0, dim = a->value_dim;
+    for (int32_t m = 0; m < n; m++)
+        for (int64_t k = 0; k < a->group; k++, n_q++) {
+            w[n_q] = rows->pairs[members[m]].scores + k * a->c->score_stride + begin;
+            out[n_q] = sums_of(rows, members[m], begin) + k * dim;
+        }
+    a->kn->mix_values(w, n_q, dim, rows->floats + (begin - s->begin) * dim, end - begin, out);
+}
+
+/* Rows that see all of the set together, the others each by itself. */
+static void mix_shared(const Rows *rows, const Shared *s) {
+    const Attention *a = rows->a;
+    const CpuKv *kv = a->kv;
+    int32_t whole[ATTN_QUERIES], n_whole = 0;
+    a->kn->unpack_values(kv->type, a->value_dim, rows->pairs[0].values, kv->slot_bytes, s->slots, s->end - s->begin,
+                         rows->floats);
+    for (int32_t m = 0; m < s->n_members; m++) {
+        int64_t begin = sees_from(rows, s->members[m], s->begin), end = sees_to(rows, s->members[m], s->end);
+        if (begin == s->begin && end == s->end) whole[n_whole++] = s->members[m];
+        else mix_members(rows, s, &s->members[m], 1, begin, end);
+    }
+    if (n_whole) mix_members(rows, s, whole, n_whole, s->begin, s->end);
+}
+
+static void begin_tile(const Rows *rows, int64_t tile) {
+    size_t bytes = (size_t)(rows->a->group * rows->a->value_dim) * sizeof(float);
+    for (int32_t i = 0; i < rows->n; i++) memset(sums_of(rows, i, tile), 0, bytes);
+}
+
+static void end_tile(const Rows *rows, int64_t tile) {
+    int64_t width = rows->a->group * rows->a->value_dim;
+    for (int32_t i = 0; i < rows->n; i++)
+        if (sees_from(rows, i, tile) < sees_to(rows, i, tile + ATTN_TILE) && !is_first_tile(rows, i, tile))
+            rows->a->kn->add(rows->pairs[i].out, sums_of(rows, i, tile), width);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------- */
+
+void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread) {
+    const CpuContext *c = a->c;
+    int64_t place = i_thread, first = c->longest, end = 0;
+    Rows rows = {.a = a,
+                 .n = g->n,
+                 .blocks = attention_key_blocks(a, i_thread),
+                 .floats = c->key_floats + place * KEYS_PACKED * c->attention_dim,
+                 .sums = c->row_sums + place * c->max_queries * c->attention_dim};
+    float *scores = c->scores + place * c->max_queries * c->score_stride;
+    for (int32_t i = 0; i < g->n; i++) {
+        Pair *p = &rows.pairs[i];
+        *p = attention_pair(a, g->first + i, unit, scores + i * a->group * c->score_stride);
+        first = least_of(first, pair_first_key(a, p));
+        if (pair_n_keys(p) > end) end = pair_n_keys(p);
+    }
+    first = first / KEYS_PACKED * KEYS_PACKED;
+    for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(&rows, b, b + KEYS_PACKED, score_shared);
+    weigh(&rows);
+    for (int64_t tile = first / ATTN_TILE * ATTN_TILE; tile < end; tile += ATTN_TILE) {
+        begin_tile(&rows, tile);
+        for (int64_t b = tile; b < least_of(end, tile + ATTN_TILE); b += KEYS_PACKED)
+            visit_block(&rows, b, b + KEYS_PACKED, mix_shared);
+        end_tile(&rows, tile);
+    }
+    for (int32_t i = 0; i < g->n; i++) attention_finish(a, &rows.pairs[i]);
+}

@@ -1,0 +1,252 @@
+/* cpu_context.c - the memory of a forward on the CPU: KV cache, activations, results. */
+#include "compute/cpu/cpu.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+/* What the layers want at most. */
+typedef struct Widths {
+    size_t act;                 /* bytes of an activation row */
+    size_t places;              /* choices of experts of one row; 0: there are none */
+    size_t n_expert, ff;        /* ff: floats of all inner rows of one row */
+    bool forms[ACT_FORM_COUNT]; /* that experts read */
+    size_t head_act;            /* bytes of an activation row of one head, of latent attention */
+    bool has_shared, gates_output;
+} Widths;
+
+static void widen_by_experts(Widths *w, const CpuLayer *l) {
+    const CpuExpert *e = &l->experts[0];
+    size_t used = (size_t)l->spec->n_expert_used;
+    w->places = max_size(w->places, used);
+    w->n_expert = max_size(w->n_expert, (size_t)l->spec->router->dims[1]);
+    w->ff = max_size(w->ff, used * (size_t)e->gate.n_out);
+    w->forms[e->gate.act] = w->forms[e->up.act] = true;
+    w->has_shared = w->has_shared || l->spec->shared_gate;
+}
+
+static Widths find_widths(const CpuWeights *weights) {
+    Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
+    for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
+        const CpuLayer *l = &weights->layers[i];
+        const PackedMatrix *all[13 + STATE_PRODUCTS_MAX] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                                            &l->gate, &l->up, &l->down, &l->router};
+        for (int k = 0; k < l->n_state_in; k++) all[13 + k] = &l->state_matrices[k];
+        all[11] = &l->q_a, all[12] = &l->kv_a;
+        if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));
+        w.ff = max_size(w.ff, (size_t)l->gate.n_out);
+        w.gates_output = w.gates_output || l->spec->gates_output;
+        if (l->k_b) w.head_act = max_size(w.head_act, latent_act_bytes(l));
+        if (l->experts) widen_by_experts(&w, l);
+    }
+    return w;
+}
+
+static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
+    const Hparams *h = &c->model->hparams;
+    int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
+    CpuKv *kv = &c->kv[group];
+    *kv = (CpuKv){.type = c->options.kv_type,
+                  .is_latent = h->latent.rank > 0,
+                  .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,
+                  .n_head_kv = h->n_head_kv,
+                  .n_slots = c->options.n_slots[group],
+                  .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
+    size_t bytes = kv->slot_bytes;
+    bool fits = size_mul(bytes, (size_t)kv->n_slots, &bytes) && size_mul(bytes, (size_t)cpu_kv_n_planes(kv), &bytes);
+    if (fits) kv->data = mem_alloc(bytes ? bytes : 1);
+    if (kv->data) return FR_OK;
+    return error_set(err, FR_ERR_MEMORY,
+                     "out of memory: the KV cache of %lld tokens needs %zu bytes; ask for a smaller context or "
+                     "fewer sequences",
+                     (long long)kv->n_slots, fits ? bytes : SIZE_MAX);
+}
+
+/* Large blocks are taken one by one: only what a forward touches becomes real memory. */
+static int allocate(CpuContext *c, fr_error *err) {
+    const Hparams *h = &c->model->hparams;
+    size_t rows = (size_t)c->options.max_rows, q_dim = (size_t)hparams_q_dim(h), kv_dim = (size_t)hparams_kv_dim(h);
+    const Widths w = find_widths(c->weights);
+    size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
+           n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
+    size_t group = (size_t)attention_group(h), n_threads = (size_t)threads_count(c->threads);
+    size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
+    size_t n_rounded = c->score_kernels ? rows * (size_t)h->n_head : 0;
+    size_t n_blocks = c->score_kernels ? n_threads * (size_t)score_blocks(h->head_dim) : 0;
+    size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)hparams_value_dim(h);
+    const struct {
+        void *out;
+        size_t n, each;
+    } wants[] = {
+        {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)h->rope.n_rot, sizeof(float)},
+        {&c->x, rows * embd, sizeof(float)},
+        {&c->normed, rows * embd, sizeof(float)},
+        {&c->q, rows * q_dim, sizeof(float)},
+        {&c->q_gated, w.gates_output ? 2 * rows * q_dim : 0, sizeof(float)},
+        {&c->k, rows * kv_dim, sizeof(float)},
+        {&c->v, rows * kv_dim, sizeof(float)},
+        {&c->attended, rows * q_dim, sizeof(float)},
+        {&c->queries, rows * (size_t)latent_query_dim(h), sizeof(float)},
+        {&c->q_latent, rows * (size_t)h->latent.q_rank, sizeof(float)},
+        {&c->head_values, rows * (size_t)latent_values_dim(h), sizeof(float)},
+        {&c->head_acts, rows * (size_t)h->n_head, w.head_act},
+        {&c->gate, rows * w.ff, sizeof(float)},
+        {&c->up, rows * w.ff, sizeof(float)},
+        {&c->delta, rows * embd, sizeof(float)},
+        {&c->hidden, rows * embd, sizeof(float)},
+        {&c->scores, scores * n_threads, sizeof(float)},
+        {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
+        {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
+        {&c->key_blocks, n_blocks, sizeof *c->key_blocks},
+        {&c->rounded, n_rounded, rounded_query_bytes(h->head_dim)},
+        {&c->row_sums, n_threads * queries * (size_t)c->attention_dim, sizeof(float)},
+        {&c->row_groups, rows, sizeof *c->row_groups},
+        {&c->ff_acts, ff_rows, w.act},
+        {&c->router, rows * w.n_expert, sizeof(float)},
+        {&c->choices, places, sizeof *c->choices},
+        {&c->n_of_expert, w.n_expert, sizeof *c->n_of_expert},
+        {&c->groups, w.n_expert, sizeof *c->groups},
+        {&c->place_rows, places, sizeof *c->place_rows},
+        {&c->place_weights, places, sizeof *c->place_weights},
+        {&c->expert_out, places * embd, sizeof(float)},
+        {&c->shared_weights, w.has_shared ? rows : 0, sizeof(float)},
+        {&c->shared_out, w.has_shared ? rows * embd : 0, sizeof(float)},
+        {&c->ops, n_ops, sizeof *c->ops},
+        {&c->stages, n_ops, sizeof *c->stages},
+        {&c->stage_s, n_ops, sizeof *c->stage_s},
+    };
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
+        size_t bytes;
+        if (wants[i].n == 0 || wants[i].each == 0) continue;
+        void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        if (!p)
+            return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit",
+                             c->options.max_rows);
+        memcpy(wants[i].out, &p, sizeof p);
+    }
+    for (int i = 0; i < ACT_FORM_COUNT; i++)
+        if (!(c->acts[i] = mem_alloc(rows * w.act)) || (w.forms[i] && !(c->expert_acts[i] = mem_alloc(places * w.act))))
+            return error_memory(err, "activations", max_size(rows, places) * w.act);
+    return FR_OK;
+}
+
+int cpu_context_open(Context **out, Device *device, const Weights *weights, const ContextOptions *options,
+                     fr_error *err) {
+    *out = NULL;
+    CpuContext *c = mem_calloc(1, sizeof *c);
+    if (!c) return error_memory(err, "a context", sizeof *c);
+    c->base = (Context){.weights = weights, .device = device};
+    c->weights = (const CpuWeights *)weights;
+    c->model = weights->model;
+    c->kernels = c->weights->kernels;
+    c->score_kernels = options->kv_type == KV_Q8 ? score_kernels_of(c->kernels) : NULL;
+    c->threads = ((CpuDevice *)device)->threads;
+    c->options = *options;
+    c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
+                      16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
+    const Hparams *h = &c->model->hparams;
+    int64_t group = attention_group(h), all = group * options->max_rows;
+    c->attention_dim = h->head_dim > hparams_value_dim(h) ? h->head_dim : hparams_value_dim(h);
+    c->max_queries = all < ATTN_QUERIES ? all : group > ATTN_QUERIES ? group : ATTN_QUERIES;
+    int status = allocate_kv(c, KV_ALL, err);
+    if (!status) status = allocate_kv(c, KV_WINDOW, err);
+    if (!status) status = allocate(c, err);
+    if (!status) status = cpu_states_open(c, err);
+    if (status) {
+        cpu_context_close(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return FR_OK;
+}
+
+void cpu_context_close(Context *context) {
+    CpuContext *c = (CpuContext *)context;
+    cpu_states_close(c);
+    void *const all[] = {c->q_gated,
+                         c->kv[KV_ALL].data,
+                         c->kv[KV_WINDOW].data,
+                         c->cos_sin,
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->k,
+                         c->v,
+                         c->attended,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->hidden,
+                         c->logits,
+                         c->scores,
+                         c->tile_sums,
+                         c->ff_acts,
+                         c->ops,
+                         c->stages,
+                         c->stage_s,
+                         c->router,
+                         c->choices,
+                         c->n_of_expert,
+                         c->groups,
+                         c->place_rows,
+                         c->place_weights,
+                         c->expert_out,
+                         c->shared_weights,
+                         c->shared_out,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values,
+                         c->head_acts,
+                         c->key_floats,
+                         c->key_blocks,
+                         c->rounded,
+                         c->row_sums,
+                         c->row_groups};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
+    mem_free(c);
+}
+
+int cpu_reserve_logits(Context *context, int32_t n, fr_error *err) {
+    CpuContext *c = (CpuContext *)context;
+    return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
+}
+
+const float *cpu_read(Context *context, ResultKind kind, int32_t i) {
+    const CpuContext *c = (const CpuContext *)context;
+    const Hparams *h = &c->model->hparams;
+    return kind == RESULT_LOGITS ? c->logits + row_at(i, h->n_vocab) : c->hidden + row_at(i, h->n_embd);
+}
+
+/* ---- slots ---------------------------------------------------------------------------------------- */
+
+void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n) {
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++) {
+        char *p = cpu_kv_plane(kv, i);
+        memmove(p + (size_t)to * kv->slot_bytes, p + (size_t)from * kv->slot_bytes, (size_t)n * kv->slot_bytes);
+    }
+}
+
+/* Random numbers from -1 to 1, the same in all planes. */
+void cpu_fill_slot(Context *context, KvGroup group, int32_t slot) {
+    const CpuContext *c = (const CpuContext *)context;
+    const CpuKv *kv = &c->kv[group];
+    int64_t dim = c->model->hparams.head_dim, n_planes = cpu_kv_n_planes(kv);
+    size_t at = (size_t)slot * kv->slot_bytes;
+    uint32_t bits = (uint32_t)slot + 1;
+    for (int64_t i = 0; i < dim && n_planes; i += KV_BLOCK) {
+        float x[KV_BLOCK];
+        for (int k = 0; k < KV_BLOCK; k++) {
+            bits = bits * 1664525u + 1013904223u;
+            x[k] = (float)(bits >> 8) * 0x1p-23f - 1;
+        }
+        c->kernels->kv_store(kv->type, x, dim - i < KV_BLOCK ? dim - i : KV_BLOCK,
+                             cpu_kv_plane(kv, 0) + at + kv_row_bytes(kv->type, i));
+    }
+    for (int64_t i = 1; i < n_planes; i++) memcpy(cpu_kv_plane(kv, i) + at, cpu_kv_plane(kv, 0) + at, kv->slot_bytes);
+}

@@ -1,0 +1,143 @@
+/* cpu_linear.c - products outside a forward: matrices of drafters, and the target's LM head over rows that a drafter
+ * made. The same kernels as in a forward, so the same bits. What is added to a product is added by the thread that
+ * computed it, while it is in the cache; each output goes through the same operations in the same order whichever
+ * thread that is. */
+#include "compute/cpu/cpu.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct CpuLinear {
+    Linear base;
+    PackedMatrix m;
+    float *bias; /* [n_out]; NULL: none */
+} CpuLinear;
+
+int cpu_linear_open(Linear **out, Device *device, const Weights *target, const GgufTensor *w, const float *bias,
+                    int32_t max_rows, fr_error *err) {
+    *out = NULL;
+    CpuLinear *l = mem_calloc(1, sizeof *l);
+    if (!l) return error_memory(err, w->name, sizeof *l);
+    l->base = (Linear){.n_in = w->dims[0], .n_out = w->dims[1]};
+    int status = cpu_device_reserve((CpuDevice *)device, l->base.n_in, l->base.n_out, max_rows, err);
+    if (!status) status = cpu_pack((const CpuWeights *)target, w, &l->m, err);
+    if (!status && bias) {
+        size_t bytes = (size_t)l->base.n_out * sizeof *bias;
+        l->bias = mem_alloc(bytes);
+        if (l->bias) memcpy(l->bias, bias, bytes);
+        else status = error_memory(err, w->name, bytes);
+    }
+    if (status) {
+        cpu_linear_close(&l->base);
+        return status;
+    }
+    *out = &l->base;
+    return FR_OK;
+}
+
+void cpu_linear_close(Linear *linear) {
+    CpuLinear *l = (CpuLinear *)linear;
+    if (!l) return;
+    packed_free(&l->m);
+    mem_free(l->bias);
+    mem_free(l);
+}
+
+/* ---- products -------------------------------------------------------------------------------------- */
+
+typedef struct Job {
+    const CpuDevice *d;
+    const PackedMatrix *m;
+    const float *bias;
+    LinearOp op;
+    int64_t n_rows;
+    float *y;
+} Job;
+
+/* Outputs [from, from + n) of one row: p is their product. */
+static void finish(const Job *j, float *p, float *y, int64_t from, int64_t n) {
+    const Kernels *kn = j->d->kernels;
+    if (j->bias) kn->add(p, j->bias + from, n);
+    if (j->op == LINEAR_ADD_SILU) kn->silu_mul(p, j->d->ones, n);
+    if (j->op != LINEAR_SET) kn->add(y, p, n);
+    if (j->op == LINEAR_SUM_SILU) kn->silu_mul(y, j->d->ones, n);
+}
+
+static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    int64_t begin, end, n_out = j->m->n_out;
+    threads_split(packed_n_tiles(j->m), 1, i_part, n_parts, &begin, &end);
+    if (begin == end) return;
+    float *product = j->op == LINEAR_SET ? j->y : j->d->products;
+    j->d->kernels->matmul(j->m, j->d->acts, j->n_rows, product, n_out, begin, end);
+    int64_t from = begin * TILE_ROWS, n = (end * TILE_ROWS < n_out ? end * TILE_ROWS : n_out) - from;
+    for (int64_t i = 0; i < j->n_rows; i++)
+        finish(j, product + row_at(i, n_out) + from, j->y + row_at(i, n_out) + from, from, n);
+}
+
+static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, LinearOp op, const float *x,
+                     int32_t n_rows, float *y) {
+    if (n_rows < 1) return;
+    ActForm form = m->act;
+    size_t row_bytes = act_row_bytes(form, m->n_in);
+    fr_assert((size_t)n_rows * row_bytes <= d->acts_bytes);
+    fr_assert(op == LINEAR_SET || row_at(n_rows, m->n_out) <= d->n_products);
+    for (int32_t i = 0; i < n_rows; i++)
+        d->kernels->act_convert(form, x + row_at(i, m->n_in), m->n_in, d->acts + (size_t)i * row_bytes);
+    Job job = {.d = d, .m = m, .bias = bias, .op = op, .n_rows = n_rows, .y = y};
+    int64_t n_tiles = packed_n_tiles(m), n_parts = (int64_t)threads_count(d->threads) * 2;
+    threads_run(d->threads, (int)(n_tiles < n_parts ? n_tiles : n_parts), multiply_part, &job);
+}
+
+void cpu_linear(Device *d, const Linear *linear, LinearOp op, const float *x, int32_t n_rows, float *y) {
+    const CpuLinear *l = (const CpuLinear *)linear;
+    multiply((CpuDevice *)d, &l->m, l->bias, op, x, n_rows, y);
+}
+
+int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err) {
+    return cpu_device_reserve((CpuDevice *)d, w->model->hparams.n_embd, 0, max_rows, err);
+}
+
+void cpu_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y) {
+    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, NULL, LINEAR_SET, x, n_rows, y);
+    const Hparams *h = &w->model->hparams;
+    cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, y, (int64_t)n_rows * h->n_vocab);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+typedef struct RowsJob {
+    const Kernels *kernels;
+    float *x;
+    int64_t n_rows, n;
+    const float *gain; /* of a norm; NULL: softmax */
+    float eps;
+} RowsJob;
+
+static void rows_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const RowsJob *j = ctx;
+    int64_t begin, end;
+    threads_split(j->n_rows, 1, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        float *row = j->x + row_at(i, j->n);
+        if (j->gain) j->kernels->rmsnorm(row, row, j->gain, j->n, j->eps);
+        else j->kernels->softmax(row, j->n);
+    }
+}
+
+static void run_rows(const CpuDevice *d, RowsJob job) {
+    int64_t n_parts = (int64_t)threads_count(d->threads) * 2;
+    job.kernels = d->kernels;
+    if (job.n_rows > 0) threads_run(d->threads, (int)(job.n_rows < n_parts ? job.n_rows : n_parts), rows_part, &job);
+}
+
+void cpu_softmax(Device *d, float *x, int32_t n_rows, int64_t n) {
+    run_rows((const CpuDevice *)d, (RowsJob){.x = x, .n_rows = n_rows, .n = n});
+}
+
+void cpu_rmsnorm(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps) {
+    run_rows((const CpuDevice *)d, (RowsJob){.x = x, .n_rows = n_rows, .n = n, .gain = gain, .eps = eps});
+}

@@ -1,0 +1,369 @@
+/* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
+#include "compute/cpu/cpu.h"
+#include "compute/cpu/matrix_scale.h"
+#include "compute/cpu/cpu_backend.h"
+#include "compute/cpu/packed_file.h"
+
+#include "base/mapped_file.h"
+#include "base/mem.h"
+#include "gguf/blocks.h"
+#include "gguf/finite.h"
+#include "model/scales.h"
+
+#include <stdatomic.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RELEASE_BYTES = 1 << 20 };
+
+/* A matrix, and where it comes from. */
+typedef struct Packing {
+    PackedMatrix *m;
+    const GgufTensor *from; /* the tensor that errors name */
+    const void *data;       /* the matrix: all of the tensor, or one of its experts */
+    int64_t n_rows;
+    atomic_bool is_not_finite; /* NaN or infinity was found in it */
+} Packing;
+
+typedef struct Loader {
+    CpuWeights *w;
+    Packing *packings; /* [n_packings] in the order in which a forward reads them */
+    int64_t n_packings;
+    fr_error *err;
+} Loader;
+
+static ActForm block_form(const CpuWeights *w) {
+    return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
+}
+
+/* Rows [begin, end) of a matrix of the file, fewer where it has fewer. */
+static const char *file_rows(const Packing *p, int64_t begin, int64_t end, size_t *bytes) {
+    const GgufTensor *t = p->from;
+    size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
+    if (end > p->n_rows) end = p->n_rows;
+    *bytes = (size_t)(end - begin) * row_bytes;
+    return (const char *)p->data + (size_t)begin * row_bytes;
+}
+
+static void check_rows(Packing *p, int64_t begin, int64_t end) {
+    size_t bytes;
+    const char *rows = file_rows(p, begin, end, &bytes);
+    if (end > p->n_rows) end = p->n_rows;
+    if (!finite_weights(p->from->type, rows, (end - begin) * p->from->dims[0]))
+        atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
+}
+
+/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed, they
+ * never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin, end) if
+ * they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
+static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool is_last) {
+    size_t bytes;
+    const char *rows = file_rows(p, begin, end, &bytes);
+    if (bytes < RELEASE_BYTES && !is_last) return begin;
+    mapped_file_release(rows, bytes);
+    return end;
+}
+
+/* Tile by tile: the rows that were checked are still in the cache when they are packed. */
+static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    Packing *p = ctx;
+    int64_t begin, end;
+    threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    int64_t kept = begin * TILE_ROWS;
+    for (int64_t i = begin; i < end; i++) {
+        check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
+        packed_fill(p->m, p->data, i, i + 1);
+        kept = release_rows(p, kept, (i + 1) * TILE_ROWS, i + 1 == end);
+    }
+}
+
+static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    Packing *p = ctx;
+    int64_t begin, end;
+    threads_split(p->n_rows, 1, i_part, n_parts, &begin, &end);
+    check_rows(p, begin, end);
+}
+
+/* The embedding is not packed, but copied. */
+static int check_embedding(const CpuWeights *w, fr_error *err) {
+    const Model *m = w->base.model;
+    Packing p = {.from = &w->embedding, .data = w->embedding.data, .n_rows = m->token_embd->dims[1]};
+    threads_run_once(w->base.options.n_threads, check_part, &p);
+    return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
+}
+
+/* Sets the shape of a matrix that pack_all will fill: of the tensor, or its expert i. */
+static int will_pack_expert(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *out) {
+    GgufTensor one = expert_matrix(t, i);
+    int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
+    if (status) return status;
+    l->packings[l->n_packings++] = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
+    if (!size_add(l->w->block_bytes, packed_bytes(out), &l->w->block_bytes))
+        return error_memory(l->err, "the weights", SIZE_MAX);
+    return FR_OK;
+}
+
+static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) { return will_pack_expert(l, t, 0, out); }
+
+/* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
+static int pack_all(Loader *l) {
+    const WeightsOptions *o = &l->w->base.options;
+    size_t done = 0, all = l->w->block_bytes;
+    char *at = l->w->block = mem_alloc(all);
+    if (!at) return error_memory(l->err, "the weights", all);
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        PackedMatrix *m = l->packings[i].m;
+        m->data = at + done;
+        threads_run_once(o->n_threads, fill_part, &l->packings[i]);
+        if (l->packings[i].is_not_finite) return model_refuse_not_finite(l->w->base.model, l->packings[i].from, l->err);
+        done += packed_bytes(m);
+        if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
+    }
+    return FR_OK;
+}
+
+/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because that is
+ * the same. (Not BF16: packing makes zeros of subnormal numbers.) */
+static GgufTensor own_embedding(const Model *m) {
+    GgufTensor t = *m->token_embd;
+    if (m->output == m->token_embd && t.type != TYPE_BF16) t.data = NULL, t.bytes = 0;
+    return t;
+}
+
+/* The matrices and the embedding from a file of packed weights; false: there is none, or none that can be used, which
+ * packed_error explains. */
+static bool map_packed(Loader *l) {
+    CpuWeights *w = l->w;
+    const WeightsOptions *o = &w->base.options;
+    const GgufTensor own = own_embedding(w->base.model);
+    const void *matrices, *embedding;
+    fr_error why;
+    if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->block_bytes, own.bytes, o->n_threads,
+                         &matrices, &embedding, &why)) {
+        snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
+        return false;
+    }
+    const char *at = matrices;
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
+        at += packed_bytes(l->packings[i].m);
+    }
+    w->embedding = own;
+    if (own.bytes) w->embedding.data = embedding;
+    return true;
+}
+
+/* A row of the embedding is read for each token, for as long as the model is open: from a copy, because a file may be
+ * overwritten or cut. A submodel shares the target's. */
+static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
+    const GgufTensor *t = w->base.model->token_embd;
+    w->embedding = target ? target->embedding : own_embedding(w->base.model);
+    if (target || !w->embedding.data) return FR_OK;
+    w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
+    if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
+    memcpy(w->embedding_memory, t->data, t->bytes);
+    mapped_file_release(t->data, t->bytes);
+    return FR_OK;
+}
+
+enum { MATRICES_OF_LAYER = 10 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
+
+static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
+
+/* The kernels read whole groups of experts from arrays of this length. */
+static int check_experts(const Model *m, int32_t i, fr_error *err) {
+    const LayerSpec *s = &m->layers[i];
+    int64_t n = n_experts(s), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
+    if (n == 0 || (n <= MODEL_MAX_EXPERTS && s->n_expert_used >= 1 && s->n_expert_used <= most)) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible", gguf_path(m->gguf), i,
+                     s->n_expert_used, (long long)n, (long long)most);
+}
+
+static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
+    int64_t n = n_experts(s);
+    size_t before = l->w->block_bytes;
+    fr_assert(n > 0);
+    if (!(layer->experts = mem_calloc((size_t)n, sizeof *layer->experts)))
+        return error_memory(l->err, "experts", (size_t)n * sizeof *layer->experts);
+    int status = FR_OK;
+    for (int64_t k = 0; k < n && !status; k++) {
+        CpuExpert *e = &layer->experts[k];
+        status = will_pack_expert(l, s->gate, k, &e->gate);
+        if (!status) status = will_pack_expert(l, s->up, k, &e->up);
+        if (!status) status = will_pack_expert(l, s->down, k, &e->down);
+    }
+    l->w->base.bytes += (l->w->block_bytes - before) / (size_t)n * (size_t)s->n_expert_used;
+    return status;
+}
+
+/* Of latent attention: of each head what makes a query fit latents, then of each what makes its values of them. */
+static int load_heads(Loader *l, const LatentSpec *s, CpuLayer *layer) {
+    int64_t n = s->k_b->dims[2];
+    size_t before = l->w->block_bytes;
+    if (!(layer->k_b = mem_calloc((size_t)(2 * n), sizeof *layer->k_b)))
+        return error_memory(l->err, "heads", (size_t)(2 * n) * sizeof *layer->k_b);
+    int status = FR_OK;
+    for (int64_t k = 0; k < 2 * n && !status; k++)
+        status = will_pack_expert(l, k < n ? s->k_b : s->v_b, k % n, &layer->k_b[k]);
+    l->w->base.bytes += l->w->block_bytes - before;
+    return status;
+}
+
+/* Matrices in the order in which a forward reads them. */
+static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
+    bool has_experts = n_experts(s) > 0;
+    layer->n_state_in = layer_state_products(s, layer->state_in);
+    const struct {
+        const GgufTensor *from;
+        PackedMatrix *to;
+    } matrices[] = {{s->latent.q_a, &layer->q_a},
+                    {s->latent.kv_a, &layer->kv_a},
+                    {s->q, &layer->q},
+                    {s->k, &layer->k},
+                    {s->v, &layer->v},
+                    {layer->state_in[0].m, &layer->state_matrices[0]},
+                    {layer->state_in[1].m, &layer->state_matrices[1]},
+                    {layer->state_in[2].m, &layer->state_matrices[2]},
+                    {layer->state_in[3].m, &layer->state_matrices[3]},
+                    {s->o, &layer->o},
+                    {has_experts ? s->shared_gate : s->gate, &layer->gate},
+                    {has_experts ? s->shared_up : s->up, &layer->up},
+                    {has_experts ? s->shared_down : s->down, &layer->down},
+                    {s->router, &layer->router}};
+    _Static_assert(sizeof matrices / sizeof *matrices == MATRICES_OF_LAYER, "room in Loader.packings");
+    size_t before = l->w->block_bytes;
+    int status = FR_OK;
+    for (size_t k = 0; k < MATRICES_OF_LAYER && !status; k++)
+        if (matrices[k].from) status = will_pack(l, matrices[k].from, matrices[k].to);
+    l->w->base.bytes += l->w->block_bytes - before;
+    if (!status && s->latent.k_b) status = load_heads(l, &s->latent, layer);
+    return status || !has_experts ? status : load_experts(l, s, layer);
+}
+
+/* The taps of a convolution, each of all channels. */
+static int copy_conv(Loader *l, const float *conv, CpuLayer *layer) {
+    const StateShape *d = &l->w->base.model->hparams.state;
+    int64_t n = d->n_channels, n_conv = d->n_conv;
+    layer->conv = mem_alloc((size_t)(n * n_conv) * sizeof *layer->conv);
+    if (!layer->conv) return error_memory(l->err, "a convolution", (size_t)(n * n_conv) * sizeof *layer->conv);
+    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = conv[i];
+    return FR_OK;
+}
+
+static int load_layers(Loader *l) {
+    const Model *m = l->w->base.model;
+    int status = FR_OK;
+    for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
+        l->w->layers[i].spec = &m->layers[i];
+        l->w->layers[i].place = model_mixer_place(m, i);
+        status = check_experts(m, i, l->err);
+        if (!status && layer_has_state(&m->layers[i])) status = copy_conv(l, m->layers[i].conv, &l->w->layers[i]);
+        if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
+    }
+    return status;
+}
+
+static size_t count_matrices(const Model *m) {
+    size_t n = 1;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT +
+             (m->layers[i].latent.k_b ? 2 * (size_t)m->hparams.n_head : 0);
+    return n;
+}
+
+static int pack_and_copy(Loader *l, const CpuWeights *target) {
+    const Model *m = l->w->base.model;
+    int status = copy_embedding(l->w, target, l->err);
+    if (!status) status = pack_all(l);
+    if (!status && !target && m->output != m->token_embd) status = check_embedding(l->w, l->err);
+    return status;
+}
+
+/* target: NULL, or whose LM head these layers share unless they have their own. */
+static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
+                        fr_error *err) {
+    *out = NULL;
+    CpuWeights *w = mem_calloc(1, sizeof *w);
+    if (!w) return error_memory(err, "the weights", sizeof *w);
+    w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
+    size_t n_layer = (size_t)model->hparams.n_layer;
+    Loader l = {.w = w, .err = err, .packings = mem_calloc(count_matrices(model), sizeof *l.packings)};
+    w->layers = mem_calloc(n_layer, sizeof *w->layers);
+    int status = l.packings && w->layers ? kernels_find(options->kernels, &w->kernels, err)
+                                         : error_memory(err, "layers", n_layer * sizeof *w->layers);
+    if (!status) w->base.options.kernels = w->kernels->name;
+    if (!status) status = load_layers(&l);
+    if (target && model->output == target->base.model->output) w->output = target->output;
+    else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
+    if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
+    for (int64_t i = 0; i < l.n_packings && !status; i++)
+        status = cpu_note_scale(w, l.packings[i].m, model_scale(model, l.packings[i].data), l.n_packings, err);
+    if (!status) status = gguf_check(model->gguf, err);
+    mem_free(l.packings);
+    if (status) {
+        cpu_weights_close(&w->base);
+        return status;
+    }
+    *out = &w->base;
+    return FR_OK;
+}
+
+int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+    return open_weights(out, model, options, NULL, err);
+}
+
+int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
+    WeightsOptions options = target->options;
+    options.progress = NULL;
+    options.packed_file = NULL;
+    return open_weights(out, layers, &options, (const CpuWeights *)target, err);
+}
+
+void cpu_weights_close(Weights *weights) {
+    CpuWeights *w = (CpuWeights *)weights;
+    mapped_file_close(w->base.mapped);
+    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++)
+        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv), mem_free(w->layers[i].k_b);
+    mem_free(w->layers);
+    mem_free(w->block);
+    mem_free(w->embedding_memory);
+    mem_free(w->scales);
+    mem_free(w);
+}
+
+int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    fr_assert(w->block); /* packed here, and not mapped */
+    return packed_file_write(path, weights->model->gguf, w->block, w->block_bytes, w->embedding.data,
+                             w->embedding.bytes, weights->options.n_threads, err);
+}
+
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
+    const PackedMatrix *m = &w->output;
+    char piece[PACKED_READ * sizeof(float)]; /* of a row in the layout of the file */
+    if (w->embedding.data) embedding_row(&w->embedding, token, out);
+    else
+        for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {
+            int64_t n = m->n_in - k < PACKED_READ ? m->n_in - k : PACKED_READ;
+            packed_read_row(m, token, k, n, piece);
+            blocks_dequantize(m->type, piece, n, out + k);
+        }
+}
+
+void cpu_embed(const Weights *weights, const int32_t *tokens, int32_t n, float *out) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    for (int32_t i = 0; i < n; i++) cpu_embedding_row(w, tokens[i], out + i * w->embedding.dims[0]);
+}
+
+int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {
+    int status = packed_init(out, t->type, block_form(like), t->dims[1], t->dims[0], err);
+    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out)); /* drafter_file.c has checked the numbers */
+    return status;
+}

@@ -1,0 +1,12 @@
+/* kernels_neon.c - table "neon": 64-bit ARM without extensions. Only this file is compiled for
+ * these instructions (Makefile). */
+#if defined(__aarch64__)
+#include "compute/cpu/kernels/simd_neon.h"
+
+#include "compute/cpu/kernels/tables.h"
+
+#define TABLE kernels_neon
+#define TABLE_NAME "neon"
+#define TABLE_ROWS row_kernels_neon
+#include "compute/cpu/kernels/table_body.h"
+#endif

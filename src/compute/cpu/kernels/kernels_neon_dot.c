@@ -1,0 +1,12 @@
+/* kernels_neon_dot.c - table "neon-dot": 64-bit ARM with the dot product of bytes (sdot). Only this file is compiled
+ * for these instructions (Makefile). */
+#if defined(__aarch64__)
+#include "compute/cpu/kernels/simd_neon.h"
+
+#include "compute/cpu/kernels/tables.h"
+
+#define TABLE kernels_neon_dot
+#define TABLE_NAME "neon-dot"
+#define TABLE_ROWS row_kernels_neon
+#include "compute/cpu/kernels/table_body.h"
+#endif

@@ -1,0 +1,144 @@
+/* scores_body.h - scores.h for every vector table; included once by each scores_*.c, behind its simd_*.h and these:
+ *
+ *     v_turn_blocks    32 bytes of each of LANES keys to eight vectors, lane l of vector u: bytes 4u..4u+3 of key l
+ *     v_to_words       of such a vector: words that v_dot_words multiplies with elements 0 and 2, and with 1 and 3
+ *     v_dot_words      t + the two products of words in each lane, exactly
+ *
+ * The problem. By floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running sums; a
+ * Q8 key is also converted from bytes. Row by row it is worse: the running sums lie in the lanes of a vector.
+ *
+ * The idea. One instruction multiplies two 16-bit integers in each lane and adds both products. So 32 elements of LANES
+ * keys and a query are 16 instructions, a conversion, and one multiply-add with the keys' scales: 18 for 32 where floats
+ * need 40. Keys are turned while they are bytes, four elements to a lane, which is a quarter of the moves that floats
+ * take; so one row is worth it, too.
+ *
+ * Why words. Byte products (vpdpbusd) take the two planes of a query in the same 16 instructions, but the planes must
+ * be joined, and the keys' bias taken away: 21 instead of 18. What words cost is the widening of the keys, 3 operations for
+ * 4 elements of LANES keys, shared by all queries.
+ *
+ * Cost: bench/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision), test_attention.c. */
+#include "compute/cpu/kernels/ref.h"
+#include "compute/cpu/kernels/scores.h"
+
+enum { QUERIES_AT_ONCE = 4, PAIRS = KV_BLOCK / 2 };
+
+/* ---- queries ----------------------------------------------------------------------------------------------- */
+
+/* Whether all are finite; *amax: the largest magnitude. Missing elements of the last vector are zeros. */
+INLINE bool query_amax(const float *q, int64_t n, float *amax) {
+    Vf max = v_zero(), zeros = v_zero();
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        max = v_max(v_abs(v_load(q + i)), max);
+        zeros = v_fma(v_load(q + i), v_zero(), zeros);
+    }
+    if (i < n) {
+        max = v_max(v_abs(v_load_n(q + i, n - i)), max);
+        zeros = v_fma(v_load_n(q + i, n - i), v_zero(), zeros);
+    }
+    *amax = v_max_all(max);
+    return v_fold(zeros) == 0;
+}
+
+static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
+    float amax;
+    int64_t n = score_blocks(head_dim) * KV_BLOCK;
+    if (!query_amax(q, head_dim, &amax)) {
+        memset(out->q, 0, (size_t)n * sizeof *out->q);
+        out->scale = NAN;
+        return;
+    }
+    Vf inverse = v_set(amax >= ACT_TINY ? SCORE_LEVELS / amax : 0.0f);
+    out->scale = amax / SCORE_LEVELS;
+    for (int64_t i = 0; i < n; i += LANES) {
+        int32_t t[LANES];
+        v_store_int(t, v_round(v_mul(v_load_n(q + i, head_dim - i), inverse)));
+        UNROLL for (int k = 0; k < LANES; k += 4) { /* elements 0, 2, 1, 3, as v_to_words leaves the keys */
+            out->q[i + k] = (int16_t)t[k], out->q[i + k + 1] = (int16_t)t[k + 2];
+            out->q[i + k + 2] = (int16_t)t[k + 1], out->q[i + k + 3] = (int16_t)t[k + 3];
+        }
+    }
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------- */
+
+/* What is computed at least for n keys: a vector, or KEY_VECTORS of them. */
+INLINE int64_t score_width(int64_t n) {
+    enum { WIDE = KEY_VECTORS * LANES };
+    return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
+}
+
+static void pack(int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n, KeyBlock *out) {
+    const unsigned char *rows[KEYS_PACKED];
+    int64_t width = score_width(n);
+    for (int64_t i = 0; i < width; i++)
+        rows[i] = (const unsigned char *)k + (size_t)slots[i < n ? i : n - 1] * slot_bytes;
+    for (int64_t b = 0; b < score_blocks(head_dim); b++, out++) {
+        uint16_t halves[KEYS_PACKED];
+        for (int64_t i = 0; i < width; i++) memcpy(&halves[i], rows[i], sizeof *halves);
+        for (int64_t i = 0; i < width; i += LANES) {
+            Vi units[8];
+            v_turn_blocks(rows + i, 2, units);
+            UNROLL for (int u = 0; u < 8; u++) {
+                Vi even, odd;
+                v_to_words(units[u], &even, &odd);
+                v_store_int((int32_t *)(void *)out->k + (2 * u) * KEYS_PACKED + i, even);
+                v_store_int((int32_t *)(void *)out->k + (2 * u + 1) * KEYS_PACKED + i, odd);
+            }
+        }
+        for (int64_t i = 0; i < width; i += LANES) v_store(out->scale + i, v_load_half(halves + i));
+        for (int64_t i = 0; i < width; i++) rows[i] += KV_BLOCK_BYTES;
+    }
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------ */
+
+/* n_q queries against n_vectors vectors of packed keys from key `at` on, of which n keys are there. */
+INLINE void scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys,
+                      int64_t at, int64_t n, float scale, float *const *scores) {
+    enum { N = QUERIES_AT_ONCE * KEY_VECTORS };
+    Vf sum[N];
+    UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
+    for (int64_t b = 0; b < n_blocks; b++, keys++) {
+        Vi t[N];
+        UNROLL for (int i = 0; i < n_q * n_vectors; i++) t[i] = v_set_int(0);
+        UNROLL for (int p = 0; p < PAIRS; p++) {
+            Vi key[KEY_VECTORS];
+            const int32_t *words = (const int32_t *)(const void *)keys->k + p * KEYS_PACKED + at;
+            UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load_int(words + v * LANES);
+            UNROLL for (int h = 0; h < n_q; h++) {
+                Vi x = v_set_4_bytes(q[h]->q + b * KV_BLOCK + 2 * p);
+                UNROLL for (int v = 0; v < n_vectors; v++)
+                    t[h * n_vectors + v] = v_dot_words(t[h * n_vectors + v], key[v], x);
+            }
+        }
+        UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int v = 0; v < n_vectors; v++) {
+            int i = h * n_vectors + v;
+            sum[i] = v_fma(v_load(keys->scale + at + v * LANES), v_from_int(t[i]), sum[i]);
+        }
+    }
+    UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int v = 0; v < n_vectors; v++) {
+        Vf s = v_mul(sum[h * n_vectors + v], v_set(q[h]->scale * scale));
+        float *out = scores[h] + at + v * LANES;
+        if (n - v * LANES >= LANES) v_store(out, s);
+        else v_store_n(out, n - v * LANES, s);
+    }
+}
+
+INLINE void scores_all(int n_q, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys, int64_t n,
+                       float scale, float *const *scores) {
+    for (int64_t i = 0; i < n; i += KEY_VECTORS * LANES) {
+        if (n <= LANES) scores_of(n_q, 1, q, n_blocks, keys, i, n - i, scale, scores);
+        else scores_of(n_q, KEY_VECTORS, q, n_blocks, keys, i, n - i, scale, scores);
+    }
+}
+
+static void packed_scores(const RoundedQuery *const *q, int64_t n_q, int64_t head_dim, const KeyBlock *keys, int64_t n,
+                          float scale, float *const *scores) {
+    int64_t h = 0, n_blocks = score_blocks(head_dim);
+    for (; h + QUERIES_AT_ONCE <= n_q; h += QUERIES_AT_ONCE)
+        scores_all(QUERIES_AT_ONCE, q + h, n_blocks, keys, n, scale, scores + h);
+    for (; h < n_q; h++) scores_all(1, q + h, n_blocks, keys, n, scale, scores + h);
+}
+
+const ScoreKernels TABLE = {.name = TABLE_NAME, .round_query = round_query, .pack = pack, .scores = packed_scores};

@@ -1,0 +1,226 @@
+/* simd_avx2.h - the vectors of matmul_body.h and vector_body.h as AVX2 has them: 8 lanes, no masks, and no
+ * instruction that multiplies bytes and adds four products exactly. AVX-VNNI has one, vpdpbusd; compiled with it,
+ * this header serves table "avx-vnni". simd_avx512.h gives the same names 16 lanes. */
+#ifndef KERNELS_SIMD_AVX2_H
+#define KERNELS_SIMD_AVX2_H
+
+#include "compute/cpu/kernels/simd_common.h"
+
+#include <immintrin.h>
+
+/* vpdpbusd on 256 bits comes in two encodings: VEX in CPUs with AVX-VNNI, EVEX in those with AVX-512 VL and VNNI.
+ * The second is there for the tests, which prove the arithmetic of the first where only the second runs. */
+#if defined(__AVXVNNI__)
+#define DPBUSD(t, w, q) _mm256_dpbusd_avx_epi32(t, w, q)
+#elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define DPBUSD(t, w, q) _mm256_dpbusd_epi32(t, w, q)
+#endif
+
+#if defined(DPBUSD)
+enum { BYTE_CODES_LOSE_BIAS = 0 }; /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
+#else
+enum { BYTE_CODES_LOSE_BIAS = 1 };
+#endif
+
+enum {
+    LANES = 8,
+    ROWS_TOGETHER = 2,
+    ROWS_MAX = 8,
+    ROWS_NARROW = 2,
+    COLUMNS_NARROW = 4,
+    COLUMNS_WIDE = 1,
+    MIX_COLUMNS = 2,
+    KEY_VECTORS = 2,
+};
+
+typedef __m256 Vf;
+typedef __m256i Vi;
+
+INLINE Vf v_zero(void) { return _mm256_setzero_ps(); }
+INLINE Vf v_set(float x) { return _mm256_set1_ps(x); }
+INLINE Vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void v_store(float *p, Vf a) { _mm256_storeu_ps(p, a); }
+INLINE Vf v_load_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
+    uint16_t h;
+    __builtin_memcpy(&h, p, 2);
+    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+INLINE void v_store_half(void *p, Vf a) { _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+
+/* The first n of LANES elements; the others are zero, or stay as they are. */
+INLINE Vi first(int64_t n) {
+    int32_t m = n >= 8 ? 8 : n <= 0 ? 0 : (int32_t)n;
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(m), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE size_t half_bytes(int64_t n) { return n >= 8 ? 16 : n <= 0 ? 0 : 2 * (size_t)n; }
+INLINE Vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, first(n)); }
+INLINE void v_store_n(float *p, int64_t n, Vf a) { _mm256_maskstore_ps(p, first(n), a); }
+INLINE Vf v_load_half_n(const void *p, int64_t n) {
+    uint16_t h[8] = {0};
+    __builtin_memcpy(h, p, half_bytes(n));
+    return v_load_half(h);
+}
+INLINE void v_store_half_n(void *p, int64_t n, Vf a) {
+    uint16_t h[8];
+    v_store_half(h, a);
+    __builtin_memcpy(p, h, half_bytes(n));
+}
+
+INLINE Vf v_add(Vf a, Vf b) { return _mm256_add_ps(a, b); }
+INLINE Vf v_sub(Vf a, Vf b) { return _mm256_sub_ps(a, b); }
+INLINE Vf v_mul(Vf a, Vf b) { return _mm256_mul_ps(a, b); }
+INLINE Vf v_div(Vf a, Vf b) { return _mm256_div_ps(a, b); }
+INLINE Vf v_fma(Vf a, Vf b, Vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE Vf v_max(Vf a, Vf b) { return _mm256_max_ps(a, b); }
+INLINE Vf v_min(Vf a, Vf b) { return _mm256_min_ps(a, b); } /* a < b ? a : b */
+INLINE Vf v_abs(Vf a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
+/* a where x >= limit, else 0 */
+INLINE Vf v_where_ge(Vf x, float limit, Vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a); }
+
+INLINE bool v_all_ge(Vf x, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ)) == 0xff;
+}
+
+/* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
+INLINE float v_fold(Vf a) {
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+/* Lane i of the result is v_fold(a[i]), 0 <= i < LANES; each level folds two vectors into one. */
+INLINE Vf v_fold_all(const Vf a[8]) {
+    Vf b[4], c[2];
+    UNROLL for (int i = 0; i < 4; i++) /* b: 4 sums of a[i] | 4 of a[i+4] */
+        b[i] = v_add(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    UNROLL for (int i = 0; i < 2; i++) /* in each half, 2 of b[i], 2 of b[i+2] */
+        c[i] = v_add(_mm256_shuffle_ps(b[i], b[i + 2], 0x44), _mm256_shuffle_ps(b[i], b[i + 2], 0xee));
+    Vf d = v_add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
+    return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
+}
+/* Element j of vector i goes to element i of vector j. */
+INLINE void v_transpose(Vf a[8]) {
+    Vf b[8], c[8];
+    UNROLL for (int i = 0; i < 8; i += 2) { /* in each half: pairs of two rows */
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4)
+        UNROLL for (int k = 0; k < 2; k++) { /* c[i + j]: column j of the half, four rows */
+        c[i + 2 * k] = _mm256_shuffle_ps(b[i + k], b[i + 2 + k], 0x44);
+        c[i + 2 * k + 1] = _mm256_shuffle_ps(b[i + k], b[i + 2 + k], 0xee);
+    }
+    UNROLL for (int j = 0; j < 4; j++) {
+        a[j] = _mm256_permute2f128_ps(c[j], c[j + 4], 0x20);
+        a[j + 4] = _mm256_permute2f128_ps(c[j], c[j + 4], 0x31);
+    }
+}
+INLINE float v_max_all(Vf a) {
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+INLINE Vi v_load_int(const void *p) { return _mm256_loadu_si256(p); }
+INLINE Vi v_set_int(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE Vi v_set_4_bytes(const void *p) {
+    int32_t x;
+    __builtin_memcpy(&x, p, 4);
+    return _mm256_set1_epi32(x);
+}
+INLINE Vi v_and(Vi a, Vi b) { return _mm256_and_si256(a, b); }
+INLINE Vi v_or(Vi a, Vi b) { return _mm256_or_si256(a, b); }
+INLINE Vi v_shift_left(Vi a, int n) { return _mm256_slli_epi32(a, n); }
+INLINE Vi v_shift_right(Vi a, int n) { return _mm256_srli_epi32(a, n); }
+INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm256_srai_epi32(a, n); }
+INLINE Vi v_sub_int(Vi a, Vi b) { return _mm256_sub_epi32(a, b); }
+INLINE Vi v_max_int(Vi a, Vi b) { return _mm256_max_epi32(a, b); }
+INLINE Vi v_add_int(Vi a, Vi b) { return _mm256_add_epi32(a, b); }
+INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
+INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }
+INLINE Vf v_from_int(Vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE Vi v_round(Vf a) { return _mm256_cvtps_epi32(a); }
+INLINE Vi v_load_bytes(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); } /* LANES unsigned bytes */
+INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
+INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), a);
+}
+/* The low two bytes of each lane, in lane order, as the low half of a vector. */
+INLINE __m128i low_u16(Vi a) {
+    Vi packed = _mm256_packus_epi32(v_and(a, v_set_int(0xffff)), _mm256_setzero_si256());
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+INLINE void v_store_i8(int8_t *p, Vi a) {
+    __m128i h = _mm_and_si128(low_u16(a), _mm_set1_epi16(0xff));
+    _mm_storel_epi64((void *)p, _mm_packus_epi16(h, h));
+}
+INLINE int32_t v_sum_int(Vi a) {
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+#if defined(DPBUSD)
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
+    (void)code_max;
+    UNROLL for (int g = 0; g < 4; g++) UNROLL for (int r = 0; r < n_rows; r++)
+        t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
+}
+#else
+/* One row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
+ *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
+ *     most 2*128*127 = 32512.
+ *   codes up to 127: at most 32258, of one product.
+ *   codes up to 63, 31, 15: at most 16002, 7874, 3810: 2, 4, 8 of these fit in 16 bits. */
+INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
+    Vi ones = _mm256_set1_epi16(1);
+    int n_sum = code_max >= 127 ? 1 : code_max == 63 ? 2 : 4; /* products that are added before widening */
+    UNROLL for (int g = 0; g < 4; g += n_sum) {
+        Vi sum = _mm256_setzero_si256();
+        UNROLL for (int i = g; i < g + n_sum; i++) {
+            Vi x = v_set_4_bytes(q + 4 * i);
+            if (code_max == 255) {
+                Vi s = _mm256_xor_si256(w[i], _mm256_set1_epi8((char)0x80));
+                sum = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
+            } else sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], x));
+        }
+        t = v_add_int(t, _mm256_madd_epi16(sum, ones));
+    }
+    return t;
+}
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
+    UNROLL for (int r = 0; r < n_rows; r++) t[r] = dot_4_groups(code_max, w, q[r] + at, t[r]);
+}
+#endif
+
+INLINE void v_store_bf16(uint16_t *p, Vf a) {
+    Vi bits = v_as_int(a), odd = v_and(v_shift_right(bits, 16), v_set_int(1));
+    Vi h = v_shift_right(v_add_int(bits, v_add_int(odd, v_set_int(0x7fff))), 16);
+    Vi tiny = v_as_int(_mm256_cmp_ps(v_abs(a), v_set(0x1p-126f), _CMP_LT_OQ));
+    Vi nan = v_as_int(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    h = _mm256_blendv_epi8(h, v_and(h, v_set_int(0x8000)), tiny);
+    h = _mm256_blendv_epi8(h, v_or(v_shift_right(bits, 16), v_set_int(0x40)), nan);
+    _mm_storeu_si128((void *)p, low_u16(h));
+}
+/* BF16, see ref.c. The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
+    Vi upper = v_set_int((int32_t)0xffff0000);
+    acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
+    return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
+}
+/* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
+INLINE uint64_t bf16_begin(void) {
+    unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);
+    return control;
+}
+/* Are the results in between certainly those of vdpbf16ps? */
+INLINE bool bf16_end(uint64_t control) {
+    _mm_setcsr((unsigned)control);
+    return true;
+}
+
+#endif

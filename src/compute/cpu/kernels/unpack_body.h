@@ -1,0 +1,121 @@
+/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as floats.
+ * A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is decided
+ * when this is compiled. */
+#include "compute/cpu/kernels/layout.h"
+
+typedef struct Unpacked {
+    Vi w[8]; /* unsigned codes, groups of four inputs */
+    Vf scale[2], min[2];
+} Unpacked;
+
+INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
+
+/* Four groups of high bits from one vector of them, shifted to their place above the low bits. */
+INLINE void add_high_bits(int n_bits, Vi high, int first_bit, int place, Vi w[4]) {
+    Vi mask = v_set_int((n_bits == 1 ? 0x01010101 : 0x03030303) << place);
+    UNROLL for (int g = 0; g < 4; g++) {
+        int shift = place - first_bit - g * n_bits;
+        w[g] = v_or(w[g], v_and(shift >= 0 ? v_shift_left(high, shift) : v_shift_right(high, -shift), mask));
+    }
+}
+
+/* Q2_K and Q3_K, and the lattice types of two bits or less. */
+INLINE void unpack_pairs(uint32_t high_bits, const unsigned char *codes, Vi w[8]) {
+    UNROLL for (int g = 0; g < 8; g++)
+        w[g] = v_and(v_shift_right(v_load_int(codes + g / 4 * 64), 2 * (g % 4)), v_set_int(0x03030303));
+    if (high_bits == 0) return;
+    Vi high = v_load_int(codes + 128);
+    add_high_bits(1, high, 0, 2, w);
+    add_high_bits(1, high, 4, 2, w + 4);
+}
+
+INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
+    if (type == TYPE_Q8_0) {
+        UNROLL for (int g = 0; g < 8; g++) w[g] = v_load_int(codes + g * 64);
+        return;
+    }
+    const uint8_t *codebook = codebook_codes(type);
+    if (low_bits(type) == 2) {
+        unpack_pairs(slice_forms[type].high_bits, codes, w);
+        if (codebook) UNROLL for (int g = 0; g < 8; g++) w[g] = v_look_up(codebook, w[g]);
+        return;
+    }
+    UNROLL for (int g = 0; g < 4; g++) {
+        Vi both = v_load_int(codes + g * 64);
+        w[g] = nibbles(both);
+        w[g + 4] = nibbles(v_shift_right(both, 4));
+    }
+    if (codebook) UNROLL for (int g = 0; g < 8; g++) w[g] = v_look_up(codebook, w[g]);
+    uint32_t n_bits = slice_forms[type].high_bits;
+    if (n_bits == 1) {
+        Vi high = v_load_int(codes + 256);
+        add_high_bits(1, high, 0, 4, w);
+        add_high_bits(1, high, 4, 4, w + 4);
+    }
+    if (n_bits == 2) {
+        add_high_bits(2, v_load_int(codes + 256), 0, 4, w);
+        add_high_bits(2, v_load_int(codes + 320), 0, 4, w + 4);
+    }
+}
+
+/* Scales of MXFP4: the arithmetic of mxfp4_scale (format/codebook.h). */
+INLINE Vf unpack_exponents(const unsigned char *exponents) {
+    Vi bits = v_max_int(v_shift_left(v_load_bytes(exponents), 23), v_set_int(0x00400000));
+    return v_mul(v_as_float(bits), v_set(0.5f));
+}
+
+/* Scales of NVFP4: the arithmetic of nvfp4_scale. */
+INLINE Vf unpack_small_floats(const unsigned char *codes) {
+    Vi bits = v_shift_left(v_and(v_load_bytes(codes), v_set_int(127)), 20);
+    return v_mul(v_as_float(bits), v_set(0x1p119f));
+}
+
+/* Scales of the lattice types. */
+INLINE void unpack_odd_scales(TensorType type, Vf d, const unsigned char *bytes, Unpacked *u) {
+    Vi both = v_load_bytes(bytes), one = v_set_int(1);
+    UNROLL for (int i = 0; i < scale_parts(type); i++) {
+        Vi s = i == 0 ? v_and(both, v_set_int(15)) : v_shift_right(both, 4);
+        u->scale[i] = v_mul(v_mul(d, v_from_int(v_or(v_shift_left(s, 1), one))), v_set(lattice_unit(type)));
+    }
+}
+
+/* column: within the tile. The scales' items are 16 rows wide. */
+INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
+    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
+    if (type == TYPE_MXFP4) {
+        u->scale[0] = unpack_exponents(scales + column * LANES);
+        return;
+    }
+    if (type == TYPE_NVFP4) {
+        UNROLL for (int i = 0; i < 2; i++) u->scale[i] = unpack_small_floats(bytes + 16 * i);
+        return;
+    }
+    Vf d = v_load_half(halves);
+    u->scale[0] = u->scale[1] = d;
+    if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min[0] = v_load_half(halves + 32);
+    if (type == TYPE_Q4_K || type == TYPE_Q5_K) {
+        u->scale[0] = v_mul(d, v_load_u8(bytes + 64));
+        u->min[0] = v_sub(v_zero(), v_mul(v_load_half(halves + 32), v_load_u8(bytes + 80)));
+    }
+    if (type == TYPE_Q2_K) {
+        Vf dmin = v_load_half(halves + 32);
+        UNROLL for (int i = 0; i < 2; i++) {
+            Vi both = v_load_bytes(bytes + 64 + 16 * i);
+            u->scale[i] = v_mul(d, v_from_int(v_and(both, v_set_int(15))));
+            u->min[i] = v_sub(v_zero(), v_mul(dmin, v_from_int(v_shift_right(both, 4))));
+        }
+    }
+    if (is_lattice(type)) unpack_odd_scales(type, d, scales + column * LANES + 32 + i_sub * 16, u);
+    if (type == TYPE_IQ4_XS) u->scale[0] = v_mul(d, v_load_i8(scales + column * LANES + 32 + i_sub * 16));
+    if (type == TYPE_Q6_K || type == TYPE_Q3_K) {
+        u->scale[0] = v_mul(d, v_load_i8(bytes + 32));
+        u->scale[1] = v_mul(d, v_load_i8(bytes + 48));
+    }
+}
+
+/* -bias times a sum of activations: every bias is a power of two. */
+INLINE Vi bias_times(TensorType type, Vi minus_sum) {
+    uint32_t bias = slice_forms[type].bias;
+    if (bias == 0 || (code_max_of(type) == 255 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
+    return v_shift_left(minus_sum, __builtin_ctz(bias));
+}

@@ -1,0 +1,222 @@
+/* packed_file.c - the form of packed weights in a file, and the checks before one is used.
+ *
+ * The problem. Packing reads a whole model and writes it again, at every start and in every process. The packed form is
+ * the same for all kernel tables and both precisions of activations (kernels/pack.c), and a function of the model file
+ * alone: so it can be kept. A mapping of it costs no copy, and processes that use the same model share its pages.
+ *
+ *     0     "FRPACKED"  version  (Header, below)
+ *     4096  the matrices, in the order in which a forward reads them, as one block
+ *           the embedding in the layout of the model's file, aligned to a cache line; not where it is the output matrix
+ *
+ * The header names nothing but the source and the hashes. Where each matrix lies follows from the model, by the same code
+ * that lays them out in memory, so there is no offset in the file that could be wrong.
+ *
+ * Checks. A file is used only if its version, the source's size, time of modification and fingerprint, its own size, and
+ * the hash of all its bytes are right. The fingerprint covers name, type and shape of every tensor and three samples of
+ * its content: it finds a model that was replaced by another with its size and time, without reading all of it. The hash
+ * of all bytes is worth its time: it is computed by all threads at the speed of memory, and reads in the pages that the
+ * first forward needs. Without it, a damaged file would mean another text.
+ *
+ * A file is replaced by renaming, and whoever maps it checks it again around every forward (MappedFile), as the reference
+ * backend does with the model's file.
+ * Proof: tests/compute/test_packed_file.c damages it everywhere. */
+#include "compute/cpu/packed_file.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/replace_file.h"
+#include "base/threads.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { HEAD_BYTES = 4096, CHUNK_BYTES = 1 << 20, SAMPLE_BYTES = 256 };
+
+typedef struct Header {
+    char magic[8];
+    uint32_t version, head_bytes;
+    uint64_t file_bytes;
+    int64_t source_bytes, source_s, source_ns; /* size and time of modification */
+    uint64_t source_hash;
+    uint64_t content_hash; /* of everything behind the head */
+    uint64_t head_hash;    /* of the fields before */
+} Header;
+
+static const char magic[8] = {'F', 'R', 'P', 'A', 'C', 'K', 'E', 'D'};
+
+static size_t aligned(size_t n) { return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN; }
+
+/* ---- hashes -------------------------------------------------------------------------------------------- */
+
+typedef struct ContentJob {
+    const char *bytes;
+    size_t n;
+    uint64_t *hashes; /* [chunks] */
+    bool is_last_use; /* the bytes are mapped, and not needed afterwards */
+} ContentJob;
+
+static void hash_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const ContentJob *j = ctx;
+    int64_t begin, end;
+    threads_split((int64_t)((j->n + CHUNK_BYTES - 1) / CHUNK_BYTES), 1, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        size_t at = (size_t)i * CHUNK_BYTES, n = j->n - at < CHUNK_BYTES ? j->n - at : CHUNK_BYTES;
+        j->hashes[i] = hash64(j->bytes + at, n, (uint64_t)i);
+        if (j->is_last_use) mapped_file_release(j->bytes + at, n);
+    }
+}
+
+/* The hash of the hashes of all chunks. False: no memory. */
+static bool hash_content(const void *bytes, size_t n, bool is_last_use, int n_threads, uint64_t *out) {
+    size_t n_chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    ContentJob j = {.bytes = bytes,
+                    .n = n,
+                    .is_last_use = is_last_use,
+                    .hashes = mem_calloc(n_chunks + 1, sizeof *j.hashes)};
+    if (!j.hashes) return false;
+    threads_run_once(n_threads, hash_part, &j);
+    *out = hash64(j.hashes, n_chunks * sizeof *j.hashes, n);
+    mem_free(j.hashes);
+    return true;
+}
+
+static uint64_t hash_sample(const GgufTensor *t, size_t at, uint64_t hash) {
+    size_t n = t->bytes - at < SAMPLE_BYTES ? t->bytes - at : SAMPLE_BYTES;
+    return hash64((const char *)t->data + at, n, hash);
+}
+
+/* Name, type, shape and samples of all tensors. */
+static uint64_t hash_source(const Gguf *g) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        uint32_t type = (uint32_t)t->type;
+        hash = hash64(t->name, strlen(t->name), hash);
+        hash = hash64(t->dims, sizeof t->dims, hash64(&type, sizeof type, hash));
+        hash = hash_sample(t, 0, hash);
+        hash = hash_sample(t, t->bytes / 2, hash);
+        hash = hash_sample(t, t->bytes > SAMPLE_BYTES ? t->bytes - SAMPLE_BYTES : 0, hash);
+        mapped_file_release(t->data, t->bytes);
+    }
+    return hash;
+}
+
+/* ---- the header ------------------------------------------------------------------------------------------ */
+
+static int describe_source(const Gguf *g, Header *h, fr_error *err) {
+    struct stat st;
+    memset(h, 0, sizeof *h);
+    if (stat(gguf_path(g), &st) != 0)
+        return error_set(err, FR_ERR_IO, "%.300s: cannot be examined: %s", gguf_path(g), strerror(errno));
+    memcpy(h->magic, magic, sizeof magic);
+    h->version = PACKED_FILE_VERSION;
+    h->head_bytes = HEAD_BYTES;
+    h->source_bytes = st.st_size;
+    h->source_s = st.st_mtim.tv_sec;
+    h->source_ns = st.st_mtim.tv_nsec;
+    h->source_hash = hash_source(g);
+    return FR_OK;
+}
+
+static uint64_t hash_head(const Header *h) { return hash64(h, offsetof(Header, head_hash), 0); }
+
+static int refuse(const char *path, const char *why, fr_error *err) {
+    return error_set(
+        err, FR_ERR_FORMAT,
+        "the packed weights %.280s %s, so they are not used; run 'forerun repack' again or delete the file", path, why);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+typedef struct Content {
+    const void *matrices, *embedding;
+    size_t matrix_bytes, embedding_bytes; /* matrices are whole cache lines */
+} Content;
+
+static bool write_content(FILE *f, const Content *c) {
+    static const char zeros[MEM_ALIGN];
+    size_t n_padding = aligned(c->embedding_bytes) - c->embedding_bytes;
+    return fwrite(c->matrices, 1, c->matrix_bytes, f) == c->matrix_bytes &&
+           (!c->embedding_bytes || fwrite(c->embedding, 1, c->embedding_bytes, f) == c->embedding_bytes) &&
+           fwrite(zeros, 1, n_padding, f) == n_padding;
+}
+
+/* Reads back what was written, from the system's cache, and puts the head before it. */
+static int seal(ReplaceFile *r, Header *h, int n_threads, fr_error *err) {
+    MappedFile *written;
+    size_t n;
+    int status = fflush(r->file) == 0
+                     ? mapped_file_open(&written, r->temporary, err)
+                     : error_set(err, FR_ERR_IO, "%.300s: cannot be written: %s", r->path, strerror(errno));
+    if (status) return status;
+    const char *bytes = mapped_file_bytes(written, &n);
+    h->file_bytes = n;
+    if (n <= HEAD_BYTES) status = error_set(err, FR_ERR_IO, "%.300s: cannot be written", r->path);
+    else if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, true, n_threads, &h->content_hash))
+        status = error_memory(err, "hashes", n / CHUNK_BYTES);
+    mapped_file_close(written);
+    h->head_hash = hash_head(h);
+    if (!status && (fseek(r->file, 0, SEEK_SET) != 0 || fwrite(h, sizeof *h, 1, r->file) != 1))
+        status = error_set(err, FR_ERR_IO, "%.300s: cannot be written: %s", r->path, strerror(errno));
+    return status;
+}
+
+int packed_file_write(const char *path, const Gguf *source, const void *matrices, size_t matrix_bytes,
+                      const void *embedding, size_t embedding_bytes, int n_threads, fr_error *err) {
+    static const char head[HEAD_BYTES];
+    const Content content = {matrices, embedding, matrix_bytes, embedding_bytes};
+    Header h;
+    ReplaceFile r;
+    int status = describe_source(source, &h, err);
+    if (!status) status = gguf_check(source, err); /* it is what was packed */
+    if (!status) status = replace_file_begin(&r, path, err);
+    if (status) return status;
+    if (fwrite(head, 1, HEAD_BYTES, r.file) != HEAD_BYTES || !write_content(r.file, &content))
+        status = error_set(err, FR_ERR_IO, "%.300s: cannot be written: %s", path, strerror(errno));
+    if (!status) status = seal(&r, &h, n_threads, err);
+    return replace_file_end(&r, status, err);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+static int check(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected, int n_threads,
+                 fr_error *err) {
+    Header h, now;
+    uint64_t content_hash;
+    if (n < HEAD_BYTES) return refuse(path, "are damaged (too short)", err);
+    memcpy(&h, bytes, sizeof h);
+    if (memcmp(h.magic, magic, sizeof magic) != 0) return refuse(path, "are damaged (another kind of file)", err);
+    if (h.version != PACKED_FILE_VERSION) return refuse(path, "were made by another version of forerun", err);
+    if (h.head_hash != hash_head(&h) || h.head_bytes != HEAD_BYTES) return refuse(path, "are damaged (the head)", err);
+    int status = describe_source(source, &now, err);
+    if (status) return status;
+    if (h.source_bytes != now.source_bytes || h.source_s != now.source_s || h.source_ns != now.source_ns ||
+        h.source_hash != now.source_hash)
+        return refuse(path, "are those of another or an earlier model file", err);
+    if (h.file_bytes != n || n != expected) return refuse(path, "are damaged (the size)", err);
+    if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, false, n_threads, &content_hash))
+        return error_memory(err, "hashes", n / CHUNK_BYTES);
+    return content_hash == h.content_hash ? FR_OK : refuse(path, "are damaged (the content)", err);
+}
+
+int packed_file_open(MappedFile **out, const char *path, const Gguf *source, size_t matrix_bytes,
+                     size_t embedding_bytes, int n_threads, const void **matrices, const void **embedding,
+                     fr_error *err) {
+    size_t n, expected;
+    int status = mapped_file_open(out, path, err);
+    if (status) return status;
+    const char *bytes = mapped_file_bytes(*out, &n);
+    if (!size_add(HEAD_BYTES + matrix_bytes, aligned(embedding_bytes), &expected)) expected = SIZE_MAX;
+    status = check(bytes, n, path, source, expected, n_threads, err);
+    if (!status) status = mapped_file_check(*out, err);
+    if (status) {
+        mapped_file_close(*out);
+        *out = NULL;
+        return status;
+    }
+    *matrices = bytes + HEAD_BYTES;
+    *embedding = bytes + HEAD_BYTES + matrix_bytes;
+    return FR_OK;
+}

@@ -1,0 +1,125 @@
+/* reference.h - inside of the reference backend: a forward, and what drafters need, by file. */
+#ifndef REFERENCE_REFERENCE_H
+#define REFERENCE_REFERENCE_H
+
+#include "compute/backend.h"
+
+/* Recurrent states, and what a forward keeps of its rows for them (reference_states.c). */
+typedef struct RefStates {
+    StateShape shape;
+    int32_t n_layer; /* that have a state; 0: all of the following is NULL */
+    double *conv;    /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions, the latest last */
+    double *heads;   /* [n_layer][n_states][n_heads][head_floats] */
+    double *inputs;  /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
+    double *gates;   /* [n_layer][max_rows][n_gates] as their products give them */
+    double *z;       /* [max_rows][n_values] */
+    double *of_rows; /* [max_rows][head_floats] the state of one head after each row */
+    int32_t *path;   /* [max_rows] scratch */
+} RefStates;
+
+/* Where the inputs of a row's convolution lie: its own last. NULL: before the first token. */
+typedef struct RefWindow {
+    const double *x[MODEL_MAX_CONV];
+} RefWindow;
+
+typedef struct RefContext {
+    Context base;
+    const Model *model;
+    ContextOptions options;
+    bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
+    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
+    double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
+    double *q, *attended;  /* [max_rows][q_dim] */
+    double *k, *v;         /* [max_rows][kv_dim] */
+    double *gate, *up;     /* [max_rows][widest inner row] */
+    double *delta;         /* [max_rows][n_embd] what a block adds to x */
+    double *scores;        /* [n_ctx] */
+    double *output_gates;  /* [max_rows][q_dim], of LayerSpec.gates_output */
+    double *queries;       /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
+    double *q_latent;      /* [max_rows][q_rank] */
+    double *head_values;   /* [max_rows][heads of value_dim] */
+    RefStates states;
+    double *experts;        /* [n_expert] router probabilities */
+    double *expert_in;      /* [n_embd] what one expert reads of one row */
+    double *expert_out;     /* [n_embd] what it gives */
+    float *weight_row;      /* one row of a matrix, as floats */
+    float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][n_embd]: results */
+    int32_t max_logits;
+    InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
+} RefContext;
+
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s follows s * kv_dim further.
+ * What is cached of latent attention is both. */
+static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
+    const Hparams *h = &c->model->hparams;
+    int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
+    return c->kv[group] + plane * c->options.n_slots[group] * hparams_kv_dim(h);
+}
+static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
+    int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
+    return group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window;
+}
+/* Keys, and values where they are something else, of the layers of a group. */
+static inline int32_t reference_n_planes(const RefContext *c, KvGroup group) {
+    return (c->model->hparams.latent.rank ? 1 : 2) * reference_n_layers(c, group);
+}
+
+int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
+void reference_context_close(Context *c);
+const float *reference_read(Context *c, ResultKind kind, int32_t i);
+int reference_reserve_logits(Context *c, int32_t n, fr_error *err);
+void reference_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
+void reference_fill_slot(Context *c, KvGroup group, int32_t slot);
+void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+/* Recurrent layers (reference_states.c): the memory; and of a layer that has c->normed: its output into c->delta. */
+int reference_states_open(RefContext *c, fr_error *err);
+void reference_states_close(RefContext *c);
+void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
+/* What is special in the kinds of recurrent layers (reference_cells.c). The state of head h: to = from, moved on by one position;
+ * and what it reads, unless out is NULL. Then the values of a row [n_values], from what the heads read and the product z. */
+void reference_step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWindow *w, const double *gates,
+                    const double *from, double *to, double *out);
+void reference_finish_values(const StateShape *s, const LayerSpec *l, double eps, const double *z, double *values);
+void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
+/* Attention by latents (reference_latent.c), from c->normed into c->delta; and parts of the ordinary one
+ * (reference_forward.c). attend: of one query head of one row, q [head_dim], out [value_dim]; layer: its place in the cache. */
+void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
+                                int32_t n_rows);
+void reference_rotate(const Rope *rope, int32_t position, double *x);
+void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads);
+void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                      const double *q, double *out);
+/* The experts of a row, by the logits in c->experts, which become probabilities; returns what weights are divided by
+ * (reference_router.c). */
+double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best);
+/* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
+void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                             int32_t n_rows);
+void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
+void reference_sum_inputs(Context *c, InputSquares *to);
+
+/* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;
+ * row: room for one of them as floats. round_inputs: x is rounded to BF16 first. */
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
+                       double *y, float *row);
+/* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
+void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
+double reference_silu(double x);
+double reference_gelu(double x);
+/* What becomes of a product with the LM head. */
+double reference_finish_logit(const Hparams *h, double logit);
+
+int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
+                          int32_t max_rows, fr_error *err);
+void reference_linear_close(Linear *l);
+void reference_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
+void reference_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+void reference_softmax(Device *d, float *x, int32_t n_rows, int64_t n);
+void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+int reference_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
+void reference_lookup_close(Lookup *l);
+void reference_lookup_store(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
+void reference_lookup_add(Device *d, Lookup *l, int64_t row, float *x);
+
+#endif

@@ -1,0 +1,364 @@
+/* reference_forward.c - a transformer on two screens, in double precision.
+ *
+ *     x  = embedding                                    of each row's token, or the input that a drafter gives
+ *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
+ *                                                       or what reads a recurrent state (reference_states.c), or latents
+ *                                                       (reference_latent.c)
+ *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
+ *                                                       what is added may have a norm of its own, or a factor
+ *     logits = Woutput rmsnorm(x)
+ *
+ * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that
+ * rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit
+ * depends on the batch. Nothing is rounded but the results, and keys and values to the type of the cache, where that
+ * is F16 or Q8; of F32 they stay in double.
+ *
+ * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
+#include "compute/reference/reference.h"
+
+#include "gguf/blocks.h"
+#include "model/scales.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- arithmetic ----------------------------------------------------------------------------------- */
+
+static double round_to_bf16(double x) { return (double)bf16_to_float(float_to_bf16((float)x)); }
+
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
+                       double *y, float *row) {
+    int64_t n_in = w->dims[0], n_out = w->dims[1];
+    size_t row_bytes;
+    (void)tensor_type_row_bytes(w->type, n_in, &row_bytes); /* the file was checked when it was opened */
+    for (int64_t o = 0; o < n_out; o++) {
+        blocks_dequantize(w->type, (const char *)data + (size_t)o * row_bytes, n_in, row);
+        for (int32_t r = 0; r < n_rows; r++) {
+            const double *in = x + r * n_in;
+            double sum = 0;
+            for (int64_t i = 0; i < n_in; i++) sum += (double)row[i] * (round_inputs ? round_to_bf16(in[i]) : in[i]);
+            y[r * n_out + o] = sum;
+        }
+    }
+}
+
+void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++) y[i] = gain ? x[i] / sqrt(squares / (double)n + eps) * (double)gain[i] : x[i];
+}
+
+double reference_silu(double x) { return x / (1 + exp(-x)); }
+
+void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
+    double scale = (double)model_scale(c->model, w->data);
+    reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
+    for (int64_t i = 0; i < n_rows * w->dims[1]; i++) y[i] *= scale;
+}
+
+static void add_bias(const float *bias, int32_t n_rows, int64_t n, double *y) {
+    for (int64_t i = 0; bias && i < n_rows * n; i++) y[i] += (double)bias[i % n];
+}
+
+static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    for (int32_t i = 0; i < n_rows; i++)
+        reference_rmsnorm(c->x + (int64_t)i * h->n_embd, gain, h->n_embd, (double)h->rms_eps,
+                          c->normed + (int64_t)i * h->n_embd);
+}
+
+void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                             int32_t n_rows) {
+    if (!c->squares) return;
+    double *sums = c->squares->sums[kind] + (l - c->model->layers) * n;
+    for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
+}
+
+/* The same of one row that chose an expert: x [n]. */
+static void square_expert_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, int32_t expert,
+                                 const double *x, int64_t n) {
+    if (!c->squares) return;
+    double *sums = c->squares->sums[kind] + ((l - c->model->layers) * l->router->dims[1] + expert) * n;
+    for (int64_t i = 0; i < n; i++) sums[i] += x[i] * x[i];
+}
+
+static void count_choice(const RefContext *c, const LayerSpec *l, int32_t expert) {
+    if (c->squares) c->squares->expert_rows[(l - c->model->layers) * l->router->dims[1] + expert]++;
+}
+
+/* x += scale * norm(delta), the norm and the scale where the layer has them. */
+static void add_to_residual(const RefContext *c, const LayerSpec *l, const float *norm, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    double scale = l->residual_scale != 0 ? (double)l->residual_scale : 1;
+    for (int32_t i = 0; i < n_rows; i++) {
+        double *x = c->x + (int64_t)i * h->n_embd, *delta = c->delta + (int64_t)i * h->n_embd;
+        reference_rmsnorm(delta, norm, h->n_embd, (double)h->rms_eps, delta);
+        for (int64_t k = 0; k < h->n_embd; k++) x[k] += scale * delta[k];
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------ */
+
+/* Rotates the pairs of one head by the angles of a position. */
+void reference_rotate(const Rope *rope, int32_t position, double *x) {
+    int32_t half = rope->params.n_rot / 2;
+    for (int32_t i = 0; i < half; i++) {
+        bool adjacent = rope->params.style == ROPE_PAIRS;
+        double *a = adjacent ? &x[2 * i] : &x[i], *b = adjacent ? &x[2 * i + 1] : &x[i + half];
+        double cosine = cos(position * rope->freqs[i]) * rope->magnitude,
+               sine = sin(position * rope->freqs[i]) * rope->magnitude;
+        double re = *a * cosine - *b * sine, im = *a * sine + *b * cosine;
+        *a = re, *b = im;
+    }
+}
+
+/* Bias, norm and rotation of the heads of one row; rope NULL: values are not rotated. */
+static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm,
+                         const Rope *rope, int32_t position) {
+    int32_t dim = c->model->hparams.head_dim;
+    for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
+    for (int32_t h = 0; h < n_heads; h++) {
+        if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
+        if (rope) reference_rotate(rope, position, x + h * dim);
+    }
+}
+
+/* Rounds the heads of a key or value as the cache stores them. */
+void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
+    int32_t dim = c->model->hparams.head_dim;
+    float block[KV_BLOCK];
+    char bytes[KV_BLOCK_BYTES];
+    for (int32_t h = 0; c->options.kv_type != KV_F32 && h < n_heads; h++, x += dim)
+        for (int32_t i = 0; i < dim; i += KV_BLOCK) {
+            int32_t n = dim - i < KV_BLOCK ? dim - i : KV_BLOCK;
+            for (int32_t k = 0; k < KV_BLOCK; k++) block[k] = k < n ? (float)x[i + k] : 0;
+            if (c->options.kv_type == KV_Q8) {
+                blocks_quantize(TYPE_Q8_0, block, KV_BLOCK, bytes);
+                blocks_dequantize(TYPE_Q8_0, bytes, KV_BLOCK, block);
+            }
+            for (int32_t k = 0; k < n; k++)
+                x[i + k] = (double)(c->options.kv_type == KV_F16 ? half_to_float(float_to_half(block[k])) : block[k]);
+        }
+}
+
+/* The slot of the key at a logical position that the row sees. */
+static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
+    const RowSlots *s = &r->slots[group];
+    return position < r->n_prefix ? s->prefix[position] : s->path[position - r->n_prefix];
+}
+
+void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                      const double *q, double *out) {
+    const Hparams *h = &c->model->hparams;
+    int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
+    int64_t at = head / (h->n_head / h->n_head_kv) * dim;
+    KvGroup group = kv_group_of(l);
+    const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
+    int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, n);
+    double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
+    for (int32_t t = first; t < n; t++) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
+        score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
+        score *= temperature_factor(&l->temperature, r->position);
+        if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
+        c->scores[t] = score;
+        largest = fmax(largest, score);
+    }
+    double total = l->sinks ? exp((double)l->sinks[head] - largest) : 0;
+    for (int32_t t = first; t < n; t++) total += c->scores[t] = exp(c->scores[t] - largest);
+    memset(out, 0, (size_t)n_values * sizeof *out);
+    for (int32_t t = first; t < n; t++)
+        for (int64_t d = 0; d < n_values; d++)
+            out[d] += c->scores[t] / total * values[slot_at(r, group, t) * kv_dim + d];
+}
+
+/* Parts rows of queries and gates, by head, into the two. */
+static void take_gates(const RefContext *c, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    int64_t dim = h->head_dim;
+    for (int64_t i = 0; i < (int64_t)n_rows * h->n_head; i++)
+        for (int64_t d = 0; d < dim; d++) {
+            c->output_gates[i * dim + d] = c->q[(2 * i + 1) * dim + d];
+            c->q[i * dim + d] = c->q[2 * i * dim + d];
+        }
+}
+
+static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    const Rope *rope = l->i_rope < 0 ? NULL : model_rope(c->model, l->i_rope, c->options.n_ctx);
+    int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    int32_t place = model_mixer_place(c->model, layer);
+    KvGroup group = kv_group_of(l);
+    reference_product_of(c, l->q, c->normed, n_rows, c->q);
+    if (l->gates_output) take_gates(c, n_rows);
+    reference_product_of(c, l->k, c->normed, n_rows, c->k);
+    reference_product_of(c, l->v, c->normed, n_rows, c->v);
+    for (int32_t i = 0; i < n_rows; i++) {
+        double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
+        finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
+        finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
+        finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
+        reference_round_to_cache(c, k, h->n_head_kv);
+        reference_round_to_cache(c, v, h->n_head_kv);
+        int64_t slot = rows[i].slots[group].own;
+        memcpy(reference_kv(c, group, place, 0) + slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, group, place, 1) + slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+    }
+    for (int32_t i = 0; i < n_rows; i++)
+        for (int32_t head = 0; head < h->n_head; head++) {
+            int64_t at = i * q_dim + (int64_t)head * h->head_dim;
+            reference_attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
+        }
+    for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
+    reference_square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
+    reference_product_of(c, l->o, c->attended, n_rows, c->delta);
+    add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
+}
+
+static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+    norm_rows(c, l->attn_norm, n_rows);
+    reference_square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
+    if (layer_has_state(l)) {
+        reference_recurrent(c, layer, rows, n_rows);
+        reference_square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
+    } else if (l->mixer == MIXER_LATENT) {
+        reference_latent_attention(c, l, layer, rows, n_rows);
+    } else {
+        attention(c, l, layer, rows, n_rows);
+    }
+    add_to_residual(c, l, l->post_attn_norm, n_rows);
+}
+
+/* ---- feed-forward --------------------------------------------------------------------------------- */
+
+double reference_gelu(double x) {
+    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
+}
+
+static double activated(Activation f, double gate, double up) {
+    if (f == ACTIVATION_GELU) return reference_gelu(gate) * up;
+    if (f == ACTIVATION_SILU) return reference_silu(gate) * up;
+    double limit = (double)SWIGLU_LIMIT, x = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return x / (1 + exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
+}
+
+/* One feed-forward network: its matrices, and their biases or NULL. */
+typedef struct Network {
+    GgufTensor gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias;
+} Network;
+
+/* down (f(gate x) * (up x)) into delta, for rows x [n_rows]. */
+static void feed_forward_of(const RefContext *c, Activation f, const Network *net, const double *x, int32_t n_rows,
+                            double *delta) {
+    int64_t n_ff = net->gate.dims[1];
+    reference_product_of(c, &net->gate, x, n_rows, c->gate);
+    reference_product_of(c, &net->up, x, n_rows, c->up);
+    add_bias(net->gate_bias, n_rows, n_ff, c->gate);
+    add_bias(net->up_bias, n_rows, n_ff, c->up);
+    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = activated(f, c->gate[k], c->up[k]);
+    reference_product_of(c, &net->down, c->gate, n_rows, delta);
+    add_bias(net->down_bias, n_rows, net->down.dims[1], delta);
+}
+
+static const float *bias_of(const float *biases, int64_t i, int64_t n) { return biases ? biases + i * n : NULL; }
+
+static Network expert_network(const LayerSpec *l, int64_t i) {
+    int64_t n_embd = l->gate->dims[0], n_ff = l->gate->dims[1];
+    return (Network){.gate = expert_matrix(l->gate, i),
+                     .up = expert_matrix(l->up, i),
+                     .down = expert_matrix(l->down, i),
+                     .gate_bias = bias_of(l->gate_bias, i, n_ff),
+                     .up_bias = bias_of(l->up_bias, i, n_ff),
+                     .down_bias = bias_of(l->down_bias, i, n_embd)};
+}
+
+/* Of one row, into delta: the experts, weighted, and the one that every row passes. */
+static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
+    int64_t n_embd = c->model->hparams.n_embd;
+    int32_t best[MODEL_MAX_EXPERTS_USED];
+    reference_product_of(c, l->router, normed, 1, c->experts);
+    add_bias(l->router_bias, 1, l->router->dims[1], c->experts);
+    double divisor = reference_choose_experts(c, l, best), *out = c->expert_out;
+    memset(delta, 0, (size_t)n_embd * sizeof *delta);
+    for (int32_t k = 0; k < l->n_expert_used; k++) {
+        Network net = expert_network(l, best[k]);
+        double weight = c->experts[best[k]] / divisor;
+        for (int64_t i = 0; i < n_embd; i++) c->expert_in[i] = l->weights_inputs ? weight * normed[i] : normed[i];
+        feed_forward_of(c, l->activation, &net, c->expert_in, 1, out);
+        count_choice(c, l, best[k]);
+        square_expert_inputs(c, l, INPUT_EXPERT_GATE_UP, best[k], normed, n_embd);
+        square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, net.gate.dims[1]);
+        for (int64_t i = 0; i < n_embd; i++) delta[i] += l->weights_inputs ? out[i] : weight * out[i];
+    }
+    if (!l->shared_gate) return;
+    double logit = 0;
+    for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
+    Network shared = {.gate = *l->shared_gate, .up = *l->shared_up, .down = *l->shared_down};
+    feed_forward_of(c, l->activation, &shared, normed, 1, out);
+    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, shared.gate.dims[1], 1);
+    double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
+    for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
+}
+
+static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
+    int64_t n_embd = c->model->hparams.n_embd;
+    norm_rows(c, l->ffn_norm, n_rows);
+    reference_square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
+    if (l->ffn == FFN_DENSE) {
+        Network net = {.gate = *l->gate, .up = *l->up, .down = *l->down};
+        feed_forward_of(c, l->activation, &net, c->normed, n_rows, c->delta);
+        reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
+    }
+    for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
+        run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
+    add_to_residual(c, l, l->post_ffn_norm, n_rows);
+}
+
+/* ---- a forward ------------------------------------------------------------------------------------ */
+
+static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    int64_t n = c->model->hparams.n_embd;
+    for (int32_t i = 0; i < n_rows; i++) {
+        if (!rows[i].input) model_embedding(c->model, rows[i].token, c->weight_row);
+        const float *x = rows[i].input ? rows[i].input : c->weight_row;
+        double scale = rows[i].input ? 1 : (double)c->model->hparams.embedding_scale;
+        for (int64_t k = 0; k < n; k++) c->x[i * n + k] = scale * (double)x[k];
+    }
+}
+
+double reference_finish_logit(const Hparams *h, double logit) {
+    logit *= (double)h->logit_scale;
+    return h->logit_cap > 0 ? (double)h->logit_cap * tanh(logit / (double)h->logit_cap) : logit;
+}
+
+static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    double *logits = c->gate; /* room for [n_vocab], reference_context_open says */
+    norm_rows(c, c->model->output_norm, n_rows);
+    for (int32_t i = 0; i < n_rows; i++) {
+        const double *hidden = c->normed + (int64_t)i * h->n_embd;
+        if (rows[i].i_hidden < 0) continue;
+        for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
+        if (rows[i].i_logits < 0) continue;
+        reference_product_of(c, c->model->output, hidden, 1, logits);
+        for (int32_t k = 0; k < h->n_vocab; k++)
+            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(h, logits[k]);
+    }
+}
+
+void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
+    const RefContext *c = (const RefContext *)context;
+    embed(c, rows, n_rows);
+    for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
+        const LayerSpec *l = &c->model->layers[layer];
+        mix(c, l, layer, rows, n_rows);
+        if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
+    }
+    if (c->squares) c->squares->n_rows += n_rows;
+    write_results(c, rows, n_rows);
+}
+
+void reference_sum_inputs(Context *context, InputSquares *to) { ((RefContext *)context)->squares = to; }

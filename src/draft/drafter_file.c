@@ -1,0 +1,289 @@
+/* drafter_file.c - reads and writes the GGUF files of learned drafters.
+ *
+ * Everything that the file says is checked before it is used: its method, its target, the range of each number, the
+ * shape of each tensor, and that every weight is finite. Tensors that no method reads are an error too
+ * (drafter_file_finish). */
+#include "draft/drafter_file.h"
+
+#include "base/hash.h"
+#include "base/mapped_file.h"
+#include "base/mem.h"
+#include "gguf/blocks.h"
+#include "gguf/finite.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the fingerprint ----------------------------------------------------------------------------
+ *
+ * It must differ wherever a drafter would be wrong, and cost little at each open. The embedding and the LM head are
+ * what a drafter shares with its target, and nearly all training changes them: they are hashed whole, at the speed of
+ * memory. A model that was trained further with these two frozen differs in its layers, all rows of which change, so
+ * the first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does
+ * not matter. */
+
+enum { HEAD_BYTES = 4096 };
+
+static uint64_t hash_of_tensor(const GgufTensor *t) {
+    bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
+    size_t n = whole || t->bytes < HEAD_BYTES ? t->bytes : HEAD_BYTES;
+    uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
+    uint64_t hash = hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+    mapped_file_release(t->data, t->bytes); /* pages that were read count as memory */
+    return hash;
+}
+
+uint64_t drafter_target_fingerprint(const Model *target) {
+    const Hparams *h = &target->hparams;
+    const double shape[] = {
+        h->arch,     h->n_layer,         h->n_embd,     h->n_ff,      h->n_vocab,      h->n_head,     h->n_head_kv,
+        h->head_dim, (double)h->rms_eps, h->rope.n_rot, h->rope.base, h->rope.scaling, h->rope.factor};
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(target->gguf); i++) sum += hash_of_tensor(gguf_tensor(target->gguf, i));
+    return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
+}
+
+/* ---- method and target -------------------------------------------------------------------------- */
+
+enum { NAME_MAX_BYTES = 96 };
+
+/* A string of a file, shortened and without control characters, for messages and comparisons. */
+static void get_text(const Gguf *g, const char *key, char out[NAME_MAX_BYTES]) {
+    GgufString s = {"", 0};
+    gguf_get_string(g, key, &s);
+    size_t n = s.n < NAME_MAX_BYTES - 1 ? s.n : NAME_MAX_BYTES - 1;
+    for (size_t i = 0; i < n; i++) out[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
+    out[n] = '\0';
+}
+
+static void name_of_target(const Model *target, char out[NAME_MAX_BYTES]) {
+    get_text(target->gguf, "general.name", out);
+    if (out[0]) return;
+    const char *path = gguf_path(target->gguf), *slash = strrchr(path, '/');
+    snprintf(out, NAME_MAX_BYTES, "%s", slash ? slash + 1 : path);
+}
+
+static void write_fingerprint(const Model *target, char out[17]) {
+    snprintf(out, 17, "%016" PRIx64, drafter_target_fingerprint(target));
+}
+
+static int check_method(const Gguf *g, const char *method, fr_error *err) {
+    char is[NAME_MAX_BYTES];
+    get_text(g, "general.architecture", is);
+    if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: is not a learned drafter but of architecture '%s'; %s needs a file "
+                         "made by forerun train %s",
+                         gguf_path(g), is, method, method);
+    get_text(g, DRAFTER_KEY("method"), is);
+    if (strcmp(is, method) == 0) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: is a drafter for the method '%s', not for %s; pass a file of %s, or use this one as "
+                     "%s:file=...",
+                     gguf_path(g), is, method, method, is);
+}
+
+static int check_target(const Gguf *g, const Model *target, fr_error *err) {
+    char name[NAME_MAX_BYTES], print[NAME_MAX_BYTES], our_name[NAME_MAX_BYTES], our_print[17];
+    get_text(g, DRAFTER_KEY("target.name"), name);
+    get_text(g, DRAFTER_KEY("target.fingerprint"), print);
+    name_of_target(target, our_name);
+    write_fingerprint(target, our_print);
+    if (strcmp(print, our_print) == 0) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: was trained for the target '%s' (fingerprint %s), and this is '%s' (%s); "
+                     "train a drafter for it, or run the target it was trained for",
+                     gguf_path(g), name, print, our_name, our_print);
+}
+
+int drafter_file_refuse_as_target(const Gguf *g, fr_error *err) {
+    char is[NAME_MAX_BYTES], name[NAME_MAX_BYTES];
+    get_text(g, "general.architecture", is);
+    if (strcmp(is, DRAFTER_ARCHITECTURE) != 0) return FR_OK;
+    get_text(g, DRAFTER_KEY("method"), is);
+    get_text(g, DRAFTER_KEY("target.name"), name);
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: is a drafter, not a model; give its target ('%s') as the model, and the drafter as --draft "
+                     "%s:file=%s",
+                     gguf_path(g), name, is, gguf_path(g));
+}
+
+int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
+    *f = (DrafterFile){0};
+    if (!path[0])
+        return error_set(err, FR_ERR_ARGUMENT, "%s: missing drafter file: write --draft %s:file=DRAFTER.gguf", method,
+                         method);
+    int status = gguf_open(&f->gguf, path, err);
+    if (!status) status = check_method(f->gguf, method, err);
+    if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
+    if (!status) status = check_target(f->gguf, target, err);
+    fr_error changed; /* the truer reason */
+    int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
+    return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
+}
+
+void drafter_file_close(DrafterFile *f) {
+    gguf_close(f->gguf);
+    f->gguf = NULL;
+}
+
+/* ---- keys and tensors --------------------------------------------------------------------------- */
+
+int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err) {
+    char key[128];
+    int64_t v;
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    if (!gguf_get_i64(f->gguf, key, &v))
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s is missing or not an integer", gguf_path(f->gguf), key);
+    if (v < min || v > max)
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld but must be from %lld to %lld", gguf_path(f->gguf), key,
+                         (long long)v, (long long)min, (long long)max);
+    *out = (int32_t)v;
+    return FR_OK;
+}
+
+int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err) {
+    char key[128], is[NAME_MAX_BYTES];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    get_text(f->gguf, key, is);
+    for (int i = 0; choices[i]; i++)
+        if (strcmp(choices[i], is) == 0) {
+            *out = i;
+            return FR_OK;
+        }
+    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which this program does not know; it knows '%s', for example",
+                     gguf_path(f->gguf), key, is, choices[0]);
+}
+
+int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
+                        fr_error *err) {
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    int64_t kv = gguf_find_key(f->gguf, key), n_listed = kv < 0 ? 0 : gguf_kv_count(f->gguf, kv), token, last = -1;
+    if (kv < 0) return FR_OK;
+    if (gguf_kv_type(f->gguf, kv) != GGUF_ARRAY || n_listed < 1 || n_listed > n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens but must list from 1 to %d",
+                         gguf_path(f->gguf), key, (long long)n_listed, n_vocab);
+    int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
+    if (!tokens) return error_memory(err, key, (size_t)n_listed * sizeof *tokens);
+    for (int64_t i = 0; i < n_listed; i++, last = token) {
+        if (gguf_array_i64(f->gguf, kv, i, &token) && token > last && token < n_vocab) {
+            tokens[i] = (int32_t)token;
+            continue;
+        }
+        mem_free(tokens);
+        return error_set(err, FR_ERR_FORMAT, "%s: entry %lld of %s breaks the list, which must rise and stay below %d",
+                         gguf_path(f->gguf), (long long)i, key, n_vocab);
+    }
+    *out = tokens;
+    *n = (int32_t)n_listed;
+    return FR_OK;
+}
+
+static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
+    if (finite_weights(t->type, t->data, t->dims[0] * t->dims[1])) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong",
+                     gguf_path(f->gguf), t->name);
+}
+
+/* The tensor of exactly that shape (n_out 0: a vector). */
+static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
+    const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
+    if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
+    if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld instead of %lld x %lld",
+                         gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
+                         (long long)(n_out ? n_out : 1));
+    f->n_taken++;
+    return check_finite(f, t, err);
+}
+
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out,
+                        fr_error *err) {
+    return take(f, name, n_in, n_out, out, err);
+}
+
+int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err) {
+    const GgufTensor *t;
+    int status = take(f, name, n, 0, &t, err);
+    if (status) return status;
+    *out = mem_calloc((size_t)n, sizeof **out);
+    if (!*out) return error_memory(err, name, (size_t)n * sizeof **out);
+    blocks_dequantize(t->type, t->data, n, *out);
+    return FR_OK;
+}
+
+bool drafter_file_has(const DrafterFile *f, const char *name) { return gguf_find_tensor(f->gguf, name) != NULL; }
+
+int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(f->gguf, name);
+    int status = take(f, name, t ? t->dims[0] : 0, n_rows, &t, err);
+    if (status) return status;
+    *n = t->dims[0];
+    *out = mem_calloc((size_t)(*n * n_rows), sizeof **out);
+    if (!*out) return error_memory(err, name, t->bytes);
+    blocks_dequantize(t->type, t->data, *n * n_rows, *out);
+    return FR_OK;
+}
+
+int drafter_file_finish(const DrafterFile *f, fr_error *err) {
+    int64_t n = gguf_n_tensors(f->gguf);
+    if (n == f->n_taken) return gguf_check(f->gguf, err);
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
+                     gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
+}
+
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out) {
+    char digits[NAME_MAX_BYTES], print[17];
+    int64_t n_lines;
+    unsigned long long hash;
+    *out = (DrafterTraffic){0};
+    snprintf(print, sizeof print, "%016" PRIx64, target);
+    get_text(g, DRAFTER_KEY("target.fingerprint"), digits);
+    if (check_method(g, method, NULL) || strcmp(digits, print) != 0) return;
+    get_text(g, DRAFTER_KEY("training.traffic.hash"), digits);
+    if (!gguf_get_i64(g, DRAFTER_KEY("training.traffic.lines"), &n_lines) || n_lines < 1) return;
+    if (strlen(digits) != 16 || sscanf(digits, "%16llx", &hash) != 1) return;
+    *out = (DrafterTraffic){(uint64_t)n_lines, hash};
+}
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+static void set_text(GgufWriter *w, const char *key, const char *text) {
+    if (text) gguf_set_string(w, key, text, strlen(text));
+}
+
+static void set_training(GgufWriter *w, const DrafterTraining *t) {
+    set_text(w, DRAFTER_KEY("training.command"), t->command);
+    set_text(w, DRAFTER_KEY("training.data"), t->data);
+    if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.steps"), t->n_steps);
+    if (t->n_tokens) gguf_set_u64(w, DRAFTER_KEY("training.tokens"), t->n_tokens);
+    if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.seed"), t->seed);
+    if (t->loss > 0) gguf_set_f32(w, DRAFTER_KEY("training.loss"), (float)t->loss);
+    set_text(w, DRAFTER_KEY("training.precision"), t->precision);
+    if (t->traffic.n_lines == 0) return;
+    char digits[17];
+    snprintf(digits, sizeof digits, "%016" PRIx64, t->traffic.hash);
+    gguf_set_u64(w, DRAFTER_KEY("training.traffic.lines"), t->traffic.n_lines);
+    set_text(w, DRAFTER_KEY("training.traffic.hash"), digits);
+}
+
+GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {
+    GgufWriter *w = gguf_writer_new();
+    if (!w) return NULL;
+    char target_name[NAME_MAX_BYTES], print[17], name[NAME_MAX_BYTES + 64];
+    name_of_target(target, target_name);
+    write_fingerprint(target, print);
+    snprintf(name, sizeof name, "%s for %s", method, target_name);
+    set_text(w, "general.architecture", DRAFTER_ARCHITECTURE);
+    set_text(w, "general.name", name);
+    set_text(w, DRAFTER_KEY("method"), method);
+    set_text(w, DRAFTER_KEY("target.name"), target_name);
+    set_text(w, DRAFTER_KEY("target.fingerprint"), print);
+    gguf_set_u32(w, DRAFTER_KEY("target.embedding_length"), (uint32_t)target->hparams.n_embd);
+    gguf_set_u32(w, DRAFTER_KEY("target.vocabulary_size"), (uint32_t)target->hparams.n_vocab);
+    if (training) set_training(w, training);
+    return w;
+}

@@ -1,0 +1,88 @@
+/* drafter_file.h - GGUF files that hold a learned drafter: its method, its weights, and the target it was trained for.
+ *
+ * A learned drafter is useless without its target: it reads the target's hidden states, and uses its embedding and
+ * often its LM head, which are not copied into the file. So a file names its target by a fingerprint and is refused
+ * for any other.
+ *
+ *   general.architecture             "forerun-drafter"
+ *   forerun-drafter.method           the drafting method: "redrafter", "medusa", ...
+ *   forerun-drafter.target.name      for people
+ *   forerun-drafter.target.fingerprint           16 hexadecimal digits
+ *   forerun-drafter.target.embedding_length, forerun-drafter.target.vocabulary_size
+ *   forerun-drafter.training.*       how it was trained: command, data, and numbers; precision: that of the inputs of matrix
+ *                                    products, "bf16" or "f32", as in `forerun train --precision`
+ *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: number of lines; 16 hex digits
+ *   forerun-drafter.<method>.*       its shape; the method's source file documents these keys
+ */
+#ifndef DRAFTER_DRAFTER_FILE_H
+#define DRAFTER_DRAFTER_FILE_H
+
+#include "gguf/gguf_write.h"
+#include "model/model.h"
+
+#define DRAFTER_ARCHITECTURE "forerun-drafter"
+#define DRAFTER_KEY(name) DRAFTER_ARCHITECTURE "." name
+
+/* Identifies a target: a hash of its shape, of all bytes of its embedding and its LM head, and of the name and first
+ * bytes of every other tensor. A target quantised in another way is another target. */
+uint64_t drafter_target_fingerprint(const Model *target);
+
+typedef struct DrafterFile {
+    Gguf *gguf;
+    int64_t n_taken; /* tensors that the method has read */
+} DrafterFile;
+
+/* Fails if the file is a learned drafter, which somebody gave as the model; the error names its target and method. */
+int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
+
+/* Opens a drafter's file. Fails if it is no drafter, is one of another method, or was trained for another target; the
+ * error names which. After a failure drafter_file_close is safe. */
+int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
+void drafter_file_close(DrafterFile *f);
+
+/* The number or string under "forerun-drafter.<name>", checked. */
+int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);
+int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
+/* The tokens listed under that name, an array of integers: rising, all below n_vocab, at least one. If the key is
+ * missing, *out and *n stay as they are. The caller frees *out with mem_free. */
+int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
+                        fr_error *err);
+
+/* Reads a tensor of exactly that shape. Fails if it is missing or holds a number that is not finite. The matrix is a
+ * view into the file ([n_out][n_in], any tensor type), the vector a copy as floats, freed with mem_free. Each tensor
+ * must be read once. */
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out,
+                        fr_error *err);
+int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err);
+bool drafter_file_has(const DrafterFile *f, const char *name);
+/* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
+int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
+/* To be called after the last tensor was read and packed: fails if the file has changed meanwhile, or holds tensors that
+ * were not read, because the method would then run another network than the one in the file. */
+int drafter_file_finish(const DrafterFile *f, fr_error *err);
+
+/* The lines of a file of records (`forerun run --record`) that a drafter was trained on: their number and their hash. */
+typedef struct DrafterTraffic {
+    uint64_t n_lines, hash; /* n_lines 0: none */
+} DrafterTraffic;
+
+/* *out is empty where the file does not tell, or is not of that method and target. */
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
+
+/* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
+typedef struct DrafterTraining {
+    const char *command, *data, *precision;
+    uint64_t n_steps, n_tokens, seed;
+    DrafterTraffic traffic;
+    double loss; /* the last one on held-out text */
+    const float
+        *accuracy; /* [n_heads][n_ranks] on held-out text: how often the token of each rank was right, by head. It is
+                            * written not as a key but as a tensor, by the methods that use it. NULL: not measured */
+    int32_t n_heads, n_ranks;
+} DrafterTraining;
+
+/* A writer that already holds the keys above; the caller adds the method's own keys and tensors and finishes it.
+ * NULL: no memory. */
+GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
+
+#endif

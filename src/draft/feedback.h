@@ -1,0 +1,34 @@
+/* feedback.h - shared by the drafters that learn from the target's logits (DrafterClass.observe_tree).
+ */
+#ifndef DRAFTER_FEEDBACK_H
+#define DRAFTER_FEEDBACK_H
+
+#include "draft/drafter.h"
+
+#include <stdbool.h>
+
+/* Fails if no target runs, as in replay; the error names the method. */
+int feedback_require_target(const char *method, const DrafterEnv *env, fr_error *err);
+/* Fails if a token is outside the vocabulary. */
+int feedback_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_error *err);
+
+enum { TOP_K_MAX = 64 };
+/* Writes to ids[0..k) the ids of the k greatest logits, the greatest first, of equal ones the lowest id; k <=
+ * TOP_K_MAX. NaN and -inf are never among them. Returns how many there are; the rest of ids is -1. */
+int32_t logits_top_k(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
+
+/* What a step committed: the index of the node at `depth` of the accepted path, 0 <= depth <= n_path (0: the pending
+ * token), and the token that followed it. */
+int32_t feedback_node(const VerifiedTree *v, int32_t depth);
+int32_t feedback_after(const VerifiedTree *v, int32_t depth);
+
+/* How often a kind of guess was right. Old counts fade: at TALLY_FULL both are halved. */
+typedef struct Tally {
+    int32_t n, n_right;
+} Tally;
+enum { TALLY_FULL = 4096 };
+void tally_add(Tally *t, bool right);
+/* The share of right guesses; `prior` has the weight of eight observations. */
+double tally_share(const Tally *t, double prior);
+
+#endif

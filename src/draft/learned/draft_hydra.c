@@ -1,0 +1,284 @@
+/* draft_hydra.c - the drafter `hydra`: heads that know the tokens proposed before them (Ankner et al. 2024, "Hydra:
+ * Sequentially- Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
+ *
+ * The problem. Medusa's heads predict the positions ahead independently. The token two positions ahead depends on the
+ * token one position ahead, which the second head does not know.
+ *
+ * The idea. Head i (from 0) predicts the token at depth i + 1 of the tree from the target's hidden state h and from
+ * the path to it, given by the target's embeddings E of the pending token and of the i drafted tokens below it:
+ *
+ *     c = [h ; E(pending) ; E(d_1) ; ... ; E(d_i)]                              (i + 2) H numbers
+ *     x = R c + SiLU(W c + b)                   the first block; its residual path has a matrix R, because c is wider than x
+ *     x = x + SiLU(A x + a)                     the others
+ *     distribution of d_{i+1} = softmax(O x)             O [V][H] the head's own, or the target's LM head
+ *
+ * h belongs to the token before the pending one. A head runs once for each node that is expanded, and there are as
+ * many levels as heads.
+ *
+ * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at
+ * each level the `top` nodes of greatest joint probability are expanded, and of all nodes found the best stay within
+ * the budget.
+ *
+ *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
+ *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
+ *              [h ; the ; dog]  ran .7  sat .2
+ *
+ * Under the rules recursive and transport the children of a node are drawn at random, and all ranking is by psi
+ * (learned_draw.c); under other ratio rules all groups are points. The paper accepts tokens by Medusa's typical
+ * acceptance, but the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another
+ * method.
+ *
+ * Files: hydra.h. Weights of the authors (import/import_hydra.c) have two biases more, of `skip` and `output`.
+ *
+ * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does
+ * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: heads
+ * times the LM head, of up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
+ * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
+ * tests/draft/test_draft_hydra.c, against the heads in double precision over each path by itself. */
+#include "base/mem.h"
+#include "draft/learned/hydra.h"
+#include "draft/learned/learned.h"
+#include "draft/feedback.h"
+#include "tree/union.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_TOP = 16, MAX_ROWS = 128 };
+
+typedef struct Head {
+    Linear *in, *skip;                /* [H][(i+2)H] */
+    Linear *blocks[HYDRA_MAX_BLOCKS]; /* from 1 on: the first is `in` and `skip` */
+    Linear *output;
+} Head;
+
+/* A sequence in a proposal. */
+typedef struct Member {
+    Tree *tree;
+    int32_t sequence;
+    const float *hidden;
+    int32_t budget, first;        /* first: the first node of the deepest level so far */
+    double log_p[TREE_MAX_NODES]; /* of each node: the sum along its path */
+} Member;
+
+/* A node that is expanded: a row of its level. */
+typedef struct Front {
+    Member *member;
+    int32_t node;
+} Front;
+
+typedef struct Hydra {
+    LearnedDrafter learned;
+    int32_t n_heads, n_blocks, top, max_rows;
+    bool has_own_output;
+    Head heads[HYDRA_MAX_HEADS];
+    Member *group; /* [max_group] */
+    int32_t n_group;
+    Front *front;          /* [max_rows] */
+    float *c, *x, *logits; /* [max_rows] rows of (n_heads+1)H, H, V */
+} Hydra;
+
+typedef struct HydraOptions {
+    const char *file;
+    bool coupled, draws;
+    int32_t top;
+} HydraOptions;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(HydraOptions),
+    {.key = "top",
+     OPT_INT(HydraOptions, top, 1, MAX_TOP),
+     .default_value = "8",
+     .help = "children of a node, and nodes expanded at each level"},
+    LEARNED_OPTION_COUPLED(HydraOptions),
+    LEARNED_OPTION_DRAW(HydraOptions),
+    {.key = NULL},
+};
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static void close_hydra(Drafter *drafter) {
+    Hydra *d = (Hydra *)drafter;
+    for (int32_t i = 0; i < HYDRA_MAX_HEADS; i++) {
+        Head *head = &d->heads[i];
+        learned_linear_close(&d->learned, head->in);
+        learned_linear_close(&d->learned, head->skip);
+        learned_linear_close(&d->learned, head->output);
+        for (int32_t k = 0; k < HYDRA_MAX_BLOCKS; k++) learned_linear_close(&d->learned, head->blocks[k]);
+    }
+    learned_release(&d->learned);
+    mem_free(d);
+}
+
+static bool has_bias(const Hydra *d, const char *layer) {
+    char name[80];
+    snprintf(name, sizeof name, "%s.bias", layer);
+    return drafter_file_has(&d->learned.file, name);
+}
+
+static int read_head(Hydra *d, int32_t i, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    Head *head = &d->heads[i];
+    int64_t h = l->n_embd, wide = (i + 2) * h;
+    char name[64];
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_IN, i);
+    int status = learned_linear_open(l, name, wide, h, true, d->max_rows, &head->in, err);
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_SKIP, i);
+    if (!status) status = learned_linear_open(l, name, wide, h, has_bias(d, name), d->max_rows, &head->skip, err);
+    for (int32_t k = 1; k < d->n_blocks && !status; k++) {
+        snprintf(name, sizeof name, HYDRA_HEAD HYDRA_BLOCK, i, k);
+        status = learned_linear_open(l, name, h, h, true, d->max_rows, &head->blocks[k], err);
+    }
+    if (status || !d->has_own_output) return status;
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_OUTPUT, i);
+    return learned_linear_open(l, name, h, l->n_vocab, has_bias(d, name), d->max_rows, &head->output, err);
+}
+
+static int read_weights(Hydra *d, fr_error *err) {
+    static const char *const outputs[] = {"own", "target", NULL};
+    const DrafterFile *f = &d->learned.file;
+    int output = 0, status = drafter_file_int(f, HYDRA_KEY_HEAD_COUNT, 1, HYDRA_MAX_HEADS, &d->n_heads, err);
+    if (!status) status = drafter_file_int(f, HYDRA_KEY_BLOCK_COUNT, 1, HYDRA_MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(f, HYDRA_KEY_OUTPUT, outputs, &output, err);
+    d->has_own_output = output == 0;
+    for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
+    if (!status) status = drafter_file_finish(f, err);
+    if (!status && d->top + (d->n_heads - 1) * d->top * d->top >= TREE_MAX_NODES)
+        status = error_set(err, FR_ERR_ARGUMENT,
+                           "hydra: %d heads with top %d find more than the %d nodes of a tree; make top smaller",
+                           d->n_heads, d->top, TREE_MAX_NODES - 1);
+    return status;
+}
+
+static int allocate(Hydra *d, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    int64_t rows = d->max_rows, h = l->n_embd;
+    const ArenaItem items[] = {ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, rows),
+                               ARENA_ITEM(&d->c, rows * (d->n_heads + 1) * h), ARENA_ITEM(&d->x, rows * h),
+                               ARENA_ITEM(&d->logits, rows * l->n_vocab)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "hydra", err);
+    return status ? status : learned_head_reserve(l, rows, err);
+}
+
+static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const HydraOptions *o = options;
+    Hydra *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "hydra", sizeof *d);
+    d->top = o->top;
+    int32_t max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
+    d->max_rows = max_group * d->top;
+    int status = learned_reserve_group(&d->learned, max_group, err);
+    d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
+    if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
+    if (!status) status = read_weights(d, err);
+    if (!status) status = allocate(d, err);
+    if (status) {
+        close_hydra(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+/* ---- a proposal --------------------------------------------------------------------------------- */
+
+/* Writes the nodes of the deepest level that are expanded to the front. A child of the k-th best node of a level
+ * (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it would not
+ * be kept. */
+static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
+    int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
+    if (n < 1) return 0;
+    n = learned_best_nodes(m->log_p, m->first, m->tree->n, n, nodes);
+    for (int32_t i = 0; i < n; i++) out[i] = (Front){.member = m, .node = nodes[i]};
+    m->first = m->tree->n;
+    return n;
+}
+
+/* c of a node at depth `level`: h, then the embeddings along its path from the pending token down. */
+static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
+    int64_t h = d->learned.n_embd;
+    memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
+    for (int32_t node = f->node, k = level; k >= 0; k--, node = f->member->tree->nodes[node].parent)
+        learned_embed(&d->learned, f->member->tree->nodes[node].token, c + (k + 1) * h);
+}
+
+/* The logits of head `level` for the nodes of the front. */
+static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
+    LearnedDrafter *l = &d->learned;
+    const Head *head = &d->heads[level];
+    for (int32_t r = 0; r < n_rows; r++) set_input(d, &d->front[r], level, d->c + (int64_t)r * (level + 2) * l->n_embd);
+    learned_linear(l, head->skip, LINEAR_SET, d->c, n_rows, d->x);
+    learned_linear(l, head->in, LINEAR_ADD_SILU, d->c, n_rows, d->x);
+    for (int32_t k = 1; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
+    if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n_rows, d->logits);
+    else learned_head(l, d->x, n_rows, d->logits);
+}
+
+static void add_children(Hydra *d, const Front *f, float *logits) {
+    int32_t tokens[MAX_TOP], path[TREE_MAX_NODES];
+    double log_p[MAX_TOP];
+    Member *m = f->member;
+    int32_t n_path = learned_path(m->tree, f->node, path);
+    int32_t n = learned_top(&d->learned, m->sequence, path, n_path, logits, d->top, tokens, log_p);
+    for (int32_t i = 0; i < n; i++) {
+        double sum = m->log_p[f->node] + log_p[i];
+        m->log_p[tree_add(m->tree, f->node, tokens[i], (float)exp(sum), d->learned.base.source)] = sum;
+    }
+}
+
+static void grow_trees(Hydra *d) {
+    for (int32_t level = 0; level < d->n_heads; level++) {
+        int32_t n_rows = 0;
+        for (int32_t i = 0; i < d->n_group; i++) n_rows += choose_front(d, &d->group[i], level, d->front + n_rows);
+        if (n_rows == 0) break;
+        run_head(d, level, n_rows);
+        for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
+    }
+    for (int32_t i = 0; i < d->n_group; i++) {
+        union_prune(d->group[i].tree, d->group[i].budget);
+        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+    }
+}
+
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
+    (void)err;
+    Hydra *d = (Hydra *)learned;
+    d->n_group = n;
+    for (int32_t i = 0; i < n; i++) {
+        Member *m = &d->group[i];
+        m->tree = members[i].tree;
+        m->sequence = members[i].sequence;
+        m->hidden = members[i].hidden;
+        m->budget = members[i].budget;
+        m->first = 0;
+        m->log_p[0] = 0;
+    }
+    grow_trees(d);
+    return FR_OK;
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
+}
+
+extern const DrafterClass draft_hydra_class;
+const DrafterClass draft_hydra_class = {
+    .name = "hydra",
+    .summary = "heads on the target's hidden state and the path drafted so far, trained for it",
+    .option_table = option_table,
+    .options_size = sizeof(HydraOptions),
+    .needs_hidden = true,
+    .open = open_hydra,
+    .close = close_hydra,
+    .set_sampling = learned_set_sampling,
+    .begin = learned_begin,
+    .observe_prompt = learned_observe_prompt,
+    .take_over = learned_take_over,
+    .observe_tree = learned_observe_tree,
+    .observe = learned_observe,
+    .propose = propose,
+    .end = learned_end,
+};

@@ -1,0 +1,229 @@
+/* entry_queue.c - entries of all sequences in one forward.
+ *
+ * The problem. After each step a drafter's layer needs an entry for each accepted token of each sequence. The engine
+ * passes the hidden states on sequence by sequence (observe_tree). A forward of a few rows costs nearly as much as one
+ * of many, because it reads the same weights, so a forward for each sequence makes drafting dearest where many requests
+ * run at once.
+ *
+ * The idea. Nothing reads the entries before the next proposal. So they wait in a queue for each sequence, and
+ * entry_queue_run computes those of all sequences that draft together.
+ *
+ *     observe_tree of A     A: cat sat          B:
+ *     observe_tree of B     A: cat sat          B: the
+ *     propose for A and B   one forward of three rows, in which each row attends to its own sequence alone
+ *
+ * What does not fit into the queue, such as a prompt, runs at once without results: the last entry always stays in the
+ * queue, and the layer's output for it is all that a proposal needs. A row has the same bits in every batch, so the
+ * drafts do not depend on who drafts together.
+ *
+ * Proof: tests/draft/test_draft_eagle.c, entries together against one by one. */
+#include "draft/learned/entry_queue.h"
+
+#include <string.h>
+
+int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
+                     fr_error *err) {
+    fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH);
+    *q = (EntryQueue){.learned = learned, .layer = layer, .options = *options};
+    int64_t h = learned->n_embd, rows = options->max_rows, n = learned->max_sequences,
+            n_all = n + learned->env.n_cached;
+    int64_t n_vocab = options->wants_logits ? learned->n_vocab : 0;
+    float *features, *last_inputs, *logits, *hidden;
+    int32_t *tokens;
+    const ArenaItem items[] = {ARENA_ITEM(&q->sequences, n_all),
+                               ARENA_ITEM(&features, n * h),
+                               ARENA_ITEM(&last_inputs, n * h),
+                               ARENA_ITEM(&logits, n * n_vocab),
+                               ARENA_ITEM(&tokens, n_all * ENTRY_QUEUE_LENGTH),
+                               ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * h),
+                               ARENA_ITEM(&q->rows, rows),
+                               ARENA_ITEM(&q->row_ids, rows),
+                               ARENA_ITEM(&q->pairs, rows * 2 * h),
+                               ARENA_ITEM(&q->inputs, rows * h)};
+    int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
+    if (!status) status = cached_kv_open(&q->cached, layer->executor, &learned->env, err);
+    for (int64_t i = 0; i < n && !status; i++) {
+        q->sequences[i].feature = features + i * h;
+        q->sequences[i].input = last_inputs + i * h;
+        q->sequences[i].logits = n_vocab ? logits + i * n_vocab : NULL;
+    }
+    for (int64_t i = 0; i < n_all && !status; i++) {
+        q->sequences[i].tokens = tokens + i * ENTRY_QUEUE_LENGTH;
+        q->sequences[i].hidden = hidden + i * ENTRY_QUEUE_LENGTH * h;
+        q->sequences[i].begun = i >= n;
+        if (i >= n) q->sequences[i].kv = q->cached.sequences[i - n];
+    }
+    return status;
+}
+
+void entry_queue_close(EntryQueue *q) { cached_kv_close(&q->cached); }
+
+int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence];
+    int status = executor_sequence_open(q->layer->executor, &s->kv, err);
+    s->n_queued = 0;
+    s->begun = status == FR_OK;
+    return status;
+}
+
+void entry_queue_end(EntryQueue *q, int32_t sequence) {
+    EntrySequence *s = &q->sequences[sequence];
+    if (s->begun) executor_sequence_close(q->layer->executor, s->kv);
+    s->begun = false;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------- */
+
+static void norm(const EntryQueue *q, float *x, const float *gain) {
+    const LearnedDrafter *l = q->learned;
+    if (gain) l->backend->rmsnorm(l->device, x, 1, l->n_embd, gain, l->target->hparams.rms_eps);
+}
+
+void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden) {
+    int64_t h = q->learned->n_embd, width = q->options.reads_tokens ? 2 * h : h;
+    float *pair = q->pairs + i * width;
+    if (q->options.embedding) embedding_row(q->options.embedding, token, pair);
+    else if (q->options.reads_tokens) learned_embed(q->learned, token, pair);
+    memcpy(pair + (width - h), hidden, (size_t)h * sizeof *pair);
+    norm(q, pair, q->options.token_norm);
+    norm(q, pair + (width - h), q->options.hidden_norm);
+}
+
+void entry_queue_fuse(EntryQueue *q, int32_t n) {
+    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
+    for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs + (int64_t)i * q->learned->n_embd;
+}
+
+/* Row i is an entry of the sequence, after the row before it unless it is the first. */
+static void pack(EntryQueue *q, const EntrySequence *s, int32_t i, bool is_first, int32_t token, const float *hidden) {
+    entry_queue_set_pair(q, i, token, hidden);
+    q->rows[i] = (Row){.token = token, .sequence = s->kv, .parent = is_first ? -1 : i - 1};
+    q->row_ids[i] = i;
+}
+
+/* The queue of a sequence becomes rows from row n on. Returns the new number of rows. */
+static int32_t pack_queue(EntryQueue *q, const EntrySequence *s, int32_t n) {
+    for (int32_t i = 0; i < s->n_queued; i++)
+        pack(q, s, n + i, i == 0, s->tokens[i], s->hidden + (int64_t)i * q->learned->n_embd);
+    return n + s->n_queued;
+}
+
+static int forward(EntryQueue *q, int32_t n_rows, fr_error *err) {
+    entry_queue_fuse(q, n_rows);
+    return executor_forward(q->layer->executor, q->rows, n_rows, err);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------- */
+
+/* Runs the queue and n more entries, without results. */
+static int run_now(EntryQueue *q, EntrySequence *s, const int32_t *tokens, const float *const *hidden, int32_t n,
+                   fr_error *err) {
+    int32_t n_rows = pack_queue(q, s, 0);
+    for (int32_t i = 0; i < n; i++, n_rows++) pack(q, s, n_rows, n_rows == 0, tokens[i], hidden[i]);
+    int status = cached_kv_reserve(&q->cached, s->kv, n_rows, err);
+    if (!status) status = forward(q, n_rows, err);
+    if (status) return status;
+    executor_commit(q->layer->executor, s->kv, q->row_ids, n_rows);
+    s->n_queued = 0;
+    return FR_OK;
+}
+
+int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
+                    fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence];
+    int64_t h = q->learned->n_embd;
+    int32_t first = 0;
+    while (s->n_queued + n - first > ENTRY_QUEUE_LENGTH) {
+        int32_t most = q->options.max_rows - s->n_queued, now = n - first - 1 < most ? n - first - 1 : most;
+        int status = run_now(q, s, tokens + first, hidden + first, now, err);
+        if (status) return status;
+        first += now;
+    }
+    for (; first < n; first++, s->n_queued++) {
+        s->tokens[s->n_queued] = tokens[first];
+        memcpy(s->hidden + s->n_queued * h, hidden[first], (size_t)h * sizeof **hidden);
+    }
+    return FR_OK;
+}
+
+int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++) {
+        int32_t token = feedback_after(v, depth);
+        status = entry_queue_add(q, sequence, &token, &v->hidden[feedback_node(v, depth)], 1, err);
+    }
+    return status;
+}
+
+/* ---- taking over ------------------------------------------------------------------------------------ */
+
+int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
+    const EntrySequence *s = &q->sequences[sequence];
+    int32_t n = s->begun ? executor_sequence_length(q->layer->executor, s->kv) + s->n_queued : 0;
+    return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
+}
+
+/* Entries in the KV cache are shared, and queued ones are copied. */
+void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
+    EntrySequence *a = &q->sequences[from], *b = &q->sequences[to];
+    int32_t n_run = n ? executor_sequence_length(q->layer->executor, a->kv) : 0;
+    if (n_run > n) n_run = n;
+    cached_kv_take_over(&q->cached, a->kv, b->kv, n_run);
+    b->n_kept = n;
+    b->n_queued = n - n_run;
+    memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
+    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->learned->n_embd * sizeof *b->hidden);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+/* Stores the results of the last entry of a sequence, row `last`, and commits its entries, which end there. */
+static void take_results(EntryQueue *q, EntrySequence *s, int32_t last) {
+    Executor *e = q->layer->executor;
+    size_t h = (size_t)q->learned->n_embd;
+    memcpy(s->feature, executor_hidden(e, last), h * sizeof *s->feature);
+    memcpy(s->input, q->inputs + (size_t)last * h, h * sizeof *s->input);
+    if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->learned->n_vocab * sizeof *s->logits);
+    executor_commit(e, s->kv, q->row_ids + last + 1 - s->n_queued, s->n_queued);
+    s->n_queued = 0;
+}
+
+/* Runs the queues of n sequences, which fit into max_rows, in one forward. */
+static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
+    int32_t n_rows = 0;
+    int status = FR_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        const EntrySequence *s = &q->sequences[sequences[i]];
+        if (s->n_queued == 0) continue;
+        status = cached_kv_reserve(&q->cached, s->kv, s->n_queued, err);
+        n_rows = pack_queue(q, s, n_rows);
+        q->rows[n_rows - 1].want_hidden = true;
+        q->rows[n_rows - 1].want_logits = q->options.wants_logits;
+    }
+    if (status || n_rows == 0) return status;
+    status = forward(q, n_rows, err);
+    if (status) return status;
+    n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        EntrySequence *s = &q->sequences[sequences[i]];
+        if (s->n_queued == 0) continue;
+        n_rows += s->n_queued;
+        take_results(q, s, n_rows - 1);
+    }
+    return FR_OK;
+}
+
+int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
+    int32_t first = 0, n_rows = 0;
+    int status = FR_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        int32_t more = q->sequences[sequences[i]].n_queued;
+        if (n_rows + more > q->options.max_rows) {
+            status = run_together(q, sequences + first, i - first, err);
+            first = i;
+            n_rows = 0;
+        }
+        n_rows += more;
+    }
+    return status ? status : run_together(q, sequences + first, n - first, err);
+}

@@ -1,0 +1,162 @@
+/* learned.h - the common part of learned drafters: their file, the target that they were trained for, its latest
+ * hidden state of each sequence, and the loop of a proposal. A method's struct begins with a LearnedDrafter, and its
+ * class refers to these functions.
+ *
+ * Before a proposal, the target has read all of the context except the pending token. The drafter has the target's
+ * hidden state at the token before it, from whose logits the pending token was chosen. The hidden state of the
+ * pending token itself is not computed yet.
+ *
+ * Everything is computed by the target's backend (backend/backend.h), on the engine's device.
+ */
+#ifndef LEARNED_LEARNED_H
+#define LEARNED_LEARNED_H
+
+#include "base/arena.h"
+#include "draft/drafter.h"
+#include "draft/drafter_file.h"
+#include "draft/feedback.h"
+#include "verify/draw.h"
+#include "tree/draft_dists.h"
+
+/* The row of an option table for the field `const char *file` of S. */
+#define LEARNED_OPTION_FILE(S) \
+    { \
+        .key = "file", OPT_FILE(S, file), .required = "drafter file", \
+        .help = "the drafter's weights, a GGUF file trained for this target" \
+    }
+/* Likewise for the field `bool coupled`. */
+#define LEARNED_OPTION_COUPLED(S) \
+    { \
+        .key = "coupled", OPT_FLAG(S, coupled), .default_value = "1", \
+        .help = \
+            "1: rank tokens with the target's own noise, so that more are accepted where the temperature is above 0 " \
+            "(rule sampled only); 0: rank them by their probability" \
+    }
+
+/* Likewise for the field `bool draws`, of methods that call learned_declare. */
+#define LEARNED_OPTION_DRAW(S) \
+    { \
+        .key = "draw", OPT_FLAG(S, draws), .default_value = "1", \
+        .help = "rules recursive and transport: 1: draw the tokens at random; 0: rank them by their probability" \
+    }
+
+/* Draws of a proposal (learned_draw.c): a drawn node and one whose children were drawn, each by a hash of its path. */
+typedef struct LearnedDraw {
+    uint64_t key;
+    double log_q, psi;
+} LearnedDraw;
+typedef struct LearnedExpanded {
+    uint64_t key;
+    const float *q;
+} LearnedExpanded;
+enum { LEARNED_MAX_DRAWS = 2 * TREE_MAX_NODES };
+
+typedef struct LearnedSequence {
+    int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
+    float *hidden;              /* [n_embd] the latest of them */
+    int32_t *context;           /* [n_ctx + 2 TREE_MAX_NODES] its tokens, with room for a drafted path */
+    SamplingOptions sampling;   /* of the request; without set_sampling: temperature 1 */
+    bool has_noise;             /* the target draws with noise that is known: set_sampling was called */
+    uint64_t position;          /* output position of the token after the context */
+    bool is_coupled;            /* in this proposal: tokens are ranked with the target's noise */
+    bool is_drawing;            /* in this proposal: tokens are drawn, and declared in `dists` */
+    DraftDists *dists;
+    int32_t n_draws, n_expanded;
+    LearnedDraw draws[LEARNED_MAX_DRAWS];
+    LearnedExpanded expanded[TREE_MAX_NODES];
+} LearnedSequence;
+
+/* A sequence in a proposal. */
+typedef struct LearnedMember {
+    Tree *tree; /* the pending token alone */
+    int32_t sequence, budget;
+    const float *hidden; /* [n_embd] the target's hidden state before the pending token */
+} LearnedMember;
+
+typedef struct LearnedDrafter {
+    Drafter base;
+    const Model *target;    /* its shape */
+    const Weights *weights; /* the drafter uses its embedding and LM head */
+    const Backend *backend;
+    Device *device;
+    DrafterFile file;
+    int32_t n_embd, n_vocab, max_sequences, n_ctx;
+    DrafterEnv env;      /* as it was opened in */
+    bool coupled, draws; /* options */
+    Sampler *sampler;
+    float *dist;                /* [n_vocab] */
+    DrawChild *children;        /* [TOP_K_MAX] */
+    LearnedSequence *sequences; /* [max_sequences] */
+    LearnedMember *members;     /* [max_group] the sequences that draft together */
+    int32_t max_group;
+    Arena arena; /* memory of this struct and of the method's arrays */
+} LearnedDrafter;
+
+/* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure
+ * learned_release is safe. */
+int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err);
+/* Likewise for a method without a file of its own. */
+int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
+void learned_release(LearnedDrafter *d); /* everything but the struct itself */
+
+/* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
+const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
+
+/* Before a proposal for a sequence: whether its tokens are ranked with the target's noise. */
+void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree);
+
+/* For `propose`, with learned_start: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at
+ * a time. */
+typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
+int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                    LearnedDraftFn *draft, fr_error *err);
+
+/* ---- operations ------------------------------------------------------------------------------------- */
+
+/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most
+ * max_rows rows. */
+int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
+                        int64_t max_rows, Linear **out, fr_error *err);
+void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
+/* Applies it to x [n_rows][n_in]; y: [n_rows][n_out]. */
+void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory
+ * for max_rows. */
+int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
+void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits);
+/* The target's embedding of a token, out [n_embd]. */
+void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
+
+/* The k tokens that the target most probably chooses after a path of n_path drafted tokens, best first, and the logarithm of
+ * that probability for each (learned_top.c); from a drafter's logits [n_vocab], which are overwritten. Returns their number,
+ * which is 0 if the logits are not finite. k <= TOP_K_MAX. path: its tokens; NULL: unknown, as in medusa, whose logits do not
+ * depend on them. */
+#define LEARNED_MIN_TEMPERATURE 0.5f
+int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
+                    int32_t *tokens, double *log_p);
+/* For learned_top: k tokens drawn from q, which stays valid as long as the proposal, and psi of each less that of the path. */
+int32_t learned_draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, const float *q,
+                     int32_t k, int32_t *tokens, double *log_p);
+/* Declares the draws of a proposal, when its tree is finished; nothing to do where tokens were ranked. */
+void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t);
+/* The tokens on the path to a node, without the root's: path [depth of the node], which is returned. */
+int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);
+
+/* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the
+ * earlier ones first. Returns their number, which is less than k if there are fewer nodes. */
+int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes);
+
+/* ---- for a DrafterClass ----------------------------------------------------------------------------- */
+
+void learned_set_sampling(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
+int learned_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                           fr_error *err);
+/* Of methods that keep nothing of single tokens. */
+void learned_take_over(Drafter *d, int32_t from, int32_t to, int32_t n);
+int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
+int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+void learned_end(Drafter *d, int32_t sequence);
+
+#endif

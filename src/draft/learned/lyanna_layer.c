@@ -1,0 +1,172 @@
+/* lyanna_layer.c - hidden states from hidden states (Lyanna, section 4.1).
+ *
+ * The problem. A drafter that reads its own tokens is wrong from the first wrong token on, and what it computed since
+ * is lost.
+ *
+ * The idea. One transformer layer with a KV cache of its own continues from hidden states alone. With h_t the
+ * target's hidden state after its final norm and E(x) its embedding,
+ *
+ *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
+ *     chain         h_1 = the last entry's, of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
+ *
+ * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft
+ * step, the only one whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens
+ * are proposed.
+ *
+ *     position   0            1            2              3           4
+ *     input   E(x1) h0     E(x2) h1     E(x3) h2       h_1         h_2          x3 is pending
+ *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
+ *     kept       yes          yes          yes           no          no
+ *
+ * A parallel chain has no h_1, h_2, .. in its inputs. Their place is taken by the input of the last entry plus a learned
+ * vector v_s of the step, so that all its rows run in one forward:
+ *
+ *     input   E(x1) h0     E(x2) h1     E(x3) h2   (E(x3) h2) + v_1   (E(x3) h2) + v_2
+ *
+ * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
+ * target's true hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are
+ * one forward, as is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences, and
+ * 2 with a parallel chain.
+ *
+ * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope
+ * and epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm, because it
+ * replaces the target's hidden state after the final norm. Proof: tests/draft/test_draft_lyanna.c, against the same in
+ * double precision. */
+#include "draft/learned/lyanna_layer.h"
+
+#include "gguf/blocks.h"
+#include "draft/learned/lyanna.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = 512, MAX_INPUTS = 64 };
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static int read_first_token(LyannaLayer *l, fr_error *err) {
+    static const char *const choices[] = {"fused", "none", NULL};
+    int choice = 0;
+    int status = drafter_file_choice(&l->learned->file, LYANNA_KEY_FIRST_TOKEN, choices, &choice, err);
+    l->is_fused = choice == 0;
+    return status;
+}
+
+/* A file without the key has a serial chain. */
+static int read_chain(LyannaLayer *l, fr_error *err) {
+    static const char *const choices[] = {"serial", "parallel", NULL};
+    LearnedDrafter *d = l->learned;
+    const GgufTensor *inputs = NULL;
+    int choice = 0;
+    if (gguf_find_key(d->file.gguf, DRAFTER_KEY(LYANNA_KEY_CHAIN)) < 0) return FR_OK;
+    int status = drafter_file_choice(&d->file, LYANNA_KEY_CHAIN, choices, &choice, err);
+    if (status || choice == 0) return status;
+    int64_t h = d->n_embd;
+    status = drafter_file_int(&d->file, LYANNA_KEY_CHAIN_INPUTS, 1, MAX_INPUTS, &l->n_inputs, err);
+    if (!status) status = drafter_file_matrix(&d->file, LYANNA_CHAIN_INPUTS, h, l->n_inputs, &inputs, err);
+    const ArenaItem items[] = {ARENA_ITEM(&l->chain_inputs, l->n_inputs * h)};
+    if (!status) status = arena_take(&d->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!status) blocks_dequantize(inputs->type, inputs->data, l->n_inputs * h, l->chain_inputs);
+    return status;
+}
+
+static int read_weights(LyannaLayer *l, fr_error *err) {
+    static const OneLayerNames names = {.key_feed_forward = LYANNA_KEY_FEED_FORWARD,
+                                        .attn_norm = LYANNA_ATTN_NORM,
+                                        .q = LYANNA_ATTN_Q,
+                                        .k = LYANNA_ATTN_K,
+                                        .v = LYANNA_ATTN_V,
+                                        .o = LYANNA_ATTN_OUTPUT,
+                                        .ffn_norm = LYANNA_FFN_NORM,
+                                        .gate = LYANNA_FFN_GATE,
+                                        .up = LYANNA_FFN_UP,
+                                        .down = LYANNA_FFN_DOWN};
+    int64_t embd = l->learned->n_embd;
+    int status = learned_linear_open(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, MAX_ROWS, &l->fc,
+                                     err);
+    return status ? status : one_layer_open(&l->layer, l->learned, &names, err);
+}
+
+static int allocate(LyannaLayer *l, fr_error *err) {
+    const EntryQueueOptions entries = {.fc = l->fc, .reads_tokens = l->is_fused, .max_rows = MAX_ROWS};
+    const ArenaItem items[] = {ARENA_ITEM(&l->chains, l->max_group * l->depth * l->learned->n_embd)};
+    int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
+    return status ? status : entry_queue_open(&l->entries, l->learned, &l->layer, &entries, err);
+}
+
+int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
+                      fr_error *err) {
+    *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group};
+    fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
+    int status = read_first_token(l, err);
+    if (!status) status = read_chain(l, err);
+    if (!status) status = read_weights(l, err);
+    if (!status) status = one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, 1, err);
+    return status ? status : allocate(l, err);
+}
+
+void lyanna_layer_close(LyannaLayer *l) {
+    learned_linear_close(l->learned, l->fc);
+    entry_queue_close(&l->entries);
+    one_layer_close(&l->layer);
+}
+
+/* ---- the chain ------------------------------------------------------------------------------------ */
+
+/* Computes h_{step+1} from h_step, for all n sequences. */
+static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
+    int64_t h = l->learned->n_embd;
+    int32_t n_run = (step - 1) * n; /* rows of the steps before */
+    for (int32_t i = 0; i < n; i++)
+        l->entries.rows[i] = (Row){.sequence = l->entries.sequences[sequences[i]].kv,
+                                   .parent = step == 1 ? -1 : n_run - n + i,
+                                   .want_hidden = true,
+                                   .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
+    int status = step == 1 ? executor_forward(l->layer.executor, l->entries.rows, n, err)
+                           : executor_extend(l->layer.executor, l->entries.rows, n, err);
+    for (int32_t i = 0; i < n && !status; i++)
+        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
+               (size_t)h * sizeof(float));
+    return status;
+}
+
+/* Computes h_2 .. h_depth of a parallel chain, of all n sequences in one forward. */
+static int run_parallel(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    int64_t h = l->learned->n_embd;
+    int32_t n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const EntrySequence *p = &l->entries.sequences[sequences[i]];
+        for (int32_t step = 1; step < l->depth; step++, n_rows++) {
+            const float *learned = l->chain_inputs + (step <= l->n_inputs ? step - 1 : l->n_inputs - 1) * h;
+            float *input = l->chains + ((int64_t)i * l->depth + step) * h;
+            for (int64_t k = 0; k < h; k++) input[k] = p->input[k] + learned[k];
+            l->entries.rows[n_rows] =
+                (Row){.sequence = p->kv, .parent = step == 1 ? -1 : n_rows - 1, .want_hidden = true, .input = input};
+        }
+    }
+    int status = executor_forward(l->layer.executor, l->entries.rows, n_rows, err);
+    for (int32_t row = 0; row < n_rows && !status; row++)
+        memcpy(l->chains + (row / (l->depth - 1) * l->depth + row % (l->depth - 1) + 1) * h,
+               executor_hidden(l->layer.executor, row), (size_t)h * sizeof(float));
+    return status;
+}
+
+static int run_serial(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
+    return status;
+}
+
+int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    size_t h = (size_t)l->learned->n_embd;
+    int status = entry_queue_run(&l->entries, sequences, n, err);
+    for (int32_t i = 0; i < n && !status; i++) {
+        const EntrySequence *p = &l->entries.sequences[sequences[i]];
+        memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
+        if (l->depth > 1) status = cached_kv_reserve(&l->entries.cached, p->kv, l->depth - 1, err);
+    }
+    if (status || l->depth == 1) return status;
+    status = l->n_inputs ? run_parallel(l, sequences, n, err) : run_serial(l, sequences, n, err);
+    for (int32_t i = 0; i < n && !status; i++)
+        executor_commit(l->layer.executor, l->entries.sequences[sequences[i]].kv, NULL, 0); /* discards the steps */
+    return status;
+}

@@ -1,0 +1,63 @@
+/* draft_model.h - a second, smaller model as drafter: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and
+ * `specinfer`. */
+#ifndef SMALL_DRAFT_MODEL_H
+#define SMALL_DRAFT_MODEL_H
+
+#include "draft/drafter.h"
+
+enum { DRAFT_MODEL_MAX_LEVELS = 64, DRAFT_MODEL_MAX_WIDTH = 64 };
+
+typedef enum DraftGrowth {
+    DRAFT_BRANCHES, /* width[l] children of each node of level l, drawn without replacement */
+    DRAFT_BEAM,     /* stochastic beam search: width[l] nodes at level l + 1 */
+    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; their common prefixes are shared */
+} DraftGrowth;
+
+/* The tree that a method grows below the pending token, and the noise that it is drawn with. */
+typedef struct DraftShape {
+    DraftGrowth growth;
+    int32_t n_levels;
+    int32_t width[DRAFT_MODEL_MAX_LEVELS];
+    bool coupled; /* draws use the target's noise, unless the tree needs distributions; not with several DRAFT_PATHS */
+    uint64_t
+        i_model; /* number of the model among those that draft for one tree; models of different numbers never share noise */
+} DraftShape;
+
+/* Rows of an option table for the fields `const char *model` and `bool coupled` of S. */
+#define DRAFT_MODEL_OPTION_MODEL(S) \
+    { \
+        .key = "model", OPT_FILE(S, model), .required = "draft model", \
+        .help = "GGUF file of the draft model, with the target's vocabulary" \
+    }
+#define DRAFT_MODEL_OPTION_COUPLED(S) \
+    { \
+        .key = "coupled", OPT_FLAG(S, coupled), .default_value = "1", \
+        .help = "1: draw with the target's own noise, so that more tokens are accepted (rule sampled only); 0: draw " \
+                "with independent noise" \
+    }
+
+/* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes
+ * than a Tree has. `method` names the drafter in errors. */
+int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
+                     const DrafterEnv *env, fr_error *err);
+/* The other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
+void draft_model_close(Drafter *drafter);
+void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
+int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                               fr_error *err);
+void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
+int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence);
+int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n);
+int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                        fr_error *err);
+void draft_model_end(Drafter *drafter, int32_t sequence);
+
+/* Whether it will draw this tree at random and declare the distributions. The budget then limits the shape before
+ * drawing; otherwise the finished tree is pruned to it. */
+bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t);
+/* Forwards of the draft model so far; for tests. */
+int64_t draft_model_n_forwards(const Drafter *drafter);
+
+#endif

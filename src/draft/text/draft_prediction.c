@@ -1,0 +1,148 @@
+/* draft_prediction.c - the drafter `prediction`: a text that the caller expects the answer to follow.
+ *
+ * The problem: who has code edited, a name replaced or a typing error mended knows most of the answer beforehand. OpenAI's
+ * API has a field for it ("Predicted Outputs"): the text goes with the request, and what is right in it is generated
+ * faster. Nothing in the prompt needs to repeat it.
+ *
+ * The idea: the prediction is indexed once, and each step copies what follows the place where the answer is. That place
+ * is found anew in every step, as the longest match of the answer's last tokens, at most 16; of equal ones the nearest
+ * to where the answer should be by the last match. So an answer that leaves the prediction, inserts, leaves out or
+ * replaces something, is caught up with as soon as it comes back, and repeated lines are told apart by their order.
+ *
+ *     prediction   int  a  =  1  ;  int  b  =  2  ;          positions 0..9
+ *     answer       int  x  =|                                last match: "int" at 0, so "=" is expected at 2
+ *     places of "=": 2 and 7, one token of match each        2 is nearer
+ *     draft        1  ;  int  b ...                          a chain, to the budget or the end of the prediction
+ *
+ * A match below 3 tokens counts only within 32 tokens of the expected place. Before the first token the whole prediction
+ * is proposed from its beginning. `p_accept` is that of pld (copy_span.c) as if 8 more tokens matched: what is sent as a
+ * prediction is mostly right, and calibration corrects it where it is not.
+ *
+ * Layout: the text of the sequence (ngram_text.h) holds the prediction, indexed, and behind it the answer, which is only
+ * stored. Invariants: a chain; every drafted token is of the prediction; sequences share nothing; without a prediction
+ * nothing is proposed. Memory: 8 bytes a token of both. Cost: one walk over the places of the last token. When it loses:
+ * where the prediction is wrong; the automatic budget then gives it no rows. Proof: tests/draft/test_draft_prediction.c
+ * compares it with a naive search. */
+#include "base/mem.h"
+#include "draft/text/text_drafter.h"
+
+#include <stdlib.h>
+
+enum { LONGEST = 16, SURE = 3, NEAR = 32, TRUST = 8 };
+
+typedef struct Prediction {
+    TextDrafter text;
+    int32_t *expected; /* [max_sequences] place in the prediction where the last token of the answer should be */
+} Prediction;
+
+typedef struct PredictionOptions {
+    bool unused;
+} PredictionOptions;
+
+static const Option option_table[] = {{.key = NULL}};
+
+static void close_prediction(Drafter *drafter) {
+    Prediction *d = (Prediction *)drafter;
+    text_drafter_release(&d->text);
+    mem_free(d->expected);
+    mem_free(d);
+}
+
+static int open_prediction(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    (void)options;
+    Prediction *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "prediction", sizeof *d);
+    *out = &d->text.base;
+    int status = text_drafter_init(&d->text, env, err);
+    if (!status && !(d->expected = mem_calloc((size_t)env->max_sequences, sizeof *d->expected)))
+        status = error_memory(err, "prediction", (size_t)env->max_sequences * sizeof *d->expected);
+    if (status) close_prediction(*out);
+    return status;
+}
+
+static int set_reference(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    const Prediction *d = (Prediction *)drafter;
+    NgramText *t = text_drafter_text(&d->text, sequence);
+    ngram_text_free(t);
+    int status = ngram_text_reserve(t, n + d->text.n_ctx, d->text.n_vocab, err);
+    if (!status) status = ngram_text_append(t, tokens, n, d->text.n_vocab, true, err);
+    if (status) ngram_text_free(t);
+    t->n_prompt = t->n;
+    return status;
+}
+
+static int check_tokens(const Prediction *d, const int32_t *tokens, int64_t n, fr_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= d->text.n_vocab)
+            return error_set(err, FR_ERR_ARGUMENT, "prediction: token %d is outside the vocabulary of %d tokens",
+                             tokens[i], d->text.n_vocab);
+    return FR_OK;
+}
+
+static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    const Prediction *d = (Prediction *)drafter;
+    d->expected[sequence] = -1;
+    return check_tokens(d, tokens, n, err);
+}
+
+static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    const Prediction *d = (Prediction *)drafter;
+    NgramText *t = text_drafter_text(&d->text, sequence);
+    if (t->n_prompt == 0) return check_tokens(d, tokens, n, err); /* there is no prediction to follow */
+    d->expected[sequence] += (int32_t)n;
+    return ngram_text_append(t, tokens, n, d->text.n_vocab, false, err);
+}
+
+/* The place of the answer's last token in the prediction, and how many tokens match there; -1: none. */
+static int32_t find_place(const NgramText *t, int32_t expected, int32_t *n_match) {
+    int32_t n_answer = t->n - t->n_prompt, longest = n_answer < LONGEST ? n_answer : LONGEST, best = -1;
+    *n_match = 0;
+    for (int32_t p = ngram_text_last(t, t->tokens[t->n - 1]); p >= 0; p = t->previous[p]) {
+        int32_t match = ngram_text_match(t, p, longest);
+        if (match < SURE && abs(p - expected) > NEAR) continue;
+        if (match < *n_match || (match == *n_match && abs(p - expected) >= abs(best - expected))) continue;
+        best = p;
+        *n_match = match;
+    }
+    return best;
+}
+
+static void propose_one(Prediction *d, int32_t sequence, int32_t budget, Tree *tree) {
+    const NgramText *t = text_drafter_text(&d->text, sequence);
+    int32_t place = -1, match = 0, node = 0;
+    if (t->n_prompt == 0) return;
+    if (t->n > t->n_prompt) {
+        place = find_place(t, d->expected[sequence], &match);
+        if (place < 0) return;
+        d->expected[sequence] = place;
+    }
+    double p_accept = 1;
+    for (int32_t i = 1; i <= budget && place + i < t->n_prompt && node >= 0; i++) {
+        p_accept *= text_drafter_share(1, 1, match + TRUST + i - 1, TEXT_SMOOTHING);
+        node = tree_add(tree, node, t->tokens[place + i], (float)p_accept, d->text.base.source);
+    }
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
+    (void)err;
+    for (int i = 0; i < n; i++) propose_one((Prediction *)drafter, sequences[i], budgets[i], trees[i]);
+    return FR_OK;
+}
+
+extern const DrafterClass draft_prediction_class;
+const DrafterClass draft_prediction_class = {
+    .name = "prediction",
+    .summary =
+        "copies a text that the caller expects as the answer (fr_request_options.prediction, and the field of that "
+        "name in `serve`)",
+    .option_table = option_table,
+    .options_size = sizeof(PredictionOptions),
+    .open = open_prediction,
+    .close = close_prediction,
+    .set_reference = set_reference,
+    .begin = begin,
+    .observe = observe,
+    .propose = propose,
+    .end = text_drafter_end,
+};

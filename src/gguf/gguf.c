@@ -1,0 +1,256 @@
+/* gguf.c - opens GGUF files, and the accessors to what gguf_parse found in them. */
+#include "gguf/gguf.h"
+
+#include "base/mem.h"
+#include "gguf/gguf_internal.h"
+#include "gguf/gguf_split.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+enum { CHUNK_BYTES = 16 << 10 };
+
+struct Chunk {
+    Chunk *next;
+    size_t used, capacity; /* of the bytes after this struct */
+    _Alignas(max_align_t) unsigned char bytes[];
+};
+
+void *gguf_allocate(Gguf *g, size_t bytes) {
+    size_t align = _Alignof(max_align_t), padded, total;
+    if (!size_add(bytes, align - 1, &padded)) return NULL;
+    padded -= padded % align;
+    Chunk *c = g->chunks;
+    if (!c || c->capacity - c->used < padded) {
+        size_t capacity = padded > CHUNK_BYTES ? padded : CHUNK_BYTES;
+        if (!size_add(capacity, sizeof *c, &total) || !(c = mem_alloc(total))) return NULL;
+        *c = (Chunk){.next = g->chunks, .capacity = capacity};
+        g->chunks = c;
+    }
+    void *p = c->bytes + c->used;
+    c->used += padded;
+    return p;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err) {
+    *out = NULL;
+    Gguf *g = mem_calloc(1, sizeof *g);
+    if (!g) return error_memory(err, "an open file", sizeof *g);
+    g->bytes = bytes;
+    g->n_bytes = n;
+    g->path = gguf_allocate(g, strlen(name) + 1);
+    int status = FR_OK;
+    if (!g->path) status = error_memory(err, "a path", strlen(name) + 1);
+    else {
+        strcpy(g->path, name);
+        status = gguf_parse(g, err);
+    }
+    if (status) gguf_close(g);
+    else *out = g;
+    return status;
+}
+
+int gguf_open_file(Gguf **out, const char *path, fr_error *err) {
+    *out = NULL;
+    MappedFile *file;
+    int status = mapped_file_open(&file, path, err);
+    if (status) return status;
+    size_t n;
+    const void *bytes = mapped_file_bytes(file, &n);
+    if (n == 0) status = error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
+    if (!status) status = gguf_open_memory(out, bytes, n, path, err);
+    fr_error changed; /* the truer reason, if what was refused or accepted has changed meanwhile */
+    int check = mapped_file_check(file, &changed);
+    if (check) status = error_set(err, (fr_code)check, "%s", changed.message);
+    if (!status) {
+        (*out)->file = file;
+        return FR_OK;
+    }
+    gguf_close(*out);
+    *out = NULL;
+    mapped_file_close(file);
+    return status;
+}
+
+int gguf_open(Gguf **out, const char *path, fr_error *err) {
+    int status = gguf_open_file(out, path, err);
+    if (!status) status = gguf_join_parts(*out, err);
+    if (status) {
+        gguf_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+int gguf_check(const Gguf *g, fr_error *err) {
+    int status = mapped_file_check(g ? g->file : NULL, err);
+    for (int i = 0; g && i < g->n_parts - 1 && !status; i++) status = gguf_check(g->parts[i], err);
+    return status;
+}
+
+void gguf_release(const Gguf *g, const void *begin, size_t n) {
+    if (g->file) mapped_file_release(begin, n); /* other memory would be lost */
+}
+
+void gguf_close(Gguf *g) {
+    if (!g) return;
+    for (int i = 0; i < g->n_parts - 1; i++) gguf_close(g->parts[i]);
+    mem_free(g->parts);
+    hash_table_close(&g->keys);
+    hash_table_close(&g->names);
+    mapped_file_close(g->file);
+    for (Chunk *c = g->chunks, *next; c; c = next) {
+        next = c->next;
+        mem_free(c);
+    }
+    mem_free(g);
+}
+
+const char *gguf_path(const Gguf *g) { return g->path; }
+uint32_t gguf_version(const Gguf *g) { return g->version; }
+int gguf_n_files(const Gguf *g) { return g->n_parts > 1 ? g->n_parts : 1; }
+
+size_t gguf_file_bytes(const Gguf *g) {
+    size_t n = g->n_bytes;
+    for (int i = 0; i < g->n_parts - 1; i++) n += g->parts[i]->n_bytes;
+    return n;
+}
+
+/* ---- tensors and keys ------------------------------------------------------------------------ */
+
+int64_t gguf_n_tensors(const Gguf *g) { return g->n_tensors; }
+
+const GgufTensor *gguf_tensor(const Gguf *g, int64_t i) {
+    fr_assert(i >= 0 && i < g->n_tensors);
+    return &g->tensors[i];
+}
+
+const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name) {
+    int32_t i = hash_table_find(&g->names, name, strlen(name));
+    return i < 0 ? NULL : &g->tensors[i];
+}
+
+static const KeyValue *kv_at(const Gguf *g, int64_t i) {
+    fr_assert(i >= 0 && i < g->n_kv);
+    return &g->kvs[i];
+}
+
+int64_t gguf_n_kv(const Gguf *g) { return g->n_kv; }
+const char *gguf_key(const Gguf *g, int64_t i) { return kv_at(g, i)->key; }
+GgufType gguf_kv_type(const Gguf *g, int64_t i) { return kv_at(g, i)->type; }
+GgufType gguf_kv_element_type(const Gguf *g, int64_t i) { return kv_at(g, i)->element; }
+int64_t gguf_kv_count(const Gguf *g, int64_t i) { return kv_at(g, i)->count; }
+int64_t gguf_find_key(const Gguf *g, const char *key) { return hash_table_find(&g->keys, key, strlen(key)); }
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+size_t gguf_scalar_bytes(uint32_t type) {
+    static const uint8_t bytes[] = {
+        [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+        [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
+    };
+    return type < sizeof bytes ? bytes[type] : 0;
+}
+
+/* An integer of any width; false for other types, and for U64 beyond INT64_MAX. */
+static bool load_i64(GgufType type, const uint8_t *p, int64_t *out) {
+    uint64_t v = 0;
+    size_t n = gguf_scalar_bytes(type);
+    if (type == GGUF_F32 || type == GGUF_F64 || type == GGUF_BOOL || n == 0) return false;
+    memcpy(&v, p, n);
+    if (type == GGUF_U64 && v > INT64_MAX) return false;
+    bool is_signed = type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
+    uint64_t sign = (uint64_t)1 << (8 * n - 1);
+    *out = (int64_t)(is_signed ? (v ^ sign) - sign : v); /* xor and subtract extend the sign bit upwards */
+    return true;
+}
+
+/* A float; false for other types, and for finite F64 that F32 cannot hold. */
+static bool load_f32(GgufType type, const uint8_t *p, float *out) {
+    double d;
+    if (type == GGUF_F32) {
+        memcpy(out, p, sizeof *out);
+        return true;
+    }
+    if (type != GGUF_F64) return false;
+    memcpy(&d, p, sizeof d);
+    if (isfinite(d) && fabs(d) > (double)FLT_MAX) return false;
+    *out = (float)d;
+    return true;
+}
+
+/* The string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read again. */
+static GgufString load_string(const uint8_t *p, size_t n) {
+    return (GgufString){(const char *)p + sizeof(uint64_t), n - sizeof(uint64_t)};
+}
+
+/* The key-value of that name, or NULL. An array never answers a getter of a scalar: its type is GGUF_ARRAY.
+ */
+static const KeyValue *find(const Gguf *g, const char *key) {
+    int64_t i = gguf_find_key(g, key);
+    return i < 0 ? NULL : &g->kvs[i];
+}
+
+bool gguf_get_i64(const Gguf *g, const char *key, int64_t *out) {
+    const KeyValue *kv = find(g, key);
+    return kv && load_i64(kv->type, kv->payload, out);
+}
+
+bool gguf_get_u32(const Gguf *g, const char *key, uint32_t *out) {
+    int64_t v;
+    if (!gguf_get_i64(g, key, &v) || v < 0 || v > UINT32_MAX) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+bool gguf_get_f32(const Gguf *g, const char *key, float *out) {
+    const KeyValue *kv = find(g, key);
+    return kv && load_f32(kv->type, kv->payload, out);
+}
+
+bool gguf_get_bool(const Gguf *g, const char *key, bool *out) {
+    const KeyValue *kv = find(g, key);
+    if (!kv || kv->type != GGUF_BOOL) return false;
+    *out = kv->payload[0] != 0;
+    return true;
+}
+
+bool gguf_get_string(const Gguf *g, const char *key, GgufString *out) {
+    const KeyValue *kv = find(g, key);
+    if (!kv || kv->type != GGUF_STRING) return false;
+    *out = load_string(kv->payload, kv->payload_bytes);
+    return true;
+}
+
+/* Element i of an array of scalars, or NULL when the key-value is no array. */
+static const uint8_t *element_at(const Gguf *g, int64_t kv_i, int64_t i, GgufType *type) {
+    const KeyValue *kv = kv_at(g, kv_i);
+    fr_assert(i >= 0 && i < kv->count);
+    *type = kv->element;
+    return kv->type == GGUF_ARRAY ? kv->payload + (size_t)i * gguf_scalar_bytes(kv->element) : NULL;
+}
+
+bool gguf_array_string(const Gguf *g, int64_t kv_i, int64_t i, GgufString *out) {
+    const KeyValue *kv = kv_at(g, kv_i);
+    fr_assert(i >= 0 && i < kv->count);
+    if (!kv->strings) return false;
+    *out = load_string(kv->payload + kv->strings[i], kv->strings[i + 1] - kv->strings[i]);
+    return true;
+}
+
+bool gguf_array_f32(const Gguf *g, int64_t kv, int64_t i, float *out) {
+    GgufType type;
+    const uint8_t *p = element_at(g, kv, i, &type);
+    return p && load_f32(type, p, out);
+}
+
+bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
+    GgufType type;
+    const uint8_t *p = element_at(g, kv, i, &type);
+    return p && load_i64(type, p, out);
+}

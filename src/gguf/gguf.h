@@ -1,0 +1,97 @@
+/* gguf.h - GGUF v2/v3 files: typed key-values, which are copied, and tensors, which are memory-mapped. No input file is
+ * trusted.
+ *
+ * gguf_open checks every count, length, offset, type, shape and string of the file before it
+ * returns, so that the accessors cannot fail on a damaged file: they only report that a key is missing or of another
+ * type. All pointers that they return belong to the Gguf and live until gguf_close.
+ */
+#ifndef FORMAT_GGUF_H
+#define FORMAT_GGUF_H
+
+#include "base/error.h"
+#include "gguf/tensor_type.h"
+
+typedef struct Gguf Gguf;
+
+/* The value types of the format, with the numbers of the format. */
+typedef enum GgufType {
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12,
+} GgufType;
+
+/* Bytes of a string in the file: not necessarily UTF-8 (token pieces may be raw bytes), and without a '\0' at the
+ * end. */
+typedef struct GgufString {
+    const char *data;
+    size_t n;
+} GgufString;
+
+enum { GGUF_MAX_DIMS = 4 };
+
+typedef struct GgufTensor {
+    const char *name; /* '\0'-terminated, unique in the file */
+    TensorType type;
+    int n_dims;
+    int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
+    const void *data;            /* aligned as the file says (at least 8, at most a page) */
+    size_t bytes;
+} GgufTensor;
+
+/* Maps the file; of a model in several files (NAME-00001-of-00003.gguf) all of them, found beside the first, whose tensors
+ * and keys then are one Gguf's. On failure *out is NULL and err says why, starting with the path. Only the data of tensors is read from
+ * the mapping later; gguf_check tells whether that is still what was opened (base/mapped_file.h). */
+int gguf_open(Gguf **out, const char *path, fr_error *err);
+/* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards.
+ * NULL is fine. */
+int gguf_check(const Gguf *g, fr_error *err);
+/* n bytes of tensors have been read and will not be needed soon: their memory is given back to the system, which reads them
+ * again when they are. */
+void gguf_release(const Gguf *g, const void *begin, size_t n);
+/* As gguf_open, over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
+ * are. `name` is used in messages. */
+int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
+void gguf_close(Gguf *g); /* NULL is fine */
+
+const char *gguf_path(const Gguf *g);
+uint32_t gguf_version(const Gguf *g);
+int gguf_n_files(const Gguf *g);
+size_t gguf_file_bytes(const Gguf *g); /* of all its files */
+
+/* Tensors. */
+int64_t gguf_n_tensors(const Gguf *g);
+const GgufTensor *gguf_tensor(const Gguf *g, int64_t i);
+const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL: there is none; O(1) */
+
+/* Key-values, for listing. */
+int64_t gguf_n_kv(const Gguf *g);
+const char *gguf_key(const Gguf *g, int64_t i); /* '\0'-terminated, unique */
+GgufType gguf_kv_type(const Gguf *g, int64_t i);
+GgufType gguf_kv_element_type(const Gguf *g, int64_t i); /* of arrays; else the type itself */
+int64_t gguf_kv_count(const Gguf *g, int64_t i);         /* of arrays; else 1 */
+int64_t gguf_find_key(const Gguf *g, const char *key);   /* index or -1; O(1) */
+
+/* Values by key. True when the key is there with a fitting type; integers are taken from any integer type
+ * whose value fits, floats from F32 and F64. *out is untouched otherwise. */
+bool gguf_get_u32(const Gguf *g, const char *key, uint32_t *out);
+bool gguf_get_i64(const Gguf *g, const char *key, int64_t *out);
+bool gguf_get_f32(const Gguf *g, const char *key, float *out);
+bool gguf_get_bool(const Gguf *g, const char *key, bool *out);
+bool gguf_get_string(const Gguf *g, const char *key, GgufString *out);
+
+/* Elements of an array key-value; i must be below gguf_kv_count and the element type must fit. O(1). */
+bool gguf_array_string(const Gguf *g, int64_t kv, int64_t i, GgufString *out);
+bool gguf_array_f32(const Gguf *g, int64_t kv, int64_t i, float *out);
+bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out);
+
+#endif

@@ -1,0 +1,62 @@
+/* gguf_internal.h - the inside of a Gguf, shared by the reader's files and the writer. */
+#ifndef FORMAT_GGUF_INTERNAL_H
+#define FORMAT_GGUF_INTERNAL_H
+
+#include "base/hash_table.h"
+#include "base/mapped_file.h"
+#include "gguf/gguf.h"
+
+/* Limits far above every real file. With these, and because each entry takes bytes of the file, the memory of an opened
+ * file is proportional to the size of its header. */
+enum {
+    GGUF_MAX_ENTRIES = 1 << 20, /* key-values, and tensors */
+    GGUF_MAX_KEY_BYTES = 1024,
+    GGUF_MAX_TENSOR_NAME_BYTES = 255,
+    GGUF_MIN_ALIGNMENT = 8,
+    GGUF_DEFAULT_ALIGNMENT = 32,
+    GGUF_MAX_ALIGNMENT = 65536,
+};
+
+typedef struct KeyValue {
+    const char *key;
+    GgufType type;
+    GgufType element;       /* of arrays; else the type itself */
+    int64_t count;          /* of arrays; else 1 */
+    const uint8_t *payload; /* a copy of the value, for arrays from the first element on; unaligned */
+    size_t payload_bytes;
+    const size_t *strings; /* of string arrays, [count + 1]: where each element starts, from payload, and the end */
+} KeyValue;
+
+/* Parse-time memory comes in chunks that are freed together. */
+typedef struct Chunk Chunk;
+
+struct Gguf {
+    char *path;
+    const uint8_t *bytes;
+    size_t n_bytes;
+    MappedFile *file; /* NULL: bytes in memory that are the caller's */
+    Gguf **parts; /* [n_parts - 1] the other files of a model in several (gguf_split.h), owned; NULL: there are none */
+    int n_parts;
+    uint32_t version;
+    size_t alignment;
+    KeyValue *kvs;
+    int64_t n_kv;
+    GgufTensor *tensors;
+    int64_t n_tensors;
+    HashTable keys, names; /* index of a key-value, of a tensor */
+    Chunk *chunks;
+};
+
+/* gguf_open of one file, whatever it says of others. */
+int gguf_open_file(Gguf **out, const char *path, fr_error *err);
+
+/* Fills everything after `file`; what it allocated before a failure is freed by gguf_close. */
+int gguf_parse(Gguf *g, fr_error *err);
+
+/* Bytes of a scalar of the type in the file; 0 for strings, arrays and unknown types. */
+size_t gguf_scalar_bytes(uint32_t type);
+
+/* Memory that lives until gguf_close, aligned for any object; NULL: no memory. */
+void *gguf_allocate(Gguf *g, size_t bytes);
+
+#endif

@@ -1,0 +1,201 @@
+/* gguf_parse.c - checks a GGUF file from its first byte to its last and records where everything is.
+ *
+ * The layout, all numbers little-endian:
+ *
+ *     "GGUF"  version:u32  n_tensors:u64  n_kv:u64
+ *     n_kv      x { key:string  type:u32  value }           string: n:u64, then n bytes without '\0'
+ *     n_tensors x { name:string  n_dims:u32  dims:u64[n_dims]  type:u32  offset:u64 }
+ *     zeros up to a multiple of general.alignment (32 where the key is missing)
+ *     tensor data; an offset counts from here and is a multiple of the alignment
+ *
+ * An array value is { element type:u32  n:u64  elements }. No file is trusted, so nothing in it is
+ * used before it is checked against the bytes that are really there: every number is read through reader_take, which
+ * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After
+ * gguf_parse the accessors of gguf.c need no checks of the file.
+ * (The published description is docs/gguf.md of the ggml project.)
+ */
+#include "gguf/gguf_reader.h"
+
+#include "gguf/printable.h"
+
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read in place on little-endian machines");
+_Static_assert(sizeof(size_t) == 8, "models are larger than a 32-bit program can map");
+
+enum {
+    MIN_KV_BYTES = 8 + 1 + 4 + 1,             /* a key of one letter and a one-byte value */
+    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* a name of one letter and one dimension */
+};
+
+/* ---- header ---------------------------------------------------------------------------------- */
+
+static int check_version(Reader *r, uint32_t version) {
+    if (version == 1)
+        return reader_refuse(r, FR_ERR_UNSUPPORTED,
+                             "this is GGUF version 1, which is no longer read; convert the model again");
+    if ((version & 0xffff) == 0 && version != 0)
+        return reader_refuse(r, FR_ERR_UNSUPPORTED,
+                             "this is a big-endian GGUF file; fetch or convert the little-endian one");
+    if (version != 2 && version != 3)
+        return reader_refuse(r, FR_ERR_UNSUPPORTED, "GGUF version %u is not supported; versions 2 and 3 are", version);
+    r->g->version = version;
+    return FR_OK;
+}
+
+static int check_count(Reader *r, uint64_t count, size_t min_bytes, const char *what) {
+    if (count > reader_left(r) / min_bytes)
+        return reader_refuse(r, FR_ERR_FORMAT,
+                             "the header claims %llu %s, more than fit into the %zu bytes of the file",
+                             (unsigned long long)count, what, r->g->n_bytes);
+    if (count > GGUF_MAX_ENTRIES)
+        return reader_refuse(r, FR_ERR_FORMAT, "the header claims %llu %s; at most %d are allowed",
+                             (unsigned long long)count, what, GGUF_MAX_ENTRIES);
+    return FR_OK;
+}
+
+static int parse_header(Reader *r) {
+    uint32_t version;
+    uint64_t n_tensors, n_kv;
+    int status;
+    if (r->g->n_bytes < 4 || memcmp(r->g->bytes, "GGUF", 4) != 0)
+        return reader_refuse(r, FR_ERR_FORMAT, "this is not a GGUF file: it does not begin with the letters GGUF");
+    r->at = 4;
+    if ((status = reader_u32(r, "the header", &version)) || (status = check_version(r, version))) return status;
+    if ((status = reader_u64(r, "the header", &n_tensors)) || (status = reader_u64(r, "the header", &n_kv)))
+        return status;
+    if ((status = check_count(r, n_kv, MIN_KV_BYTES, "key-values"))) return status;
+    if ((status = check_count(r, n_tensors, MIN_TENSOR_BYTES, "tensors"))) return status;
+    r->g->n_kv = (int64_t)n_kv;
+    r->g->n_tensors = (int64_t)n_tensors;
+    return FR_OK;
+}
+
+/* ---- key-values ------------------------------------------------------------------------------ */
+
+static int skip_string(Reader *r, const char *what) {
+    uint64_t n;
+    if (reader_u64(r, what, &n)) return FR_ERR_FORMAT;
+    if (n > reader_left(r))
+        return reader_refuse(r, FR_ERR_FORMAT, "a string in %s claims %llu bytes where the file has %zu left", what,
+                             (unsigned long long)n, reader_left(r));
+    r->at += (size_t)n;
+    return FR_OK;
+}
+
+static int check_bools(Reader *r, const uint8_t *p, size_t n, const char *what) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i] > 1)
+            return reader_refuse(r, FR_ERR_FORMAT, "%s holds the byte %u where only 0 and 1 are allowed", what, p[i]);
+    return FR_OK;
+}
+
+/* Walks over the strings of an array and records where each starts, so that any can be read in O(1). */
+static int parse_strings(Reader *r, KeyValue *kv, uint64_t count, const char *what) {
+    if (count > reader_left(r) / 8)
+        return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu strings where the file has %zu bytes left", what,
+                             (unsigned long long)count, reader_left(r));
+    size_t bytes = ((size_t)count + 1) * sizeof(size_t), *starts = gguf_allocate(r->g, bytes);
+    if (!starts) return error_memory(r->err, what, bytes);
+    size_t begin = r->at;
+    for (uint64_t i = 0; i < count; i++) {
+        starts[i] = r->at - begin;
+        int status = skip_string(r, what);
+        if (status) return status;
+    }
+    starts[count] = r->at - begin;
+    kv->strings = starts;
+    return FR_OK;
+}
+
+static int parse_array(Reader *r, KeyValue *kv, const char *what) {
+    uint32_t element;
+    uint64_t count;
+    if (reader_u32(r, what, &element) || reader_u64(r, what, &count)) return FR_ERR_FORMAT;
+    if (element == GGUF_ARRAY)
+        return reader_refuse(r, FR_ERR_UNSUPPORTED, "%s is an array of arrays, which is not supported", what);
+    kv->element = (GgufType)element;
+    kv->payload = r->g->bytes + r->at;
+    if (element == GGUF_STRING) {
+        int status = parse_strings(r, kv, count, what);
+        if (status) return status;
+    } else {
+        size_t each = gguf_scalar_bytes(element);
+        if (!each)
+            return reader_refuse(r, FR_ERR_FORMAT, "%s has elements of type %u, which does not exist", what, element);
+        if (count > reader_left(r) / each)
+            return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu elements where the file has %zu bytes left", what,
+                                 (unsigned long long)count, reader_left(r));
+        r->at += (size_t)count * each;
+    }
+    kv->count = (int64_t)count; /* fits: it is below the size of the file */
+    return FR_OK;
+}
+
+/* Values are copied, because the file is mapped: what was checked must not change afterwards. */
+static int copy_payload(Reader *r, KeyValue *kv, const char *what) {
+    kv->payload_bytes = (size_t)(r->g->bytes + r->at - kv->payload);
+    uint8_t *copy = gguf_allocate(r->g, kv->payload_bytes);
+    if (!copy) return error_memory(r->err, what, kv->payload_bytes);
+    if (kv->payload_bytes) memcpy(copy, kv->payload, kv->payload_bytes);
+    kv->payload = copy;
+    return kv->element == GGUF_BOOL ? check_bools(r, copy, kv->payload_bytes, what) : FR_OK;
+}
+
+static int parse_value(Reader *r, KeyValue *kv) {
+    Printable safe;
+    char what[PRINTABLE_MAX + 16];
+    snprintf(what, sizeof what, "the key %s", printable(&safe, kv->key, strlen(kv->key)));
+    uint32_t type;
+    int status = reader_u32(r, what, &type);
+    if (status) return status;
+    kv->type = kv->element = (GgufType)type;
+    kv->count = 1;
+    kv->payload = r->g->bytes + r->at;
+    if (type == GGUF_ARRAY) status = parse_array(r, kv, what);
+    else if (type == GGUF_STRING) status = skip_string(r, what);
+    else if (gguf_scalar_bytes(type)) status = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
+    else status = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
+    return status ? status : copy_payload(r, kv, what);
+}
+
+static int parse_kvs(Reader *r) {
+    Gguf *g = r->g;
+    size_t n = (size_t)g->n_kv;
+    g->kvs = gguf_allocate(g, n * sizeof *g->kvs);
+    if (!g->kvs) return error_memory(r->err, "key-values", n * sizeof *g->kvs);
+    memset(g->kvs, 0, n * sizeof *g->kvs);
+    for (size_t i = 0; i < n; i++) {
+        KeyValue *kv = &g->kvs[i];
+        int status = reader_name(r, "a key", GGUF_MAX_KEY_BYTES, &kv->key);
+        if (status || (status = parse_value(r, kv))) return status;
+        Printable safe;
+        int32_t got;
+        if (!hash_table_add(&g->keys, kv->key, strlen(kv->key), (int32_t)i, &got))
+            return error_memory(r->err, "key-values", n * sizeof(HashSlot));
+        if (got != (int32_t)i)
+            return reader_refuse(r, FR_ERR_FORMAT, "there are two keys %s", printable(&safe, kv->key, strlen(kv->key)));
+    }
+    return FR_OK;
+}
+
+static int find_alignment(Reader *r) {
+    r->g->alignment = GGUF_DEFAULT_ALIGNMENT;
+    if (gguf_find_key(r->g, "general.alignment") < 0) return FR_OK;
+    uint32_t a;
+    if (!gguf_get_u32(r->g, "general.alignment", &a))
+        return reader_refuse(r, FR_ERR_FORMAT, "general.alignment is not a 32-bit number");
+    if (a < GGUF_MIN_ALIGNMENT || a > GGUF_MAX_ALIGNMENT || (a & (a - 1)) != 0)
+        return reader_refuse(r, FR_ERR_FORMAT, "general.alignment is %u; it must be a power of two from %d to %d", a,
+                             GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
+    r->g->alignment = a;
+    return FR_OK;
+}
+
+int gguf_parse(Gguf *g, fr_error *err) {
+    Reader r = {.g = g, .err = err};
+    int status;
+    if ((status = parse_header(&r)) || (status = parse_kvs(&r)) || (status = find_alignment(&r))) return status;
+    return gguf_parse_infos(&r);
+}

@@ -1,0 +1,171 @@
+/* calls.c - arguments of calls, and the parameters of builtin functions that they are for. */
+#include "text/template/render.h"
+
+#include <string.h>
+
+/* ---- arguments ----------------------------------------------------------------------------------------------- */
+
+static void add_keyword(Render *r, KeywordArgument *keywords, size_t *n, const Text *name, Value v) {
+    for (size_t i = 0; i < *n; i++)
+        if (text_equal(keywords[i].name, name))
+            work_fail(r->w, FR_ERR_FORMAT, "the argument '%.*s' is given twice", (int)(name->n < 60 ? name->n : 60),
+                      name->data);
+    keywords[(*n)++] = (KeywordArgument){name, v};
+}
+
+static size_t count_keywords(Render *r, const Node *list, const Value *values) {
+    size_t n = 0, i = 0;
+    for (const Node *a = list; a; a = a->next, i++) {
+        if (a->op == ARGUMENT_KEYWORD) n++;
+        if (a->op != ARGUMENT_STAR_STAR) continue;
+        if (values[i].kind != V_DICT)
+            work_fail(r->w, FR_ERR_FORMAT, "the argument after ** must be a dict, not %s", value_type_name(values[i]));
+        n += values[i].dict->n;
+    }
+    return n;
+}
+
+void evaluate_arguments(Render *r, const Node *list, Call *call) {
+    size_t n = 0, i = 0;
+    for (const Node *a = list; a; a = a->next) n++;
+    if (n == 0) return;
+    Value *values = work_array(r->w, n, sizeof *values);
+    for (const Node *a = list; a; a = a->next) values[i++] = evaluate(r, a->a);
+    Seq *positional = seq_new(r->w, SEQ_LIST, n);
+    KeywordArgument *keywords = work_array(r->w, count_keywords(r, list, values) + 1, sizeof *keywords);
+    i = 0;
+    for (const Node *a = list; a; a = a->next, i++) {
+        if (a->op == ARGUMENT_POSITIONAL) seq_add(r->w, positional, values[i]);
+        else if (a->op == ARGUMENT_KEYWORD) add_keyword(r, keywords, &call->n_keywords, a->name, values[i]);
+        else if (a->op == ARGUMENT_STAR) {
+            const Seq *items = value_items(r->w, values[i]);
+            for (size_t k = 0; k < items->n; k++) seq_add(r->w, positional, items->items[k]);
+        } else
+            for (size_t k = 0; k < values[i].dict->n; k++) {
+                const DictEntry *e = &values[i].dict->entries[k];
+                add_keyword(r, keywords, &call->n_keywords, value_need_text(r->w, e->key, "a key after **"), e->value);
+            }
+    }
+    call->positional = positional->items;
+    call->n_positional = positional->n;
+    call->keywords = keywords;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------------ */
+
+/* The word at *at and the blank behind it; *is_needed: it ends with '!'. */
+static Text next_parameter(const char **at, bool *is_needed) {
+    size_t n = strcspn(*at, " ");
+    Text name = {.data = *at, .n = n};
+    *is_needed = (*at)[n - 1] == '!';
+    name.n -= *is_needed;
+    *at += n + ((*at)[n] == ' ');
+    return name;
+}
+
+static bool take_keyword(const Call *call, const Text *name, Value *out) {
+    for (size_t i = 0; i < call->n_keywords; i++)
+        if (text_equal(call->keywords[i].name, name)) {
+            *out = call->keywords[i].value;
+            return true;
+        }
+    return false;
+}
+
+static void bind(Render *r, const Builtin *b, Call *call) {
+    size_t n = 0, n_keywords = 0;
+    for (const char *at = b->parameters; *at; n++) {
+        bool is_needed;
+        Text name = next_parameter(&at, &is_needed);
+        Value keyword;
+        bool is_keyword = take_keyword(call, &name, &keyword);
+        if (is_keyword && n < call->n_positional)
+            work_fail(r->w, FR_ERR_FORMAT, "%s: the argument '%.*s' is given twice", b->name, (int)name.n, name.data);
+        call->at[n] = n < call->n_positional ? call->positional[n] : is_keyword ? keyword : (Value){.kind = V_MISSING};
+        if (is_needed && !given(call->at[n]))
+            work_fail(r->w, FR_ERR_FORMAT, "%s: the argument '%.*s' is missing", b->name, (int)name.n, name.data);
+        n_keywords += is_keyword;
+    }
+    if (call->n_positional > n)
+        work_fail(r->w, FR_ERR_FORMAT, "%s takes at most %zu arguments, but %zu are given", b->name, n,
+                  call->n_positional);
+    if (n_keywords < call->n_keywords) work_fail(r->w, FR_ERR_FORMAT, "%s has no argument of that name", b->name);
+}
+
+Value builtin_run(Render *r, const Builtin *b, Call *call) {
+    if (strcmp(b->parameters, "*") != 0) bind(r, b, call);
+    return b->run(r, call);
+}
+
+Value call_value(Render *r, Value callee, Call *call) {
+    Value v;
+    value_need_defined(r->w, callee);
+    work_enter(r->w);
+    if (callee.kind == V_FUNCTION) {
+        call->subject = callee.function->subject;
+        v = builtin_run(r, callee.function->builtin, call);
+    } else if (callee.kind == V_MACRO) v = run_macro(r, callee.macro, call);
+    else if (callee.kind == V_LOOP && call->n_positional == 1) v = run_loop(r, callee.loop, call->positional[0]);
+    else if (callee.kind == V_JOINER) v = joiner_call(r, callee, call);
+    else work_fail(r->w, FR_ERR_FORMAT, "a value of type %s cannot be called", value_type_name(callee));
+    work_leave(r->w);
+    return v;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------------------------- */
+
+static const Builtin *find_in(const Builtin *table, const Text *name) {
+    for (; table->name; table++)
+        if (text_is(name, table->name)) return table;
+    return NULL;
+}
+
+const Builtin *builtin_find(BuiltinKind kind, const Text *name) {
+    static const Builtin *const filters[] = {filters_text, filters_number, filters_sequence, filters_select};
+    if (kind == BUILTIN_TEST) return find_in(value_tests, name);
+    if (kind == BUILTIN_GLOBAL) return find_in(global_functions, name);
+    const Builtin *found = NULL;
+    for (size_t i = 0; i < sizeof filters / sizeof *filters && !found; i++) found = find_in(filters[i], name);
+    return found;
+}
+
+/* What the sandbox of transformers keeps from templates: methods that change a list or dict. */
+static bool changes_its_subject(Value v, const Text *name) {
+    static const char *const names[] = {"append", "extend",  "insert", "remove",     "pop",    "clear",
+                                        "sort",   "reverse", "update", "setdefault", "popitem"};
+    if (v.kind != V_DICT && !(v.kind == V_SEQ && v.seq->flavour == SEQ_LIST)) return false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (text_is(name, names[i])) return v.kind == V_SEQ ? i < 8 : i == 4 || i == 5 || i > 7;
+    return false;
+}
+
+static Value run_refused(Render *r, const Call *c) {
+    work_fail(r->w, FR_ERR_UNSUPPORTED,
+              "a method that changes a %s is called; in chat templates lists and dicts are immutable: use "
+              "a namespace, or + with a new list",
+              value_type_name(c->subject));
+}
+
+const Builtin *method_find(Render *r, Value v, const Text *name) {
+    static const Builtin refused = {"a changing method", "*", run_refused};
+    (void)r;
+    if (changes_its_subject(v, name)) return &refused;
+    if (v.kind == V_DICT) return find_in(dict_methods, name);
+    if (v.kind == V_CYCLER) return find_in(cycler_methods, name);
+    if (v.kind == V_SEQ && v.seq->flavour <= SEQ_RANGE) return find_in(sequence_methods, name);
+    if (v.kind != V_TEXT) return NULL;
+    const Builtin *found = find_in(text_methods, name);
+    return found ? found : find_in(text_find_methods, name);
+}
+
+bool argument_bool(Value v, bool default_value) { return given(v) ? value_truth(v) : default_value; }
+
+int64_t argument_int(Render *r, Value v, int64_t default_value, const char *what) {
+    return given(v) ? value_need_int(r->w, v, what) : default_value;
+}
+
+const Text *argument_text(Render *r, Value v, const char *default_value, const char *what) {
+    return given(v) ? value_need_text(r->w, v, what) : text_new(r->w, default_value, strlen(default_value), false);
+}
+
+const Text *argument_str(Render *r, Value v) { return value_str(r->w, v); }

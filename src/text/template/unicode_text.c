@@ -1,0 +1,142 @@
+/* unicode_text.c - Python's view of characters, by utf8proc's tables. */
+#include "text/template/unicode_text.h"
+
+#include <utf8proc.h>
+
+enum { SHARP_S = 0xDF };
+
+size_t char_next(const char *data, size_t n, size_t at, int32_t *code) {
+    utf8proc_int32_t c;
+    utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)data + at,
+                                              n - at < 4 ? (utf8proc_ssize_t)(n - at) : 4, &c);
+    *code = bytes > 0 ? c : 0xDC00 + (unsigned char)data[at];
+    return bytes > 0 ? (size_t)bytes : 1;
+}
+
+size_t char_previous(const char *data, size_t at) {
+    for (size_t back = 1; back <= 4 && back <= at; back++) {
+        int32_t code;
+        if (((unsigned char)data[at - back] & 0xC0) != 0x80)
+            return char_next(data, at, at - back, &code) == back ? at - back : at - 1;
+    }
+    return at - 1;
+}
+
+size_t text_n_chars(Work *w, const Text *t) {
+    size_t n = 0;
+    int32_t code;
+    work_spend(w, t->n);
+    for (size_t at = 0; at < t->n; n++) at += char_next(t->data, t->n, at, &code);
+    return n;
+}
+
+size_t text_char_offset(Work *w, const Text *t, size_t i) {
+    size_t at = 0;
+    int32_t code;
+    work_spend(w, i);
+    for (; i > 0 && at < t->n; i--) at += char_next(t->data, t->n, at, &code);
+    return at;
+}
+
+bool code_is_space(int32_t c) {
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+static utf8proc_category_t category(int32_t c) {
+    return c >= 0xDC00 && c <= 0xDFFF ? UTF8PROC_CATEGORY_CS : utf8proc_category(c);
+}
+
+bool code_is_printable(int32_t c) {
+    if (c == ' ') return true;
+    switch (category(c)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS: return false;
+    default: return true;
+    }
+}
+
+bool code_is_alpha(int32_t c) {
+    utf8proc_category_t k = category(c);
+    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+}
+
+bool code_is_digit(int32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool code_is_upper(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
+bool code_is_lower(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+
+void builder_add_code(TextBuilder *b, int32_t code, bool is_data) {
+    utf8proc_uint8_t bytes[4];
+    if (code >= 0xDC80 && code <= 0xDCFF) { /* a broken byte */
+        char byte = (char)(unsigned char)(code - 0xDC00);
+        builder_add_bytes(b, &byte, 1, is_data);
+        return;
+    }
+    utf8proc_ssize_t n = utf8proc_encode_char(code, bytes);
+    builder_add_bytes(b, (const char *)bytes, (size_t)n, is_data);
+}
+
+static bool strips(const Text *chars, int32_t code) {
+    if (!chars) return code_is_space(code);
+    for (size_t at = 0; at < chars->n;) {
+        int32_t c;
+        at += char_next(chars->data, chars->n, at, &c);
+        if (c == code) return true;
+    }
+    return false;
+}
+
+const Text *text_strip(Work *w, const Text *t, const Text *chars, bool left, bool right) {
+    size_t from = 0, to = t->n;
+    int32_t code;
+    while (left && from < to) {
+        size_t n = char_next(t->data, t->n, from, &code);
+        if (!strips(chars, code)) break;
+        from += n;
+    }
+    while (right && to > from) {
+        size_t at = char_previous(t->data, to);
+        char_next(t->data, to, at, &code);
+        if (!strips(chars, code)) break;
+        to = at;
+    }
+    work_spend(w, (t->n - (to - from)) * (chars ? 1 + chars->n : 1));
+    return text_slice(w, t, from, to);
+}
+
+static int32_t to_title(int32_t code) { return code == SHARP_S ? utf8proc_toupper(code) : utf8proc_totitle(code); }
+
+static int32_t with_case(int32_t code, TextCase text_case, bool begins_word, bool is_first) {
+    if (code >= 0xDC00 && code <= 0xDFFF) return code;
+    switch (text_case) {
+    case CASE_UPPER: return utf8proc_toupper(code);
+    case CASE_LOWER: return utf8proc_tolower(code);
+    case CASE_TITLE: return begins_word ? to_title(code) : utf8proc_tolower(code);
+    case CASE_CAPITAL: return is_first ? to_title(code) : utf8proc_tolower(code);
+    default: return code_is_upper(code) ? utf8proc_tolower(code) : utf8proc_toupper(code);
+    }
+}
+
+const Text *text_with_case(Work *w, const Text *t, TextCase text_case) {
+    TextBuilder b = builder_new(w);
+    bool begins_word = true;
+    work_spend(w, t->n);
+    for (size_t at = 0; at < t->n;) {
+        int32_t code;
+        size_t n = char_next(t->data, t->n, at, &code);
+        int32_t mapped = with_case(code, text_case, begins_word, at == 0);
+        if (code == SHARP_S && mapped != code)
+            builder_add_bytes(&b, text_case == CASE_UPPER || text_case == CASE_SWAP ? "SS" : "Ss", 2,
+                              text_byte_is_data(t, at));
+        else builder_add_code(&b, mapped, text_byte_is_data(t, at));
+        begins_word = !code_is_alpha(code);
+        at += n;
+    }
+    return builder_text(&b);
+}

@@ -1,0 +1,194 @@
+/* sampler.c - the target's token, drawn with Gumbel noise that depends on (seed, position, token) alone.
+ *
+ * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and the draw
+ * must not depend on whether it happens in plain decoding or while a tree is verified, in which order, or in which
+ * batch. The idea (Gumbel-max, Gumbel 1954; Maddison et al. 2014): argmax_i (z_i + G_i) with independent standard
+ * Gumbel G_i is a draw from softmax(z). G_i = -log(-log U_i) with U_i a counter-based uniform number of (seed,
+ * position, i), so there is no state at all.
+ *
+ * The stages, each applied to what the one before left:
+ *
+ *   logits ─ biases ─ penalties ─ / temperature ─ top-k ─ top-p ─ min-p ─ argmax(z + G)
+ *
+ *   biases      are added to the logits of their tokens; -inf removes a token
+ *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty where
+ *               positive and multiplied where negative, then reduced by
+ *               frequency_penalty * (times seen) + presence_penalty
+ *   top-k       the k greatest, of equal ones the lowest ids
+ *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass
+ *   min-p       tokens with p < min_p * max p are removed
+ *
+ * Of the V noises few are computed: gumbel_max.c.
+ *
+ * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, the result is 0.
+ * Invariants: a pure function of its arguments; the filters never remove the most probable token. Cost: one pass over
+ * the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p are partial
+ * selections (heaps), V log V at worst, on flat rows. sampler_dist gives the distribution itself, through the same
+ * filters. Proof: tests/verify/test_sampler.c: the filters against a slow reference, draws against softmax by
+ * chi-square with a negative control, pruned against unpruned. */
+#include "verify/sampler.h"
+
+#include "base/mem.h"
+#include "verify/filters.h"
+#include "verify/gumbel_max.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+const SamplingOptions SAMPLING_DEFAULT = {
+    .temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .penalty_last_n = 64};
+
+struct Sampler {
+    int32_t n_vocab;
+    const RowKernels *rows;
+    float *adjusted; /* [n_vocab] the row after biases and penalties */
+    int32_t *counts; /* [n_vocab] times seen; all 0 between calls */
+    FilterScratch filter;
+    DrawScratch draw;
+};
+
+static int refuse(fr_error *err, const char *name, double value, const char *want) {
+    return error_set(err, FR_ERR_ARGUMENT, "%s is %g but must be %s", name, value, want);
+}
+
+int sampling_check(const SamplingOptions *o, fr_error *err) {
+    if (!(o->temperature >= 0 && isfinite(o->temperature)))
+        return refuse(err, "temperature", (double)o->temperature, "0 (greedy) or a positive number");
+    if (o->top_k < 0) return refuse(err, "top_k", o->top_k, "0 (off) or a positive number");
+    if (!(o->top_p > 0 && o->top_p <= 1)) return refuse(err, "top_p", (double)o->top_p, "above 0 and at most 1 (off)");
+    if (!(o->min_p >= 0 && o->min_p <= 1)) return refuse(err, "min_p", (double)o->min_p, "from 0 (off) to 1");
+    if (!(o->repeat_penalty > 0 && isfinite(o->repeat_penalty)))
+        return refuse(err, "repeat_penalty", (double)o->repeat_penalty, "a positive number (1: off)");
+    if (!isfinite(o->frequency_penalty))
+        return refuse(err, "frequency_penalty", (double)o->frequency_penalty, "a finite number (0: off)");
+    if (!isfinite(o->presence_penalty))
+        return refuse(err, "presence_penalty", (double)o->presence_penalty, "a finite number (0: off)");
+    if (o->penalty_last_n < -1)
+        return refuse(err, "penalty_last_n", o->penalty_last_n, "-1 (all), 0 (none) or a positive number");
+    for (int32_t i = 0; i < o->n_bias; i++)
+        if (isnan(o->bias[i].bias) || o->bias[i].bias == INFINITY)
+            return refuse(err, "logit_bias", (double)o->bias[i].bias, "a number or -infinity");
+    return FR_OK;
+}
+
+Sampler *sampler_new(int32_t n_vocab) {
+    fr_assert(n_vocab > 0);
+    Sampler *s = mem_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    size_t n = (size_t)n_vocab;
+    s->n_vocab = s->filter.n_vocab = n_vocab;
+    sampler_use_kernels(s, &row_kernels_plain);
+    s->adjusted = mem_calloc(n, sizeof *s->adjusted);
+    s->counts = mem_calloc(n, sizeof *s->counts);
+    s->filter.candidates = mem_calloc(n + 1, sizeof *s->filter.candidates);
+    s->filter.near = mem_calloc(n, sizeof *s->filter.near);
+    s->filter.spare = mem_calloc(n, sizeof *s->filter.spare);
+    s->filter.ids = mem_calloc(n, sizeof *s->filter.ids);
+    const FilterScratch *f = &s->filter;
+    if (s->adjusted && s->counts && f->candidates && f->near && f->spare && f->ids) return s;
+    sampler_free(s);
+    return NULL;
+}
+
+void sampler_use_kernels(Sampler *s, const RowKernels *rows) { s->rows = s->filter.rows = rows; }
+
+void sampler_free(Sampler *s) {
+    if (!s) return;
+    mem_free(s->adjusted);
+    mem_free(s->counts);
+    mem_free(s->filter.candidates);
+    mem_free(s->filter.near);
+    mem_free(s->filter.spare);
+    mem_free(s->filter.ids);
+    mem_free(s);
+}
+
+/* ---- biases and penalties ----------------------------------------------------------------------- */
+
+void sampling_add_bias(const SamplingOptions *o, float *row, int32_t n_vocab) {
+    for (int32_t i = 0; i < o->n_bias; i++)
+        if (o->bias[i].token >= 0 && o->bias[i].token < n_vocab) row[o->bias[i].token] += o->bias[i].bias;
+}
+
+static float penalise(const SamplingOptions *o, float logit, int32_t count) {
+    logit = logit > 0 ? logit / o->repeat_penalty : logit * o->repeat_penalty;
+    return logit - (float)count * o->frequency_penalty - o->presence_penalty;
+}
+
+/* The row after biases and penalties: `logits` itself if there are none, else s->adjusted. */
+static const float *adjust(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
+                           int64_t n_context) {
+    int64_t n_last = o->penalty_last_n < 0 || o->penalty_last_n > n_context ? n_context : o->penalty_last_n;
+    bool none = o->repeat_penalty == 1 && o->frequency_penalty == 0 && o->presence_penalty == 0;
+    if (none) n_last = 0;
+    if (n_last == 0 && o->n_bias == 0) return logits;
+    memcpy(s->adjusted, logits, (size_t)s->n_vocab * sizeof *logits);
+    sampling_add_bias(o, s->adjusted, s->n_vocab);
+    if (n_last == 0) return s->adjusted;
+    const int32_t *last = context + (n_context - n_last);
+    for (int64_t i = 0; i < n_last; i++)
+        if (last[i] >= 0 && last[i] < s->n_vocab) s->counts[last[i]]++;
+    for (int64_t i = 0; i < n_last; i++) {
+        int32_t t = last[i];
+        if (t < 0 || t >= s->n_vocab || s->counts[t] == 0) continue;
+        s->adjusted[t] = penalise(o, s->adjusted[t], s->counts[t]);
+        s->counts[t] = 0;
+    }
+    return s->adjusted;
+}
+
+/* ---- choices and distributions -------------------------------------------------------------------- */
+
+int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
+                       int64_t n_context, uint64_t position) {
+    const float *row = adjust(s, o, logits, context, n_context);
+    int32_t max_id = s->rows->argmax(row, s->n_vocab);
+    if (max_id < 0) return 0;
+    float max = row[max_id];
+    if (filter_is_certain(o, max)) return max_id;
+    Kept kept = filter_row(&s->filter, o, row, max);
+    return gumbel_max(s->rows, &s->draw, o, row, s->n_vocab, position, max_id, &kept);
+}
+
+void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
+                  float *dist) {
+    const float *row = adjust(s, o, logits, context, n_context);
+    int32_t max_id = s->rows->argmax(row, s->n_vocab);
+    float max = max_id < 0 ? INFINITY : row[max_id];
+    memset(dist, 0, (size_t)s->n_vocab * sizeof *dist);
+    if (filter_is_certain(o, max)) {
+        dist[max_id < 0 ? 0 : max_id] = 1;
+        return;
+    }
+    Kept kept = filter_row(&s->filter, o, row, max);
+    int32_t n = kept.candidates ? kept.n : s->n_vocab;
+    double mass = 0;
+    for (int32_t i = 0; i < n; i++) {
+        Candidate c = kept.candidates ? kept.candidates[i] : (Candidate){row[i], i};
+        if (!(c.logit > -INFINITY) || (double)c.logit < kept.min_logit) continue;
+        dist[c.id] = (float)filter_weight(c.logit, max, o->temperature);
+        mass += (double)dist[c.id];
+    }
+    for (int32_t i = 0; i < s->n_vocab; i++) dist[i] = (float)((double)dist[i] / mass);
+}
+
+LogSoftmax sampler_log_softmax(const Sampler *s, const float *logits) {
+    int32_t max_id = s->rows->argmax(logits, s->n_vocab);
+    if (max_id < 0) return (LogSoftmax){.max = NAN};
+    if (isinf(logits[max_id])) return (LogSoftmax){.max = (double)logits[max_id]};
+    return (LogSoftmax){(double)logits[max_id], log(s->rows->exp_sum(logits, s->n_vocab, logits[max_id]))};
+}
+
+double log_softmax_of(const LogSoftmax *l, float logit) {
+    if (isinf(l->max)) return (double)logit == l->max ? 0 : -INFINITY;
+    double log_p = (double)logit - l->max - l->log_sum;
+    return isnan(log_p) ? -INFINITY : log_p;
+}
+
+double sampler_logprob(const Sampler *s, const float *logits, int32_t token) {
+    if (token < 0 || token >= s->n_vocab) return -INFINITY;
+    LogSoftmax l = sampler_log_softmax(s, logits);
+    return log_softmax_of(&l, logits[token]);
+}

@@ -1,0 +1,70 @@
+/* verifier.c - the rule `sampled`: speculation that reproduces the text of plain decoding.
+ *
+ * The token that the target generates at a node is a pure function of the logits there, the seed and the output
+ * position (sampler.h). The walk computes at every node the token that plain decoding would have generated after that
+ * very context. If a child has that token, the child is accepted and the walk goes on there; otherwise the token is
+ * emitted and the walk ends. The text therefore equals that of plain decoding for every tree, even a useless one; the
+ * tree decides only how many tokens one target pass yields.
+ *
+ * Example (greedy): the target generates "cat" after "the", and "ran" after "the cat". The tree the(cat(sat), dog)
+ * yields the path [cat] and next_token "ran". */
+#include "verify/verifier.h"
+
+#include "base/mem.h"
+
+VerifyScratch *verify_scratch_new(int32_t n_vocab) {
+    fr_assert(n_vocab > 0);
+    VerifyScratch *s = mem_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    size_t n = (size_t)n_vocab;
+    s->n_vocab = n_vocab;
+    s->sampler = sampler_new(n_vocab);
+    s->dist = mem_calloc(n, sizeof *s->dist);
+    s->masked = mem_calloc(n, sizeof *s->masked);
+    s->p = mem_calloc(n, sizeof *s->p);
+    s->q = mem_calloc(n, sizeof *s->q);
+    s->m = mem_calloc(n, sizeof *s->m);
+    s->ids = mem_calloc(n, sizeof *s->ids);
+    if (s->sampler && s->dist && s->masked && s->p && s->q && s->m && s->ids) return s;
+    verify_scratch_free(s);
+    return NULL;
+}
+
+void verify_scratch_free(VerifyScratch *s) {
+    if (!s) return;
+    sampler_free(s->sampler);
+    mem_free(s->dist);
+    mem_free(s->masked);
+    mem_free(s->p);
+    mem_free(s->q);
+    mem_free(s->m);
+    mem_free(s->ids);
+    mem_free(s);
+}
+
+const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node) {
+    const TokenMask *m = in->masks ? in->masks->after(in->masks->user, node) : NULL;
+    if (!m) return in->logits[node];
+    token_mask_apply(m, in->logits[node], s->n_vocab, s->masked);
+    return s->masked;
+}
+
+int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    (void)err;
+    const Tree *tree = in->tree;
+    out->n_path = 0;
+    for (int32_t node = 0;;) {
+        int64_t n_context = in->n_context + out->n_path;
+        uint64_t position = in->position + (uint64_t)out->n_path;
+        int32_t token = sampler_choose(s->sampler, in->sampling, verify_logits(in, s, node), in->context, n_context,
+                                       position);
+        int32_t child = tree_child(tree, node, token);
+        if (child < 0) {
+            out->next_token = token;
+            return FR_OK;
+        }
+        in->context[n_context] = token; /* penalties of the deeper nodes see the path */
+        out->path[out->n_path++] = child;
+        node = child;
+    }
+}

@@ -1,0 +1,106 @@
+/* verifier.h - the interface of verification: which path of a verified tree is accepted, and the token after it.
+ *
+ * The target has processed every node of a token tree (tree.h). A verifier reads the logits of these nodes and decides
+ * which path from node 0 down is accepted, and which token follows the last accepted node. It is a pure function of its
+ * VerifyInput; it does not know which drafter proposed the tree.
+ *
+ * To add a verification rule:
+ *   1. Write src/verify/rule_<name>.c with a function of the type of VerifyRule.verify, and define
+ *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's includes
+ *      ratio.h, which has the walk down the tree and both distributions at a node; rule_chain.c is the smallest example.
+ *   2. Declare it (ratio.h does for the others) and add its address to the list in verify_rules.c. `--verify <name>`,
+ *      --help and the error messages follow from the list.
+ *   3. Prove it: tests/verify/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts and all
+ *      random choices, and compares it with the target's.
+ */
+#ifndef VERIFY_VERIFIER_H
+#define VERIFY_VERIFIER_H
+
+#include "base/options.h"
+#include "grammar/token_mask.h"
+#include "verify/random_source.h"
+#include "tree/draft_dists.h"
+#include "verify/sampler.h"
+#include "tree/tree.h"
+
+/* The parameters of all rules. 0 means not given. */
+typedef struct VerifyOptions {
+    double gamma;          /* k-seq; where it is not given, the rule searches for the best value at every node */
+    double epsilon, delta; /* typical */
+} VerifyOptions;
+
+/* The tokens that a grammar allows after each node. A rule asks for those of the nodes that it visits. */
+typedef struct VerifyMasks {
+    void *user;
+    const TokenMask *(*after)(void *user, int32_t node); /* NULL: it could not be found, and the result is not used */
+} VerifyMasks;
+
+typedef struct VerifyInput {
+    const Tree *tree;
+    const float *const *logits; /* [tree->n] rows [n_vocab]: the target's logits after each node */
+    int32_t n_vocab;
+    const SamplingOptions *sampling;
+    uint64_t position; /* output position of the first token to be decided (the one after node 0) */
+    int32_t *context;  /* the context up to and including node 0's token, with room for TREE_MAX_NODES + 1 more tokens:
+                        * a rule writes the path it follows there, because penalties depend on it */
+    int64_t n_context;
+    RandomSource *random_source; /* of this step; `sampled` and `typical` do not use it */
+    VerifyOptions options;
+    const VerifyMasks *masks; /* NULL: no grammar */
+} VerifyInput;
+
+/* Working memory of a rule, for one caller at a time. The engine allocates it once; a rule allocates nothing. */
+typedef struct VerifyScratch {
+    int32_t n_vocab;
+    Sampler *sampler;
+    float *dist;       /* [n_vocab] a distribution as the sampler returns it */
+    float *masked;     /* [n_vocab] logits of the tokens that a grammar allows */
+    double *p, *q, *m; /* [n_vocab] */
+    int32_t *ids;      /* [n_vocab] */
+    SiblingGroup group;
+} VerifyScratch;
+
+VerifyScratch *verify_scratch_new(int32_t n_vocab); /* NULL: no memory */
+void verify_scratch_free(VerifyScratch *s);         /* NULL is allowed */
+
+typedef struct VerifyResult {
+    int32_t n_path;               /* accepted nodes, node 0 not counted */
+    int32_t path[TREE_MAX_NODES]; /* their indices, from the root's child down */
+    int32_t next_token;           /* the token after the last accepted node */
+} VerifyResult;
+
+/* The row of logits that the token after a node is chosen from: the target's, in which what a grammar forbids is
+ * -INFINITY. Valid until the next call. */
+const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node);
+
+/* A verification rule. There are three kinds:
+ *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
+ *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source) and
+ *     divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
+ *   - lossy rules preserve neither, and run only where the user has allowed it. */
+typedef struct VerifyRule {
+    const char *name;    /* as in --verify: small letters and '-' */
+    const char *summary; /* one line for --help */
+    bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
+    bool takes_any_tree; /* a ratio rule for every group of drafts, those drawn without replacement too */
+    bool is_lossy;       /* the output distribution is not the target's */
+    /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
+     * rule that can. */
+    int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
+    const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
+} VerifyRule;
+
+/* Whether the text depends on the trees. Then trees must not depend on time or on other requests. */
+static inline bool verify_rule_needs_its_trees(const VerifyRule *r) { return r->is_ratio || r->is_lossy; }
+
+/* All rules, ending with NULL, the default first; and one by name (NULL: unknown). */
+const VerifyRule *const *verify_rules(void);
+const VerifyRule *verify_rule_find(const char *name);
+/* Parses a rule as the user writes it: "name" or "name:key=X,key=X". A lossy rule is refused unless it is allowed. */
+int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
+                      fr_error *err);
+
+/* The rule `sampled`: exact for every drafter and every sampling option. Always returns FR_OK. */
+int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
+
+#endif

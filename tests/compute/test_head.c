@@ -1,0 +1,134 @@
+/* test_head.c - what drafters use of the target: its LM head outside a forward gives the bits of the forward, hidden
+ * states can be had without logits, and embeddings are the rows of the file. */
+#include "model_rig.h"
+#include "testing.h"
+
+#include "gguf/blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { V = 270, N = 23 };
+
+static RandomModel model_of(TensorType type, bool tied) {
+    return (RandomModel){.arch = "llama",
+                         .n_layer = 1,
+                         .n_embd = type == TYPE_Q4_K ? 256 : 96,
+                         .n_head = 4,
+                         .n_head_kv = 2,
+                         .n_ff = type == TYPE_Q4_K ? 256 : 96,
+                         .n_vocab = V,
+                         .tied = tied,
+                         .types = {type},
+                         .n_types = 1,
+                         .seed = 3};
+}
+
+static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_K};
+
+/* Runs N tokens; row i wants its logits where i % 3 == 0, its hidden state where i % 3 == 1. */
+static void run_rows(Executor *e, const int32_t *tokens) {
+    int32_t s = rig_sequence(e);
+    Row rows[N];
+    fr_error err;
+    for (int32_t i = 0; i < N; i++)
+        rows[i] = (Row){.token = tokens[i],
+                        .sequence = s,
+                        .parent = i - 1,
+                        .want_logits = i % 3 == 0,
+                        .want_hidden = i % 3 == 1};
+    if (executor_reserve(e, s, N, &err) || executor_forward(e, rows, N, &err)) fail_msg("%s", err.message);
+}
+
+static void the_head_gives_the_executors_bits(void **state) {
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            RandomModel r = model_of(types[t], n_threads == 2);
+            Gguf *g = rig_random_gguf(&r);
+            Weights *m = rig_weights(g, NULL);
+            RigOptions options = rig_options(64, 64);
+            Executor *e = rig_executor(m, &options);
+            int32_t tokens[N], n_rows = 0, width = m->model->hparams.n_embd;
+            fr_error err;
+            Device *device = rig_device(m, n_threads);
+            if (m->backend->head_reserve(device, m, N, &err)) fail_msg("%s", err.message);
+            rig_tokens(7, V, tokens, N);
+            run_rows(e, tokens);
+            float *x = malloc(sizeof(float) * (size_t)(N * width)), *y = malloc(sizeof(float) * N * V);
+            for (int32_t i = 0; i < N; i += 3, n_rows++)
+                memcpy(x + n_rows * width, executor_hidden(e, i), sizeof(float) * (size_t)width);
+            for (int32_t n = 1; n <= n_rows; n += 3) { /* any number of rows at once */
+                m->backend->head(device, m, x, n, y);
+                for (int32_t i = 0; i < n; i++)
+                    assert_memory_equal(y + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
+            }
+            x[0] = x[0] * 1.5f + 1; /* and other inputs give others */
+            m->backend->head(device, m, x, 1, y);
+            assert_memory_not_equal(y, executor_logits(e, 0), sizeof(float) * V);
+            free(x);
+            free(y);
+            device_close(device);
+            rig_executor_close(e);
+            rig_weights_close(m);
+            gguf_close(g);
+        }
+}
+
+static void hidden_states_come_with_and_without_logits(void **state) {
+    (void)state;
+    RandomModel r = model_of(TYPE_Q8_0, false);
+    Gguf *g = rig_random_gguf(&r);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(64, 64);
+    Executor *some = rig_executor(m, &options), *all = rig_executor(m, &options);
+    int32_t tokens[N], s = rig_sequence(all);
+    fr_error err;
+    Row rows[N];
+    rig_tokens(8, V, tokens, N);
+    run_rows(some, tokens);
+    for (int32_t i = 0; i < N; i++)
+        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true};
+    if (executor_reserve(all, s, N, &err) || executor_forward(all, rows, N, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N; i++) {
+        const float *hidden = executor_hidden(some, i), *logits = executor_logits(some, i);
+        assert_int_equal(hidden != NULL, i % 3 != 2);
+        assert_int_equal(logits != NULL, i % 3 == 0);
+        if (hidden)
+            assert_memory_equal(hidden, executor_hidden(all, i), sizeof(float) * (size_t)m->model->hparams.n_embd);
+        if (logits) assert_memory_equal(logits, executor_logits(all, i), sizeof(float) * V);
+    }
+    rig_executor_close(some);
+    rig_executor_close(all);
+    rig_weights_close(m);
+    gguf_close(g);
+}
+
+static void embeddings_are_the_rows_of_the_file(void **state) {
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        RandomModel r = model_of(types[t], false);
+        Gguf *g = rig_random_gguf(&r);
+        Weights *m = rig_weights(g, NULL);
+        const GgufTensor *e = gguf_find_tensor(g, "token_embd.weight");
+        int64_t n = e->dims[0];
+        float *all = malloc(sizeof *all * (size_t)(n * V)), row[256];
+        blocks_dequantize(e->type, e->data, n * V, all);
+        for (int32_t v = 0; v < V; v++) {
+            m->backend->embed(m, &v, 1, row);
+            assert_memory_equal(row, all + v * n, sizeof(float) * (size_t)n);
+        }
+        free(all);
+        rig_weights_close(m);
+        gguf_close(g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_head_gives_the_executors_bits),
+        cmocka_unit_test(hidden_states_come_with_and_without_logits),
+        cmocka_unit_test(embeddings_are_the_rows_of_the_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

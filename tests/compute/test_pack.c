@@ -1,0 +1,243 @@
+/* test_pack.c - Packed matrices: every type, unpacked again by the layout that pack.c draws, against
+ * blocks_dequantize. */
+#include "testing.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "gguf/blocks.h"
+#include "gguf/codebook.h"
+#include "gguf/lattice.h"
+#include "compute/cpu/kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Shape {
+    int64_t n_out, n_in;
+} Shape;
+
+static uint32_t random_u32(uint32_t i) {
+    uint32_t w[4];
+    rng_words(11, RNG_TEST, 0, i, w);
+    return w[0];
+}
+
+/* Bytes of a file's rows: any bits are a block, but infinite and NaN scales would compare unequal. */
+static unsigned char *random_rows(TensorType type, int64_t n_out, int64_t n_in) {
+    size_t row_bytes;
+    assert_true(tensor_type_row_bytes(type, n_in, &row_bytes));
+    float *x = malloc((size_t)n_in * sizeof *x);
+    unsigned char *rows = malloc((size_t)n_out * row_bytes + 1);
+    assert_non_null(x);
+    assert_non_null(rows);
+    for (int64_t o = 0; o < n_out; o++) {
+        for (int64_t k = 0; k < n_in; k++) x[k] = (float)(int32_t)random_u32((uint32_t)(o * n_in + k)) * 0x1p-31f;
+        blocks_quantize(type, x, n_in, rows + 1 + (size_t)o * row_bytes); /* + 1: unaligned on purpose */
+    }
+    free(x);
+    return rows;
+}
+
+static float half_at(const unsigned char *p, int i) {
+    uint16_t h;
+    memcpy(&h, p + 2 * i, 2);
+    return half_to_float(h);
+}
+
+/* Weight (row, k) of a tile, read by the essay of pack.c. */
+static float unpack_block(TensorType type, const unsigned char *tile, int row, int64_t k) {
+    static const int code_bytes[TYPE_COUNT] = {
+        [TYPE_Q8_0] = 512,   [TYPE_Q4_0] = 256,    [TYPE_Q4_1] = 256,  [TYPE_Q5_0] = 320,    [TYPE_Q5_1] = 320,
+        [TYPE_Q4_K] = 256,   [TYPE_Q5_K] = 320,    [TYPE_Q6_K] = 384,  [TYPE_Q2_K] = 128,    [TYPE_Q3_K] = 192,
+        [TYPE_IQ4_NL] = 256, [TYPE_IQ4_XS] = 256,  [TYPE_MXFP4] = 256, [TYPE_IQ2_XXS] = 192, [TYPE_IQ2_XS] = 192,
+        [TYPE_IQ2_S] = 192,  [TYPE_IQ3_XXS] = 256, [TYPE_IQ3_S] = 256, [TYPE_IQ1_S] = 192,   [TYPE_IQ1_M] = 192,
+        [TYPE_NVFP4] = 256,
+    };
+    /* a record: so many slices, bytes of codes and scales, padding */
+    static const int record_slices[TYPE_COUNT] = {
+        [TYPE_Q8_0] = 2,   [TYPE_Q4_0] = 2,    [TYPE_Q4_1] = 1,  [TYPE_Q5_0] = 2,    [TYPE_Q5_1] = 1,
+        [TYPE_Q4_K] = 8,   [TYPE_Q5_K] = 8,    [TYPE_Q6_K] = 8,  [TYPE_Q2_K] = 8,    [TYPE_Q3_K] = 8,
+        [TYPE_IQ4_NL] = 2, [TYPE_IQ4_XS] = 8,  [TYPE_MXFP4] = 4, [TYPE_IQ2_XXS] = 8, [TYPE_IQ2_XS] = 8,
+        [TYPE_IQ2_S] = 8,  [TYPE_IQ3_XXS] = 8, [TYPE_IQ3_S] = 8, [TYPE_IQ1_S] = 8,   [TYPE_IQ1_M] = 8,
+        [TYPE_NVFP4] = 2,
+    };
+    static const int record_bytes[TYPE_COUNT] = {
+        [TYPE_Q8_0] = 1088,  [TYPE_Q4_0] = 576,     [TYPE_Q4_1] = 320,   [TYPE_Q5_0] = 704,     [TYPE_Q5_1] = 384,
+        [TYPE_Q4_K] = 2368,  [TYPE_Q5_K] = 2880,    [TYPE_Q6_K] = 3392,  [TYPE_Q2_K] = 1344,    [TYPE_Q3_K] = 1856,
+        [TYPE_IQ4_NL] = 576, [TYPE_IQ4_XS] = 2240,  [TYPE_MXFP4] = 1088, [TYPE_IQ2_XXS] = 1728, [TYPE_IQ2_XS] = 1728,
+        [TYPE_IQ2_S] = 1728, [TYPE_IQ3_XXS] = 2240, [TYPE_IQ3_S] = 2240, [TYPE_IQ1_S] = 1728,   [TYPE_IQ1_M] = 1728,
+        [TYPE_NVFP4] = 576,
+    };
+    int64_t slice = k / 32, in_record = slice % record_slices[type];
+    int j = (int)(k % 32), lane = row * 4 + j % 4, g = j / 4;
+    const unsigned char *record = tile + slice / record_slices[type] * record_bytes[type];
+    const unsigned char *c = record + in_record * code_bytes[type];
+    const unsigned char *s = record + record_slices[type] * code_bytes[type];
+    int code = type == TYPE_Q8_0 ? c[g * 64 + lane] : (c[g % 4 * 64 + lane] >> (g < 4 ? 0 : 4)) & 15;
+    if (code_bytes[type] < 256) code = (c[g / 4 * 64 + lane] >> (g % 4 * 2)) & 3;
+    if (code_bytes[type] == 192) code |= ((c[128 + lane] >> g) & 1) << 2;
+    if (code_bytes[type] == 320) code |= ((c[256 + lane] >> g) & 1) << 4;
+    if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
+    int sub = (int)(slice % 8);
+    const Lattice *l = lattice_of(type);
+    if (l) {
+        int scale = s[32 + sub * 16 + row] >> (l->sub == 16 ? j / 16 * 4 : 0) & 15;
+        return half_at(s, row) * (float)(2 * scale + 1) * l->unit * (float)l->values[code];
+    }
+    switch (type) {
+    case TYPE_Q8_0: return half_at(s + in_record * 32, row) * (float)(code - 128);
+    case TYPE_Q4_0: return half_at(s + in_record * 32, row) * (float)(code - 8);
+    case TYPE_Q5_0: return half_at(s + in_record * 32, row) * (float)(code - 16);
+    case TYPE_Q4_1:
+    case TYPE_Q5_1: return half_at(s, row) * (float)code + half_at(s + 32, row);
+    case TYPE_Q4_K:
+    case TYPE_Q5_K:
+        return half_at(s, row) * (float)s[64 + sub * 32 + row] * (float)code -
+               half_at(s + 32, row) * (float)s[64 + sub * 32 + 16 + row];
+    case TYPE_IQ4_NL: return half_at(s + in_record * 32, row) * (float)iq4_values[code];
+    case TYPE_IQ4_XS: return half_at(s, row) * (float)(int8_t)s[32 + sub * 16 + row] * (float)iq4_values[code];
+    case TYPE_NVFP4: return nvfp4_scale(s[in_record * 32 + j / 16 * 16 + row]) * (float)mxfp4_values[code];
+    case TYPE_MXFP4: return ldexpf((float)mxfp4_values[code], s[in_record * 16 + row] - 128);
+    case TYPE_Q2_K: {
+        int both = s[64 + sub * 32 + j / 16 * 16 + row];
+        return half_at(s, row) * (float)(both & 15) * (float)code - half_at(s + 32, row) * (float)(both >> 4);
+    }
+    default:
+        return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + j / 16 * 16 + row] *
+               (float)(code - (type == TYPE_Q3_K ? 4 : 32));
+    }
+}
+
+static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
+    const unsigned char *tile = (const unsigned char *)m->data + (size_t)(o / 16) * m->tile_bytes;
+    int row = (int)(o % 16);
+    float f;
+    uint16_t h;
+    switch (m->type) {
+    case TYPE_F32: memcpy(&f, tile + (k * 16 + row) * 4, 4); return f;
+    case TYPE_F16: memcpy(&h, tile + (k * 16 + row) * 2, 2); return half_to_float(h);
+    case TYPE_BF16: memcpy(&h, tile + (k / 2 * 32 + row * 2 + k % 2) * 2, 2); return bf16_to_float(h);
+    default: return unpack_block(m->type, tile, row, k);
+    }
+}
+
+/* Rows of the file, read out of the tiles in pieces, byte by byte. */
+static void check_rows_come_back(const PackedMatrix *m, const unsigned char *rows, size_t row_bytes) {
+    unsigned char piece[PACKED_READ * sizeof(float) + 1], *row = malloc(row_bytes);
+    assert_non_null(row);
+    for (int64_t o = 0; o < m->n_out; o++) {
+        size_t done = 0, bytes;
+        for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {
+            int64_t n = m->n_in - k < PACKED_READ ? m->n_in - k : PACKED_READ;
+            assert_true(tensor_type_row_bytes(m->type, n, &bytes));
+            memset(piece, 0xaa, sizeof piece);
+            packed_read_row(m, o, k, n, piece);
+            assert_int_equal(piece[bytes], 0xaa);
+            memcpy(row + done, piece, bytes);
+            done += bytes;
+        }
+        assert_int_equal(done, row_bytes);
+        if (memcmp(row, rows + (size_t)o * row_bytes, row_bytes) != 0)
+            fail_msg("%s: row %lld comes back otherwise", tensor_type_info(m->type)->name, (long long)o);
+    }
+    free(row);
+}
+
+/* The same for rows of any bits, which no quantiser would write. */
+static void any_bytes_come_back(void **state) {
+    (void)state;
+    enum { N_OUT = 18, N_IN = 512 };
+    for (int type = 0; type < TYPE_COUNT; type++) {
+        size_t row_bytes;
+        PackedMatrix m;
+        if (type == TYPE_BF16) continue; /* subnormal numbers do not */
+        assert_true(tensor_type_row_bytes((TensorType)type, N_IN, &row_bytes));
+        unsigned char *rows = malloc(N_OUT * row_bytes);
+        assert_non_null(rows);
+        for (size_t i = 0; i < N_OUT * row_bytes; i++) rows[i] = (unsigned char)random_u32((uint32_t)i);
+        assert_int_equal(packed_init(&m, (TensorType)type, ACT_Q16, N_OUT, N_IN, NULL), FR_OK);
+        packed_fill(&m, rows, 0, packed_n_tiles(&m));
+        check_rows_come_back(&m, rows, row_bytes);
+        packed_free(&m);
+        free(rows);
+    }
+}
+
+static void check(TensorType type, int64_t n_out, int64_t n_in) {
+    const char *name = tensor_type_info(type)->name;
+    size_t row_bytes;
+    assert_true(tensor_type_row_bytes(type, n_in, &row_bytes));
+    unsigned char *rows = random_rows(type, n_out, n_in);
+    float *want = malloc((size_t)n_in * sizeof *want);
+    assert_non_null(want);
+    PackedMatrix m;
+    assert_int_equal(packed_init(&m, type, ACT_Q16, n_out, n_in, NULL), FR_OK);
+    memset(m.data, 0xaa, m.tile_bytes * (size_t)packed_n_tiles(&m));
+    for (int64_t t = packed_n_tiles(&m) - 1; t >= 0; t--) packed_fill(&m, rows + 1, t, t + 1);
+    for (int64_t o = 0; o < packed_n_tiles(&m) * TILE_ROWS; o++) {
+        if (o < n_out) blocks_dequantize(type, rows + 1 + (size_t)o * row_bytes, n_in, want);
+        else memset(want, 0, (size_t)n_in * sizeof *want);
+        for (int64_t k = 0; k < n_in; k++) {
+            float got = unpack(&m, o, k);
+            /* blocks with a minimum may be dequantised with one rounding more or less */
+            if (fabsf(got - want[k]) > 1e-6f)
+                fail_msg("%s %lldx%lld: weight (%lld,%lld) is %g, not %g", name, (long long)n_out, (long long)n_in,
+                         (long long)o, (long long)k, (double)got, (double)want[k]);
+        }
+    }
+    size_t file_bytes = row_bytes * 16;
+    double most = type == TYPE_Q3_K ? 1.055 : 1.03; /* its 6-bit scales are bytes, and half a line is padding */
+    if (lattice_of(type)) most = 8;                 /* their codes are those of single weights: pack_lattice.c */
+    if (n_out == 48 && (double)m.tile_bytes > most * (double)file_bytes)
+        fail_msg("%s: a tile has %zu bytes, its rows in the file %zu", name, m.tile_bytes, file_bytes);
+    check_rows_come_back(&m, rows + 1, row_bytes);
+    packed_free(&m);
+    free(want);
+    free(rows);
+}
+
+static void every_weight_is_found_again(void **state) {
+    (void)state;
+    static const Shape shapes[] = {{1, 256}, {15, 256}, {16, 512}, {17, 768}, {48, 1024}};
+    for (int type = 0; type < TYPE_COUNT; type++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            check((TensorType)type, shapes[i].n_out, shapes[i].n_in);
+    for (int type = TYPE_Q8_0; type <= TYPE_Q5_1; type++) check((TensorType)type, 20, 96);
+    for (int type = TYPE_F32; type <= TYPE_BF16; type++) check((TensorType)type, 20, 33);
+}
+
+static void rows_of_broken_blocks_are_refused(void **state) {
+    (void)state;
+    PackedMatrix m;
+    fr_error err = {0};
+    assert_int_equal(packed_init(&m, TYPE_Q8_0, ACT_Q16, 16, 33, &err), FR_ERR_UNSUPPORTED);
+    assert_true(strlen(err.message) > 0);
+    assert_null(m.data);
+    assert_int_equal(packed_init(&m, TYPE_Q4_K, ACT_Q16, 16, 128, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_F32, ACT_Q16, 0, 128, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_F32, ACT_Q16, 16, (int64_t)INT32_MAX + 1, &err), FR_ERR_UNSUPPORTED);
+}
+
+static void subnormal_bf16_weights_become_zero(void **state) {
+    (void)state;
+    uint16_t row[4] = {0x007f, 0x8001, 0x0080, 0x3f80};
+    PackedMatrix m;
+    assert_int_equal(packed_init(&m, TYPE_BF16, ACT_Q16, 1, 4, NULL), FR_OK);
+    packed_fill(&m, row, 0, 1);
+    assert_true(unpack(&m, 0, 0) == 0 && !signbit(unpack(&m, 0, 0)));
+    assert_true(unpack(&m, 0, 1) == 0 && signbit(unpack(&m, 0, 1)));
+    assert_true(unpack(&m, 0, 2) == 0x1p-126f);
+    assert_true(unpack(&m, 0, 3) == 1);
+    packed_free(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_is_found_again),
+        cmocka_unit_test(any_bytes_come_back),
+        cmocka_unit_test(rows_of_broken_blocks_are_refused),
+        cmocka_unit_test(subnormal_bf16_weights_become_zero),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,436 @@
+/* test_draft_mtp.c - unit tests of the drafter mtp: its trees against the layer for multi-token prediction in double
+ * precision, each node by itself over its own path, and against the reference backend; steps against prompts; the text through
+ * the engine; layers made by hand that predict a target's rule, and would not if tokens or hidden states were one place off; and
+ * files that are refused. */
+#include "learned_rig.h"
+
+#include "gguf/blocks.h"
+#include "compute/cpu/cpu_backend.h"
+#include "compute/reference/reference_backend.h"
+#include "model_patch.h"
+#include "plain_layer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, N_ROT = 8, Q = N_HEAD * DIM, KV = N_KV * DIM, FF = 96 };
+enum { N_LAYER = 4, N_TEXT = 14 };
+
+#define BLOCK "blk.4."
+#define TARGET "build/mtp-target.gguf"
+#define HYBRID \
+    .n_layer = N_LAYER, .n_embd = H, .n_head = N_HEAD, .n_head_kv = N_KV, .head_dim = DIM, .n_ff = FF, .n_vocab = V, \
+    .n_rot = N_ROT, .n_key_heads = 2, .n_value_heads = 4, .delta_dim = 16, .n_conv = 4, .attention_interval = 2, \
+    .n_nextn = 1
+
+static const RandomModel models[] = {
+    {.arch = "qwen35", HYBRID, .seed = 1},
+    {.arch = "qwen35", HYBRID, .nextn_head = true, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 2},
+    {.arch = "qwen35", HYBRID, .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 3},
+};
+static const RandomModel experts[] = {
+    {.arch = "qwen35moe", HYBRID, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 40, .seed = 4},
+    {.arch = "qwen3next", HYBRID, .n_expert = 5, .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 32, .seed = 5},
+};
+
+static void write_model(const RandomModel *m, const char *path) {
+    fr_error err;
+    if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
+}
+
+/* ---- the layer in double precision ------------------------------------------------------------------ */
+
+typedef struct Plain {
+    const Rope *rope;
+    float *embedding, *head, *eh_proj, *enorm, *hnorm, *head_norm;
+    float *attn_norm, *q, *k, *v, *o, *q_norm, *k_norm, *ffn_norm, *gate, *up, *down;
+} Plain;
+
+static float *floats(const Gguf *g, const char *name) {
+    const GgufTensor *t = gguf_find_tensor(g, name);
+    assert_non_null(t);
+    int64_t n = t->dims[0] * t->dims[1];
+    float *x = malloc((size_t)n * sizeof *x);
+    blocks_dequantize(t->type, t->data, n, x);
+    return x;
+}
+
+static const char *first_of(const Gguf *g, const char *a, const char *b) { return gguf_find_tensor(g, a) ? a : b; }
+
+static Plain read_plain(const Gguf *g, const Model *m) {
+    const char *head = first_of(g, "output.weight", "token_embd.weight");
+    return (Plain){.rope = &m->ropes[0],
+                   .embedding = floats(g, first_of(g, BLOCK "nextn.embed_tokens.weight", "token_embd.weight")),
+                   .head = floats(g, first_of(g, BLOCK "nextn.shared_head_head.weight", head)),
+                   .eh_proj = floats(g, BLOCK "nextn.eh_proj.weight"),
+                   .enorm = floats(g, BLOCK "nextn.enorm.weight"),
+                   .hnorm = floats(g, BLOCK "nextn.hnorm.weight"),
+                   .head_norm = floats(g, BLOCK "nextn.shared_head_norm.weight"),
+                   .attn_norm = floats(g, BLOCK "attn_norm.weight"),
+                   .q = floats(g, BLOCK "attn_q.weight"),
+                   .k = floats(g, BLOCK "attn_k.weight"),
+                   .v = floats(g, BLOCK "attn_v.weight"),
+                   .o = floats(g, BLOCK "attn_output.weight"),
+                   .q_norm = floats(g, BLOCK "attn_q_norm.weight"),
+                   .k_norm = floats(g, BLOCK "attn_k_norm.weight"),
+                   .ffn_norm = floats(g, BLOCK "post_attention_norm.weight"),
+                   .gate = floats(g, BLOCK "ffn_gate.weight"),
+                   .up = floats(g, BLOCK "ffn_up.weight"),
+                   .down = floats(g, BLOCK "ffn_down.weight")};
+}
+
+static void free_plain(Plain *p) {
+    float *const all[] = {p->embedding, p->head,     p->eh_proj, p->enorm, p->hnorm, p->head_norm,
+                          p->attn_norm, p->q,        p->k,       p->v,     p->o,     p->q_norm,
+                          p->k_norm,    p->ffn_norm, p->gate,    p->up,    p->down};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* An entry, or a node of the tree. */
+typedef struct Place {
+    double log_p[V], feature[H];
+    PlainKv kv; /* behind the entry before, or the parent */
+} Place;
+
+static const double EPS = 1e-6;
+static const PlainHeads heads = {N_HEAD, N_KV, DIM};
+
+/* Norm and rotation of heads, in halves of the first N_ROT components. */
+static void finish_heads(const Plain *p, const float *gain, double *x, int32_t n_heads, int32_t position) {
+    float cos_sin[N_ROT];
+    rope_angles(p->rope, position, cos_sin);
+    for (int32_t h = 0; h < n_heads; h++) {
+        double *head = x + h * DIM;
+        plain_norm(gain, head, DIM, EPS, head);
+        for (int32_t i = 0; i < N_ROT / 2; i++) {
+            double c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], a = head[i], b = head[i + N_ROT / 2];
+            head[i] = a * c - b * s;
+            head[i + N_ROT / 2] = a * s + b * c;
+        }
+    }
+}
+
+static void make_place(const Plain *p, const Place *before, int32_t token, const double *hidden, Place *out) {
+    double pair[2 * H], x[H], n[H], y[H], both[2 * Q], q[Q], attended[Q];
+    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
+    for (int32_t i = 0; i < H; i++) pair[i] = (double)p->embedding[token * H + i];
+    plain_norm(p->enorm, pair, H, EPS, pair);
+    plain_norm(p->hnorm, hidden, H, EPS, pair + H);
+    learned_rig_linear(p->eh_proj, NULL, pair, 2 * H, H, x);
+    plain_norm(p->attn_norm, x, H, EPS, n);
+    learned_rig_linear(p->q, NULL, n, H, 2 * Q, both);
+    learned_rig_linear(p->k, NULL, n, H, KV, out->kv.k);
+    learned_rig_linear(p->v, NULL, n, H, KV, out->kv.v);
+    for (int32_t i = 0; i < Q; i++) q[i] = both[i / DIM * 2 * DIM + i % DIM];
+    finish_heads(p, p->q_norm, q, N_HEAD, out->kv.position);
+    finish_heads(p, p->k_norm, out->kv.k, N_KV, out->kv.position);
+    plain_kv_round(&out->kv, heads);
+    plain_attend(heads, &out->kv, q, attended);
+    for (int32_t i = 0; i < Q; i++) attended[i] /= 1 + exp(-both[i / DIM * 2 * DIM + DIM + i % DIM]);
+    learned_rig_linear(p->o, NULL, attended, Q, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(p->ffn_norm, x, H, EPS, n);
+    plain_feed_forward((PlainFeedForward){p->gate, p->up, p->down, H, FF}, n, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(p->head_norm, x, H, EPS, out->feature);
+    learned_rig_linear(p->head, NULL, out->feature, H, V, out->log_p);
+    learned_rig_log_softmax(out->log_p, V);
+}
+
+static void follow(const void *plain, const void *before, int32_t token, void *place) {
+    make_place(plain, before, token, ((const Place *)before)->feature, place);
+}
+
+/* Proposals for three sequences together, against the search with the layer above; and for each alone. */
+static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t depth, int32_t top) {
+    static const int32_t budgets[] = {60, 2, 17};
+    static Place entries[3][N_TEXT];
+    static Tree want[3];
+    LearnedReader r = *reader;
+    char spec[64];
+    snprintf(spec, sizeof spec, "mtp:depth=%d,top=%d", depth, top);
+    Drafter *d = learned_rig_open_drafter(&r, spec, 4);
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t text[N_TEXT], n = N_TEXT - 2 * i;
+        rig_tokens(50 + (uint64_t)i, V, text, n);
+        learned_rig_feed(&r, d, i + 1, text, n, 3 + i);
+        for (int32_t t = 0; t < n - 1; t++) {
+            double hidden[H];
+            for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(r.executor, t)[c];
+            make_place(plain, t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
+        }
+        const Place *root = &entries[i][n - 2];
+        learned_rig_search(&(LearnedSearch){V, depth, top, budgets[i], follow, sizeof *root, plain, root}, text[n - 1],
+                           &want[i]);
+    }
+    learned_rig_check_proposals(d, want, budgets, V, spec);
+    drafter_close(d);
+}
+
+static void trees_are_those_of_the_plain_layer(void **state) {
+    (void)state;
+    static const int32_t shapes[][2] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        Gguf *g = rig_random_gguf(&models[m]);
+        Weights *target = rig_weights(g, NULL);
+        Plain plain = read_plain(g, target->model);
+        LearnedReader reader;
+        learned_rig_open_reader(&reader, target);
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            check_trees(&reader, &plain, shapes[k][0], shapes[k][1]);
+        learned_rig_close_reader(&reader);
+        free_plain(&plain);
+        rig_weights_close(target);
+        gguf_close(g);
+    }
+}
+
+/* Both backends draft the same trees, with experts as well. */
+static void both_backends_draft_the_same(void **state) {
+    (void)state;
+    for (size_t m = 0; m < 2 + sizeof experts / sizeof *experts; m++) {
+        static Tree trees[2];
+        for (int b = 0; b < 2; b++) {
+            Gguf *g = rig_random_gguf(m < 2 ? &models[m] : &experts[m - 2]);
+            Weights *target = rig_weights_in(b ? &backend_reference : &backend_cpu, g);
+            LearnedReader reader;
+            int32_t text[N_TEXT];
+            learned_rig_open_reader(&reader, target);
+            Drafter *d = learned_rig_open_drafter(&reader, "mtp:depth=3,top=3", 1);
+            rig_tokens(5 + m, V, text, N_TEXT);
+            learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
+            rig_propose(d, 0, text[N_TEXT - 1], 8, V, &trees[b]);
+            drafter_close(d);
+            learned_rig_close_reader(&reader);
+            rig_weights_close(target);
+            gguf_close(g);
+        }
+        learned_rig_assert_alike(&trees[1], &trees[0], 2e-2, m < 2 ? "dense" : "experts");
+    }
+}
+
+/* ---- sequences ------------------------------------------------------------------------------------ */
+
+static void steps_lead_where_prompts_lead(void **state) {
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        Gguf *g = rig_random_gguf(m ? &experts[0] : &models[0]);
+        Weights *target = rig_weights(g, NULL);
+        learned_rig_check_step(target, "mtp");
+        learned_rig_check_together(target, "mtp:depth=3,top=4");
+        rig_weights_close(target);
+        gguf_close(g);
+    }
+}
+
+static void the_text_is_the_plain_one(void **state) {
+    (void)state;
+    write_model(&models[0], TARGET);
+    learned_rig_check_lossless(TARGET, "mtp:depth=4,top=8");
+    write_model(&models[1], TARGET);
+    learned_rig_check_lossless(TARGET, "mtp");
+    write_model(&experts[0], TARGET);
+    learned_rig_check_lossless(TARGET, "mtp:depth=2,top=8");
+}
+
+/* ---- a rule that the layer knows ---------------------------------------------------------------------- */
+
+enum { RULE_H = 320, RULE_V = 320, N_ROW = 320, RULE_TOKENS = 60, RULE_PROMPT = 12 };
+
+/* The target continues x with rule(x). */
+static int32_t rule(int32_t x) { return x < 3 ? 3 : 3 + (x - 3 + 7) % (RULE_V - 3); }
+
+/* What the layer reads from: E(x_{t+1}) or h_t, by which it is right; or h_t as if it were h_{t+1}, by which it would be right if
+ * states were passed one place late. */
+typedef enum Source { BY_TOKEN, BY_HIDDEN, BY_HIDDEN_LATE } Source;
+
+static void damp(ModelPatch *p, const char *name, float factor) {
+    if (!gguf_find_tensor(p->gguf, name)) return;
+    const GgufTensor *t = gguf_find_tensor(p->gguf, name);
+    float *x = model_patch_tensor(p, name);
+    for (int64_t i = 0; i < t->dims[0] * t->dims[1]; i++) x[i] *= factor;
+}
+
+/* A random model whose layers add little to one-hot embeddings, so that the LM head, a permutation, continues each token by the
+ * rule; its layer for multi-token prediction moves the one-hot vector on by the rule where it starts from x_t. */
+static void write_rule_model(const char *path, Source source) {
+    const RandomModel m = {.arch = "qwen35", HYBRID, .seed = 8};
+    RandomModel wide = m;
+    ModelPatch p;
+    wide.n_embd = RULE_H, wide.n_vocab = RULE_V;
+    write_model(&wide, path);
+    model_patch_open(&p, path);
+    for (int32_t i = 0; i <= N_LAYER; i++) {
+        static const char *const adding[] = {"attn_output.weight", "ssm_out.weight", "ffn_down.weight"};
+        for (int k = 0; k < 3; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s", i, adding[k]);
+            damp(&p, name, 0.02f);
+        }
+    }
+    float *embedding = model_patch_tensor(&p, "token_embd.weight"), *head = model_patch_tensor(&p, "output.weight"),
+          *eh = model_patch_tensor(&p, BLOCK "nextn.eh_proj.weight");
+    memset(embedding, 0, sizeof(float) * RULE_V * RULE_H);
+    memset(head, 0, sizeof(float) * RULE_V * RULE_H);
+    memset(eh, 0, sizeof(float) * 2 * RULE_H * RULE_H);
+    for (int32_t x = 0; x < RULE_V; x++) {
+        embedding[x * RULE_H + x] = 1;
+        head[rule(x) * RULE_H + x] += 0.5f;
+        eh[(source == BY_HIDDEN ? rule(x) : x) * 2 * RULE_H + (source == BY_TOKEN ? 0 : RULE_H) + x] = 1;
+    }
+    model_patch_write(&p, path);
+    model_patch_close(&p);
+}
+
+static double accepted_share(const char *path, float temperature, Stream *got) {
+    const char *spec = "mtp:depth=3,top=1";
+    int32_t prompt[RULE_PROMPT] = {20};
+    for (int i = 1; i < RULE_PROMPT; i++) prompt[i] = rule(prompt[i - 1]);
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = RULE_PROMPT,
+                            .max_tokens = RULE_TOKENS,
+                            .sampling = fr_sampling_default(),
+                            .drafts = &spec,
+                            .n_drafts = 1,
+                            .tree_budget = 3,
+                            .ignore_eos = 1};
+    o.sampling.temperature = temperature, o.sampling.seed = 3;
+    fr_model *model = rig_open_model(path, NULL);
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 128, .n_threads = 1, .prefill_chunk = 5});
+    rig_run_request(e, &o, got);
+    fr_engine_close(e);
+    fr_model_close(model);
+    assert_string_equal(got->stats.draft_error, "");
+    assert_true(got->stats.drafted > 30);
+    return (double)got->stats.accepted / (double)got->stats.drafted;
+}
+
+static void a_layer_that_knows_the_rule_is_right(void **state) {
+    (void)state;
+    static const struct {
+        Source source;
+        double least, most; /* accepted nodes of those drafted */
+    } cases[] = {{BY_TOKEN, 0.95, 1}, {BY_HIDDEN, 0.95, 1}, {BY_HIDDEN_LATE, 0, 0.05}};
+    static Stream got;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_rule_model(TARGET, cases[i].source);
+        for (int k = 0; k < 2; k++) {
+            double share = accepted_share(TARGET, k ? 0.7f : 0, &got);
+            print_message("case %zu, temperature %g: %d of %d drafts accepted, %d tokens in %d steps\n", i,
+                          k ? 0.7 : 0.0, (int)got.stats.accepted, (int)got.stats.drafted, (int)got.n,
+                          (int)got.stats.n_steps);
+            if (share < cases[i].least - 0.2 * k || share > cases[i].most) fail_msg("case %zu: %g", i, share);
+        }
+        if (i < 2) assert_true(got.stats.n_steps < RULE_TOKENS / 2);
+    }
+}
+
+/* ---- files that are refused ----------------------------------------------------------------------------- */
+
+/* Where the entry of a tensor has its name; then follow the number of dimensions (4 bytes), and each of them (8). */
+static char *find_name(ModelPatch *p, const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i + n < p->n; i++)
+        if (memcmp(p->bytes + i, name, n) == 0) return p->bytes + i;
+    fail_msg("%s is not in the file", name);
+    return NULL;
+}
+
+static void expect_refusal(const char *path, fr_code code, const char *says) {
+    Gguf *g = rig_gguf(path);
+    Weights *target = rig_weights(g, NULL); /* the model itself runs */
+    LearnedReader r;
+    Drafter *d;
+    fr_error err = {0};
+    learned_rig_open_reader(&r, target);
+    const DrafterEnv env = {.n_vocab = target->model->hparams.n_vocab,
+                            .max_sequences = 1,
+                            .target = g,
+                            .weights = target,
+                            .device = executor_context(r.executor)->device,
+                            .n_ctx = 64};
+    int status = drafter_open(&d, "mtp", &env, 0, &err);
+    if (status != code || strncmp(err.message, "mtp: ", 5) != 0 || !strstr(err.message, says) ||
+        !strstr(err.message, "or another drafter"))
+        fail_msg("'%s' should be said; status %d: '%s'", says, status, err.message);
+    assert_null(d);
+    learned_rig_close_reader(&r);
+    rig_weights_close(target);
+    gguf_close(g);
+}
+
+static void files_without_the_layer_are_refused(void **state) {
+    (void)state;
+    RandomModel m = models[0];
+    m.n_nextn = 0;
+    write_model(&m, TARGET);
+    expect_refusal(TARGET, FR_ERR_UNSUPPORTED, "no layer for multi-token prediction (qwen35.nextn_predict_layers)");
+    learned_rig_write_target(TARGET, 1);
+    expect_refusal(TARGET, FR_ERR_UNSUPPORTED, "no layer for multi-token prediction (llama.nextn_predict_layers)");
+}
+
+/* The file has two such layers; a tensor of the first is given to the second, where nobody looks. */
+static void missing_tensors_are_refused(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight",         "attn_norm.weight", "attn_q.weight",
+        "attn_k_norm.weight",   "attn_output.weight", "post_attention_norm.weight", "ffn_down.weight"};
+    RandomModel m = models[0];
+    m.n_nextn = 2;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ModelPatch p;
+        char name[64], second[64], says[128];
+        snprintf(name, sizeof name, BLOCK "%s", names[i]);
+        snprintf(second, sizeof second, "blk.5.%s", names[i]);
+        snprintf(says, sizeof says, "tensor %s is missing", name);
+        write_model(&m, TARGET);
+        model_patch_open(&p, TARGET);
+        char *of_second = find_name(&p, second);
+        memcpy(find_name(&p, name), second, strlen(second));
+        memcpy(of_second, "blk.5.x", 7); /* no name twice */
+        model_patch_write(&p, TARGET);
+        model_patch_close(&p);
+        expect_refusal(TARGET, FR_ERR_FORMAT, says);
+    }
+}
+
+static void damaged_tensors_are_refused(void **state) {
+    (void)state;
+    const int64_t exchanged[] = {H, 2 * H};
+    ModelPatch p;
+    write_model(&models[0], TARGET);
+    model_patch_open(&p, TARGET);
+    const char *name = BLOCK "nextn.eh_proj.weight";
+    memcpy(find_name(&p, name) + strlen(name) + 4, exchanged, sizeof exchanged);
+    model_patch_write(&p, TARGET);
+    model_patch_close(&p);
+    expect_refusal(TARGET, FR_ERR_FORMAT, "nextn.eh_proj.weight has the wrong shape: 64 x 128 where 128 x 64 fits");
+
+    model_patch_open(&p, TARGET);
+    memcpy(find_name(&p, name) + strlen(name) + 4, (int64_t[]){2 * H, H}, sizeof exchanged);
+    ((float *)model_patch_tensor(&p, BLOCK "ffn_up.weight"))[77] = NAN;
+    model_patch_write(&p, TARGET);
+    model_patch_close(&p);
+    expect_refusal(TARGET, FR_ERR_FORMAT, "tensor " BLOCK "ffn_up.weight holds NaN or infinity");
+
+    write_model(&models[0], TARGET);
+    model_patch_open(&p, TARGET);
+    name = BLOCK "nextn.shared_head_norm.weight"; /* optional, and now unknown */
+    memcpy(find_name(&p, name), BLOCK "nextn.shared_tail", strlen(BLOCK "nextn.shared_tail"));
+    model_patch_write(&p, TARGET);
+    model_patch_close(&p);
+    expect_refusal(TARGET, FR_ERR_UNSUPPORTED, "nextn.shared_tail_norm.weight is not part of architecture qwen35");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_are_those_of_the_plain_layer),  cmocka_unit_test(both_backends_draft_the_same),
+        cmocka_unit_test(steps_lead_where_prompts_lead),       cmocka_unit_test(a_layer_that_knows_the_rule_is_right),
+        cmocka_unit_test(files_without_the_layer_are_refused), cmocka_unit_test(missing_tensors_are_refused),
+        cmocka_unit_test(damaged_tensors_are_refused),         cmocka_unit_test(the_text_is_the_plain_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

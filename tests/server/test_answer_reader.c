@@ -1,0 +1,205 @@
+/* test_answer_reader.c - reasoning, text and tool calls of all families, with the text cut at every place. */
+#include "testing.h"
+
+#include "server/answer/answer_reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WRITTEN_MAX = 4096 };
+
+typedef struct Written {
+    char text[WRITTEN_MAX];
+    size_t n;
+} Written;
+
+/* Items as one line: T[text] R[reasoning] C[name arguments]. */
+static void write_event(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    Written *w = user;
+    char *at = w->text + w->n;
+    size_t room = sizeof w->text - w->n;
+    int more = 0;
+    if (event == ANSWER_BEGINS && item->kind == ANSWER_CALL)
+        more = snprintf(at, room, "C%d[%s ", item->i_call, item->name);
+    else if (event == ANSWER_BEGINS) more = snprintf(at, room, "%s", item->kind == ANSWER_TEXT ? "T[" : "R[");
+    else if (event == ANSWER_GROWS) more = snprintf(at, room, "%.*s", (int)n, bytes);
+    else more = snprintf(at, room, "]");
+    w->n += (size_t)more;
+}
+
+/* The items of a text that comes in pieces which end at a and b. */
+static void read_cut(const AnswerForm *form, const char *text, size_t a, size_t b, Written *w) {
+    AnswerReader r;
+    size_t n = strlen(text);
+    *w = (Written){.n = 0};
+    answer_reader_init(&r, form);
+    assert_true(answer_reader_feed(&r, text, a, write_event, w));
+    assert_true(answer_reader_feed(&r, text + a, b - a, write_event, w));
+    assert_true(answer_reader_feed(&r, text + b, n - b, write_event, w));
+    assert_true(answer_reader_end(&r, write_event, w));
+    answer_reader_free(&r);
+}
+
+static void check_form(const AnswerForm *form, const char *text, const char *wanted) {
+    const char *family = form->tools ? form->tools->family : "none";
+    Written w;
+    size_t n = strlen(text);
+    for (size_t a = 0; a <= n; a++)
+        for (size_t b = a; b <= n; b++) {
+            read_cut(form, text, a, b, &w);
+            if (strcmp(w.text, wanted) != 0)
+                fail_msg("%s, cut at %zu and %zu:\n  %s\nis read as\n  %s\ninstead of\n  %s", family, a, b, text,
+                         w.text, wanted);
+        }
+}
+
+static void check(const char *family, bool reasons, const char *text, const char *wanted) {
+    const AnswerForm form = {.tools = family ? tool_form_of(family) : NULL, .reasons = reasons};
+    check_form(&form, text, wanted);
+}
+
+static void calls_of_hermes_and_qwen(void **state) {
+    (void)state;
+    check("chatml", false, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}\n</tool_call>",
+          "C0[f {\"a\": [1, \"}\"]}]");
+    check("jinja", false,
+          "Let me look.\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>\n{\"arguments\": "
+          "{\"x\":\"\\\"\"}, \"name\": \"g\"}\n</tool_call> Done. ",
+          "T[Let me look.]C0[f {}]C1[g {\"x\":\"\\\"\"}]T[Done. ]");
+    check("chatml", false, "<tool_call>{\"name\": \"f\"}</tool_call>", "C0[f {}]");
+    check("chatml", false,
+          "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"\\\\n\\u00e4\\\"}\"}</tool_call>",
+          "C0[f {\"a\": \"\\n\\u00e4\"}]");
+    check("chatml", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"arguments\": {\"name\": 1}}, \"id\": \"x\"}",
+          "C0[f {\"arguments\": {\"name\": 1}}]");
+}
+
+static void calls_of_llama(void **state) {
+    (void)state;
+    check("llama3", false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "C0[f {\"a\": 1}]");
+    check("llama3", false,
+          "\n<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", "
+          "\"parameters\": {\"b\":null}}",
+          "C0[f {}]C1[g {\"b\":null}]");
+    check("llama3", false, "{\"name\": \"Ann\", \"age\": 3} is an answer",
+          "T[{\"name\": \"Ann\", \"age\": 3} is an answer]");
+    check("llama3", false, "An answer: {\"name\": \"f\", \"parameters\": {}}",
+          "T[An answer: {\"name\": \"f\", \"parameters\": {}}]");
+}
+
+static void calls_of_mistral_and_phi(void **state) {
+    (void)state;
+    check("mistral", false,
+          "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": [[]]}}, {\"name\": \"g\", \"arguments\": {}}]",
+          "C0[f {\"a\": [[]]}]C1[g {}]");
+    check("mistral", false, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]\nDone", "C0[f {}]T[Done]");
+    check("mistral", false, "Hm.[TOOL_CALLS]f_1[ARGS]{\"a\": {}}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}",
+          "T[Hm.]C0[f_1 {\"a\": {}}]C1[g {}]");
+    check("mistral", false, "[TOOL_CALLS]f{\"a\": \"{\"}", "C0[f {\"a\": \"{\"}]");
+    check("phi3", false, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>",
+          "C0[f {\"a\": 1}]");
+}
+
+/* Nothing that was written is lost. */
+static void what_is_no_call_stays_text(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "The mark <tool_call> begins a call.",
+        "<tool_call>{\"no\": \"name\"}</tool_call>",
+        "<tool_cal",
+        "<tool_call>\n{\"name\": ",
+        " a < b <tool <t </tool_call> {\"name\": \"f\", \"arguments\": {}} ",
+        "<think>no</think> ",
+        "<tool_call></tool_call>",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char wanted[256];
+        snprintf(wanted, sizeof wanted, "T[%s]", texts[i]);
+        check("chatml", false, texts[i], wanted);
+        check(NULL, false, texts[i], wanted);
+    }
+    check("mistral", false, "[TOOL_CALLS]a b", "T[[TOOL_CALLS]a b]");
+    check("chatml", false, "", "");
+}
+
+/* The end of the text in the middle of a call leaves what came of it. */
+static void a_call_that_is_cut_short(void **state) {
+    (void)state;
+    check("chatml", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "C0[f {\"a\": \"b]");
+}
+
+static void reasoning(void **state) {
+    (void)state;
+    check(NULL, true, "<think>\nSo.\n\nYes.\n</think>\n\nThe answer. ", "R[So.\n\nYes.]T[The answer. ]");
+    check("chatml", true, "\n<think>So.</think>\n\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+          "R[So.]C0[f {}]");
+    check("llama3", true, "<think>So.</think>{\"name\": \"f\", \"parameters\": {}}", "R[So.]C0[f {}]");
+    check("chatml", true, "<think>\n\n</think>\n\nYes, </think> <think>", "T[Yes, </think> <think>]");
+    check("chatml", true, "<think>It <tool_call> never", "R[It <tool_call> never]");
+    check(NULL, true, " Plain text", "T[ Plain text]");
+    check(NULL, true, "<think>a</think><think>b</think>", "R[a]T[<think>b</think>]");
+    AnswerForm form = {.is_reasoning = true};
+    Written w;
+    read_cut(&form, "\nSo.</think>Yes", 3, 7, &w);
+    assert_string_equal(w.text, "R[So.]T[Yes]");
+}
+
+/* Beside a schema for the answer: what does not begin with a call has none, whatever its strings contain. */
+static void calls_alone_or_text_alone(void **state) {
+    (void)state;
+    char f[] = "f", g[] = "g", *names[] = {f, g};
+    AnswerForm hermes = {.tools = tool_form_of("chatml"), .is_either = true, .names = names, .n_names = 2};
+    AnswerForm llama = hermes, reasons = hermes;
+    llama.tools = tool_form_of("llama3");
+    reasons.reasons = true;
+    check_form(&hermes, "{\"x\": \"<tool_call>{\\\"name\\\": \\\"f\\\"}</tool_call>\"}",
+               "T[{\"x\": \"<tool_call>{\\\"name\\\": \\\"f\\\"}</tool_call>\"}]");
+    check_form(&hermes, "\"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+               "T[\"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>]");
+    check_form(&hermes,
+               "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>",
+               "C0[f {}]C1[g {}]");
+    check_form(&reasons, "<think>So.</think>\n{\"x\": \"<tool_call>\"}", "R[So.]T[{\"x\": \"<tool_call>\"}]");
+    check_form(&llama, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}}",
+               "C0[f {\"a\": 1}]C1[g {}]");
+    check_form(&llama, "{\"name\": \"Tom\", \"parameters\": {\"a\": \"<|python_tag|>\"}}",
+               "T[{\"name\": \"Tom\", \"parameters\": {\"a\": \"<|python_tag|>\"}}]");
+    check_form(&llama, "{\"name\": \"ff\", \"arguments\": 1}", "T[{\"name\": \"ff\", \"arguments\": 1}]");
+    check_form(&llama, "{\"age\": 3}", "T[{\"age\": 3}]");
+    check_form(&llama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "C0[f {}]");
+}
+
+/* Where the reasoning ends in bytes, however the text is cut; 0 where it has not ended. */
+static void the_end_of_reasoning_is_noted(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"<think>\nSo.</think>\n\nThe end of it.", 19},
+                 {" \n<think></think>", 17},
+                 {"<think>So, </thin", 0},
+                 {"A <think>b</think>", 0},
+                 {"", 0}};
+    const AnswerForm form = {.reasons = true};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t a = 0; a <= strlen(cases[i].text); a++) {
+            AnswerReader r;
+            answer_reader_init(&r, &form);
+            assert_true(answer_reader_feed(&r, cases[i].text, a, NULL, NULL));
+            assert_true(answer_reader_feed(&r, cases[i].text + a, strlen(cases[i].text) - a, NULL, NULL));
+            assert_int_equal(r.n_reason, cases[i].n);
+            assert_int_equal(r.n_read, strlen(cases[i].text));
+            answer_reader_free(&r);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_of_hermes_and_qwen),  cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi),  cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_short),  cmocka_unit_test(reasoning),
+        cmocka_unit_test(calls_alone_or_text_alone), cmocka_unit_test(the_end_of_reasoning_is_noted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

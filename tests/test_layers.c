@@ -1,0 +1,261 @@
+/* test_layers.c - the order of the layers, read from the sources: a room includes only rooms that lie below it.
+ *
+ *     base <- gguf, text/template <- text <- grammar; gguf <- model <- compute <- draft <- engine; gguf <- compute/cpu/kernels
+ *     tree <- verify <- draft <- draft/{text, models, learned}
+ *     The library, src/, includes none of train, cli, server and research.
+ *     train/{ops, data} <- train/nets <- train/loop; cli <- server
+ *
+ * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that file names are
+ * unique, that no file is too long, and that the shared library exports nothing but fr_*. */
+#include "testing.h"
+
+#include <ftw.h>
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define METHODS_SEE " base gguf text grammar model compute tree verify draft "
+#define PROGRAM_SEES METHODS_SEE "engine research cli "
+static const struct {
+    const char *name;
+    const char *sees; /* rooms it may include besides itself, each between blanks */
+} rooms[] = {
+    {"src/base", " "},
+    {"src/gguf", " base "},
+    {"src/text/template", " base "},
+    {"src/text", " base gguf text/template "},
+    {"src/grammar", " base gguf text text/template "},
+    {"src/model", " base gguf "},
+    {"src/compute", " base gguf model compute/cpu compute/reference "},
+    {"src/compute/cpu", " base gguf compute/cpu/kernels model compute "},
+    {"src/compute/cpu/kernels", " base gguf "},
+    {"src/compute/reference", " base gguf model compute "},
+    {"src/tree", " base gguf "},
+    {"src/verify", " base gguf grammar tree "},
+    {"src/draft", " base gguf text grammar model compute tree verify "},
+    {"src/draft/text", METHODS_SEE},
+    {"src/draft/models", METHODS_SEE},
+    {"src/draft/learned", METHODS_SEE},
+    {"src/engine", METHODS_SEE},
+    {"train/ops", " base gguf model "},
+    {"train/data", " base gguf text model "},
+    {"train/nets", METHODS_SEE "draft/learned train/ops train/data "},
+    {"train/loop", METHODS_SEE "draft/learned train/ops train/data train/nets "},
+    {"train/import", METHODS_SEE "draft/learned "},
+    {"cli", PROGRAM_SEES},
+    {"cli/convert", " base gguf text model train/import "},
+    {"cli/run", PROGRAM_SEES},
+    {"cli/chat", PROGRAM_SEES "cli/run "},
+    {"cli/bench", PROGRAM_SEES "cli/run "},
+    {"cli/train", PROGRAM_SEES
+     "cli/run cli/bench draft/text draft/learned train/ops train/data train/nets train/loop train/import "},
+    {"cli/inspect", PROGRAM_SEES "draft/text draft/learned "},
+    {"cli/perf", PROGRAM_SEES "cli/run "},
+    {"cli/model", PROGRAM_SEES "cli/convert train/import "},
+    {"server/engine", " base cli "},
+    {"server/http", " base text cli "},
+    {"server/answer", " base "},
+    {"server/api", " base gguf cli server/engine server/http server/answer "},
+    {"server", METHODS_SEE "cli server/engine server/http server/answer server/api "},
+    {"research", PROGRAM_SEES "cli/run cli/bench draft/text "},
+};
+enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 800 };
+
+/* `to` as an #include names it: without src/. */
+static bool may_include(const char *from, const char *to) {
+    char wanted[40];
+    snprintf(wanted, sizeof wanted, " %.30s ", to);
+    const char *own = strncmp(from, "src/", 4) == 0 ? from + 4 : from;
+    for (int i = 0; i < N_ROOMS; i++)
+        if (strcmp(rooms[i].name, from) == 0) return strcmp(own, to) == 0 || strstr(rooms[i].sees, wanted);
+    return false;
+}
+
+/* ---- the files --------------------------------------------------------------------------------------- */
+
+static char *files[MAX_FILES];
+static int n_files;
+
+static bool ends_with(const char *s, const char *end) {
+    return strlen(s) >= strlen(end) && strcmp(s + strlen(s) - strlen(end), end) == 0;
+}
+
+static int note_file(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)at;
+    if (kind != FTW_F || !(ends_with(path, ".c") || ends_with(path, ".h") || ends_with(path, ".cu"))) return 0;
+    assert_true(n_files < MAX_FILES);
+    files[n_files++] = strdup(path);
+    return 0;
+}
+
+static int read_tree(void **state) {
+    (void)state;
+    static const char *const roots[] = {"src",      "include", "train", "cli",  "server",
+                                        "research", "tests",   "tools", "bench"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) nftw(roots[i], note_file, 16, 0);
+    return n_files > 20 ? 0 : -1; /* fewer: the program was not started in the root of the project */
+}
+
+static int free_tree(void **state) {
+    (void)state;
+    while (n_files > 0) free(files[--n_files]);
+    return 0;
+}
+
+/* The folder of a path; false if it names none. */
+static bool folder_of(const char *path, char *out, size_t n) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return false;
+    snprintf(out, n, "%.*s", (int)(slash - path), path);
+    return true;
+}
+
+static bool outside_the_rooms(const char *file) {
+    static const char *const roots[] = {"include/", "tests/", "tools/", "bench/"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++)
+        if (strncmp(file, roots[i], strlen(roots[i])) == 0) return true;
+    return false;
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------- */
+
+static const char *complaint(const char *file, const char *line, char *out, size_t n) {
+    char room[64], to[64], target[256];
+    if (outside_the_rooms(file) || !folder_of(file, room, sizeof room)) return NULL;
+    if (sscanf(line, " # include \"%255[^\"]", target) != 1 || strcmp(target, "forerun.h") == 0) return NULL;
+    if (!folder_of(target, to, sizeof to)) {
+        snprintf(out, n, "%s: \"%s\" should name its room, as \"room/file.h\"", file, target);
+        return out;
+    }
+    if (may_include(room, to)) return NULL;
+    snprintf(out, n, "%s: room %s may not include \"%s\"", file, room, target);
+    return out;
+}
+
+static void a_layer_includes_only_what_stands_to_its_left(void **state) {
+    (void)state;
+    int n_bad = 0, n_includes = 0;
+    char line[1024], text[600];
+    for (int i = 0; i < n_files; i++) {
+        FILE *f = fopen(files[i], "r");
+        assert_non_null(f);
+        while (fgets(line, sizeof line, f)) {
+            n_includes += strncmp(line, "#include \"", 10) == 0;
+            const char *bad = complaint(files[i], line, text, sizeof text);
+            if (bad) print_message("%s\n", bad), n_bad++;
+        }
+        fclose(f);
+    }
+    assert_true(n_includes > 50);
+    if (n_bad) fail_msg("%d includes against the order of the layers", n_bad);
+}
+
+/* The check itself: it must see what is wrong and let pass what is right. */
+static void the_check_can_fail(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *line;
+        bool fine;
+    } cases[] = {
+        {"src/model/model.c", "#include \"gguf/gguf.h\"\n", true},
+        {"src/model/model.c", "#include \"model/rope.h\"\n", true},
+        {"src/model/model.c", "#include \"forerun.h\"\n", true},
+        {"src/model/model.c", "#include <stdio.h>\n", true},
+        {"src/compute/cpu/forward.c", "#include \"compute/cpu/kernels/kernels.h\"\n", true},
+        {"src/draft/text/x.c", "#include \"tree/tree.h\"\n", true},
+        {"cli/train/cmd_train.c", "#include \"train/loop/loop.h\"\n", true},
+        {"tests/model/test_model.c", "#include \"cli/cli.h\"\n", true},
+        {"src/model/model.c", "#include \"tree/tree.h\"\n", false},
+        {"src/model/model.c", "  #  include \"engine/engine.h\"\n", false},
+        {"src/base/mem.c", "#include \"gguf/gguf.h\"\n", false},
+        {"src/text/bpe.c", "#include \"compute/cpu/kernels/kernels.h\"\n", false},
+        {"src/compute/cpu/kernels/ref.c", "#include \"text/tokenizer.h\"\n", false},
+        {"src/engine/step.c", "#include \"compute/cpu/kernels/kernels.h\"\n", false},
+        {"src/compute/reference/x.c", "#include \"compute/cpu/kernels/kernels.h\"\n", false},
+        {"src/draft/learned/x.c", "#include \"compute/cpu/cpu.h\"\n", false},
+        {"src/draft/learned/x.c", "#include \"draft/text/count_trie.h\"\n", false},
+        {"src/verify/x.c", "#include \"draft/drafter.h\"\n", false},
+        {"src/engine/engine.c", "#include \"train/loop/adamw.h\"\n", false},
+        {"src/engine/engine.c", "#include \"cli/cli.h\"\n", false},
+        {"train/loop/adamw.c", "#include \"engine/engine.h\"\n", false},
+        {"src/model/model.c", "#include \"rope.h\"\n", false},
+        {"src/model/model.c", "#include \"../compute/cpu/cpu.h\"\n", false},
+        {"src/mystery/x.c", "#include \"base/mem.h\"\n", false},
+        {"mystery/x.c", "#include \"base/mem.h\"\n", false},
+    };
+    char text[600];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if ((complaint(cases[i].file, cases[i].line, text, sizeof text) == NULL) != cases[i].fine)
+            fail_msg("%s in %s should %s", cases[i].line, cases[i].file, cases[i].fine ? "pass" : "be refused");
+}
+
+static int by_base_name(const void *a, const void *b) {
+    const char *x = strrchr(*(char *const *)a, '/'), *y = strrchr(*(char *const *)b, '/');
+    return strcmp(x, y);
+}
+
+static void file_names_are_unique(void **state) {
+    (void)state;
+    qsort(files, (size_t)n_files, sizeof *files, by_base_name);
+    int n_same = 0;
+    for (int i = 1; i < n_files; i++)
+        if (by_base_name(&files[i - 1], &files[i]) == 0)
+            print_message("%s and %s have the same name\n", files[i - 1], files[i]), n_same++;
+    assert_int_equal(n_same, 0);
+}
+
+static void no_file_is_longer_than_800_lines(void **state) {
+    (void)state;
+    int n_long = 0;
+    for (int i = 0; i < n_files; i++) {
+        FILE *f = fopen(files[i], "r");
+        assert_non_null(f);
+        int n_lines = 0;
+        for (int c; (c = fgetc(f)) != EOF;) n_lines += c == '\n';
+        fclose(f);
+        if (n_lines > MAX_LINES) print_message("%s has %d lines, at most %d\n", files[i], n_lines, MAX_LINES), n_long++;
+    }
+    assert_int_equal(n_long, 0);
+}
+
+/* A sanitizer's own symbols are not ours. */
+static bool is_public(const char *symbol) {
+    return strncmp(symbol, "fr_", 3) == 0 || strncmp(symbol, "__", 2) == 0 || strcmp(symbol, "_init") == 0 ||
+           strcmp(symbol, "_fini") == 0;
+}
+
+static void the_library_shows_nothing_but_fr_names(void **state) {
+    (void)state;
+    char self[4096] = "", library[4200], command[4300], line[1024], symbol[1000];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    snprintf(library, sizeof library, "%s/libforerun.so", dirname(dirname(self))); /* build/<mode>/tests/test_layers */
+    if (access(library, R_OK) != 0 || system("command -v nm >/dev/null 2>&1") != 0) {
+        print_message("skipped: no nm, or %s is not built\n", library);
+        skip();
+    }
+    snprintf(command, sizeof command, "nm -D --defined-only '%s'", library);
+    FILE *nm = popen(command, "r");
+    assert_non_null(nm);
+    int n_others = 0;
+    while (fgets(line, sizeof line, nm))
+        if (sscanf(line, "%*s %*c %999s", symbol) == 1 && !is_public(symbol))
+            print_message("%s exports %s\n", library, symbol), n_others++;
+    assert_int_equal(pclose(nm), 0);
+    assert_int_equal(n_others, 0);
+    assert_false(is_public("model_open"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_includes_only_what_stands_to_its_left),
+        cmocka_unit_test(the_check_can_fail),
+        cmocka_unit_test(file_names_are_unique),
+        cmocka_unit_test(no_file_is_longer_than_800_lines),
+        cmocka_unit_test(the_library_shows_nothing_but_fr_names),
+    };
+    return cmocka_run_group_tests(tests, read_tree, free_tree);
+}

@@ -1,0 +1,195 @@
+/* test_draw.c - Unit tests of draw.c: draws without replacement of tokens and of whole paths against enumeration,
+ * each with a negative control; pruned against unpruned; truncation against its formula. */
+#include "testing.h"
+
+#include "verify/draw.h"
+#include "statistics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double uniform(uint64_t *n) { return rng_uniform(77, RNG_TEST, (*n)++, 0); }
+
+static DrawParent root(uint64_t seed, uint64_t position) {
+    return (DrawParent){.noise = {.stream = RNG_DRAFT, .seed = seed, .position = position}};
+}
+
+/* Probability of drawing i, then j, then k (-1: only two) without replacement from p. */
+static double ordered(const double *p, int i, int j, int k) {
+    if (i == j || i == k || j == k) return 0;
+    double two = p[i] * p[j] / (1 - p[i]);
+    return k < 0 ? two : two * p[k] / (1 - p[i] - p[j]);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------- */
+
+enum { V = 5 };
+static const float dist[V] = {0.4f, 0.05f, 0.3f, 0, 0.25f};
+
+static double triples(const double *p, int n, int *df) {
+    static int counts[V * V * V];
+    static double want[V * V * V];
+    memset(counts, 0, sizeof counts);
+    for (int i = 0; i < V * V * V; i++) want[i] = ordered(p, i / V / V, i / V % V, i % V);
+    for (int i = 0; i < n; i++) {
+        DrawChild c[3];
+        DrawParent parent = root(3, (uint64_t)i);
+        assert_int_equal(draw_children(dist, V, &parent, 0, 3, c), 3);
+        counts[(c[0].token * V + c[1].token) * V + c[2].token]++;
+    }
+    return chi_square(counts, want, V * V * V, n, df);
+}
+
+static void ordered_draws_follow_enumeration(void **state) {
+    (void)state;
+    double p[V];
+    int df;
+    for (int i = 0; i < V; i++) p[i] = (double)dist[i];
+    double x = triples(p, 200000, &df);
+    assert_int_equal(df, 23); /* 4 * 3 * 2 triples of the tokens that have a probability */
+    if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
+    p[0] += 0.01, p[2] -= 0.01; /* negative control */
+    x = triples(p, 200000, &df);
+    if (x < chi_square_limit(df)) fail_msg("a distribution 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
+}
+
+/* ---- paths -------------------------------------------------------------------------------------- */
+
+/* Distributions of a tree of two levels over three tokens: of the first token, and of the second after each first. */
+static const float first_dist[3] = {0.5f, 0.2f, 0.3f};
+static const float second_dist[3][3] = {{0.2f, 0.7f, 0.1f}, {0.34f, 0.33f, 0.33f}, {0.9f, 0, 0.1f}};
+enum { N_PATHS = 9 };
+
+/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: psi is dropped
+ * between levels, which is a wrong method. */
+static int32_t search(uint64_t position, int32_t width, bool forget, int *paths) {
+    DrawChild beam[9], next[27];
+    DrawParent top = root(9, position);
+    int32_t n = draw_children(first_dist, 3, &top, 0, width, beam), n_next = 0;
+    n = draw_beam(beam, n, width);
+    for (int32_t i = 0; i < n; i++) {
+        DrawParent parent = {
+            .log_q = beam[i].log_q,
+            .psi = forget ? 0 : beam[i].psi,
+            .noise = {.stream = RNG_DRAFT, .seed = 100 + (uint64_t)beam[i].token, .position = position}};
+        n_next += draw_children(second_dist[beam[i].token], 3, &parent, i, width, next + n_next);
+    }
+    n_next = draw_beam(next, n_next, width);
+    for (int32_t i = 0; i < n_next; i++) {
+        paths[i] = 3 * beam[next[i].parent].token + next[i].token;
+        if (i > 0) assert_true(next[i].psi <= next[i - 1].psi);
+    }
+    return n_next;
+}
+
+static double path_triples(bool forget, int n, int *df) {
+    static int counts[N_PATHS * N_PATHS * N_PATHS];
+    static double want[N_PATHS * N_PATHS * N_PATHS];
+    double p[N_PATHS];
+    memset(counts, 0, sizeof counts);
+    for (int i = 0; i < N_PATHS; i++) p[i] = (double)first_dist[i / 3] * (double)second_dist[i / 3][i % 3];
+    for (int i = 0; i < N_PATHS * N_PATHS * N_PATHS; i++) want[i] = ordered(p, i / 81, i / 9 % 9, i % 9);
+    for (int i = 0; i < n; i++) {
+        int paths[3];
+        assert_int_equal(search((uint64_t)i, 3, forget, paths), 3);
+        counts[(paths[0] * 9 + paths[1]) * 9 + paths[2]]++;
+    }
+    return chi_square(counts, want, N_PATHS * N_PATHS * N_PATHS, n, df);
+}
+
+static void beams_draw_paths_without_replacement(void **state) {
+    (void)state;
+    int df;
+    double x = path_triples(false, 400000, &df);
+    assert_int_equal(df, 8 * 7 * 6 - 1); /* one of the nine paths has probability 0 */
+    if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
+    x = path_triples(true, 400000, &df);
+    if (x < chi_square_limit(df)) fail_msg("a beam without psi: chi-square %g, limit %g", x, chi_square_limit(df));
+}
+
+/* ---- against slow references -------------------------------------------------------------------- */
+
+static void pruning_changes_nothing(void **state) {
+    (void)state;
+    enum { MAX_V = 300 };
+    uint64_t n = 0;
+    for (int round = 0; round < 3000; round++) {
+        float q[MAX_V];
+        int32_t n_vocab = 1 + (int32_t)(uniform(&n) * MAX_V), k = 1 + (int32_t)(uniform(&n) * 12), n_left = 0;
+        double sum = 0, spread = 12 * uniform(&n), value[MAX_V];
+        for (int32_t i = 0; i < n_vocab; i++)
+            sum += (double)(q[i] = uniform(&n) < 0.2 ? 0 : (float)exp(spread * (uniform(&n) - 0.5)));
+        DrawParent parent = root(5, (uint64_t)round);
+        parent.noise.silent = round % 5 == 0;
+        for (int32_t i = 0; i < n_vocab; i++) {
+            if (sum > 0) q[i] = (float)((double)q[i] / sum);
+            double g = parent.noise.silent ? 0 : gumbel_noise(5, RNG_DRAFT, (uint64_t)round, (int32_t)i);
+            value[i] = q[i] > 0 ? log((double)q[i]) + g : -INFINITY;
+            n_left += q[i] > 0;
+        }
+        DrawChild got[12];
+        int32_t n_got = draw_children(q, n_vocab, &parent, 7, k, got);
+        assert_int_equal(n_got, n_left < k ? n_left : k);
+        for (int32_t r = 0; r < n_got; r++) {
+            int32_t best = 0;
+            for (int32_t i = 1; i < n_vocab; i++)
+                if (value[i] > value[best]) best = i;
+            if (got[r].token != best)
+                fail_msg("round %d: place %d has token %d, unpruned %d", round, r, got[r].token, best);
+            assert_true(got[r].parent == 7 && got[r].q == q[best] && got[r].log_q == log((double)q[best]));
+            value[best] = -INFINITY;
+        }
+    }
+}
+
+static void truncation_is_the_formula(void **state) {
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        DrawParent parent = root(6, (uint64_t)round);
+        parent.log_q = -(round % 7), parent.psi = (round % 11) - 6;
+        DrawChild c[V];
+        int32_t n = draw_children(dist, V, &parent, 0, V, c);
+        assert_int_equal(n, 4);
+        double max = 0;
+        for (int32_t i = 0; i < n; i++) {
+            double y = parent.log_q + log((double)c[i].q) +
+                       gumbel_noise(6, RNG_DRAFT, (uint64_t)round, (int32_t)c[i].token);
+            if (i == 0) max = y;
+            double want = -log(exp(-parent.psi) - exp(-max) + exp(-y));
+            if (fabs(c[i].psi - want) > 1e-9 * (1 + fabs(want)))
+                fail_msg("round %d, place %d: psi %.15g, by the formula %.15g", round, i, c[i].psi, want);
+        }
+        assert_true(c[0].psi == parent.psi);
+    }
+}
+
+static void extremes_stay_in_order(void **state) {
+    (void)state;
+    float q[4] = {1 - 1e-6f, 1e-30f, 1e-6f, 1e-38f};
+    const double sizes[] = {0, -30, -1000, -1e6};
+    for (size_t i = 0; i < 16; i++) {
+        DrawParent parent = root(8, i);
+        parent.log_q = sizes[i / 4], parent.psi = sizes[i % 4];
+        DrawChild c[4];
+        assert_int_equal(draw_children(q, 4, &parent, 0, 4, c), 4);
+        assert_true(c[0].psi == parent.psi);
+        for (int k = 1; k < 4; k++)
+            if (!(c[k].psi <= c[k - 1].psi)) fail_msg("case %zu: psi %g after %g", i, c[k].psi, c[k - 1].psi);
+    }
+    DrawParent parent = root(1, 1);
+    DrawChild c[2];
+    assert_int_equal(draw_children((const float[]){0, 0}, 2, &parent, 0, 2, c), 0);
+    assert_int_equal(draw_children((const float[]){0, 1}, 2, &parent, 0, 0, c), 0);
+    assert_int_equal(draw_children((const float[]){0, 1}, 2, &parent, 0, 2, c), 1);
+    assert_true(c[0].token == 1 && c[0].log_q == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ordered_draws_follow_enumeration), cmocka_unit_test(beams_draw_paths_without_replacement),
+        cmocka_unit_test(pruning_changes_nothing),          cmocka_unit_test(truncation_is_the_formula),
+        cmocka_unit_test(extremes_stay_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
