@@ -5,7 +5,7 @@
  * A target that only became deeper, or wider in its feed-forward, has the same hidden states and generates the same
  * text (tools/grow_model/grow.c), so a drafter for the one is a drafter for the other. The output is the same file
  * with the name and fingerprint of the grown target; the caller has to make sure that it was grown from the right
- * one. It serves to measure the gain of drafting where weights are read from memory: docs/LEARNED.md. */
+ * one. It serves to measure the gain of drafting where weights are read from memory: research/LEARNED.md. */
 #include "gguf/gguf.h"
 #include "draft/drafter_file.h"
 

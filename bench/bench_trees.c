@@ -2,7 +2,7 @@
  *
  *   bench_trees TARGET.gguf PROMPTS.jsonl DRAFT TEMPERATURE [PER_CATEGORY [TOKENS [BUDGET]]]
  *
- * PROMPTS.jsonl: one object a line with "category" and "prompt", such as the heldout.jsonl of `bench/learned.sh data`. The first
+ * PROMPTS.jsonl: one object a line with "category" and "prompt", such as the heldout.jsonl of `research/learned.sh data`. The first
  * PER_CATEGORY (9) of each category are continued by TOKENS (96) tokens, with at most BUDGET (16) nodes a step. Prints two tables:
  *
  *   - by the estimate of the best child of the root: the children of the root, the depth of the tree, and the nodes accepted,

@@ -149,8 +149,8 @@ const Command command_study = {
              "length and budget run at the temperatures 0.3 and 0.7, and at 1 with top-p 0.95, and "
              "print block efficiency (tokens per "
              "step), MBSU (efficiency / (length * size of draft / size of target + 1)) and token rate.",
-    .examples = "  forerun study toy --plot docs/plots/rsd-toy\n"
-                "  forerun study length --plot docs/plots/rsd-length\n",
+    .examples = "  forerun study toy --plot research/plots/rsd-toy\n"
+                "  forerun study length --plot research/plots/rsd-length\n",
     .check = check,
     .files = files,
     .run = run,

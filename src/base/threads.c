@@ -28,7 +28,7 @@
  * Waiting. A thread without a part prefetches what it will read next (Stage.later), then spins for a few hundred
  * microseconds, in which the next stage or the next forward usually begins; after that, workers sleep.
  *
- * OpenMP was tried first (bench/DIARY.md): its run time spins at barriers for milliseconds.
+ * OpenMP was tried first (research/DIARY.md): its run time spins at barriers for milliseconds.
  */
 #include "base/threads.h"
 
@@ -41,7 +41,7 @@
 #include <stdatomic.h>
 
 /* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
- * virtual machine costs as much again (bench/DIARY.md). */
+ * virtual machine costs as much again (research/DIARY.md). */
 enum {
     SPINS = 16000,
     PREFETCH_BYTES = 256 << 10, /* of what is read next, prefetched while waiting: a part of the second cache */

@@ -14,7 +14,7 @@
  * Where one candidate leads by its noise, it gets nearly all of the chance and a chain below it the budget; where several
  * are level, or none has a weight beside REST, the tree becomes wide. REST = 2/3 by measurement: 0.1 to 0.7 are within 1 % of
  * each other, and so are other forms (the exact chance that the rest's greatest perturbed value stays below; errors of other
- * sizes): bench/DIARY.md, 2026-11-22.
+ * sizes): research/DIARY.md, 2026-11-22.
  *
  * Example: q = (0.6, 0.3), G = (-0.5, 1.2): w = (0.36, 1.00), chance = (0.18, 0.49). By q alone the other one leads.
  * Cost: a Philox block and a logarithm for each candidate. Proof: tests/verify/test_coupling.c. */

@@ -12,7 +12,7 @@
  * used before it is checked against the bytes that are really there: every number is read through reader_take, which
  * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After
  * gguf_parse the accessors of gguf.c need no checks of the file.
- * (The published description is docs/gguf.md of the ggml project.)
+ * (The published description is gguf.md of the ggml project.)
  */
 #include "gguf/gguf_reader.h"
 

@@ -10,7 +10,7 @@
  *   The bound is 3 * each * sqrt(d) more: residual branches carry little of the sum, but norms after a small
  *   residual and a steep softmax may amplify; and so may queries that read little from the state of a Gated DeltaNet, after
  *   which there is a norm: twice as much there. (That this is the model's own doing, and no fault of a type or of tied
- *   weights: the same numbers stored as F32 have the same error divided by 130 to 220, whatever the layers are. bench/DIARY.md.)
+ *   weights: the same numbers stored as F32 have the same error divided by 130 to 220, whatever the layers are. research/DIARY.md.)
  * For BF16 a second comparison, with the same rounding imitated, leaves only what single precision costs: 1e-5
  * again in the quarter of the tokens that agree best. (A few inputs lie so near to a rounding edge that single
  * precision pushes them over, and from there on the rounding of everything after them is another one.) */

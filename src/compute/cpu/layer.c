@@ -34,7 +34,7 @@
  * several stages. The down projection has activations of its own, because other threads may still multiply with those
  * of gate and up.
  *
- * Cost. Seven stages a layer; bench/DIARY.md has the measured gain. Proof: test_forward.c, test_golden.c,
+ * Cost. Seven stages a layer; research/DIARY.md has the measured gain. Proof: test_forward.c, test_golden.c,
  * test_reference.c.
  */
 #include "compute/cpu/cpu.h"

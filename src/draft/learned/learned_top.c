@@ -19,7 +19,7 @@
  *
  *     p_accept = softmax((z + T G) / (T0 + 0.4 T)) over the best tokens,     z = T log q + const
  *
- * (the divisor by measurement: bench/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where two
+ * (the divisor by measurement: research/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where two
  * are close, both do.
  *
  * Under a ratio rule, whose random numbers are others, the methods that declare draws have noise of their own (learned_draw.c).

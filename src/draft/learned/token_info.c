@@ -16,7 +16,7 @@
  *     V = 32000    F16 2.0 GB, Q8 1.1 GB
  *
  * `eagle` and `redrafter` do know the token before, through their state. Their files may have the factors too, and
- * the info is then added to their logits (docs/METHODS.md).
+ * the info is then added to their logits (docs/methods/README.md).
  *
  * Hot tokens. A small part of the vocabulary makes up most texts. With <method>.hot_tokens, only these tokens have
  * rows and columns, the norm is over these columns, and other tokens have no info: a quarter of the vocabulary is a
@@ -27,7 +27,7 @@
  * If even that does not fit into memory, the factors are multiplied on demand: all tokens of one level of a tree in
  * one product. All three forms give the same numbers, up to the rounding of the table.
  *
- * Cost: n d (H + n) multiplications at open, by all threads (docs/METHODS.md has times); for each token, a row of n
+ * Cost: n d (H + n) multiplications at open, by all threads (docs/methods/README.md has times); for each token, a row of n
  * numbers is read and added. Proof: tests/draft/test_token_info.c, against the formula in double precision. */
 #include "draft/learned/token_info.h"
 

@@ -14,7 +14,7 @@
  * softmax(z) estimates it, with the draft model's confidence in its logits. Likewise, coupled drafting needs the
  * probability of the greatest z + T G and estimates it by softmax(z + T G): weights e^(T (log q + G)), since z = T
  * log q + const, over the GROW_N_RIVALS best tokens. On the shipped models at T = 1 with 4 nodes a step, the
- * acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked by q (docs/METHODS.md).
+ * acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked by q (docs/methods/README.md).
  *
  * Declared distributions. A ratio rule (draft_dists.h) divides by the distribution that a token was drawn from. It is
  * exact only if each token of a group has that distribution given everything that was known when it was proposed. So

@@ -22,7 +22,7 @@
  * probabilities of a row are the q of coupling.c, and the chance of a follower given the noise at its position is
  * p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to choose from: k = 32. Tokens per
  * target pass on 36 held-out prompts, 16 nodes, by a program that replays recorded logits: 1.57 as in the paper, 1.70 with
- * its 8 followers and the noise, 1.86 with means of 16, and 1.93 of 32 (temperature 0.7; bench/DIARY.md has the others).
+ * its 8 followers and the noise, 1.86 with means of 16, and 1.93 of 32 (temperature 0.7; research/DIARY.md has the others).
  *
  * Which nodes, greedily, with `coupled=0`, or under a ratio rule, whose random numbers are others: the paper expands one
  * static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count exactly that at run

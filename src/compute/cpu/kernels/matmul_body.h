@@ -22,7 +22,7 @@
  * the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
  * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
  * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
- * (figures in bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
+ * (figures in research/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
  * the second cache. One row reads two streams where the CPU is Intel's (pass_streams).
  */
 #include "compute/cpu/kernels/pass_body.h"
@@ -39,7 +39,7 @@ enum {
     UNAIDED = 8,        /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
 };
 
-/* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (bench/DIARY.md): on AMD's
+/* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (research/DIARY.md): on AMD's
  * Zen 4 it is; on Intel's Sapphire Rapids one row takes 1.4 to 1.7 times as long without being asked for. */
 static inline bool foresees_streams(void) {
 #if defined(__x86_64__)
@@ -132,7 +132,7 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
 #include "compute/cpu/kernels/pair_body.h"
 enum {
     PAIRS_FROM = 12
-}; /* rows; with fewer the matrix is read from memory more slowly than by one tile (bench/DIARY.md) */
+}; /* rows; with fewer the matrix is read from memory more slowly than by one tile (research/DIARY.md) */
 #else
 INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) { pass_blocks(type, form, p); }
 enum { PAIRS_FROM = 1 << 30 };

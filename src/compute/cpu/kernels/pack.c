@@ -15,7 +15,7 @@
  *     [codes of slice 0][slice 1]...[scales][padding]   [codes of the next slice]...
  *
  * So all bytes are read in ascending order, which is the fastest way to read memory. (With the scales of a whole tile
- * behind its codes there were two streams, which ended with each tile: bench/DIARY.md.)
+ * behind its codes there were two streams, which ended with each tile: research/DIARY.md.)
  *
  * F32, F16. A slice is one input: the 16 rows' weights of input k.     r0 r1 r2 ... r15
  * BF16. A slice is two inputs, in pairs for vdpbf16ps:                  r0k0 r0k1 r1k0 r1k1 ... r15k1

@@ -16,7 +16,7 @@
  * be joined, and the keys' bias taken away: 21 instead of 18. What words cost is the widening of the keys, 3 operations for
  * 4 elements of LANES keys, shared by all queries.
  *
- * Cost: bench/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision), test_attention.c. */
+ * Cost: research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision), test_attention.c. */
 #include "compute/cpu/kernels/ref.h"
 #include "compute/cpu/kernels/scores.h"
 

@@ -30,7 +30,7 @@
  *     lines from the second cache    20                                        10
  *
  * Two tiles of outputs and two groups of rows at a time, the usual 2 x 2 blocks, would have four results in turn; several
- * results in turn were slower than one register used again and again (probes, bench/DIARY.md), and so one is used. What the
+ * results in turn were slower than one register used again and again (probes, research/DIARY.md), and so one is used. What the
  * second group gains, that weight tiles are loaded once for two products, is had here for all groups.
  *
  * Products stand before the fold of the products before them: neither waits for the other, so that the CPU has work for its

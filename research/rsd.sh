@@ -1,10 +1,10 @@
 #!/bin/sh
-# The runs of docs/RSD.md: both experiments at three temperatures, 40 prompts, 5 seeds; and a second pair of models, whose draft
-# is a tiny model trained here. In the root of the project, after `make`:   bench/rsd.sh FOLDER [ANSWERS.jsonl]
+# The runs of research/RSD.md: both experiments at three temperatures, 40 prompts, 5 seeds; and a second pair of models, whose draft
+# is a tiny model trained here. In the root of the project, after `make`:   research/rsd.sh FOLDER [ANSWERS.jsonl]
 # Writes tables, JSON and plots to FOLDER. One core; efficiency does not depend on other load, rates do.
 # ANSWERS.jsonl: the target's own answers (forerun distill-data); with them the second pair is run, too.
 set -e
-out=${1:?usage: bench/rsd.sh FOLDER [ANSWERS.jsonl]}
+out=${1:?usage: research/rsd.sh FOLDER [ANSWERS.jsonl]}
 mkdir -p "$out"
 for experiment in length budget; do
     for t in 1 0.3 0.7; do

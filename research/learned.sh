@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench/learned.sh STAGE... - makes the shipped drafters again, and the tables of docs/LEARNED.md.
+# research/learned.sh STAGE... - makes the shipped drafters again, and the tables of research/LEARNED.md.
 #
 #   data        the target's own answers to the training part of a corpus     DATA/answers.jsonl, DATA/heldout.jsonl
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
@@ -10,9 +10,9 @@
 #   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
 #   space       space with a block behind each mask, and with masks alone, five minutes of one core each; beside medusa and eagle
-#   report      what docs/LEARNED.md shows of them, as Markdown
-#   plots       its figures, docs/plots/learned-*.svg (gnuplot)
-#   curves      held-out accuracy over processor time, from the logs of `drafters`: docs/plots/learned-curves.svg
+#   report      what research/LEARNED.md shows of them, as Markdown
+#   plots       its figures, research/plots/learned-*.svg (gnuplot)
+#   curves      held-out accuracy over processor time, from the logs of `drafters`: research/plots/learned-curves.svg
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), CORPUS (a folder of KIND.train.jsonl.zst and
 # KIND.valid.jsonl.zst, texts; ../shared/data/corpus), DATA and OUT (build/learned).
@@ -120,7 +120,7 @@ stage_curves() {
   done
   gnuplot <<EOF
 set terminal svg size 760,420 background rgb 'white' font 'sans,13'
-set output 'docs/plots/learned-curves.svg'
+set output 'research/plots/learned-curves.svg'
 set title 'Mean held-out accuracy of steps 1 to 3, %'
 set xlabel 'minutes of one core'
 set xrange [0:*]
@@ -176,7 +176,7 @@ stage_epochs_table() { # mean accuracy of three steps at the end of each epoch, 
   paste "$OUT"/table2.{all,hot}.tsv
   gnuplot <<EOF
 set terminal svg size 560,340 background rgb 'white' font 'sans,13'
-set output 'docs/plots/learned-lyanna-table2.svg'
+set output 'research/plots/learned-lyanna-table2.svg'
 set title 'Lyanna: mean held-out accuracy of three steps, %'
 set xlabel 'epoch of 2781 answers'
 set xtics 1
@@ -275,7 +275,7 @@ by_method() { # FILE JQ-EXPRESSION: name and value of each method of a table
 }
 
 stage_plots() {
-  local plots=docs/plots temp
+  local plots=research/plots temp
   for temp in 0 0.7 1; do by_method "$OUT/methods-t$temp.json" .acceptance_length | cut -f2 > "$OUT/t$temp.column"; done
   by_method "$OUT/methods-t0.json" .acceptance_length | cut -f1 | sed 's/^\([a-z-]*\) [a-z]*/\1/; s/,/ /g' | paste - "$OUT"/t{0,0.7,1}.column > "$OUT/acceptance.tsv"
   by_method "$OUT/lyanna-table1-t0.json" '.acceptance_by_step[0:3]' | sed 's/,depth=3,resample=off//; s/^lyanna //' > "$OUT/table1.tsv"

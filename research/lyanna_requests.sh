@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench/lyanna_requests.sh STAGE... - Figs. 8 to 11 of Lyanna's paper: throughput of 1 to 16 requests at once, relative to
+# research/lyanna_requests.sh STAGE... - Figs. 8 to 11 of Lyanna's paper: throughput of 1 to 16 requests at once, relative to
 # plain decoding in the same run, of plain decoding, sps, ngram-trie, eagle and lyanna.
 #
 #   shipped   the shipped target: 4, 8 and 16 nodes, depth 3 and 5                     OUT/shipped-B-D.json
@@ -7,7 +7,7 @@
 #   cost      a random target of the TinyLlama shape, 32,000 tokens: ms of a proposal for 1 to 16 sequences, of a forward
 #             for their rows, and the throughput that follows for the acceptance measured by `shipped`   OUT/cost-D.txt
 #   report    all measured cells as Markdown, and as OUT/requests.tsv
-#   plot      docs/plots/lyanna-requests.svg (gnuplot)
+#   plot      research/plots/lyanna-requests.svg (gnuplot)
 #   all       these in turn: fifteen minutes of two quiet cores
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), OUT (build/requests),
@@ -88,7 +88,7 @@ stage_plot() {
   {
     cat <<'HEAD'
 set terminal svg size 960,620 background rgb 'white' font 'sans,12'
-set output 'docs/plots/lyanna-requests.svg'
+set output 'research/plots/lyanna-requests.svg'
 set multiplot layout 2,3 title 'Throughput relative to plain decoding, by requests at once (depth 5)'
 set logscale x 2
 set xtics (1, 2, 4, 8, 16)

@@ -1,9 +1,9 @@
 #!/bin/bash
-# bench/ngram_trie_tables.sh - Table 3 and Figure 4 of the N-Gram-Trie paper, from recorded answers (docs/NGRAM-TRIE.md).
+# research/ngram_trie_tables.sh - Table 3 and Figure 4 of the N-Gram-Trie paper, from recorded answers (research/NGRAM-TRIE.md).
 #
 #   tokens a pass for n = 8 .. 16 and prefix = 2 .. 5, as Markdown                          on standard output
-#   the shares of steps by acceptance length, for the paper's rule and ours                 docs/plots/ngram-trie-lengths.svg
-#   tokens a pass by n, a line for each prefix                                              docs/plots/ngram-trie-table3.svg
+#   the shares of steps by acceptance length, for the paper's rule and ours                 research/plots/ngram-trie-lengths.svg
+#   tokens a pass by n, a line for each prefix                                              research/plots/ngram-trie-table3.svg
 #
 # Environment: FORERUN (build/forerun), VOCAB (a GGUF file of the answers' vocabulary), TRACES (the answers, see `forerun replay
 # --help`), OUT (build/ngram-trie). Needs jq and gnuplot. Acceptance does not depend on the machine.
@@ -60,7 +60,7 @@ gnuplot <<GNUPLOT
 set terminal svg size 680,360 background rgb 'white' font 'sans,13'
 set datafile separator tab
 set grid ytics
-set output 'docs/plots/ngram-trie-lengths.svg'
+set output 'research/plots/ngram-trie-lengths.svg'
 set title 'N-Gram-Trie (n = 13, L_p = 3, prompt alone): share of steps by acceptance length, %'
 set style data histogram
 set style histogram clustered gap 1
@@ -70,7 +70,7 @@ set yrange [0.1:100]
 set xlabel 'tokens of a step'
 plot '$OUT/lengths.tsv' using 2:xtic(1) title 'summarization', '' using 3 title 'rag'
 unset logscale y
-set output 'docs/plots/ngram-trie-table3.svg'
+set output 'research/plots/ngram-trie-table3.svg'
 set title 'N-Gram-Trie (prompt and answer): tokens of a pass, rag'
 set xlabel 'n'
 set yrange [*:*]

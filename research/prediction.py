@@ -2,7 +2,7 @@
 """prediction.py - what the drafter `prediction` accepts where a share of the predicted words is wrong.
 
     forerun serve -m models/target.gguf -c 512 --port 8080 &
-    python3 bench/prediction.py 8080
+    python3 research/prediction.py 8080
 
 Eight texts are generated without a prediction, a share of their words is replaced by other words of the same text, and
 the result is sent as the prediction of the same request. The text must come out again."""
