@@ -32,15 +32,20 @@ ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=of
 # What is built on the library names its own headers from the root of the project; the library cannot see them.
 INCLUDE_ABOVE = $(if $(filter src/%,$<),,-I.)
 LDLIBS   = -Wl,--as-needed $(PKG_LIBS) $(CLI_LIBS) -lm
-# Other people's headers are not held to our warnings.
-PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
+# Other people's headers are not held to our warnings. The library needs three libraries and the headers of Random123; what is built on it
+# needs the others.
+system_headers = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(1) 2>/dev/null))
+LIB_CFLAGS := $(call system_headers,$(LIB_PKGS))
+TOP_CFLAGS := $(call system_headers,$(PKGS) $(CLI_PKGS) $(HEADER_PKGS))
+PKG_CFLAGS  = $(if $(filter src/%,$<),$(LIB_CFLAGS),$(TOP_CFLAGS))
+LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 CLI_LIBS   := $(shell pkg-config --libs $(CLI_PKGS) 2>/dev/null)
-# Without a library or a compiler nothing is compiled, and the reason is told once.
+# Without a library or a compiler nothing is compiled, and the reason is given once.
 HASH       := \#
-ALL_FOUND  := $(shell pkg-config --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) 2>/dev/null && \
-                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(PKG_CFLAGS) -x c -fsyntax-only - 2>/dev/null && echo yes)
-LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
+LIB_FOUND  := $(shell pkg-config --exists $(LIB_PKGS) 2>/dev/null && \
+                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(LIB_CFLAGS) -x c -fsyntax-only - 2>/dev/null && echo yes)
+ALL_FOUND  := $(if $(LIB_FOUND),$(shell pkg-config --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) 2>/dev/null && echo yes))
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
@@ -101,8 +106,9 @@ FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
 REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
 TORTURES := $(addprefix $(BUILD)/torture/,$(TORTURE_NAMES))
 
-.PHONY: all help
-all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
+.PHONY: all lib help
+all: build/forerun lib $(TOOLS)
+lib: $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(BUILD)/forerun.pc
 
 # ---- compile -------------------------------------------------------------------------------------
 # Instruction sets are switched on for the files that hold their kernels, and nowhere else.
@@ -133,6 +139,9 @@ $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/server/api/page_endpoints.o: $(wildcard server/page/*)
+$(BUILD)/src/%.o: src/%.c Makefile | $(if $(LIB_FOUND),,missing)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 $(BUILD)/%.o: %.c Makefile | $(if $(ALL_FOUND),,missing)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
@@ -172,12 +181,6 @@ $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=cal
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # test_pull_tls is a server of its own.
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
-$(BUILD)/cli/chat/line_editor.o $(BUILD)/tidy/cli/chat/line_editor.ok: \
-  PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
-$(BUILD)/server/%.o $(BUILD)/tidy/server/%.ok: \
-  PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
-# A client of `serve`, by libevent.
-$(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
 $(BUILD)/bench/bench_tiles: $(BUILD)/bench/hollow_tiles.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
@@ -367,6 +370,7 @@ deb:
 help:
 	@printf '%s\n' \
 	  'make             build build/forerun and the libraries' \
+	  'make lib         build libforerun, which needs libpcre2-8, libxxhash, libutf8proc and Random123 only' \
 	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
 	  'make test-bindings  the tests of the bindings for Python and Node alone' \

@@ -71,22 +71,31 @@ static void check_links(const char *from, int line, const char *text) {
 
 static bool is_read(const char *path) {
     static const char *const ends[] = {".md", ".c", ".h", ".sh", ".py", ".mjs", ".js", "Makefile", "Dockerfile", ".1"};
-    if (strncmp(path, "./", 2) == 0) path += 2;
-    if (strncmp(path, "build/", 6) == 0 || strncmp(path, ".git/", 5) == 0 || strstr(path, "node_modules") ||
-        strstr(path, "tests/fuzz/corpus") || strcmp(path, "CHANGELOG.md") == 0 ||
-        strcmp(path, "research/DIARY.md") == 0 || strstr(path, "test_layers.c") || strstr(path, "test_paths.c"))
+    if (strcmp(path, "CHANGELOG.md") == 0 || strcmp(path, "research/DIARY.md") == 0 || strstr(path, "test_layers.c") ||
+        strstr(path, "test_paths.c"))
         return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (strlen(path) >= strlen(ends[i]) && strcmp(path + strlen(path) - strlen(ends[i]), ends[i]) == 0) return true;
     return false;
 }
 
+/* These folders hold nothing that is written by hand, and other tests create and remove files in build/ at the same time, which would
+ * end a walk through it. */
+static bool is_skipped(const char *folder) {
+    static const char *const skipped[] = {"build", ".git", "node_modules", "tests/fuzz/corpus"};
+    for (size_t i = 0; i < sizeof skipped / sizeof *skipped; i++)
+        if (strcmp(folder, skipped[i]) == 0) return true;
+    const char *slash = strrchr(folder, '/');
+    return slash && strcmp(slash + 1, "node_modules") == 0;
+}
+
 static int read_file(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)at;
-    if (kind != FTW_F || !is_read(path)) return 0;
     if (strncmp(path, "./", 2) == 0) path += 2;
+    if (kind == FTW_D && is_skipped(path)) return FTW_SKIP_SUBTREE;
+    if (kind != FTW_F || !is_read(path)) return FTW_CONTINUE;
     FILE *f = fopen(path, "r");
-    if (!f) return 0;
+    if (!f) return FTW_CONTINUE;
     char *line = NULL;
     size_t room = 0;
     bool is_markdown = strlen(path) > 3 && strcmp(path + strlen(path) - 3, ".md") == 0;
@@ -95,12 +104,12 @@ static int read_file(const char *path, const struct stat *st, int kind, struct F
         if (is_markdown) check_links(path, n, line);
     }
     free(line), fclose(f);
-    return 0;
+    return FTW_CONTINUE;
 }
 
 static void every_file_that_is_named_exists(void **state) {
     (void)state;
-    nftw(".", read_file, 16, FTW_PHYS);
+    assert_int_equal(nftw(".", read_file, 16, FTW_PHYS | FTW_ACTIONRETVAL), 0);
     assert_true(n_checked > 200); /* fewer: the program was not started in the root of the project */
     if (n_missing) fail_msg("%d paths lead nowhere", n_missing);
 }
