@@ -62,7 +62,7 @@ static const struct {
     {"server", METHODS_SEE "cli server/engine server/http server/answer server/api "},
     {"research", PROGRAM_SEES "cli/run cli/bench draft/text "},
 };
-enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 800 };
+enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 1000 };
 
 /* `to` as an #include names it: without src/. */
 static bool may_include(const char *from, const char *to) {
@@ -207,7 +207,7 @@ static void file_names_are_unique(void **state) {
     assert_int_equal(n_same, 0);
 }
 
-static void no_file_is_longer_than_800_lines(void **state) {
+static void no_file_is_longer_than_1000_lines(void **state) {
     (void)state;
     int n_long = 0;
     for (int i = 0; i < n_files; i++) {
@@ -254,7 +254,7 @@ int main(void) {
         cmocka_unit_test(a_layer_includes_only_what_stands_to_its_left),
         cmocka_unit_test(the_check_can_fail),
         cmocka_unit_test(file_names_are_unique),
-        cmocka_unit_test(no_file_is_longer_than_800_lines),
+        cmocka_unit_test(no_file_is_longer_than_1000_lines),
         cmocka_unit_test(the_library_shows_nothing_but_fr_names),
     };
     return cmocka_run_group_tests(tests, read_tree, free_tree);
