@@ -40,9 +40,8 @@
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+" TRAILING_SPACES
 
 /* The last pattern of DeepSeek V3: a punctuation mark with the ASCII word after it, words, symbols, white space. */
-#define DEEPSEEK_V3 \
-    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| " \
-    "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+" TRAILING_SPACES
+#define DEEPSEEK_V3_WORDS "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+#define DEEPSEEK_V3 DEEPSEEK_V3_WORDS "[\\r\\n]*|\\s*[\\r\\n]+" TRAILING_SPACES
 
 /* What llama.cpp takes for Chinese characters in Kimi K2's pattern. */
 #define HAN \
@@ -110,6 +109,7 @@ const PreFamily pre_families[] = {
      0,
      PUBLISHED_CL100K("\\p{N}"),
      {CL100K("\\p{N}")}},
+    {"ufakzeka", 0, NULL, {"[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" CL100K_REST TRAILING_SPACES}},
     {"qwen35",
      0,
      PUBLISHED_CONTRACTION
@@ -141,6 +141,7 @@ const PreFamily pre_families[] = {
       DEEPSEEK_CJK, "\\p{N}+"}},
     {"deepseek-coder", 0, NULL, {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"}},
     {"deepseek-v3 hunyuan-dense joyai-llm", 0, NULL, {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK_V3}},
+    {"spark2_5", 0, NULL, {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK_V3_WORDS "|[\\r\\n]" TRAILING_SPACES, "\\p{N}"}},
     {"kimi-k2",
      0,
      NULL,

@@ -395,8 +395,8 @@ static PairVocab open_pairs(const char *pre, bool characters) {
         for (const char *p = texts[i]; *p; snprintf(left, sizeof left, "%s", right)) {
             p += next_unit(p, characters, alphabet, right);
             if (characters && strcmp(right, "\n") == 0) right[0] = '\0'; /* no piece contains a newline */
-            if (characters && right[0] && hash_of(right, strlen(right)) % 8)
-                add_once(&seen_tokens, added, &n_added, right);
+            bool is_piece = strcmp(right, "\xE2\x96\x81") == 0 || hash_of(right, strlen(right)) % 8; /* or bytes */
+            if (characters && right[0] && is_piece) add_once(&seen_tokens, added, &n_added, right);
             if (!left[0] || !right[0]) continue;
             snprintf(pair, sizeof pair, "%s %s", left, right);
             add_once(&seen, v.merges, &n_merges, pair);

@@ -1,5 +1,5 @@
 /* python_text.c - str() and repr() of values, and numbers from and to text, as Python writes them. */
-#include "text/template/unicode_text.h"
+#include "text/template/template_text.h"
 #include "text/template/value.h"
 
 #include <inttypes.h>

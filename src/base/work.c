@@ -1,5 +1,5 @@
 /* work.c - blocks of growing size; allocations are cut off the newest one. */
-#include "text/template/work.h"
+#include "base/work.h"
 
 #include "base/mem.h"
 
