@@ -19,6 +19,7 @@ typedef struct Work {
     char *last;               /* the allocation made last, which work_grow can extend in place */
     size_t n_bytes, max_bytes;
     int64_t n_steps, max_steps;
+    int n_rest; /* bytes and items that were counted and are less than a step */
     int depth, max_depth;
     int line; /* of the template, for errors; 0: errors name none */
     fr_error *err;
@@ -37,8 +38,10 @@ void *work_alloc(Work *w, size_t bytes);                        /* zeroed, align
 void *work_array(Work *w, size_t n, size_t each);               /* n elements */
 void *work_grow(Work *w, void *p, size_t bytes, size_t wanted); /* p with its `bytes` bytes, in `wanted` bytes */
 
-/* Counts n bytes or items that an operation walks over; every node counts by itself. */
-void work_spend(Work *w, size_t n);
+/* Counts n bytes or items that an operation is about to walk over: 16 of them are a step. It is called before the work is done, so
+ * that an operation which is too expensive is refused and not carried out. */
+void work_count(Work *w, size_t n);
+void work_spend(Work *w, size_t n); /* the same, and one step for the operation itself */
 void work_enter(Work *w); /* one level deeper; work_fail need not leave it */
 void work_leave(Work *w);
 

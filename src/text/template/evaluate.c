@@ -13,8 +13,9 @@ Scope *scope_new(Render *r, Scope *outer) {
 }
 
 void scope_set(Render *r, Scope *s, const Text *name, Value v) {
+    work_count(r->w, s->n);
     for (size_t i = 0; i < s->n; i++)
-        if (text_equal(s->bindings[i].name, name)) {
+        if (text_same(r->w, s->bindings[i].name, name)) {
             s->bindings[i].value = v;
             return;
         }
@@ -38,7 +39,7 @@ Value scope_get(Render *r, const Text *name) {
     for (const Scope *s = r->scope; s; s = s->outer) {
         work_spend(r->w, s->n);
         for (size_t i = 0; i < s->n; i++)
-            if (text_equal(s->bindings[i].name, name)) return s->bindings[i].value;
+            if (text_same(r->w, s->bindings[i].name, name)) return s->bindings[i].value;
     }
     const Value *v = dict_get(r->w, r->variables, value_text(name));
     if (v) return *v;
@@ -243,8 +244,8 @@ static Value add_texts(Render *r, const Text *x, const Text *y) {
 }
 
 static Value add_seqs(Render *r, const Seq *x, const Seq *y) {
-    Seq *s = seq_new(r->w, x->flavour, x->n + y->n);
     work_spend(r->w, x->n + y->n);
+    Seq *s = seq_new(r->w, x->flavour, x->n + y->n);
     for (size_t i = 0; i < x->n; i++) seq_add(r->w, s, x->items[i]);
     for (size_t i = 0; i < y->n; i++) seq_add(r->w, s, y->items[i]);
     return value_seq(s);
@@ -377,7 +378,7 @@ static bool find_attribute(Render *r, Value v, const Text *name, Value *out) {
         *out = cycler_current(v);
         return true;
     }
-    const Builtin *method = method_find(r, v, name);
+    const Builtin *method = method_find(v, name);
     if (!method) return false;
     struct Function *f = work_alloc(r->w, sizeof *f);
     *f = (struct Function){method, v};

@@ -55,22 +55,25 @@ static Value missing_parameter(Render *r, const Text *name) {
     return value_undefined(builder_text(&b));
 }
 
-static const KeywordArgument *find_keyword(const Call *call, const Text *name) {
+static const KeywordArgument *find_keyword(Render *r, const Call *call, const Text *name) {
+    work_count(r->w, call->n_keywords);
     for (size_t i = 0; i < call->n_keywords; i++)
-        if (text_equal(call->keywords[i].name, name)) return &call->keywords[i];
+        if (text_same(r->w, call->keywords[i].name, name)) return &call->keywords[i];
     return NULL;
 }
 
-static bool is_parameter(const Node *macro, const Text *name) {
-    for (const Node *p = macro->other; p; p = p->next)
-        if (text_equal(p->name, name)) return true;
+static bool is_parameter(Render *r, const Node *macro, const Text *name) {
+    for (const Node *p = macro->other; p; p = p->next) {
+        work_count(r->w, 1);
+        if (text_same(r->w, p->name, name)) return true;
+    }
     return false;
 }
 
 static void bind_parameters(Render *r, const struct Macro *m, const Call *call) {
     size_t i = 0;
     for (const Node *p = m->node->other; p; p = p->next, i++) {
-        const KeywordArgument *keyword = find_keyword(call, p->name);
+        const KeywordArgument *keyword = find_keyword(r, call, p->name);
         Value v;
         if (i < call->n_positional) v = call->positional[i];
         else if (keyword) v = keyword->value;
@@ -91,7 +94,7 @@ static void bind_rest(Render *r, const struct Macro *m, const Call *call) {
     for (size_t i = n_parameters; i < call->n_positional; i++) seq_add(r->w, varargs, call->positional[i]);
     for (size_t i = 0; i < call->n_keywords; i++) {
         const KeywordArgument *k = &call->keywords[i];
-        if (is_parameter(m->node, k->name)) continue;
+        if (is_parameter(r, m->node, k->name)) continue;
         if (text_is(k->name, "caller") && (uses & MACRO_CALLER)) {
             scope_set(r, r->scope, k->name, k->value);
             has_caller = true;
@@ -104,7 +107,7 @@ static void bind_rest(Render *r, const struct Macro *m, const Call *call) {
         work_fail(r->w, FR_ERR_FORMAT, "the macro '%.*s' has no argument of that name", n_name, name->data);
     if (uses & MACRO_VARARGS) scope_set(r, r->scope, text_new(r->w, "varargs", 7, false), value_seq(varargs));
     if (uses & MACRO_KWARGS) scope_set(r, r->scope, text_new(r->w, "kwargs", 6, false), value_dict(kwargs));
-    if ((uses & MACRO_CALLER) && !has_caller && !is_parameter(m->node, text_new(r->w, "caller", 6, false)))
+    if ((uses & MACRO_CALLER) && !has_caller && !is_parameter(r, m->node, text_new(r->w, "caller", 6, false)))
         scope_set(r, r->scope, text_new(r->w, "caller", 6, false),
                   value_undefined(text_new(r->w, "No caller defined", 17, false)));
 }
@@ -129,6 +132,7 @@ static Value call_block(Render *r, const Node *n) {
     Value callee = evaluate(r, n->a->a);
     Call call = {.subject = value_none()};
     evaluate_arguments(r, n->a->list, &call);
+    work_count(r->w, call.n_keywords);
     KeywordArgument *keywords = work_array(r->w, call.n_keywords + 1, sizeof *keywords);
     if (call.n_keywords) memcpy(keywords, call.keywords, call.n_keywords * sizeof *keywords);
     keywords[call.n_keywords++] = (KeywordArgument){n->b->name, macro_value(r, n->b)};

@@ -14,8 +14,8 @@ static Value length(Render *r, const Call *c) { return value_int(value_length(r-
 
 static Value list(Render *r, const Call *c) {
     const Seq *items = value_items(r->w, c->subject);
-    Seq *s = seq_new(r->w, SEQ_LIST, items->n);
     work_spend(r->w, items->n);
+    Seq *s = seq_new(r->w, SEQ_LIST, items->n);
     for (size_t i = 0; i < items->n; i++) seq_add(r->w, s, items->items[i]);
     return value_seq(s);
 }
@@ -124,6 +124,7 @@ static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
 }
 
 Seq *sort_items(Render *r, const Seq *items, Value path, bool ignores_case, bool descends) {
+    work_spend(r->w, items->n);
     Keyed *k = work_array(r->w, items->n, 2 * sizeof *k);
     for (size_t i = 0; i < items->n; i++)
         k[i] = (Keyed){sort_key(r, items->items[i], path, ignores_case), items->items[i]};
@@ -219,28 +220,11 @@ static Value slice(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-const Builtin filters_sequence[] = {
-    {"length", "", length},
-    {"count", "", length},
-    {"list", "", list},
-    {"first", "", first},
-    {"last", "", last},
-    {"join", "d attribute", join},
-    {"reverse", "", reverse},
-    {"items", "", items_filter},
-    {"sort", "reverse case_sensitive attribute", sort},
-    {"dictsort", "case_sensitive by reverse", dict_sort},
-    {"unique", "case_sensitive attribute", unique},
-    {"groupby", "attribute! default case_sensitive", group_by},
-    {"batch", "linecount! fill_with", batch},
-    {"slice", "slices! fill_with", slice},
-    {NULL, NULL, NULL},
-};
-
 /* filters_select.c - map, select and their like, which apply a filter or test to each item. */
 
 /* One step of a path: a name, or a number as the index of an item. */
 static Value follow_step(Render *r, Value v, const Text *step) {
+    work_spend(r->w, step->n);
     bool is_number_text = step->n > 0 && step->n < 10;
     int64_t index = 0;
     for (size_t i = 0; i < step->n; i++) {
@@ -301,7 +285,10 @@ static Value map_attribute(Render *r, const Call *c) {
     if (!given(path)) work_fail(r->w, FR_ERR_FORMAT, "map needs the name of a filter, or attribute=...");
     const Seq *items = items_of(r, c->subject);
     Seq *s = seq_new(r->w, SEQ_GENERATOR, items->n);
-    for (size_t i = 0; i < items->n; i++) seq_add(r->w, s, follow_path_or(r, items->items[i], path, missing));
+    for (size_t i = 0; i < items->n; i++) {
+        work_spend(r->w, 0);
+        seq_add(r->w, s, follow_path_or(r, items->items[i], path, missing));
+    }
     return value_seq(s);
 }
 
@@ -311,6 +298,7 @@ static Value map(Render *r, const Call *c) {
     const Seq *items = items_of(r, c->subject);
     Seq *s = seq_new(r->w, SEQ_GENERATOR, items->n);
     for (size_t i = 0; i < items->n; i++) {
+        work_spend(r->w, 0);
         Call call = rest_of(c, 1);
         call.subject = items->items[i];
         seq_add(r->w, s, builtin_run(r, filter, &call));
@@ -344,20 +332,10 @@ static Value reject_attr(Render *r, const Call *c) { return choose(r, c, true, f
 
 static Value attr(Render *r, const Call *c) {
     const Text *name = value_need_text(r->w, c->at[0], "attr: the name");
-    if (c->subject.kind == V_DICT && !method_find(r, c->subject, name))
+    if (c->subject.kind == V_DICT && !method_find(c->subject, name))
         return value_undefined(name); /* no items of dicts */
     return value_attribute(r, c->subject, name);
 }
-
-const Builtin filters_select[] = {
-    {"map", "*", map},
-    {"select", "*", select_filter},
-    {"reject", "*", reject},
-    {"selectattr", "*", select_attr},
-    {"rejectattr", "*", reject_attr},
-    {"attr", "name!", attr},
-    {NULL, NULL, NULL},
-};
 
 /* filters_number.c - filters of numbers, and `default`. */
 
@@ -370,6 +348,7 @@ static Value default_(Render *r, const Call *c) {
 /* Digits of the base with single underscores between them, as Python's int() reads them. */
 static bool read_int(Work *w, const Text *text, int64_t base, int64_t *out) {
     const Text *t = text_strip(w, text, NULL, true, true);
+    work_spend(w, t->n);
     size_t at = t->n > 0 && (t->data[0] == '-' || t->data[0] == '+');
     bool is_negative = at && t->data[0] == '-', after_digit = false;
     if (base == 16 && t->n - at > 2 && t->data[at] == '0' && (t->data[at + 1] | 32) == 'x') at += 2;
@@ -508,6 +487,7 @@ static Value extreme(Render *r, const Call *c, const char *operator_name, int wa
     bool ignores_case = !argument_bool(c->at[0], false);
     Value best = value_undefined(value_literal(r->w, "No aggregated item, sequence was empty.").text), best_key = best;
     for (size_t i = 0; i < items->n; i++) {
+        work_spend(r->w, 0);
         Value key = given(c->at[1]) && c->at[1].kind != V_NONE ? follow_path(r, items->items[i], c->at[1])
                                                                : items->items[i];
         if (ignores_case) key = without_case(r, key);
@@ -522,7 +502,27 @@ static Value extreme(Render *r, const Call *c, const char *operator_name, int wa
 static Value min_filter(Render *r, const Call *c) { return extreme(r, c, "<", -1); }
 static Value max_filter(Render *r, const Call *c) { return extreme(r, c, ">", 1); }
 
-const Builtin filters_number[] = {
+const Builtin filters[] = {
+    {"length", "", length},
+    {"count", "", length},
+    {"list", "", list},
+    {"first", "", first},
+    {"last", "", last},
+    {"join", "d attribute", join},
+    {"reverse", "", reverse},
+    {"items", "", items_filter},
+    {"sort", "reverse case_sensitive attribute", sort},
+    {"dictsort", "case_sensitive by reverse", dict_sort},
+    {"unique", "case_sensitive attribute", unique},
+    {"groupby", "attribute! default case_sensitive", group_by},
+    {"batch", "linecount! fill_with", batch},
+    {"slice", "slices! fill_with", slice},
+    {"map", "*", map},
+    {"select", "*", select_filter},
+    {"reject", "*", reject},
+    {"selectattr", "*", select_attr},
+    {"rejectattr", "*", reject_attr},
+    {"attr", "name!", attr},
     {"default", "default_value boolean", default_},
     {"d", "default_value boolean", default_},
     {"int", "default base", to_int},

@@ -76,18 +76,20 @@ static Value zfill(Render *r, const Call *c) {
     return value_text(builder_text(&b));
 }
 
-static bool has_affix(const Text *t, const Text *affix, bool at_end) {
+static bool has_affix(Work *w, const Text *t, const Text *affix, bool at_end) {
     if (affix->n > t->n) return false;
     Text part = {.data = at_end ? t->data + (t->n - affix->n) : t->data, .n = affix->n};
-    return text_equal(&part, affix);
+    return text_same(w, &part, affix);
 }
 
 static Value has_any_affix(Render *r, const Call *c, bool at_end) {
     if (c->at[0].kind != V_SEQ)
-        return value_bool(has_affix(c->subject.text, value_need_text(r->w, c->at[0], "what is looked for"), at_end));
+        return value_bool(
+            has_affix(r->w, c->subject.text, value_need_text(r->w, c->at[0], "what is looked for"), at_end));
     for (size_t i = 0; i < c->at[0].seq->n; i++) {
         work_spend(r->w, 0);
-        if (has_affix(c->subject.text, value_need_text(r->w, c->at[0].seq->items[i], "what is looked for"), at_end))
+        if (has_affix(r->w, c->subject.text, value_need_text(r->w, c->at[0].seq->items[i], "what is looked for"),
+                      at_end))
             return value_bool(true);
     }
     return value_bool(false);
@@ -98,7 +100,7 @@ static Value endswith(Render *r, const Call *c) { return has_any_affix(r, c, tru
 
 static Value remove_affix(Render *r, const Call *c, bool at_end) {
     const Text *t = c->subject.text, *affix = value_need_text(r->w, c->at[0], "what is removed");
-    if (!has_affix(t, affix, at_end)) return c->subject;
+    if (!has_affix(r->w, t, affix, at_end)) return c->subject;
     return value_text(at_end ? text_slice(r->w, t, 0, t->n - affix->n) : text_slice(r->w, t, affix->n, t->n));
 }
 
@@ -132,35 +134,6 @@ static Value rpartition(Render *r, const Call *c) {
 }
 
 static Value format(Render *r, const Call *c) { return value_text(text_format_braces(r->w, c->subject.text, c)); }
-
-const Builtin text_methods[] = {
-    {"strip", "chars", strip},
-    {"lstrip", "chars", lstrip},
-    {"rstrip", "chars", rstrip},
-    {"upper", "", upper},
-    {"lower", "", lower},
-    {"casefold", "", lower},
-    {"title", "", title},
-    {"capitalize", "", capitalize},
-    {"swapcase", "", swapcase},
-    {"split", "sep maxsplit", split},
-    {"rsplit", "sep maxsplit", rsplit},
-    {"splitlines", "keepends", splitlines},
-    {"replace", "old! new! count", replace},
-    {"join", "iterable!", join},
-    {"ljust", "width! fillchar", ljust},
-    {"rjust", "width! fillchar", rjust},
-    {"center", "width! fillchar", center},
-    {"zfill", "width!", zfill},
-    {"startswith", "prefix!", startswith},
-    {"endswith", "suffix!", endswith},
-    {"removeprefix", "prefix!", removeprefix},
-    {"removesuffix", "suffix!", removesuffix},
-    {"partition", "sep!", partition},
-    {"rpartition", "sep!", rpartition},
-    {"format", "*", format},
-    {NULL, NULL, NULL},
-};
 
 /* methods_text_find.c - the methods of str that look for something or answer yes or no. */
 
@@ -234,19 +207,56 @@ static Value has_case(Render *r, const Text *t, bool upper) {
 static Value isupper_all(Render *r, const Call *c) { return has_case(r, c->subject.text, true); }
 static Value islower_all(Render *r, const Call *c) { return has_case(r, c->subject.text, false); }
 
-const Builtin text_find_methods[] = {
-    {"find", "sub!", find},         {"rfind", "sub!", rfind},       {"index", "sub!", index_of},
-    {"rindex", "sub!", rindex},     {"count", "sub!", count},       {"isdigit", "", isdigit_all},
-    {"isnumeric", "", isdigit_all}, {"isdecimal", "", isdigit_all}, {"isalpha", "", isalpha_all},
-    {"isalnum", "", isalnum_all},   {"isspace", "", isspace_all},   {"isascii", "", isascii_all},
-    {"isupper", "", isupper_all},   {"islower", "", islower_all},   {NULL, NULL, NULL},
-};
-
 /* methods_container.c - the methods of dict, list and tuple that change nothing. */
 
+const Builtin text_methods[] = {
+    {"strip", "chars", strip},
+    {"lstrip", "chars", lstrip},
+    {"rstrip", "chars", rstrip},
+    {"upper", "", upper},
+    {"lower", "", lower},
+    {"casefold", "", lower},
+    {"title", "", title},
+    {"capitalize", "", capitalize},
+    {"swapcase", "", swapcase},
+    {"split", "sep maxsplit", split},
+    {"rsplit", "sep maxsplit", rsplit},
+    {"splitlines", "keepends", splitlines},
+    {"replace", "old! new! count", replace},
+    {"join", "iterable!", join},
+    {"ljust", "width! fillchar", ljust},
+    {"rjust", "width! fillchar", rjust},
+    {"center", "width! fillchar", center},
+    {"zfill", "width!", zfill},
+    {"startswith", "prefix!", startswith},
+    {"endswith", "suffix!", endswith},
+    {"removeprefix", "prefix!", removeprefix},
+    {"removesuffix", "suffix!", removesuffix},
+    {"partition", "sep!", partition},
+    {"rpartition", "sep!", rpartition},
+    {"format", "*", format},
+    {"find", "sub!", find},
+    {"rfind", "sub!", rfind},
+    {"index", "sub!", index_of},
+    {"rindex", "sub!", rindex},
+    {"count", "sub!", count},
+    {"isdigit", "", isdigit_all},
+    {"isnumeric", "", isdigit_all},
+    {"isdecimal", "", isdigit_all},
+    {"isalpha", "", isalpha_all},
+    {"isalnum", "", isalnum_all},
+    {"isspace", "", isspace_all},
+    {"isascii", "", isascii_all},
+    {"isupper", "", isupper_all},
+    {"islower", "", islower_all},
+    {NULL, NULL, NULL},
+};
+
+/* ---- dicts, lists and tuples ------------------------------------------------------------------------------- */
+
 static Value view(Render *r, const Dict *d, SeqFlavour flavour) {
-    Seq *s = seq_new(r->w, flavour, d->n);
     work_spend(r->w, d->n);
+    Seq *s = seq_new(r->w, flavour, d->n);
     for (size_t i = 0; i < d->n; i++) {
         const DictEntry *e = &d->entries[i];
         seq_add(r->w, s,

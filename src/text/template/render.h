@@ -37,19 +37,28 @@ struct Function {
     Value subject;
 };
 
-typedef enum BuiltinKind { BUILTIN_FILTER, BUILTIN_TEST, BUILTIN_GLOBAL } BuiltinKind;
+typedef enum BuiltinKind {
+    BUILTIN_FILTER,
+    BUILTIN_TEST,
+    BUILTIN_GLOBAL,
+    BUILTIN_TEXT_METHOD,
+    BUILTIN_DICT_METHOD,
+    BUILTIN_SEQUENCE_METHOD, /* of lists and tuples */
+    BUILTIN_CYCLER_METHOD,
+    BUILTIN_KINDS,
+} BuiltinKind;
 
-const Builtin *builtin_find(BuiltinKind kind, const Text *name); /* NULL: none */
-/* The method of a value; NULL: none. One that would change the value is refused. */
-const Builtin *method_find(Render *r, Value subject, const Text *name);
+const Builtin *builtin_at(BuiltinKind kind, size_t i);           /* NULL after the last one */
+const Builtin *builtin_find(BuiltinKind kind, const Text *name); /* NULL if there is none of that name */
+/* The method of a value, or NULL. A method that would change the value is found, but refuses to run. */
+const Builtin *method_find(Value subject, const Text *name);
 
 /* Fills in call->at by the names of the parameters, and runs the function. */
 Value builtin_run(Render *r, const Builtin *b, Call *call);
 
-/* Tables that end with a NULL name. */
-extern const Builtin filters_text[], filters_number[], filters_sequence[], filters_select[], value_tests[],
-    global_functions[];
-extern const Builtin text_methods[], text_find_methods[], dict_methods[], sequence_methods[], cycler_methods[];
+/* Tables that end with a row of NULL. */
+extern const Builtin filters[], filters_text[], value_tests[], global_functions[], text_methods[], dict_methods[],
+    sequence_methods[], cycler_methods[];
 
 /* Arguments with defaults. */
 static inline bool given(Value v) { return v.kind != V_MISSING; }

@@ -103,7 +103,6 @@ static Value read_string(Reader *r) {
         if (c != '\\') refuse(r, "a control character in a string");
         read_escape(r, &b);
     }
-    work_spend(r->w, b.n);
     const Text *t = builder_text(&b);
     bool is_own = r->mark == TEMPLATE_OWN || (r->mark == TEMPLATE_MESSAGES && is_role && is_role_name(t));
     return value_text(is_own ? text_new(r->w, t->data, t->n, false) : t);
@@ -188,6 +187,7 @@ static Value read_value(Reader *r) {
 
 Value json_read(Work *w, const char *json, size_t n, int mark) {
     Reader r = {.w = w, .json = json, .n = n, .mark = (TemplateMark)mark};
+    work_spend(w, n);
     Value v = read_value(&r);
     skip_space(&r);
     if (r.at < n) refuse(&r, "something follows the value");
@@ -219,7 +219,7 @@ static void put_escaped(Writer *w, int32_t code) {
 static void put_string(Writer *w, const Text *t) {
     static const char special[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
     work_spend(w->out.w, t->n);
-    w->any_data = w->any_data || text_has_data(t);
+    w->any_data = w->any_data || text_has_data(w->out.w, t);
     put(w, "\"");
     for (size_t at = 0; at < t->n;) {
         int32_t code;

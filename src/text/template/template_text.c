@@ -30,6 +30,13 @@ const Text *text_slice(Work *w, const Text *t, size_t from, size_t to) {
 bool text_equal(const Text *a, const Text *b) {
     return a->n == b->n && (a->n == 0 || memcmp(a->data, b->data, a->n) == 0);
 }
+
+bool text_same(Work *w, const Text *a, const Text *b) {
+    if (a->n != b->n) return false;
+    work_count(w, a->n);
+    return text_equal(a, b);
+}
+
 bool text_is(const Text *t, const char *literal) {
     return t->n == strlen(literal) && memcmp(t->data, literal, t->n) == 0;
 }
@@ -42,17 +49,24 @@ int text_order(const Text *a, const Text *b) {
     return order < 0 ? -1 : 1;
 }
 
-bool text_has_data(const Text *t) {
+bool text_has_data(Work *w, const Text *t) {
     if (!t->marks) return t->is_data && t->n > 0;
+    work_count(w, t->n);
     return memchr(t->marks, 1, t->n) != NULL;
 }
 
+/* Looks in parts of growing length, each of which is counted before: what is found early costs little. */
 size_t text_find(Work *w, const Text *t, const Text *part, size_t from) {
     if (from > t->n || part->n > t->n - from) return t->n + 1;
     if (part->n == 0) return from;
-    work_spend(w, t->n - from);
-    const char *at = memmem(t->data + from, t->n - from, part->data, part->n);
-    return at ? (size_t)(at - t->data) : t->n + 1;
+    for (size_t window = 64 + 2 * part->n;; window *= 2) {
+        size_t n = window < t->n - from ? window : t->n - from;
+        work_spend(w, n);
+        const char *at = memmem(t->data + from, n, part->data, part->n);
+        if (at) return (size_t)(at - t->data);
+        if (n == t->n - from) return t->n + 1;
+        from += n - part->n + 1;
+    }
 }
 
 size_t text_find_last(Work *w, const Text *t, const Text *part) {
@@ -80,6 +94,7 @@ static void reserve(TextBuilder *b, size_t n) {
 void builder_add_slice(TextBuilder *b, const Text *t, size_t from, size_t to) {
     size_t n = to - from;
     if (n == 0) return;
+    work_count(b->w, n);
     reserve(b, n);
     memcpy(b->data + b->n, t->data + from, n);
     if (t->marks) memcpy(b->marks + b->n, t->marks + from, n);
@@ -100,8 +115,8 @@ void builder_add_repeated(TextBuilder *b, const Text *t, int64_t times) {
     size_t bytes;
     if (times <= 0 || t->n == 0) return;
     if (__builtin_mul_overflow(t->n, (size_t)times, &bytes)) bytes = SIZE_MAX;
-    reserve(b, bytes);
     work_spend(b->w, bytes);
+    reserve(b, bytes);
     for (int64_t i = 0; i < times; i++) builder_add(b, t);
 }
 
@@ -196,7 +211,8 @@ void builder_add_code(TextBuilder *b, int32_t code, bool is_data) {
     builder_add_bytes(b, (const char *)bytes, (size_t)n, is_data);
 }
 
-static bool strips(const Text *chars, int32_t code) {
+static bool strips(Work *w, const Text *chars, int32_t code) {
+    work_count(w, chars ? 1 + chars->n : 1);
     if (!chars) return code_is_space(code);
     for (size_t at = 0; at < chars->n;) {
         int32_t c;
@@ -211,16 +227,15 @@ const Text *text_strip(Work *w, const Text *t, const Text *chars, bool left, boo
     int32_t code;
     while (left && from < to) {
         size_t n = char_next(t->data, t->n, from, &code);
-        if (!strips(chars, code)) break;
+        if (!strips(w, chars, code)) break;
         from += n;
     }
     while (right && to > from) {
         size_t at = char_previous(t->data, to);
         char_next(t->data, to, at, &code);
-        if (!strips(chars, code)) break;
+        if (!strips(w, chars, code)) break;
         to = at;
     }
-    work_spend(w, (t->n - (to - from)) * (chars ? 1 + chars->n : 1));
     return text_slice(w, t, from, to);
 }
 

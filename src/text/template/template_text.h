@@ -17,9 +17,10 @@ const Text *text_new(Work *w, const char *bytes, size_t n, bool is_data); /* bor
 const Text *text_copy(Work *w, const char *bytes, size_t n, bool is_data);
 const Text *text_slice(Work *w, const Text *t, size_t from, size_t to); /* bytes */
 bool text_equal(const Text *a, const Text *b);
+bool text_same(Work *w, const Text *a, const Text *b); /* the same, and counts the work */
 bool text_is(const Text *t, const char *literal);
 int text_order(const Text *a, const Text *b);
-bool text_has_data(const Text *t); /* any byte is data */
+bool text_has_data(Work *w, const Text *t); /* any byte is data */
 /* The byte offset of `part` in t at or after `from`; t->n + 1: not there. */
 size_t text_find(Work *w, const Text *t, const Text *part, size_t from);
 size_t text_find_last(Work *w, const Text *t, const Text *part);

@@ -48,7 +48,7 @@ static Value case_is(Render *r, const Call *c, const char *method) {
     Text name = {.data = method, .n = 7};
     Value text = value_text(argument_str(r, c->subject));
     Call call = {.subject = text};
-    return builtin_run(r, method_find(r, text, &name), &call);
+    return builtin_run(r, method_find(text, &name), &call);
 }
 
 static Value lower(Render *r, const Call *c) { return case_is(r, c, "islower"); }
@@ -145,8 +145,8 @@ static Value range(Render *r, const Call *c) {
     if (step == 0) work_fail(r->w, FR_ERR_FORMAT, "range: the step cannot be 0");
     uint64_t n = range_count(start, stop, step);
     if (n > RANGE_MAX) work_fail(r->w, FR_ERR_MEMORY, "a range has more than %d items, which is the limit", RANGE_MAX);
-    Seq *s = seq_new(r->w, SEQ_RANGE, n);
     work_spend(r->w, n);
+    Seq *s = seq_new(r->w, SEQ_RANGE, n);
     s->start = start, s->stop = stop, s->step = step;
     for (uint64_t i = 0; i < n; i++) seq_add(r->w, s, value_int(start + (int64_t)i * step));
     return value_seq(s);
@@ -192,7 +192,7 @@ static Value strftime_now(Render *r, const Call *c) {
     copy[form->n] = '\0';
     if (!localtime_r(&now, &parts)) work_fail(r->w, FR_ERR_INTERNAL, "the local time is unknown");
     size_t n = strftime(out, sizeof out, copy, &parts);
-    return value_text(text_copy(r->w, out, n, text_has_data(form)));
+    return value_text(text_copy(r->w, out, n, text_has_data(r->w, form)));
 }
 
 const Builtin global_functions[] = {

@@ -177,8 +177,9 @@ static Value next_argument(Formatter *f) {
 }
 
 static Value named_argument(Formatter *f, const Text *name) {
+    work_count(f->w, f->arguments->n_keywords);
     for (size_t i = 0; i < f->arguments->n_keywords; i++)
-        if (text_equal(f->arguments->keywords[i].name, name)) return f->arguments->keywords[i].value;
+        if (text_same(f->w, f->arguments->keywords[i].name, name)) return f->arguments->keywords[i].value;
     if (f->arguments->n_positional == 1 && f->arguments->positional[0].kind == V_DICT) {
         const Value *v = dict_get(f->w, f->arguments->positional[0].dict, value_text(name));
         if (v) return *v;
@@ -362,8 +363,9 @@ static bool ends_word(int32_t c) { return is_word(c) || (c > 0 && c < 0x80 && st
 /* The hyphens of a dash between words that begins at i; 0: there is none. */
 static int64_t dash(const Letters *l, int64_t i) {
     int64_t n = 0;
-    while (at(l, i + n) == '-') n++;
-    return n >= 2 && ends_word(at(l, i - 1)) && is_word(at(l, i + n)) ? n : 0;
+    if (!ends_word(at(l, i - 1))) return 0; /* so the hyphens of a dash are counted once, at its first */
+    for (; at(l, i + n) == '-'; n++) work_count(l->w, 1);
+    return n >= 2 && is_word(at(l, i + n)) ? n : 0;
 }
 
 /* Whether a word may be broken behind the hyphen at i. */
@@ -400,13 +402,14 @@ static int64_t *chunks_of(const Letters *l, bool breaks_hyphens, int64_t *n) {
 /* ---- lines --------------------------------------------------------------------------------------------- */
 
 static bool is_empty(const Letters *l, int64_t from, int64_t to) {
-    while (from < to && code_is_space(l->codes[from])) from++;
+    for (; from < to && code_is_space(l->codes[from]); from++) work_count(l->w, 1);
     return from == to;
 }
 
 /* How many characters of a chunk that is too long are put into the `space` of a line. */
 static int64_t part_of(const Letters *l, int64_t from, int64_t space, bool breaks_hyphens) {
     int64_t hyphen = space - 1, first = 0;
+    work_spend(l->w, (size_t)space);
     while (hyphen > 0 && at(l, from + hyphen) != '-') hyphen--;
     while (first < hyphen && at(l, from + first) == '-') first++;
     return breaks_hyphens && first < hyphen ? hyphen + 1 : space;

@@ -19,6 +19,7 @@ Seq *seq_new(Work *w, SeqFlavour flavour, size_t capacity) {
 }
 
 void seq_add(Work *w, Seq *s, Value item) {
+    work_count(w, 1);
     if (s->n == s->capacity) {
         size_t capacity = s->capacity ? 2 * s->capacity : 4;
         s->items = work_grow(w, s->items, s->n * sizeof *s->items, capacity * sizeof *s->items);
@@ -56,8 +57,8 @@ static DictEntry *find(Work *w, const Dict *d, Value key) {
 static void rehash(Work *w, Dict *d) {
     if (d->n_slots == 0) d->key = hash_key_new();
     d->n_slots = 4 * d->capacity;
-    d->slots = work_array(w, d->n_slots, sizeof *d->slots);
     work_spend(w, d->n_slots);
+    d->slots = work_array(w, d->n_slots, sizeof *d->slots);
     for (size_t i = 0; i < d->n; i++) d->slots[find_slot(w, d, d->entries[i].key)] = (uint32_t)i + 1;
 }
 
@@ -183,7 +184,7 @@ bool value_equal(Work *w, Value a, Value b) {
     }
     if (a.kind != b.kind) return false;
     switch (a.kind) {
-    case V_TEXT: return text_equal(a.text, b.text);
+    case V_TEXT: return text_same(w, a.text, b.text);
     case V_SEQ: return seqs_equal(w, a.seq, b.seq);
     case V_DICT: return dicts_equal(w, a.dict, b.dict);
     case V_NAMESPACE: return a.dict == b.dict;
@@ -216,7 +217,10 @@ int value_order(Work *w, Value a, Value b, const char *operator_name) {
     value_need_defined(w, a);
     value_need_defined(w, b);
     if (is_number(a) && is_number(b)) return order_numbers(a, b);
-    if (a.kind == V_TEXT && b.kind == V_TEXT) return text_order(a.text, b.text);
+    if (a.kind == V_TEXT && b.kind == V_TEXT) {
+        work_count(w, a.text->n < b.text->n ? a.text->n : b.text->n);
+        return text_order(a.text, b.text);
+    }
     if (a.kind == V_SEQ && b.kind == V_SEQ && a.seq->flavour == b.seq->flavour && a.seq->flavour <= SEQ_TUPLE)
         return order_seqs(w, a.seq, b.seq, operator_name);
     work_fail(w, FR_ERR_FORMAT, "'%s' is not supported between %s and %s", operator_name, value_type_name(a),
@@ -315,6 +319,7 @@ Seq *value_items(Work *w, Value v) {
     case V_UNDEFINED: return seq_new(w, SEQ_LIST, 0);
     case V_TEXT: return characters(w, v.text);
     case V_DICT:
+        work_spend(w, v.dict->n);
         s = seq_new(w, SEQ_LIST, v.dict->n);
         for (size_t i = 0; i < v.dict->n; i++) seq_add(w, s, v.dict->entries[i].key);
         return s;
