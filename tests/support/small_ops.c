@@ -18,11 +18,5 @@
 #define cross_entropy_backward small_cross_entropy_backward
 #define soft_cross_entropy_forward small_soft_cross_entropy_forward
 #define soft_cross_entropy_backward small_soft_cross_entropy_backward
-#define kl_forward small_kl_forward
-#define softmax_l1_forward small_softmax_l1_forward
-#define softmax_l1_backward small_softmax_l1_backward
-#include "train/ops/op_attention.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_rope.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_softmax_loss.c"
+#include "train/attention_ops.c"
+#include "train/ops.c"
