@@ -9,7 +9,6 @@
 #include "testing.h"
 #include "train/optimizer.h"
 #include "train/gemm.h"
-#include "train/ops.h"
 
 #include <math.h>
 #include <stdio.h>
