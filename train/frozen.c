@@ -121,8 +121,7 @@ static int load_layer(FrozenTarget *f, const LayerSpec *l, MaskLayer *out, fr_er
                        .k_bias = l->k_bias,
                        .v_bias = l->v_bias,
                        .ffn_norm = l->ffn_norm};
-    static const LayerMatrix from[] = {MATRIX_Q,    MATRIX_K,  MATRIX_V,   MATRIX_O,
-                                       MATRIX_GATE, MATRIX_UP, MATRIX_DOWN};
+    static const LayerMatrix from[] = {MATRIX_Q, MATRIX_K, MATRIX_V, MATRIX_O, MATRIX_GATE, MATRIX_UP, MATRIX_DOWN};
     const float **const to[] = {&out->q, &out->k, &out->v, &out->o, &out->gate, &out->up, &out->down};
     int status = FR_OK;
     for (size_t i = 0; i < sizeof from / sizeof *from && !status; i++) status = load_matrix(f, l, from[i], to[i], err);
