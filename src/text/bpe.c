@@ -93,7 +93,8 @@ int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     if (gguf_get_string(g, "tokenizer.ggml.model", &model) && model.n == 6) pre = model; /* gemma4 */
     int status = pretokenizer_open(&b->pre, pre.data, pre.n, gguf_path(g), err);
     if (status) return status;
-    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says)) v->adds_bos = pretokenizer_flags(b->pre) & PRE_ADDS_BOS;
+    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says))
+        v->adds_bos = pretokenizer_flags(b->pre) & PRE_ADDS_BOS;
     b->n_symbols = v->n;
     if ((status = read_merges(b, v, g, err))) return status;
     for (int c = 0; c < 256; c++) b->byte_symbol[c] = hash_table_find(&v->by_text, (const char[]){(char)c}, 1);

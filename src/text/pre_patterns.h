@@ -16,8 +16,8 @@ enum {
 };
 
 typedef struct PreFamily {
-    const char *names; /* separated by spaces */
-    unsigned flags;    /* PRE_* */
+    const char *names;     /* separated by spaces */
+    unsigned flags;        /* PRE_* */
     const char *published; /* the only pattern of the family as its tokenizer.json has it; NULL: the same as patterns */
     const char *patterns[PRE_MAX_PATTERNS]; /* PCRE2, applied in turn to the pieces of the one before */
 } PreFamily;
