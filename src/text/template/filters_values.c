@@ -1,4 +1,4 @@
-/* filters_sequence.c - filters of lists, strings and dicts as sequences. Those that are generators in Jinja give generators
+/* filters_values.c - filters of lists, strings and dicts as sequences. Those that are generators in Jinja give generators
  * here, which are empty after they were read once. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
