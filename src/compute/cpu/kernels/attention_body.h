@@ -43,7 +43,6 @@ static void pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_
                       float *out) {
     Keys keys = {k, slot_bytes, slots, n};
     if (type == KV_F16) pack_as(KV_F16, head_dim, &keys, out);
-    else if (type == KV_Q8) pack_as(KV_Q8, head_dim, &keys, out);
     else pack_as(KV_F32, head_dim, &keys, out);
 }
 

@@ -155,9 +155,15 @@ typedef struct Kernels {
     /* Passes over rows of logits, for the sampler. */
     const RowKernels *rows;
 
-    /* Products by tile instructions (tile_ways.h); NULL: the table has none. */
+    /* How matmul reads the weights (product_ways.h); NULL: in one way only. */
+    struct ReadChoice *reads;
+    /* Products by tile instructions (product_ways.h); NULL: the table has none. */
     const struct TileProducts *tiles;
 } Kernels;
+
+/* Measures the two limits of this machine with which the time of a forward pass is compared. Takes about half a second; fails only where
+ * memory runs out. */
+int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err);
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL: the name is
  * unknown, or this CPU lacks the instructions. */

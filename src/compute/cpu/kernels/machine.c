@@ -1,11 +1,11 @@
 /* machine.c - measures memory and arithmetic peaks: the best of several short runs, because a disturbance
  * can only make a run slower. */
-#include "compute/cpu/kernels/machine.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/threads.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -94,5 +94,7 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     measure_peaks(&job, n_threads, out);
     for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
         out->tile_rows[form] = kernels->tiles ? tile_rows_min(kernels->tiles->ways, form) % (TILE_WAY_ROWS + 1) : 0;
+    out->reads[0] = '\0';
+    if (kernels->reads) read_ways_text(kernels->reads, out->reads);
     return FR_OK;
 }

@@ -35,19 +35,8 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    HALF_TILES_MIN = 4, /* of a part whose halves one row reads in turns */
-    UNAIDED = 8,        /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
+    HALF_TILES_MIN = 4, /* tiles at least of a half that is read in turns with another one */
 };
-
-/* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (research/DIARY.md): on AMD's
- * Zen 4 it is; on Intel's Sapphire Rapids one row takes 1.4 to 1.7 times as long without being asked for. */
-static inline bool foresees_streams(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("amd") != 0;
-#else
-    return true;
-#endif
-}
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
@@ -94,48 +83,130 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     add_slice(type, form, n_rows, u, &b, acc);
 }
 
-/* One column, up to BLOCK_ROWS_MAX rows. The accumulators are in the first cache: a row has ten or more vector
- * operations between its load and its store, which hide them. */
+/* One tile, or two that are tile_bytes apart in turns; up to BLOCK_ROWS_MAX rows. The accumulators are in the first cache: a row
+ * has ten or more vector operations between its load and its store, which hide them. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
-    const SliceForm *f = &slice_forms[type];
-    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64;
-    const bool is_foreseen = type == TYPE_Q8_0 && p->n_rows == 1 && foresees_streams();
+    const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
+    const ReadWay read = *p->read;
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
-    Vf acc[BLOCK_ROWS_MAX];
-    for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
+    Vf acc[2 * COLUMNS_PER_TILE][BLOCK_ROWS_MAX];
+    for (int c = 0; c < n_columns; c++)
+        for (int64_t r = 0; r < n_rows; r++) acc[c][r] = v_zero();
     for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
-        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
-            const unsigned char *line = record + n_lines * s / record_slices * 64,
-                                *end = record + n_lines * (s + 1) / record_slices * 64;
-            if (is_foreseen)
-                for (; line < end; line += UNAIDED * 64) ask_far(line);
-            else
-                for (; line < end; line += 64) ask_ahead(line);
-            Unpacked u;
-            unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
-            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_slices, p->column, &u);
-            const unsigned char *row = x;
-            int64_t r = 0;
-            for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
-                add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc + r);
-            if (n_rows - r >= 2) {
-                add_rows(type, form, 2, &u, row, p->x_stride, acc + r);
-                r += 2, row += 2 * p->x_stride;
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form))
+            for (int c = 0; c < n_columns; c++) {
+                const unsigned char *of_tile = record + (size_t)(c / COLUMNS_PER_TILE) * p->tile_bytes;
+                const int column = c % COLUMNS_PER_TILE;
+                if (column == 0) prefetch_record(type, &read, of_tile, s);
+                Unpacked u;
+                unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
+                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, column,
+                              &u);
+                const unsigned char *row = x;
+                int64_t r = 0;
+                for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
+                    add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc[c] + r);
+                if (ROWS_TOGETHER > 2 && n_rows - r >= 2) {
+                    add_rows(type, form, 2, &u, row, p->x_stride, acc[c] + r);
+                    r += 2, row += 2 * p->x_stride;
+                }
+                if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc[c] + r);
             }
-            if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc + r);
-        }
-    for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
+    for (int c = 0; c < n_columns; c++) {
+        int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
+        for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
+    }
 }
 
 #if defined(TILES_IN_PAIRS)
-#include "compute/cpu/kernels/pair_body.h"
-enum {
-    PAIRS_FROM = 12
-}; /* rows; with fewer the matrix is read from memory more slowly than by one tile (research/DIARY.md) */
-#else
-INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) { pass_blocks(type, form, p); }
-enum { PAIRS_FROM = 1 << 30 };
+/* Passes that take two tiles at a time, for tables with 32 vectors.
+ *
+ * The problem. With one tile, each byte product reads its four activations from memory: 16 reads and 16 products for 32 inputs
+ * of two planes. A CPU that does two products a cycle also reads twice a cycle, so reads and products are both at the
+ * limit, and whatever else is read (accumulators, scales) makes the loop slower.
+ *
+ * The idea. Four activations, which are copied once to all lanes of a register, are multiplied with the codes of two tiles:
+ * half of the reads. The codes of both tiles take 16 registers, the sums of PAIR_CHAINS products eight.
+ *
+ * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
+enum { PAIR_CHAINS = 8 };
+
+/* Rows whose products take turns: as many as there are chains for, of two tiles and one or two planes. */
+INLINE int pair_rows(ActForm form) { return PAIR_CHAINS / 2 / act_planes(form); }
+
+/* t[row][tile] = as dot_codes has it, for both tiles. */
+INLINE void dot_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
+                     size_t x_stride, int first, int n, Vi t[PAIR_CHAINS / 2][2]) {
+    int last = act_planes(form) - 1;
+    Vi high[PAIR_CHAINS / 2][2];
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        int32_t minus_sum = n == 2 ? b->minus_sum : first == 0 ? b->minus_sum_low : b->minus_sum - b->minus_sum_low;
+        t[r][0] = t[r][1] = bias_times(type, v_set_int(minus_sum));
+        high[r][0] = high[r][1] = v_set_int(0);
+    }
+    UNROLL for (int g = 4 * first; g < 4 * (first + n); g++) UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        Vi q = v_set_4_bytes(b->plane[last] + 4 * g);
+        UNROLL for (int c = 0; c < 2; c++) t[r][c] = v_dot_bytes(u[c].w[g], q, t[r][c]);
+        if (!last) continue;
+        q = v_set_4_bytes(b->plane[0] + 4 * g);
+        UNROLL for (int c = 0; c < 2; c++) high[r][c] = v_dot_bytes(u[c].w[g], q, high[r][c]);
+    }
+    if (last)
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < 2; c++)
+            t[r][c] = v_add_int(v_shift_left(high[r][c], 8), t[r][c]);
+}
+
+/* acc[row] += the slice's share of both tiles */
+INLINE void add_rows_to_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
+                             size_t x_stride, Vf (*acc)[2]) {
+    int n_parts = scale_parts(type);
+    Vi t[2][PAIR_CHAINS / 2][2];
+    UNROLL for (int i = 0; i < n_parts; i++) dot_pair(type, form, n_rows, u, x, x_stride, i, 3 - n_parts, t[i]);
+    UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < 2; c++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        acc[r][c] = add_sums(type, &u[c], b, t[0][r][c], t[n_parts - 1][r][c], acc[r][c]);
+    }
+}
+
+/* Keeps the compiler from reading Q8_0 codes anew for each row, and from computing others anew: it takes codes out of here into
+ * registers in front of the loop over rows. */
+INLINE void keep_in_memory(Unpacked *u) { __asm__("" : "+m"(*u)); }
+
+/* Two tiles, up to BLOCK_ROWS_MAX rows. */
+INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
+    const SliceForm *f = &slice_forms[type];
+    const int record_slices = (int)f->record_slices, together = pair_rows(form);
+    const ReadWay read = *p->read;
+    const unsigned char *record = p->tile, *x = p->x;
+    int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
+    Vf acc[BLOCK_ROWS_MAX][2];
+    for (int64_t r = 0; r < n_rows; r++) acc[r][0] = acc[r][1] = v_zero();
+    for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
+            Unpacked u[2];
+            UNROLL for (int c = 0; c < 2; c++) {
+                const unsigned char *of_tile = record + (size_t)c * p->tile_bytes;
+                prefetch_record(type, &read, of_tile, s);
+                unpack_codes(type, of_tile + codes_offset(type, s), u[c].w);
+                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)f->scale_slices, 0, &u[c]);
+                keep_in_memory(&u[c]);
+            }
+            const unsigned char *row = x;
+            int64_t r = 0;
+            for (; r + together <= n_rows; r += together, row += (size_t)together * p->x_stride)
+                add_rows_to_pair(type, form, together, u, row, p->x_stride, acc + r);
+            for (; r < n_rows; r++, row += p->x_stride) add_rows_to_pair(type, form, 1, u, row, p->x_stride, acc + r);
+        }
+    for (int64_t r = 0; r < n_rows; r++)
+        UNROLL for (int c = 0; c < 2; c++)
+            v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
+}
+
+/* With fewer rows the matrix is read from memory more slowly than by one tile (research/DIARY.md). */
+enum { PAIRS_FROM = 12 };
 #endif
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -160,7 +231,8 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_slices; k++) {
-        UNROLL for (int c = 0; c < n_columns; c++) ask_ahead(columns[c] + (size_t)k * column_bytes);
+        UNROLL for (int c = 0; c < n_columns; c++) prefetch_ahead(
+            &read_ways[READ_SEVERAL], columns[c] + (size_t)k * column_bytes, columns[c] + (size_t)k * column_bytes + 1);
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -184,73 +256,72 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 
 /* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
 
+typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] */
+
+#define DEFINE_BLOCK_PASSES(type, ...) \
+    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
+    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
+#define LIST_BLOCK_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
+EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
+static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
+
+#if defined(TILES_IN_PAIRS)
+#define DEFINE_PAIR_PASSES(type, ...) \
+    static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
+    static void pair_##type##_q8(const Pass *p) { pass_pair(TYPE_##type, ACT_Q8, p); }
+#define LIST_PAIR_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
+EACH_BLOCK_TYPE(DEFINE_PAIR_PASSES)
+static BlockPasses pair_passes = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)};
+#endif
+
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
 #define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
-#define DEFINE_BLOCK_PASSES(type) \
-    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
-    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); } \
-    static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
-    static void pair_##type##_q8(const Pass *p) { pass_pair(TYPE_##type, ACT_Q8, p); }
 #define DEFINE_PLAIN_PASS(type, rows) \
-    static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
-    static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
-#define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
-EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
+    static void wide_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
+    static void single_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
+#define DEFINE_PLAIN_PASSES(type, ...) EACH_ROWS(DEFINE_PLAIN_PASS, type)
+#define NAME_WIDE_PASS(type, rows) wide_##type##_##rows,
+#define NAME_SINGLE_PASS(type, rows) single_##type##_##rows,
+#define LIST_WIDE_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_WIDE_PASS, type)},
+#define LIST_SINGLE_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
 EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
-
-#define LIST_BLOCK_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
-#define NAME_PASS(type, rows) pass_##type##_##rows,
-#define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
-#define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
-#define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
-#define LIST_PAIR_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
-static const PassFn block_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
-static const PassFn pair_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)}; /* over two tiles */
 /* [type][rows - 1]: the passes over COLUMNS(rows) columns, and over one column */
-static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_PASSES)};
+static const PassFn wide_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_WIDE_PASSES)};
 static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
+/* One pass over the tile at t, or over two that are `apart` tiles apart. */
+static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass p, int64_t t, int64_t apart) {
+    p.tile = packed_tile(w, t);
+    p.n_tiles = apart ? 2 : 1;
+    p.tile_bytes = (size_t)apart * w->tile_bytes;
+    p.y += t * TILE_ROWS;
+    p.y_apart = apart * TILE_ROWS;
+    p.n_valid = w->n_out - t * TILE_ROWS;
+    passes[w->type][w->act](&p);
+}
+
+/* Tiles [begin, end) of a block type; p is complete but for its place in the matrix. */
+static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t t = begin, half = (end - begin) / 2;
 #if defined(TILES_IN_PAIRS)
-#define DEFINE_STREAM_PASSES(type) \
-    static void streams_##type##_q16(const Pass *p) { pass_streams(TYPE_##type, ACT_Q16, p); } \
-    static void streams_##type##_q8(const Pass *p) { pass_streams(TYPE_##type, ACT_Q8, p); }
-EACH_BLOCK_TYPE(DEFINE_STREAM_PASSES)
-#define LIST_STREAM_PASSES(type) [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
-static const PassFn stream_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_STREAM_PASSES)};
-
-/* One row, on Intel's CPUs: the first and the second half of tiles [begin, end) in turns. Returns where the rest begins. */
-static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    int64_t half = (end - begin) / 2;
-    if (half < HALF_TILES_MIN || foresees_streams()) return begin;
-    float *y = p.y;
-    p.tile_bytes = (size_t)half * w->tile_bytes;
-    p.y_apart = half * TILE_ROWS;
-    for (int64_t t = begin; t < begin + half; t++) {
-        p.tile = packed_tile(w, t);
-        p.y = y + t * TILE_ROWS;
-        p.n_valid = w->n_out - t * TILE_ROWS;
-        stream_passes[w->type][w->act](&p);
-    }
-    return begin + 2 * half;
-}
-#else
-static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    (void)w, (void)p, (void)end;
-    return begin;
-}
+    if (p.n_rows >= PAIRS_FROM)
+        for (; t + 2 <= end; t += 2) mul_block_tile(w, pair_passes, p, t, 1);
 #endif
+    if (t == begin && p.read->n_streams == 2 && half >= HALF_TILES_MIN) {
+        for (; t < begin + half; t++) mul_block_tile(w, block_passes, p, t, half);
+        t += half;
+    }
+    for (; t < end; t++) mul_block_tile(w, block_passes, p, t, 0);
+}
 
-/* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
-static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    bool is_blocks = act_is_blocks(w->act);
-    if (is_blocks && p.n_rows == 1) begin = mul_halves(w, p, begin, end);
-    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE,
-            wide = is_blocks ? (p.n_rows >= PAIRS_FROM ? 2 : 1) : COLUMNS(p.n_rows);
+/* The same for a plain type. */
+static void mul_plain(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = COLUMNS(p.n_rows);
     float *y = p.y;
     for (int64_t c = 0, width; c < n_columns; c += width) {
         width = c + wide <= n_columns ? wide : 1;
@@ -259,10 +330,11 @@ static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end)
         p.column = (int)(c % COLUMNS_PER_TILE);
         p.y = y + output;
         p.n_valid = w->n_out - output;
-        if (is_blocks) (width == 2 ? pair_passes : block_passes)[w->type][w->act](&p);
-        else (width == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
+        (width == wide ? wide_passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
 }
+
+static ReadChoice read_choice;
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
                    int64_t tile_end) {
@@ -274,14 +346,17 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     for (int64_t t = tile_begin; t < tile_end; t += group)
         for (int64_t i = 0; i < n_passes; i++) {
             int64_t r = n_rows * i / n_passes, r_end = n_rows * (i + 1) / n_passes;
-            Pass p = {.tile_bytes = w->tile_bytes,
+            Pass p = {.read = &read_ways[read_way(&read_choice, w->type, r_end - r)],
+                      .tile_bytes = w->tile_bytes,
                       .n_in = w->n_in,
                       .x = (const unsigned char *)x + (size_t)r * x_stride,
                       .x_stride = x_stride,
                       .n_rows = (int)(r_end - r),
                       .y = y + r * y_stride,
                       .y_stride = y_stride};
-            mul_tiles(w, p, t, t + group < tile_end ? t + group : tile_end);
+            int64_t t_end = t + group < tile_end ? t + group : tile_end;
+            if (act_is_blocks(w->act)) mul_blocks(w, p, t, t_end);
+            else mul_plain(w, p, t, t_end);
         }
     if (w->type == TYPE_BF16 && !bf16_end(float_control))
         kernels_ref.matmul(w, x, n_rows, y, y_stride, tile_begin, tile_end);

@@ -5,11 +5,10 @@
 #define KERNELS_PASS_BODY_H
 
 #include "compute/cpu/kernels/layout.h"
+#include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/unpack_body.h"
 
 enum {
-    FAR_AHEAD = 16 << 10,    /* bytes from what is computed to what is prefetched from memory into the second cache */
-    NEAR_AHEAD = 2 << 10,    /* ... and from there into the first */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -19,15 +18,17 @@ enum {
 /* One call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
-    size_t tile_bytes;
-    int column; /* the first column, counted from that tile */
+    int n_tiles;               /* one or two, of a block type */
+    size_t tile_bytes;         /* from one to the next */
+    int column;                /* the first column of a plain type, counted from that tile */
+    const ReadWay *read;       /* how the tiles are read */
     int64_t n_in;
     const unsigned char *x; /* the first of the rows */
     size_t x_stride;
     int n_rows;
     float *y; /* first output of the first row */
     int64_t y_stride;
-    int64_t y_apart; /* from y to the outputs of the second tile, where one row takes two tiles in turns */
+    int64_t y_apart; /* from y to the outputs of the second tile, where a pass takes two tiles */
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
 
@@ -39,11 +40,18 @@ typedef void (*PassFn)(const Pass *);
 #define EACH_LATTICE_TYPE(X) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
 #define EACH_BLOCK_TYPE(X) EACH_32_TYPE(X) EACH_K_TYPE(X) EACH_CODEBOOK_TYPE(X) EACH_LATTICE_TYPE(X)
 
-/* Prefetches what comes after the line at p. Addresses beyond the end of a matrix do no harm. */
-INLINE void ask_far(const unsigned char *p) { __builtin_prefetch(p + FAR_AHEAD, 0, 2); }
-INLINE void ask_ahead(const unsigned char *p) {
-    ask_far(p);
-    __builtin_prefetch(p + NEAR_AHEAD, 0, 3);
+/* Prefetches what comes after the lines [line, end). Addresses beyond the end of a matrix do no harm. */
+INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const unsigned char *end) {
+    if (read->far_ahead)
+        for (const unsigned char *p = line; p < end; p += read->far_step) __builtin_prefetch(p + read->far_ahead, 0, 2);
+    if (read->near_ahead)
+        for (const unsigned char *p = line; p < end; p += 64) __builtin_prefetch(p + read->near_ahead, 0, 3);
+}
+
+/* The lines of record that slice s of it has a share of. */
+INLINE void prefetch_record(TensorType type, const ReadWay *read, const unsigned char *record, int s) {
+    const int record_slices = (int)slice_forms[type].record_slices, n_lines = (int)record_bytes(type) / 64;
+    prefetch_ahead(read, record + n_lines * s / record_slices * 64, record + n_lines * (s + 1) / record_slices * 64);
 }
 
 /* The most rows that one pass takes. */

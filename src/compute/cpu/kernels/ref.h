@@ -67,32 +67,6 @@ static inline void kv_block_not_finite(unsigned char *block) {
 
 /* Whether none of the numbers is NaN or infinite. */
 bool ref_is_finite(const float *x, int64_t n);
-float ref_exp(float x);
-void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
-void ref_add(float *x, const float *y, int64_t n);
-void ref_silu_mul(float *gate, const float *up, int64_t n);
-void ref_gelu_mul(float *gate, const float *up, int64_t n);
-void ref_sigmoid_mul(float *x, const float *gate, int64_t n);
-void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
-                    const float *q, float *out);
-void ref_ssm_update(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x, float decay,
-                    const float *q, float *out);
-void ref_soft_cap(float *x, int64_t n, float cap);
-void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
-void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
-                     const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
-void ref_softmax(float *x, int64_t n);
-void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
-                  size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
-void ref_pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
-                   float *out);
-void ref_unpack_values(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots, int64_t n,
-                       float *out);
-void ref_packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n, float scale,
-                       float *const *scores);
-void ref_mix_values(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
-                    float *const *out);
-double ref_peak_loop(PeakKind kind, int64_t n_rounds);
-uint32_t ref_read_loop(const void *p, size_t bytes);
+float ref_exp(float x); /* the exp of all tables */
 
 #endif

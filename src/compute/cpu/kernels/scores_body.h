@@ -68,7 +68,8 @@ INLINE int64_t score_width(int64_t n) {
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
 }
 
-static void pack(int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n, KeyBlock *out) {
+static void pack_key_blocks(int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                            KeyBlock *out) {
     const unsigned char *rows[KEYS_PACKED];
     int64_t width = score_width(n);
     for (int64_t i = 0; i < width; i++)
@@ -94,8 +95,8 @@ static void pack(int64_t head_dim, const void *k, size_t slot_bytes, const int32
 /* ---- scores ------------------------------------------------------------------------------------------------ */
 
 /* n_q queries against n_vectors vectors of packed keys from key `at` on, of which n keys are there. */
-INLINE void scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys,
-                      int64_t at, int64_t n, float scale, float *const *scores) {
+INLINE void key_block_scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks,
+                                const KeyBlock *keys, int64_t at, int64_t n, float scale, float *const *scores) {
     enum { N = QUERIES_AT_ONCE * KEY_VECTORS };
     Vf sum[N];
     UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
@@ -125,20 +126,21 @@ INLINE void scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int6
     }
 }
 
-INLINE void scores_all(int n_q, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys, int64_t n,
-                       float scale, float *const *scores) {
+INLINE void key_block_scores_all(int n_q, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys,
+                                 int64_t n, float scale, float *const *scores) {
     for (int64_t i = 0; i < n; i += KEY_VECTORS * LANES) {
-        if (n <= LANES) scores_of(n_q, 1, q, n_blocks, keys, i, n - i, scale, scores);
-        else scores_of(n_q, KEY_VECTORS, q, n_blocks, keys, i, n - i, scale, scores);
+        if (n <= LANES) key_block_scores_of(n_q, 1, q, n_blocks, keys, i, n - i, scale, scores);
+        else key_block_scores_of(n_q, KEY_VECTORS, q, n_blocks, keys, i, n - i, scale, scores);
     }
 }
 
-static void packed_scores(const RoundedQuery *const *q, int64_t n_q, int64_t head_dim, const KeyBlock *keys, int64_t n,
-                          float scale, float *const *scores) {
+static void key_block_scores(const RoundedQuery *const *q, int64_t n_q, int64_t head_dim, const KeyBlock *keys,
+                             int64_t n, float scale, float *const *scores) {
     int64_t h = 0, n_blocks = score_blocks(head_dim);
     for (; h + QUERIES_AT_ONCE <= n_q; h += QUERIES_AT_ONCE)
-        scores_all(QUERIES_AT_ONCE, q + h, n_blocks, keys, n, scale, scores + h);
-    for (; h < n_q; h++) scores_all(1, q + h, n_blocks, keys, n, scale, scores + h);
+        key_block_scores_all(QUERIES_AT_ONCE, q + h, n_blocks, keys, n, scale, scores + h);
+    for (; h < n_q; h++) key_block_scores_all(1, q + h, n_blocks, keys, n, scale, scores + h);
 }
 
-const ScoreKernels TABLE = {.name = TABLE_NAME, .round_query = round_query, .pack = pack, .scores = packed_scores};
+const ScoreKernels SCORE_TABLE = {
+    .name = SCORE_TABLE_NAME, .round_query = round_query, .pack = pack_key_blocks, .scores = key_block_scores};

@@ -1,5 +1,6 @@
 /* select.c - finds the tables that this CPU can run. The compiler's cpuid support also checks that the system saves the
  * wide registers. */
+#include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/tables.h"
 
 #include "base/tile_config.h"
@@ -87,13 +88,15 @@ const Kernels *const *kernels_available(int *n) {
 const Kernels *kernels_select(const char *name) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
+    const Kernels *found = NULL;
     if (!name || strcmp(name, "auto") == 0) {
         while (is_slow(tables[n - 1])) n--;
-        return tables[n - 1];
+        found = tables[n - 1];
     }
-    for (int i = 0; i < n; i++)
-        if (strcmp(tables[i]->name, name) == 0) return tables[i];
-    return NULL;
+    for (int i = 0; i < n && !found; i++)
+        if (strcmp(tables[i]->name, name) == 0) found = tables[i];
+    if (found) product_ways_measure(found);
+    return found;
 }
 
 /* What a table needs beyond the CPU, for the error that it is missing. */

@@ -11,8 +11,7 @@ extern const Kernels kernels_avx2;        /* AVX2, FMA, F16C */
 extern const Kernels kernels_avx_vnni;    /* and AVX-VNNI */
 extern const Kernels kernels_avx512;      /* AVX-512 F, BW, VL, DQ, VNNI */
 extern const Kernels kernels_avx512_bf16; /* and BF16 */
-/* And AMX tiles of bytes. Writes the table, and measures which numbers of rows they are for. False where the compiler lacks
- * them. */
+/* And AMX tiles of bytes. Writes the table. False where the compiler lacks them. */
 bool kernels_amx_open(Kernels *out);
 #elif defined(__aarch64__)
 extern const RowKernels row_kernels_neon;

@@ -36,7 +36,7 @@
  * Products stand before the fold of the products before them: neither waits for the other, so that the CPU has work for its
  * vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows: a product
  * takes a cycle for each row. With few rows vectors are faster; from which number on tiles are, and whether pairs of tiles are
- * better than single ones, is measured when the table is opened (tile_ways.c), because bits do not depend on it.
+ * better than single ones, is measured when the table is opened (product_ways.c), because bits do not depend on it.
  *
  * Registers of a process without the system's permission cannot be used: tiles.c asks for it. They are configured
  * at the beginning of a product and released at its end, so that no state of tiles outlives it.
@@ -45,7 +45,7 @@
 #include "base/tile_config.h"
 #include "compute/cpu/kernels/pass_body.h"
 #include "compute/cpu/kernels/tables.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <string.h>
 
@@ -96,11 +96,8 @@ INLINE int step_slices(TensorType type) { return HALVES / scale_parts(type); }
 /* Slice i of a tile, in record form; prefetches its share of the lines. */
 INLINE void prepare_slice(TensorType type, const unsigned char *tile, int64_t i, Unpacked *u) {
     const SliceForm *f = &slice_forms[type];
-    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64,
-              s = (int)(i % record_slices);
-    const unsigned char *record = tile + (size_t)(i / record_slices) * record_bytes(type);
-    for (int line = n_lines * s / record_slices; line < n_lines * (s + 1) / record_slices; line++)
-        ask_ahead(record + line * 64);
+    const int s = (int)(i % f->record_slices);
+    prefetch_record(type, &read_ways[READ_SEVERAL], tile + (size_t)(i / f->record_slices) * record_bytes(type), s);
     unpack_codes(type, tile + codes_offset(type, i), u->w);
     if (f->bias) UNROLL for (int g = 0; g < 8; g++) u->w[g] = _mm512_sub_epi8(u->w[g], _mm512_set1_epi8((char)f->bias));
     unpack_scales(type, tile + scales_offset(type, i), s % (int)f->scale_slices, 0, u);
@@ -114,12 +111,12 @@ INLINE void prepare_step(TensorType type, int n_tiles, const Pass *p, int64_t i,
 
 /* The only part of a pass that differs from type to type has a function for each. */
 typedef void (*PrepareFn)(int n_tiles, const Pass *p, int64_t i, int n, Step *step);
-#define DEFINE_PREPARE(type) \
+#define DEFINE_PREPARE(type, ...) \
     static void prepare_##type(int n_tiles, const Pass *p, int64_t i, int n, Step *step) { \
         prepare_step(TYPE_##type, n_tiles, p, i, n, step); \
     }
 EACH_BLOCK_TYPE(DEFINE_PREPARE)
-#define LIST_PREPARE(type) [TYPE_##type] = prepare_##type,
+#define LIST_PREPARE(type, ...) [TYPE_##type] = prepare_##type,
 static const PrepareFn prepares[TYPE_COUNT] = {EACH_BLOCK_TYPE(LIST_PREPARE)};
 
 /* The codes of half h of a step. */

@@ -277,7 +277,6 @@ static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_d
                         const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride) {
     ScoreJob job = {q, head_dim, {k, slot_bytes, slots, n_keys}, scale, scores, score_stride};
     if (type == KV_F16) scores_all(KV_F16, &job, n_q);
-    else if (type == KV_Q8) scores_all(KV_Q8, &job, n_q);
     else scores_all(KV_F32, &job, n_q);
 }
 
