@@ -1,30 +1,26 @@
-/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its
- * simd_*.h. The operations and their order are those of ref.c, done for LANES outputs side by side.
+/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its simd_*.h. The
+ * operations and their order are those of ref.c, done for LANES outputs side by side.
  *
- * The shape of the work. A "column" is LANES outputs: a whole tile under AVX-512, half of one under AVX2. One
- * call of a pass takes one column of a block type, or a few of a plain type, through all slices along k:
+ * The shape of the work. A column is a vector of LANES outputs: a whole tile with AVX-512, half of one with AVX2. One call of
+ * a pass takes one or two tiles of a block type, or a few columns of a plain type, through all slices along k:
  *
- *     for each slice:  unpack 32 inputs of the column's codes into w[8], and their scales    once
- *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
+ *     for each slice, for each column:
+ *         unpack 32 inputs of the column's codes into w[8], and their scales              once
+ *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])        rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows take
- * less time than the bytes of a slice, n rows cost what one costs. Verifying a token tree depends on that. It is also
- * why a pass has a loop over rows, and not a copy of itself for each number of them: five rows cost five eighths of
- * eight.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows take
+ * less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on that. It is
+ * also why a pass has a loop over rows instead of a copy of itself for each number of rows.
  *
- * Tables with 32 vectors take the columns of two tiles at once where there are several rows (pair_body.h).
+ * A block type needs no more than one column at a time: the dot products of different rows and slices are independent, so
+ * that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the accumulators are
+ * registers, several columns at once keep the units busy, and each number of rows has its own function. Tables with 32
+ * vectors take two tiles at once where there are many rows (pass_pair).
  *
- * Block types need no more than one column: the dot products of different rows and slices are independent, so the
- * CPU overlaps them. A plain type is a chain of fma, four cycles each; there the accumulators are registers, several
- * columns at once keep the units busy, and each number of rows has its own function.
- *
- * Memory. A thread's tiles are one stream of bytes. Each slice prefetches the bytes FAR_AHEAD into the second cache: in
- * the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
- * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
- * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
- * (figures in research/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
- * the second cache. One row reads two streams where the CPU is Intel's (pass_streams).
- */
+ * Memory. A thread reads the tiles of a product as one stream of bytes, or as two, half the tiles each, in turns. Each slice
+ * prefetches bytes that come later in its stream. How far ahead, into which cache and in how many streams is different for
+ * one row and for several, and from CPU to CPU; product_ways.c measures it. Rows that do not fit into one pass are cut into
+ * passes over a group of tiles that stays in the second cache. */
 #include "compute/cpu/kernels/pass_body.h"
 
 #include "compute/cpu/kernels/ref.h"
@@ -35,18 +31,18 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    HALF_TILES_MIN = 4, /* tiles at least of a half that is read in turns with another one */
+    HALF_TILES_MIN = 4, /* two halves take turns only if each has at least so many tiles */
 };
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
-/* The same slice of a few rows: as many chains of byte products, side by side in the instruction stream. */
+/* The same slice of a few rows, whose chains of byte products are side by side in the instruction stream. */
 typedef struct RowBlocks {
     const ActBlock *x[ROWS_TOGETHER];
 } RowBlocks;
 
-/* t[row] = sum of (code - bias) * q over half a slice (16 inputs) or two, less the bias times the sum of these. Of two
- * planes of q the products are put together at the end; the bias comes in with the last plane. */
+/* t[row] = the sum of (code - bias) * q over n halves of a slice, 16 inputs each, from half `first` on. The products with the
+ * two planes of q are joined at the end, and the bias is taken off together with the last plane. */
 INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first,
                       int n, Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = code_max_of(type);
@@ -68,7 +64,7 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-/* acc[row] += the slice's share */
+/* Adds the share of a slice to the accumulator of each row. */
 INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     int n_parts = scale_parts(type);
     Vi t[2][ROWS_TOGETHER];
@@ -83,8 +79,8 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     add_slice(type, form, n_rows, u, &b, acc);
 }
 
-/* One tile, or two that are tile_bytes apart in turns; up to BLOCK_ROWS_MAX rows. The accumulators are in the first cache: a row
- * has ten or more vector operations between its load and its store, which hide them. */
+/* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators are in
+ * the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
     const ReadWay read = *p->read;
@@ -132,10 +128,10 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
  * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
 enum { PAIR_CHAINS = 8 };
 
-/* Rows whose products take turns: as many as there are chains for, of two tiles and one or two planes. */
+/* The number of rows whose products take turns: PAIR_CHAINS chains are enough for so many, with two tiles and one or two planes. */
 INLINE int pair_rows(ActForm form) { return PAIR_CHAINS / 2 / act_planes(form); }
 
-/* t[row][tile] = as dot_codes has it, for both tiles. */
+/* t[row][tile] = what dot_codes computes, for both tiles. */
 INLINE void dot_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
                      size_t x_stride, int first, int n, Vi t[PAIR_CHAINS / 2][2]) {
     int last = act_planes(form) - 1;
@@ -159,7 +155,7 @@ INLINE void dot_pair(TensorType type, ActForm form, int n_rows, const Unpacked u
             t[r][c] = v_add_int(v_shift_left(high[r][c], 8), t[r][c]);
 }
 
-/* acc[row] += the slice's share of both tiles */
+/* Adds the share of a slice of both tiles to the accumulators of each row. */
 INLINE void add_rows_to_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
                              size_t x_stride, Vf (*acc)[2]) {
     int n_parts = scale_parts(type);
@@ -171,11 +167,11 @@ INLINE void add_rows_to_pair(TensorType type, ActForm form, int n_rows, const Un
     }
 }
 
-/* Keeps the compiler from reading Q8_0 codes anew for each row, and from computing others anew: it takes codes out of here into
- * registers in front of the loop over rows. */
+/* Makes the compiler store unpacked codes, so that it loads them into registers before the loop over rows instead of
+ * unpacking them again for each row. */
 INLINE void keep_in_memory(Unpacked *u) { __asm__("" : "+m"(*u)); }
 
-/* Two tiles, up to BLOCK_ROWS_MAX rows. */
+/* Multiplies two tiles with up to BLOCK_ROWS_MAX rows. */
 INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
     const SliceForm *f = &slice_forms[type];
     const int record_slices = (int)f->record_slices, together = pair_rows(form);
@@ -205,7 +201,7 @@ INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
             v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
 }
 
-/* With fewer rows the matrix is read from memory more slowly than by one tile (research/DIARY.md). */
+/* The least number of rows that take two tiles at once: fewer rows read the matrix faster by one tile (research/DIARY.md). */
 enum { PAIRS_FROM = 12 };
 #endif
 
@@ -254,7 +250,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
         v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r * n_columns + c]);
 }
 
-/* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
+/* ---- a function for each block type, and for each plain type and number of rows ------------------ */
 
 typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] */
 
@@ -294,7 +290,7 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
-/* One pass over the tile at t, or over two that are `apart` tiles apart. */
+/* Runs a pass over tile t, or over tiles t and t + apart unless apart is 0. */
 static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass p, int64_t t, int64_t apart) {
     p.tile = packed_tile(w, t);
     p.n_tiles = apart ? 2 : 1;
@@ -305,7 +301,7 @@ static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass
     passes[w->type][w->act](&p);
 }
 
-/* Tiles [begin, end) of a block type; p is complete but for its place in the matrix. */
+/* Multiplies tiles [begin, end) of a block type; p is complete except for its place in the matrix. */
 static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     int64_t t = begin, half = (end - begin) / 2;
 #if defined(TILES_IN_PAIRS)
@@ -319,7 +315,7 @@ static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end
     for (; t < end; t++) mul_block_tile(w, block_passes, p, t, 0);
 }
 
-/* The same for a plain type. */
+/* Multiplies tiles [begin, end) of a plain type. */
 static void mul_plain(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = COLUMNS(p.n_rows);
     float *y = p.y;
@@ -366,7 +362,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
 
 INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
     enum { N = ACT_BLOCK / LANES };
-    Vf v[N], max = v_zero(), zeros = v_zero(); /* zeros: NaN if an input is not finite */
+    Vf v[N], max = v_zero(), zeros = v_zero(); /* zeros becomes NaN if an input is not finite */
     UNROLL for (int i = 0; i < N; i++) {
         v[i] = v_load(x + i * LANES);
         max = v_max(v_abs(v[i]), max);
@@ -406,7 +402,7 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) v_store_bf16(h + i, v_load(x + i));
     if (i < n) {
-        uint16_t last[LANES]; /* with a zero beside an odd last input */
+        uint16_t last[LANES]; /* an odd last input gets a zero beside it */
         v_store_bf16(last, v_load_n(x + i, n - i));
         memcpy(h + i, last, (size_t)(n - i + n % 2) * sizeof *h);
     }

@@ -1,6 +1,6 @@
 /* pass_body.h - what the matrix products by vectors (matmul_body.h) and by tiles (tile_body.h) share: the arguments of a pass,
- * prefetching, how many rows a pass takes, and the floating-point operations behind the integer sums of a slice. Included after
- * the header of an instruction set's vectors. */
+ * prefetching, the number of rows that a pass takes, and the floating-point operations that follow the integer sums of a
+ * slice. It is included after the header of an instruction set's vectors. */
 #ifndef KERNELS_PASS_BODY_H
 #define KERNELS_PASS_BODY_H
 
@@ -9,13 +9,13 @@
 #include "compute/cpu/kernels/unpack_body.h"
 
 enum {
-    GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
-    ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
-    BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
-    BLOCK_ROWS_MIN = 16,     /* ... even if their activations are more than ACTS_BYTES */
+    GROUP_BYTES = 256 << 10, /* bytes of weights that several passes read one after another, and ... */
+    ACTS_BYTES = 256 << 10,  /* ... bytes of activations of one pass: both stay in a second cache of 1 MB */
+    BLOCK_ROWS_MAX = 64,     /* the most rows of one pass over a block type */
+    BLOCK_ROWS_MIN = 16,     /* a pass takes so many rows even if their activations exceed ACTS_BYTES */
 };
 
-/* One call of a pass. */
+/* The arguments of one call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
     int n_tiles;               /* one or two, of a block type */
@@ -29,7 +29,7 @@ typedef struct Pass {
     float *y; /* first output of the first row */
     int64_t y_stride;
     int64_t y_apart; /* from y to the outputs of the second tile, where a pass takes two tiles */
-    int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
+    int64_t n_valid; /* the number of outputs from y to the end of the matrix; there may be fewer than columns */
 } Pass;
 
 typedef void (*PassFn)(const Pass *);
@@ -40,7 +40,7 @@ typedef void (*PassFn)(const Pass *);
 #define EACH_LATTICE_TYPE(X) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
 #define EACH_BLOCK_TYPE(X) EACH_32_TYPE(X) EACH_K_TYPE(X) EACH_CODEBOOK_TYPE(X) EACH_LATTICE_TYPE(X)
 
-/* Prefetches what comes after the lines [line, end). Addresses beyond the end of a matrix do no harm. */
+/* Prefetches the lines that are read some time after [line, end). Addresses beyond the end of a matrix do no harm. */
 INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const unsigned char *end) {
     if (read->far_ahead)
         for (const unsigned char *p = line; p < end; p += read->far_step) __builtin_prefetch(p + read->far_ahead, 0, 2);
@@ -48,20 +48,21 @@ INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const
         for (const unsigned char *p = line; p < end; p += 64) __builtin_prefetch(p + read->near_ahead, 0, 3);
 }
 
-/* The lines of record that slice s of it has a share of. */
+/* Prefetches on behalf of slice s of a record: each slice does so for its share of the lines of the record. */
 INLINE void prefetch_record(TensorType type, const ReadWay *read, const unsigned char *record, int s) {
     const int record_slices = (int)slice_forms[type].record_slices, n_lines = (int)record_bytes(type) / 64;
     prefetch_ahead(read, record + n_lines * s / record_slices * 64, record + n_lines * (s + 1) / record_slices * 64);
 }
 
-/* The most rows that one pass takes. */
+/* Returns the most rows that one pass takes. */
 static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
     if (!act_is_blocks(w->act)) return ROWS_MAX;
     int64_t n = ACTS_BYTES / (int64_t)x_stride;
     return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
-/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves where scale_parts is 2. */
+/* Returns acc plus the share of a slice. t is the integer sum of the slice; where scale_parts is 2, t and t_last are the sums of
+ * its halves. */
 INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
     int n_parts = scale_parts(type);
     Vf da = v_set(x->scale);

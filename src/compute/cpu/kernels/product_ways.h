@@ -24,14 +24,14 @@ enum {
 /* The ways by number. */
 static const ReadWay read_ways[READ_WAYS] = {
     {"two streams, 16 KB and 2 KB ahead", 2, 16 << 10, 64, 2 << 10},
-    {"16 KB and 2 KB ahead", 1, 16 << 10, 64, 2 << 10},
+    {"one stream, 16 KB and 2 KB ahead", 1, 16 << 10, 64, 2 << 10},
     {"two streams, 4 KB ahead", 2, 0, 64, 4 << 10},
-    {"4 KB ahead", 1, 0, 64, 4 << 10},
+    {"one stream, 4 KB ahead", 1, 0, 64, 4 << 10},
     {"two streams, 8 KB ahead", 2, 0, 64, 8 << 10},
-    {"8 KB ahead", 1, 0, 64, 8 << 10},
-    {"every eighth line 16 KB ahead", 1, 16 << 10, 512, 0},
+    {"one stream, 8 KB ahead", 1, 0, 64, 8 << 10},
+    {"one stream, every eighth line 16 KB ahead", 1, 16 << 10, 512, 0},
     {"two streams, no prefetch", 2, 0, 64, 0},
-    {"no prefetch", 1, 0, 64, 0},
+    {"one stream, no prefetch", 1, 0, 64, 0},
 };
 enum { READ_ONE = 0, READ_SEVERAL = 1 }; /* the defaults, for one row and for several */
 

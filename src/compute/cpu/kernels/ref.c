@@ -1,7 +1,10 @@
-/* ref.c - the specification of the matrix products, in plain C: slow, and what the fast tables are tested against.
+/* ref.c - the specification of all kernels in plain C, first the matrix products, then everything else. It is slow; the fast tables
+ * are tested against it. Operations are single precision, in the order written.
  *
- * Below, "fma" is one fused multiply-add with one rounding; every other operation rounds on its own. An
- * output owns one accumulator, acc, which starts as +0 and takes the inputs in ascending order.
+ * The matrix products.
+ *
+ * "fma" is a fused multiply-add, which rounds once; every other operation rounds by itself. An output has one
+ * accumulator, acc, which starts as +0 and takes the inputs in ascending order.
  *
  * F32, F16: for each input k   acc = fma(w[k], x[k], acc)                     (halves widened exactly)
  *

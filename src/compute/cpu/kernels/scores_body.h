@@ -1,22 +1,20 @@
-/* scores_body.h - scores.h for every vector table; included once by each scores_*.c, behind its simd_*.h and these:
+/* scores_body.h - the scores of scores.h for a vector table; included once by a kernels_*.c for each table of scores, after its
+ * simd_*.h, with SCORE_TABLE (the variable) and SCORE_TABLE_NAME defined.
  *
- *     v_turn_blocks    32 bytes of each of LANES keys to eight vectors, lane l of vector u: bytes 4u..4u+3 of key l
- *     v_to_words       of such a vector: words that v_dot_words multiplies with elements 0 and 2, and with 1 and 3
- *     v_dot_words      t + the two products of words in each lane, exactly
- *
- * The problem. By floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running sums; a
- * Q8 key is also converted from bytes. Row by row it is worse: the running sums lie in the lanes of a vector.
+ * The problem. With floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running sums; a
+ * key of type Q8 is also converted from bytes. Row by row it is worse, because the running sums are the lanes of a vector.
  *
  * The idea. One instruction multiplies two 16-bit integers in each lane and adds both products. So 32 elements of LANES
- * keys and a query are 16 instructions, a conversion, and one multiply-add with the keys' scales: 18 for 32 where floats
- * need 40. Keys are turned while they are bytes, four elements to a lane, which is a quarter of the moves that floats
- * take; so one row is worth it, too.
+ * keys and a query are 16 instructions, a conversion, and one multiply-add with the scales of the keys: 18 for 32 elements where
+ * floats need 40. Keys are transposed while they are bytes, four elements to a lane, which takes a quarter of the moves that
+ * floats take; so it pays for one row, too.
  *
- * Why words. Byte products (vpdpbusd) take the two planes of a query in the same 16 instructions, but the planes must
- * be joined, and the keys' bias taken away: 21 instead of 18. What words cost is the widening of the keys, 3 operations for
- * 4 elements of LANES keys, shared by all queries.
+ * Why words. Byte products (vpdpbusd) multiply the two planes of a query in the same 16 instructions, but the planes must
+ * be joined and the bias of the keys must be subtracted: 21 instructions instead of 18. Words cost the widening of the keys, 3
+ * operations for 4 elements of LANES keys, which all queries share.
  *
- * Cost: research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision), test_attention.c. */
+ * Costs are in research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision),
+ * test_attention.c. */
 #include "compute/cpu/kernels/ref.h"
 #include "compute/cpu/kernels/scores.h"
 
@@ -24,7 +22,8 @@ enum { QUERIES_AT_ONCE = 4, PAIRS = KV_BLOCK / 2 };
 
 /* ---- queries ----------------------------------------------------------------------------------------------- */
 
-/* Whether all are finite; *amax: the largest magnitude. Missing elements of the last vector are zeros. */
+/* Sets *amax to the largest magnitude of a query, and returns whether all its numbers are finite. Elements that the last vector
+ * lacks are zeros. */
 INLINE bool query_amax(const float *q, int64_t n, float *amax) {
     Vf max = v_zero(), zeros = v_zero();
     int64_t i = 0;
@@ -53,7 +52,7 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
     for (int64_t i = 0; i < n; i += LANES) {
         int32_t t[LANES];
         v_store_int(t, v_round(v_mul(v_load_n(q + i, head_dim - i), inverse)));
-        UNROLL for (int k = 0; k < LANES; k += 4) { /* elements 0, 2, 1, 3, as v_to_words leaves the keys */
+        UNROLL for (int k = 0; k < LANES; k += 4) { /* in the order 0, 2, 1, 3 in which v_to_words leaves the keys */
             out->q[i + k] = (int16_t)t[k], out->q[i + k + 1] = (int16_t)t[k + 2];
             out->q[i + k + 2] = (int16_t)t[k + 1], out->q[i + k + 3] = (int16_t)t[k + 3];
         }
@@ -62,7 +61,7 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
 
 /* ---- keys -------------------------------------------------------------------------------------------------- */
 
-/* What is computed at least for n keys: a vector, or KEY_VECTORS of them. */
+/* The number of keys that are computed when n are wanted: one vector of them, or a multiple of KEY_VECTORS vectors. */
 INLINE int64_t score_width(int64_t n) {
     enum { WIDE = KEY_VECTORS * LANES };
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
@@ -94,7 +93,7 @@ static void pack_key_blocks(int64_t head_dim, const void *k, size_t slot_bytes, 
 
 /* ---- scores ------------------------------------------------------------------------------------------------ */
 
-/* n_q queries against n_vectors vectors of packed keys from key `at` on, of which n keys are there. */
+/* Scores of n_q queries with n_vectors vectors of packed keys from key `at` on, of which the first n keys exist. */
 INLINE void key_block_scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks,
                                 const KeyBlock *keys, int64_t at, int64_t n, float scale, float *const *scores) {
     enum { N = QUERIES_AT_ONCE * KEY_VECTORS };

@@ -1,4 +1,4 @@
-/* table_body.h - the table of an instruction set. Included once by its file, after the header of its vectors, with
+/* table_body.h - the table of an instruction set. It is included once by each kernels_*.c, after the header of its vectors, with
  * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
 #include "compute/cpu/kernels/matmul_body.h"
 #include "compute/cpu/kernels/vector_body.h"
@@ -7,11 +7,11 @@
 
 /* ---- loops that do nothing but what a kernel could do at best; machine.c times them ------------------------------- */
 
-/* As many chains of each operation of the passes as hide its latency. */
+/* Runs enough independent chains of an operation of the passes to hide its latency. */
 static double peak_loop(PeakKind kind, int64_t n_rounds) {
     enum { N = LANES == 16 ? 12 : 8 };
-    /* small positive numbers, as bytes and as floats; read anew for each chain: one that the compiler can prove equal
-     * to another would be computed once for both */
+    /* These are small positive numbers, as bytes and as floats. They are read again for each chain, because the compiler would
+     * compute two chains only once if it could prove them equal. */
     volatile int32_t source = 0x01020304;
     volatile float sink;
     Vi w[4], t[N];
@@ -23,7 +23,10 @@ static double peak_loop(PeakKind kind, int64_t n_rounds) {
         f[j] = v_from_int(v_set_int(source));
     }
     for (int64_t i = 0; i < n_rounds; i++) {
-        __asm__ volatile("" : : "r"(q) : "memory"); /* q may have changed: nothing can be computed once for all */
+        __asm__ volatile(""
+                         :
+                         : "r"(q)
+                         : "memory"); /* q may have changed, so that nothing can be moved out of the loop */
         UNROLL for (int j = 0; j < N; j++) {
             if (kind == PEAK_INT8) v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
             else if (kind == PEAK_BF16) f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
