@@ -63,7 +63,8 @@ enum {
     READ_GAIN = 32, /* a way replaces the default if it saves more than one part in so many of the default's time */
 };
 
-#define READ_S_MAX 20e-3 /* seconds after which the ways that have not been measured yet keep their defaults */
+#define READ_CPU_S_MAX \
+    20e-3 /* after so much processor time the ways that have not been measured yet keep their defaults */
 
 int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows) {
     if (choice->forced) return choice->forced - 1;
@@ -127,13 +128,13 @@ static int fastest_read(const Trial *t, int64_t n_rows) {
 void read_ways_measure(const Kernels *k) {
     static const TensorType examples[READ_KINDS] = {TYPE_Q8_0, TYPE_Q4_K};
     static const int64_t n_rows[READ_ROWS] = {1, 2, 4};
-    double end = clock_s() + READ_S_MAX;
+    double end = clock_cpu_s() + READ_CPU_S_MAX;
     for (int kind = 0; kind < READ_KINDS; kind++) {
         Trial t;
         int64_t n_tiles = READ_BYTES / (int64_t)tile_size(examples[kind], N_IN);
         bool opened = trial_open(&t, k, examples[kind], ACT_Q16, n_tiles * TILE_ROWS, n_rows[READ_ROWS - 1]);
         for (int i = 0; opened && i < READ_ROWS; i++)
-            if (clock_s() < end) k->reads->of[kind][i] = (unsigned char)(1 + fastest_read(&t, n_rows[i]));
+            if (clock_cpu_s() < end) k->reads->of[kind][i] = (unsigned char)(1 + fastest_read(&t, n_rows[i]));
         trial_close(&t);
     }
 }
