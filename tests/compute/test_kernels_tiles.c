@@ -5,9 +5,9 @@
 #include "testing.h"
 #include "kernel_numbers.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/layout.h"
 #include "compute/cpu/kernels/tile_ways.h"

@@ -2,7 +2,7 @@
  * one chunk whatever the size of the file. */
 #include "train/data/line_reader.h"
 
-#include "base/input_file.h"
+#include "base/files.h"
 #include "base/mem.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "train/import/import.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #ifndef IMPORT_IMPORT_H
 #define IMPORT_IMPORT_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/import/published.h"
 #include "draft/drafter_file.h"
 

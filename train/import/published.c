@@ -1,9 +1,9 @@
 /* published.c - finds tensors among the files of a checkpoint, and keeps account of those that were taken. */
 #include "train/import/published.h"
 
-#include "base/input_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <dirent.h>
 #include <jansson.h>

@@ -2,7 +2,7 @@
 #ifndef LOOP_ADAMW_H
 #define LOOP_ADAMW_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/nets/trainer.h"
 
 typedef struct AdamWOptions {

@@ -11,7 +11,7 @@
 #include "train/loop/drafter_trainer.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "train/ops/float_rows.h"
 #include "train/nets/gradients.h"
 #include "train/data/noise.h"

@@ -10,7 +10,7 @@
 #include "train/loop/init_file.h"
 
 #include "base/hash.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * compares the bytes of the resumed run with an undisturbed one. */
 #include "train/loop/loop.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/progress.h"
 #include "train/loop/checkpoint.h"
 #include "train/loop/muon.h"

@@ -22,6 +22,7 @@
  * Test: test_muon.c compares the step with one in double, and the directions with a singular value decomposition's.
  */
 #include "train/loop/muon.h"
+#include "base/mem.h"
 
 #include "base/threads.h"
 #include "train/ops/gemm.h"
@@ -32,14 +33,12 @@
 static const float MOMENTUM = 0.95f;
 enum { N_ITERATIONS = 5 };
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 int muon_open(Muon *m, Trainer *t, int n_threads, fr_error *err) {
     *m = (Muon){.n_threads = n_threads};
     for (int32_t i = 0; i < t->class->n_params(t); i++) {
         const Param *p = t->class->param(t, i);
         if (!p->n_rows) continue;
-        int64_t side = smaller(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
+        int64_t side = min_i64(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
         if (n > m->n_room) m->n_room = n;
     }
     const ArenaItem items[] = {ARENA_ITEM(&m->room, m->n_room * n_threads)};

@@ -3,7 +3,7 @@
 #include "train/nets/frozen.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
 

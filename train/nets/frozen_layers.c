@@ -1,5 +1,5 @@
 /* frozen_layers.c - the layers of a frozen target as floats, for a drafter that is trained through them (mask_rows.c). */
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "model/scales.h"
 #include "train/nets/frozen.h"
 

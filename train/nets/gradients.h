@@ -6,7 +6,7 @@
 #ifndef NETS_GRADIENTS_H
 #define NETS_GRADIENTS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/threads.h"
 #include "train/nets/trainer.h"
 

@@ -2,7 +2,7 @@
 #ifndef NETS_HEAD_LOSS_H
 #define NETS_HEAD_LOSS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/nets/net.h"
 #include "train/ops/op_regression.h"
 

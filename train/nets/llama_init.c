@@ -8,8 +8,7 @@
 #include "train/nets/llama_init.h"
 
 #include "base/hash.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 #include "text/vocab_match.h"
 
 #include <stdio.h>

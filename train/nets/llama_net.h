@@ -2,7 +2,7 @@
 #ifndef NETS_LLAMA_NET_H
 #define NETS_LLAMA_NET_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/ops/op_attention.h"
 
 /* Shapes below: T n_tokens, C n_embd, V n_vocab, F n_ff, H n_head, G n_head_kv, D head_dim, L n_layer. */

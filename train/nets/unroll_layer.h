@@ -3,7 +3,7 @@
 #ifndef NETS_UNROLL_LAYER_H
 #define NETS_UNROLL_LAYER_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "model/rope.h"
 #include "train/nets/net.h"
 

@@ -2,7 +2,7 @@
  * needed. */
 #include "train/ops/float_rows.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     const FloatRows *r = ctx;

@@ -8,7 +8,7 @@
 #include "train/ops/gemm.h"
 
 #include "base/threads.h"
-#include "base/tile_config.h"
+#include "base/system.h"
 #include "train/ops/gemm_bf16.h"
 
 #include <cblas.h>

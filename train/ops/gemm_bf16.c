@@ -2,8 +2,7 @@
  * gemm_avx512_bf16.c and gemm_amx.c must match bit by bit. */
 #include "train/ops/gemm_bf16.h"
 
-#include "gguf/bf16_dot.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 static float input(const Bf16Operand *x, int64_t output, int64_t i) {
     float value = x->inputs_adjacent ? x->at[output * x->stride + i] : x->at[i * x->stride + output];

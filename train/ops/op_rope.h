@@ -2,7 +2,7 @@
 #ifndef OPS_OP_ROPE_H
 #define OPS_OP_ROPE_H
 
-#include "gguf/numeric.h"
+#include "gguf/tensor_type.h"
 #include "train/ops/real.h"
 
 /* x: [n_rows][n_heads][head_dim]; the first n_rot components of each head are rotated, paired as `style` says. cos_sin:

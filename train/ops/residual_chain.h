@@ -2,7 +2,7 @@
 #ifndef OPS_RESIDUAL_CHAIN_H
 #define OPS_RESIDUAL_CHAIN_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/ops/real.h"
 
 typedef struct ResidualChain {

@@ -2,7 +2,7 @@
  * can only make a run slower. */
 #include "compute/cpu/kernels/machine.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/threads.h"
 #include "compute/cpu/kernels/tile_ways.h"

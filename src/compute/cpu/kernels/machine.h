@@ -2,7 +2,7 @@
 #ifndef KERNELS_MACHINE_H
 #define KERNELS_MACHINE_H
 
-#include "base/machine_speed.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
 
 /* Takes about half a second. Fails only where memory runs out. */

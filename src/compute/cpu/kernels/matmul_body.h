@@ -185,11 +185,10 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 /* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
 
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
-#define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
-#define DEFINE_BLOCK_PASSES(type) \
+#define DEFINE_BLOCK_PASSES(type, ...) \
     static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
     static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); } \
     static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
@@ -197,16 +196,16 @@ _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 #define DEFINE_PLAIN_PASS(type, rows) \
     static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
     static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
-#define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
+#define DEFINE_PLAIN_PASSES(type, ...) EACH_ROWS(DEFINE_PLAIN_PASS, type)
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
 
-#define LIST_BLOCK_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
+#define LIST_BLOCK_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
 #define NAME_PASS(type, rows) pass_##type##_##rows,
 #define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
-#define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
-#define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
-#define LIST_PAIR_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
+#define LIST_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
+#define LIST_SINGLE_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
+#define LIST_PAIR_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
 static const PassFn block_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 static const PassFn pair_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)}; /* over two tiles */
 /* [type][rows - 1]: the passes over COLUMNS(rows) columns, and over one column */
@@ -216,11 +215,12 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 /* ---- the product -------------------------------------------------------------------------------- */
 
 #if defined(TILES_IN_PAIRS)
-#define DEFINE_STREAM_PASSES(type) \
+#define DEFINE_STREAM_PASSES(type, ...) \
     static void streams_##type##_q16(const Pass *p) { pass_streams(TYPE_##type, ACT_Q16, p); } \
     static void streams_##type##_q8(const Pass *p) { pass_streams(TYPE_##type, ACT_Q8, p); }
 EACH_BLOCK_TYPE(DEFINE_STREAM_PASSES)
-#define LIST_STREAM_PASSES(type) [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
+#define LIST_STREAM_PASSES(type, ...) \
+    [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
 static const PassFn stream_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_STREAM_PASSES)};
 
 /* One row, on Intel's CPUs: the first and the second half of tiles [begin, end) in turns. Returns where the rest begins. */

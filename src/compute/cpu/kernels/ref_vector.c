@@ -3,7 +3,7 @@
  */
 #include "compute/cpu/kernels/ref.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* scores.c - scores.h in plain C, which is the specification of every table; and which table goes with which kernels. */
 #include "compute/cpu/kernels/scores.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/ref.h"
 
 static void ref_round_query(const float *q, int64_t head_dim, RoundedQuery *out) {

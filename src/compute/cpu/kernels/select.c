@@ -2,7 +2,7 @@
  * wide registers. */
 #include "compute/cpu/kernels/tables.h"
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 #include <pthread.h>
 #include <string.h>

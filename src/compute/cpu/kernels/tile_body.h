@@ -42,7 +42,7 @@
  * at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/compute/test_kernels_tiles.c runs this file over tiles in plain C. bench/bench_tiles.c measures it. */
-#include "base/tile_config.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/pass_body.h"
 #include "compute/cpu/kernels/tables.h"
 #include "compute/cpu/kernels/tile_ways.h"
@@ -114,12 +114,12 @@ INLINE void prepare_step(TensorType type, int n_tiles, const Pass *p, int64_t i,
 
 /* The only part of a pass that differs from type to type has a function for each. */
 typedef void (*PrepareFn)(int n_tiles, const Pass *p, int64_t i, int n, Step *step);
-#define DEFINE_PREPARE(type) \
+#define DEFINE_PREPARE(type, ...) \
     static void prepare_##type(int n_tiles, const Pass *p, int64_t i, int n, Step *step) { \
         prepare_step(TYPE_##type, n_tiles, p, i, n, step); \
     }
 EACH_BLOCK_TYPE(DEFINE_PREPARE)
-#define LIST_PREPARE(type) [TYPE_##type] = prepare_##type,
+#define LIST_PREPARE(type, ...) [TYPE_##type] = prepare_##type,
 static const PrepareFn prepares[TYPE_COUNT] = {EACH_BLOCK_TYPE(LIST_PREPARE)};
 
 /* The codes of half h of a step. */

@@ -12,7 +12,7 @@
  * products. */
 #include "compute/cpu/kernels/tile_ways.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "compute/cpu/kernels/layout.h"
 
