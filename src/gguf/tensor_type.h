@@ -109,7 +109,7 @@ uint16_t float_to_bf16(float f);
 
 /* The arithmetic of x86's vdpbf16ps in plain C: dot products of BF16 numbers, summed in a float. The instruction takes
  * its inputs in pairs and adds two products to an accumulator, the second of the pair first. The reference kernels and
- * the products of training (train/ops/gemm_bf16.c) are both defined by these two functions. */
+ * the products of training (train/gemm.c) are both defined by these two functions. */
 
 /* x rounded to the nearest BF16, ties to even; a subnormal x becomes a zero of its sign. */
 uint16_t bf16_dot_operand(float x);
