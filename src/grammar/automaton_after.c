@@ -1,24 +1,35 @@
-/* automaton_copy.c - an automaton out of its Work, into one block of memory; and one that begins after a text.
+/* automaton_after.c - copies an automaton out of its Work into one block of memory, and makes one for texts that begin with
+ * something else, such as reasoning.
  *
- * A model that reasons first writes what it likes up to a text such as "</think>", and the grammar holds from there. That
- * is a phase of the same automaton: nodes 0..n-1 of a matcher for the text (text_matcher.h) come before it. The node k has
- * read the first k bytes of the text, and has an edge for every byte; the last one calls the root. So the beginning of the
- * grammar is found at the byte where it is, in the middle of a token too.
+ * A model that reasons first writes what it likes up to a text such as "</think>", and the grammar holds from there on. Both
+ * parts are one automaton: the states of a matcher for the text become nodes that come before the grammar. Node k has read
+ * the first k bytes of the text and has an edge for every byte; the last node calls the root. So the grammar begins at the
+ * byte after the text, also in the middle of a token.
  *
- * A model that decides by itself whether it reasons has a node before all this, where the text is either the opening of the
- * reasoning, such as "<think>", or one of the grammar:
+ * For a model that decides by itself whether it reasons there is a node before all this, where a text either begins with the
+ * opening of the reasoning, such as "<think>", or is one of the grammar:
  *
  *     begin --<--> . --t--> ... -->--> 0 --any--> ... --<-- /think> --> call ==root==> end
  *     begin ==root==> end                                                                    */
 #include "grammar/automaton.h"
-#include "grammar/text_matcher.h"
-
-#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The same automaton with room for more, in one malloc'ed block. */
+/* Where a byte does not continue the text, the bytes that were read may still end with a shorter beginning of it: "<</think>"
+ * reads "<" again after "<". The borders say which beginnings these are, so no byte is read twice. */
+int32_t text_matcher_next(const TextMatcher *m, int32_t state, uint8_t byte) {
+    while (state > 0 && (uint8_t)m->text[state] != byte) state = m->border[state];
+    return (uint8_t)m->text[state] == byte ? state + 1 : 0;
+}
+
+void text_matcher_init(TextMatcher *m, const char *text, int32_t n, int32_t *border) {
+    *m = (TextMatcher){.text = text, .n = n, .border = border};
+    border[0] = border[1] = 0;
+    for (int32_t k = 2; k <= n; k++) border[k] = text_matcher_next(m, border[k - 1], (uint8_t)text[k - 1]);
+}
+
+/* Copies the automaton into one malloc'ed block with room for more nodes and edges. */
 static Automaton *copy_with_room(const Automaton *a, int32_t more_nodes, int32_t more_edges) {
     const Automaton sizes = {.n_nodes = a->n_nodes + more_nodes,
                              .n_edges = a->n_edges + more_edges,
@@ -65,7 +76,7 @@ static void add_matcher_node(Automaton *a, const TextMatcher *m, int32_t k, int3
     a->nodes[first + k].n_edges = a->n_edges - a->nodes[first + k].first_edge;
 }
 
-/* The first node stays where it is with every byte but the first of the text. */
+/* Every byte but the first one of the text leads from the first node to itself. */
 static void add_matcher_run(Automaton *a, unsigned char first_byte, GrammarNode *node) {
     CharRun all = {{~(uint64_t)0, ~(uint64_t)0}, true};
     if (first_byte < 128) all.ascii[first_byte / 64] &= ~((uint64_t)1 << first_byte % 64);
@@ -74,7 +85,7 @@ static void add_matcher_run(Automaton *a, unsigned char first_byte, GrammarNode 
     a->runs[a->n_runs++] = all;
 }
 
-/* Appends a node without edges, which calls the root of `from` where `calls`. */
+/* Appends a node without edges, which calls the root of `from` if `calls` says so. */
 static int32_t add_node(Automaton *a, const Automaton *from, bool calls, bool is_end, int32_t end) {
     a->nodes[a->n_nodes] = (GrammarNode){.first_edge = a->n_edges,
                                          .first_call = a->n_calls,
@@ -86,7 +97,7 @@ static int32_t add_node(Automaton *a, const Automaton *from, bool calls, bool is
     return a->n_nodes++;
 }
 
-/* Appends the node where a text begins with the opening or is one of the grammar, and those that have read part of the opening. */
+/* Appends the node where every text begins, and the nodes that have read a part of the opening. */
 static int32_t add_opening(Automaton *a, const Automaton *from, const char *text, size_t n, int32_t first,
                            int32_t end) {
     int32_t begin = add_node(a, from, true, false, end);
