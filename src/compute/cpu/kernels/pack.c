@@ -76,6 +76,10 @@
 
 #include <string.h>
 
+/* The functions between a block and a tile are inlined into a pair of functions for each type (DEFINE_PACKER), in
+ * which everything that the tables say of the type is constant. */
+#define INLINE static inline __attribute__((always_inline))
+
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
     size_t row_bytes, bytes;
     memset(m, 0, sizeof *m);
@@ -199,7 +203,7 @@ typedef struct WordPlace {
     int low, low_shift, high, high_shift;
 } WordPlace;
 
-static WordPlace word_place(FileCodes codes, int slice, int g) {
+INLINE WordPlace word_place(FileCodes codes, int slice, int g) {
     switch (codes) {
     case CODES_NIBBLES: return (WordPlace){slice * 16 + g % 4 * 4, g / 4 * 4, 0, 0};
     case CODES_NV_NIBBLES: return (WordPlace){slice * 16 + g / 4 * 8 + g % 2 * 4, g % 4 / 2 * 4, 0, 0};
@@ -216,26 +220,26 @@ static WordPlace word_place(FileCodes codes, int slice, int g) {
     return (WordPlace){4 * g, 0, 0, 0};
 }
 
-static uint32_t low_mask(TensorType type) {
+INLINE uint32_t low_mask(TensorType type) {
     return low_bits(type) == 8 ? UINT32_MAX : low_bits(type) == 4 ? LOW_4 : LOW_2;
 }
-static uint32_t high_mask(TensorType type) { return slice_forms[type].high_bits == 2 ? LOW_2 : LOW_1; }
+INLINE uint32_t high_mask(TensorType type) { return slice_forms[type].high_bits == 2 ? LOW_2 : LOW_1; }
 
 /* The fifth bits of word g where bit j of 32 belongs to input j. */
-static uint32_t fifth_bits(const unsigned char *bits, int g) {
+INLINE uint32_t fifth_bits(const unsigned char *bits, int g) {
     unsigned char fifth[4];
     for (int j = 0; j < 4; j++) fifth[j] = (bits[g / 2] >> (g % 2 * 4 + j)) & 1;
     return load_word(fifth);
 }
 
-static void add_fifth_bits(unsigned char *bits, int g, uint32_t word) {
+INLINE void add_fifth_bits(unsigned char *bits, int g, uint32_t word) {
     unsigned char fifth[4];
     memcpy(fifth, &word, 4);
     for (int j = 0; j < 4; j++) bits[g / 2] = (unsigned char)(bits[g / 2] | fifth[j] << (g % 2 * 4 + j));
 }
 
 /* The codes of slice `slice` of the block at b. */
-static void codes_from_block(TensorType type, const unsigned char *b, int slice, Codes *c) {
+INLINE void codes_from_block(TensorType type, const unsigned char *b, int slice, Codes *c) {
     const FileForm *f = &file_forms[type];
     int n_low = low_bits(type);
     for (int g = 0; g < 8; g++) {
@@ -250,7 +254,7 @@ static void codes_from_block(TensorType type, const unsigned char *b, int slice,
 }
 
 /* The same backwards, into a block that begins as zeros. */
-static void codes_to_block(TensorType type, const Codes *c, int slice, unsigned char *b) {
+INLINE void codes_to_block(TensorType type, const Codes *c, int slice, unsigned char *b) {
     const FileForm *f = &file_forms[type];
     int n_low = low_bits(type);
     for (int g = 0; g < 8; g++) {
@@ -265,7 +269,7 @@ static void codes_to_block(TensorType type, const Codes *c, int slice, unsigned 
 }
 
 /* The codes of row `row` into the vectors of its slice, each of which has one word for each row. */
-static void codes_to_tile(TensorType type, const Codes *c, int row, unsigned char *slice) {
+INLINE void codes_to_tile(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
     if (low_bits(type) == 8) memcpy(planes, c->word, sizeof planes);
     else if (low_bits(type) == 2) {
@@ -282,7 +286,7 @@ static void codes_to_tile(TensorType type, const Codes *c, int row, unsigned cha
 }
 
 /* The same backwards. */
-static void codes_from_tile(TensorType type, const unsigned char *slice, int row, Codes *c) {
+INLINE void codes_from_tile(TensorType type, const unsigned char *slice, int row, Codes *c) {
     uint32_t *word = c->word, high_bits = slice_forms[type].high_bits;
     const unsigned char *own = slice + row * 4; /* in each plane of 64 bytes */
     for (int g = 0; g < 8; g++) {
@@ -344,7 +348,7 @@ static void add_six_bit_scale(unsigned char *b, SixPlace at, int scale) {
 }
 
 /* The scales of the block at b, which is of row `row`, into the item at `item`. */
-static void scales_to_tile(TensorType type, const unsigned char *b, int row, unsigned char *item) {
+INLINE void scales_to_tile(TensorType type, const unsigned char *b, int row, unsigned char *item) {
     const FileForm *f = &file_forms[type];
     const unsigned char *from = b + f->scales_at;
     for (uint32_t i = 0; i < scale_halves(type); i++, item += 32)
@@ -367,7 +371,7 @@ static void scales_to_tile(TensorType type, const unsigned char *b, int row, uns
 }
 
 /* The same backwards, into a block that begins as zeros. */
-static void scales_from_tile(TensorType type, const unsigned char *item, int row, unsigned char *b) {
+INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row, unsigned char *b) {
     const FileForm *f = &file_forms[type];
     unsigned char *to = b + f->scales_at;
     for (uint32_t i = 0; i < scale_halves(type); i++, item += 32)
@@ -469,62 +473,80 @@ static void lattice_from_tile(TensorType type, const unsigned char *record, int 
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-static void pack_blocks(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    int64_t scale_slices = slice_forms[m->type].scale_slices, n_slices = tile_n_slices(m->type, m->n_in);
-    for (int64_t i = 0; i < n_slices; i += scale_slices, row += tensor_type_info(m->type)->block_bytes) {
-        if (is_lattice(m->type)) {
-            lattice_to_tile(m->type, row, i_row, tile + codes_offset(m->type, i));
+INLINE void pack_blocks(TensorType type, int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile) {
+    int64_t scale_slices = slice_forms[type].scale_slices, n_slices = tile_n_slices(type, n_in);
+    size_t block_bytes = tensor_type_info(type)->block_bytes;
+    for (int64_t i = 0; i < n_slices; i += scale_slices, row += block_bytes) {
+        if (is_lattice(type)) {
+            lattice_to_tile(type, row, i_row, tile + codes_offset(type, i));
             continue;
         }
-        scales_to_tile(m->type, row, i_row, tile + scales_offset(m->type, i));
+        scales_to_tile(type, row, i_row, tile + scales_offset(type, i));
         for (int s = 0; s < (int)scale_slices; s++) {
             Codes codes;
-            codes_from_block(m->type, row, s, &codes);
-            codes_to_tile(m->type, &codes, i_row, tile + codes_offset(m->type, i + s));
+            codes_from_block(type, row, s, &codes);
+            codes_to_tile(type, &codes, i_row, tile + codes_offset(type, i + s));
         }
     }
 }
 
 /* Inputs [k, k + n) of a row, which are whole blocks. */
-static void unpack_blocks(const PackedMatrix *m, const unsigned char *tile, int i_row, int64_t k, int64_t n,
+INLINE void unpack_blocks(TensorType type, const unsigned char *tile, int i_row, int64_t k, int64_t n,
                           unsigned char *out) {
-    int64_t scale_slices = slice_forms[m->type].scale_slices;
-    size_t block_bytes = tensor_type_info(m->type)->block_bytes;
+    int64_t scale_slices = slice_forms[type].scale_slices;
+    size_t block_bytes = tensor_type_info(type)->block_bytes;
     for (int64_t i = k / ACT_BLOCK; i < (k + n) / ACT_BLOCK; i += scale_slices, out += block_bytes) {
-        if (is_lattice(m->type)) {
-            lattice_from_tile(m->type, tile + codes_offset(m->type, i), i_row, out);
+        if (is_lattice(type)) {
+            lattice_from_tile(type, tile + codes_offset(type, i), i_row, out);
             continue;
         }
         memset(out, 0, block_bytes);
-        scales_from_tile(m->type, tile + scales_offset(m->type, i), i_row, out);
+        scales_from_tile(type, tile + scales_offset(type, i), i_row, out);
         for (int s = 0; s < (int)scale_slices; s++) {
             Codes codes;
-            codes_from_tile(m->type, tile + codes_offset(m->type, i + s), i_row, &codes);
-            codes_to_block(m->type, &codes, s, out);
+            codes_from_tile(type, tile + codes_offset(type, i + s), i_row, &codes);
+            codes_to_block(type, &codes, s, out);
         }
     }
 }
 
-/* Offset in a tile of input k of a row of a plain type. */
-static size_t plain_offset(TensorType type, int64_t k, int i_row) {
-    size_t each = tensor_type_info(type)->block_bytes;
+/* Where input k of a row of a plain type is in a tile. */
+INLINE size_t plain_offset(TensorType type, size_t each, int64_t k, int i_row) {
     if (file_forms[type].codes == CODES_BF16) return (size_t)(k / 2 * 64 + i_row * 4 + k % 2 * 2);
     return ((size_t)k * TILE_ROWS + (size_t)i_row) * each;
 }
 
-static void pack_plain(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    size_t each = tensor_type_info(m->type)->block_bytes;
-    for (int64_t k = 0; k < m->n_in; k++, row += each) memcpy(tile + plain_offset(m->type, k, i_row), row, each);
-}
-
-static void pack_bf16(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    for (int64_t k = 0; k < m->n_in; k++) {
-        uint16_t w;
-        memcpy(&w, row + 2 * k, 2);
-        if ((w & 0x7f80) == 0) w &= 0x8000; /* subnormal weights become zeros */
-        memcpy(tile + plain_offset(m->type, k, i_row), &w, 2);
+INLINE void pack_plain(TensorType type, size_t each, int64_t n_in, const unsigned char *row, int i_row,
+                       unsigned char *tile) {
+    for (int64_t k = 0; k < n_in; k++, row += each) {
+        uint32_t w = 0;
+        memcpy(&w, row, each);
+        if (file_forms[type].codes == CODES_BF16 && (w & 0x7f80) == 0) w &= 0x8000; /* subnormal weights become zeros */
+        memcpy(tile + plain_offset(type, each, k, i_row), &w, each);
     }
 }
+
+INLINE void unpack_plain(TensorType type, size_t each, const unsigned char *tile, int i_row, int64_t k, int64_t n,
+                         unsigned char *out) {
+    for (int64_t i = k; i < k + n; i++, out += each) memcpy(out, tile + plain_offset(type, each, i, i_row), each);
+}
+
+#define DEFINE_PACKER(NAME, kind, ...) \
+    static void pack_##NAME(int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile) { \
+        pack_##kind(__VA_ARGS__, n_in, row, i_row, tile); \
+    } \
+    static void unpack_##NAME(const unsigned char *tile, int i_row, int64_t k, int64_t n, unsigned char *out) { \
+        unpack_##kind(__VA_ARGS__, tile, i_row, k, n, out); \
+    }
+#define DEFINE_PLAIN_PACKER(NAME, name, id, n, bytes, ...) DEFINE_PACKER(NAME, plain, TYPE_##NAME, bytes)
+#define DEFINE_BLOCK_PACKER(NAME, ...) DEFINE_PACKER(NAME, blocks, TYPE_##NAME)
+EACH_PLAIN_TYPE(DEFINE_PLAIN_PACKER)
+EACH_BLOCK_TYPE(DEFINE_BLOCK_PACKER)
+#define LIST_PACKER(NAME, ...) [TYPE_##NAME] = {pack_##NAME, unpack_##NAME},
+static const struct {
+    void (*pack)(int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile);
+    void (*unpack)(const unsigned char *tile, int i_row, int64_t k, int64_t n, unsigned char *out);
+} packers[TYPE_COUNT] = {EACH_TYPE(LIST_PACKER)};
 
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end) {
     size_t row_bytes;
@@ -534,20 +556,12 @@ void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t 
         memset(tile, 0, m->tile_bytes);
         for (int i = 0; i < TILE_ROWS && t * TILE_ROWS + i < m->n_out; i++) {
             const unsigned char *row = (const unsigned char *)rows + (size_t)(t * TILE_ROWS + i) * row_bytes;
-            if (file_forms[m->type].codes == CODES_PLAIN) pack_plain(m, row, i, tile);
-            else if (file_forms[m->type].codes == CODES_BF16) pack_bf16(m, row, i, tile);
-            else pack_blocks(m, row, i, tile);
+            packers[m->type].pack(m->n_in, row, i, tile);
         }
     }
 }
 
 void packed_read_row(const PackedMatrix *m, int64_t i_row, int64_t k, int64_t n, void *out) {
-    const unsigned char *tile = packed_tile(m, i_row / TILE_ROWS);
-    int row = (int)(i_row % TILE_ROWS);
-    size_t each = tensor_type_info(m->type)->block_bytes;
     fr_assert(k % PACKED_READ == 0 && k + n <= m->n_in);
-    if (slice_forms[m->type].scales != SCALES_NONE) unpack_blocks(m, tile, row, k, n, out);
-    else
-        for (int64_t i = 0; i < n; i++)
-            memcpy((unsigned char *)out + (size_t)i * each, tile + plain_offset(m->type, k + i, row), each);
+    packers[m->type].unpack(packed_tile(m, i_row / TILE_ROWS), (int)(i_row % TILE_ROWS), k, n, out);
 }
