@@ -10,8 +10,8 @@
  *     B, DEPTH x 32       packed when its turn comes, 16 KB: first-level cache
  *     C, 8 x 32           16 accumulators in registers
  *
- * Both operands are packed in panels of 16 outputs (gemm_panels.h), pair by pair. A line of a B panel feeds all lanes of
- * one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
+ * Both operands are packed in panels of 16 outputs (gemm_panels.h), pair by pair. A line of a B panel feeds all lanes
+ * of one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
  *
  * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
  * of B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed

@@ -1,5 +1,6 @@
 /* gemm_panels.h - how the operands of a BF16 product are cut into blocks and packed, for the kernels of gemm_bf16.h;
- * included once by each, with WHOLE_SQUARES defined: whether panels are filled with zeros to whole squares of 32 inputs.
+ * included once by each, with WHOLE_SQUARES defined: whether panels are filled with zeros to whole squares of 32
+ * inputs.
  *
  * Both operands are packed in panels of 16 outputs:
  *

@@ -1,5 +1,5 @@
-/* gemm_tile_body.h - the precision "bf16-tiles" by tile instructions: gemm_bf16.h has its arithmetic. Included once by a
- * kernel's file, after the header of its tile instructions (base/tiles_amx.h), with TILE_GEMM, the function, defined.
+/* gemm_tile_body.h - the precision "bf16-tiles" by tile instructions: gemm_bf16.h has its arithmetic. Included once by
+ * a kernel's file, after the header of its tile instructions (base/tiles_amx.h), with TILE_GEMM, the function, defined.
  *
  * The cut into blocks is that of gemm_avx512_bf16.c, and the panels of B are the same: 16 lines of one are a right-hand
  * tile as they lie. The panels of A are packed output by output, so that 16 lines are a left-hand tile.

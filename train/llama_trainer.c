@@ -1,5 +1,5 @@
-/* llama_trainer.c - the trainer of a Llama-style target. Threads take whole sequences (gradients.h), so activations and a
- * gradient are all that a thread needs of its own.
+/* llama_trainer.c - the trainer of a Llama-style target. Threads take whole sequences (gradients.c), so activations and
+ * a gradient are all that a thread needs of its own.
  *
  * Tests: test_train_llama.c.
  */

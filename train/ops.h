@@ -62,7 +62,7 @@ void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, i
 void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w, const real *inverse_rms,
                       int64_t n_rows, int64_t n);
 
-/* The rotation angles of all positions of a sequence, for op_rope.h.
+/* The rotation angles of all positions of a sequence, for rope_forward.
  *
  * Inline, because it is compiled for float and for double (real.h). */
 

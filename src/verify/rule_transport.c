@@ -41,6 +41,28 @@
  * is among the drafts with probability 0.2 + 0.8 / 3 = 0.467 < 0.5, so that 0.967 is the optimum, and `transport`
  * accepts it: where token 0 comes second, it takes over from an accepted first draft, whose column is served by other pairs.
  *
+ * What it needs of its drafts. This rule sees all drafts of a node before it accepts one, and the number of drafts decides
+ * how much is left to later ones. So they must say nothing about each other that their declared distribution does not say:
+ *
+ *   Condition. Let u_0, ..., u_d be a path of the tree, u_0 its root, and let X_i be the drafts at u_i, in their order. Given
+ *   that the path is in the tree, given X_0, ..., X_{d-1} and given how many drafts X_d has, X_d is distributed as declared.
+ *
+ *   Theorem. If the condition holds for every path, the emitted text has the target's distribution.
+ *
+ * Proof. At u_d the rule uses X_d, their number and fresh random numbers. By the condition and (*), the token that it emits has
+ * distribution p(. | u_d), given all that it saw before. If this token is one of the drafts, the path goes on to its node, where
+ * the condition holds again; if not, the step ends, and the next step begins with new drafts. By induction the probability of a text is the
+ * product of p along it. If X_d is empty, the token is drawn from p itself.
+ *
+ * The condition holds for a tree whose shape was fixed before anything was drawn, for independent paths (how many drafts a
+ * node has is known from the group above), and for beams that are pruned in whole groups (learned_draw.c, grow_level.c): there
+ * the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise at u_d is independent of all of that.
+ * It fails for a tree that is pruned node by node: whether a node keeps its second child depends on what was drawn below the
+ * first one. The other ratio rules need less. `recursive`, `multi-round` and `chain` look at a draft only after those before it
+ * were rejected, so that only each draft by itself must be distributed as declared, given the earlier ones of its group and given
+ * that it was kept. `k-seq` uses the number of drafts, and `block` the length of the chain, but both only take independent paths,
+ * for which the condition holds.
+ *
  * Points are the simplest case: the token is drawn from p, and accepted if it was drafted. Independent draws work with
  * their own q each.
  *
@@ -48,8 +70,9 @@
  * after each draft, against rounding. One draft is decided as by `chain`. Cost: O(V) for each draft of a node, also where an
  * early one is accepted; several times as much as `recursive`. When it loses: on a chain `block` accepts more. On all random
  * pairs of distributions tried it accepts at least as much as `recursive`, and more than 90 % of what the optimum adds to it
- * (tests/verify/test_rule_transport.c); that is a measurement, not a theorem. Proof: tests/verify/test_rules.c as for rejection.c;
- * tests/support/enumerate_transport.py in rational numbers, by another program. */
+ * (tests/verify/test_rule_transport.c); that is a measurement, not a theorem. Proof: tests/verify/test_rules.c as for rejection.c,
+ * with trees of whole groups and, as a control, trees that are pruned by rank; tests/support/enumerate_transport.py in rational
+ * numbers, by another program; tests/lossless/test_learned_draws.c counts texts of whole engines. */
 #include "verify/transport_plan.h"
 #include "base/mem.h"
 
@@ -218,5 +241,6 @@ const VerifyRule verify_rule_transport = {
     .summary = "near-optimal transport: any tree; accepts more drafts than recursive and k-seq",
     .is_ratio = true,
     .takes_any_tree = true,
+    .looks_ahead = true,
     .verify = verify_transport,
 };

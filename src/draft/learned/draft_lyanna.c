@@ -339,8 +339,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);
-    union_prune(tree, budget);
-    learned_declare(&d->learned, sequence, tree);
+    learned_prune(&d->learned, sequence, tree, budget);
     if (s->resampled.n == 1) return;
     lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
     union_prune(&d->scratch, budget); /* so that both together fit into one tree; the best nodes of both are kept */
