@@ -131,7 +131,7 @@ $(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86)
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
-$(BUILD)/train/%.o $(BUILD)/src/gguf/quant%.o $(BUILD)/src/gguf/nvfp4%.o $(BUILD)/src/gguf/importance.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+$(BUILD)/train/%.o $(BUILD)/src/gguf/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 $(BUILD)/train/%_avx512_bf16.o $(BUILD)/tidy/train/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 $(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 

@@ -9,7 +9,7 @@
  * at once start one for each of them:
  *
  *     for core in 0 1; do taskset -c $core build/release/bench/bench_one_row & done; wait */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "compute/cpu/kernels/product_ways.h"
 

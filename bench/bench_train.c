@@ -8,7 +8,7 @@
  * matrix (2 forward, 4 backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the sequence
  * on average.
  */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/threads.h"

@@ -6,7 +6,7 @@
 #include "kernel_numbers.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/layout.h"
 #include "compute/cpu/kernels/product_ways.h"

@@ -2,7 +2,7 @@
  * take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
 #include "testing.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/product_ways.h"
 
 #include <string.h>

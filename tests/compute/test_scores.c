@@ -5,7 +5,7 @@
 #include "all_tables.h"
 #include "kernel_numbers.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "compute/cpu/cpu.h"
 
 #include "compute/cost.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>

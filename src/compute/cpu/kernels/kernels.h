@@ -20,9 +20,8 @@
 #define KERNELS_KERNELS_H
 
 #include "base/error.h"
-#include "base/machine_speed.h"
+#include "base/system.h"
 #include "base/row_kernels.h"
-#include "gguf/numeric.h"
 #include "gguf/tensor_type.h"
 
 enum {

@@ -2,7 +2,7 @@
  * disturbance can only make a run slower. */
 #include "compute/cpu/kernels/kernels.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/threads.h"
 #include "compute/cpu/kernels/product_ways.h"

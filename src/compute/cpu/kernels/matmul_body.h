@@ -271,7 +271,6 @@ static BlockPasses pair_passes = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)};
 #endif
 
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
-#define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)

@@ -34,12 +34,6 @@ typedef struct Pass {
 
 typedef void (*PassFn)(const Pass *);
 
-#define EACH_32_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
-#define EACH_K_TYPE(X) X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K)
-#define EACH_CODEBOOK_TYPE(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(NVFP4)
-#define EACH_LATTICE_TYPE(X) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
-#define EACH_BLOCK_TYPE(X) EACH_32_TYPE(X) EACH_K_TYPE(X) EACH_CODEBOOK_TYPE(X) EACH_LATTICE_TYPE(X)
-
 /* Prefetches the lines that are read some time after [line, end). Addresses beyond the end of a matrix do no harm. */
 INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const unsigned char *end) {
     if (read->far_ahead)

@@ -19,7 +19,7 @@
  * the example of those with one scale for 32 inputs, Q6_K of those with two, which need twice the products. */
 #include "compute/cpu/kernels/product_ways.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "compute/cpu/kernels/layout.h"
 

@@ -35,8 +35,7 @@
  */
 #include "compute/cpu/kernels/ref.h"
 
-#include "gguf/bf16_dot.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/codebook.h"
 #include "compute/cpu/kernels/layout.h"
 #include "compute/cpu/kernels/tables.h"
@@ -47,8 +46,8 @@
 /* ---- activations -------------------------------------------------------------------------------- */
 
 ActForm act_form(TensorType weight_type, ActForm blocks) {
-    if (weight_type == TYPE_F32 || weight_type == TYPE_F16) return ACT_F32;
-    return weight_type == TYPE_BF16 ? ACT_BF16 : blocks;
+    if (slice_forms[weight_type].scales != SCALES_NONE) return blocks;
+    return weight_type == TYPE_BF16 ? ACT_BF16 : ACT_F32;
 }
 
 const char *act_form_name(ActForm form) {
@@ -138,7 +137,7 @@ typedef struct Slice {
 static int code_at(TensorType type, const unsigned char *slice, int row, int k) {
     int g = k / 4, lane = row * 4 + k % 4;
     uint32_t high_bits = slice_forms[type].high_bits;
-    if (type == TYPE_Q8_0) return slice[g * 64 + lane];
+    if (low_bits(type) == 8) return slice[g * 64 + lane];
     int code;
     if (low_bits(type) == 2) {
         code = (slice[g / 4 * 64 + lane] >> (2 * (g % 4))) & 3;
@@ -160,38 +159,34 @@ static float half_at(const unsigned char *p, int i) {
 static void read_slice(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub, int row,
                        Slice *s) {
     for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)slice_forms[type].bias;
-    float d = type == TYPE_MXFP4 ? mxfp4_scale(record[row]) : half_at(record, row);
+    float d = scale_halves(type) ? half_at(record, row) : 0,
+          dmin = scale_halves(type) == 2 ? half_at(record, 16 + row) : 0;
     s->scale[0] = s->scale[1] = d;
     s->min[0] = s->min[1] = 0;
-    for (int i = 0; i < 2 && is_lattice(type); i++) {
-        int scale = record[32 + i_sub * 16 + row] >> 4 * i & 15;
-        s->scale[i] = d * (float)(2 * scale + 1) * lattice_unit(type);
-    }
-    switch (type) {
-    case TYPE_Q4_1:
-    case TYPE_Q5_1: s->min[0] = half_at(record, 16 + row); break;
-    case TYPE_Q4_K:
-    case TYPE_Q5_K:
-        s->scale[0] = s->scale[1] = d * (float)record[64 + i_sub * 32 + row];
-        s->min[0] = -(half_at(record, 16 + row) * (float)record[64 + i_sub * 32 + 16 + row]);
-        break;
-    case TYPE_Q2_K:
-        for (int i = 0; i < 2; i++) {
-            int both = record[64 + i_sub * 32 + i * 16 + row];
-            s->scale[i] = d * (float)(both & 15);
-            s->min[i] = 0 - half_at(record, 16 + row) * (float)(both >> 4);
+    for (int i = 0; i < 2; i++) {
+        const unsigned char *of_slice = record + 32 * scale_halves(type) + i_sub * 16 + row,
+                            *of_half = record + 32 * scale_halves(type) + i_sub * 32 + i * 16 + row;
+        switch (slice_forms[type].scales) {
+        case SCALES_NONE:
+        case SCALES_HALF: break;
+        case SCALES_HALF_MIN: s->min[i] = dmin; break;
+        case SCALES_BYTE_MINS:
+            s->scale[i] = d * (float)record[64 + i_sub * 32 + row];
+            s->min[i] = -(dmin * (float)record[64 + i_sub * 32 + 16 + row]);
+            break;
+        case SCALES_NIBBLE_MINS:
+            s->scale[i] = d * (float)(*of_half & 15);
+            s->min[i] = 0 - dmin * (float)(*of_half >> 4);
+            break;
+        case SCALES_SIGNED: s->scale[i] = d * (float)(int8_t)*of_slice; break;
+        case SCALES_SIGNED_HALVES: s->scale[i] = d * (float)(int8_t)*of_half; break;
+        case SCALES_ODD:
+        case SCALES_ODD_HALVES:
+            s->scale[i] = d * (float)(2 * (*of_slice >> 4 * i & 15) + 1) * slice_forms[type].unit;
+            break;
+        case SCALES_EXPONENT: s->scale[i] = mxfp4_scale(record[row]); break;
+        case SCALES_SMALL_FLOATS: s->scale[i] = nvfp4_scale(*of_half); break;
         }
-        break;
-    case TYPE_NVFP4:
-        for (int i = 0; i < 2; i++) s->scale[i] = nvfp4_scale(record[i_sub * 32 + i * 16 + row]);
-        break;
-    case TYPE_IQ4_XS: s->scale[0] = s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 16 + row]; break;
-    case TYPE_Q6_K:
-    case TYPE_Q3_K:
-        s->scale[0] = d * (float)(int8_t)record[32 + i_sub * 32 + row];
-        s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 32 + 16 + row];
-        break;
-    default: break;
     }
 }
 

@@ -2,7 +2,7 @@
  * belongs to a table of kernels. */
 #include "compute/cpu/kernels/scores.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/ref.h"
 
 static void ref_round_query(const float *q, int64_t head_dim, RoundedQuery *out) {

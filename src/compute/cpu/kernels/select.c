@@ -3,7 +3,7 @@
 #include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/tables.h"
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -42,7 +42,7 @@
  * beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/compute/test_kernels_tiles.c runs this file over tiles in plain C. bench/bench_tiles.c measures it. */
-#include "base/tile_config.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/pass_body.h"
 #include "compute/cpu/kernels/tables.h"
 #include "compute/cpu/kernels/product_ways.h"
