@@ -10,7 +10,7 @@
 int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, fr_error *err) {
     for (int32_t node = 0; node < in->tree->n; node++) {
         sibling_group(in->tree, node, &s->group);
-        const char *fault = s->group.n ? rule->fault(&s->group) : NULL;
+        const char *fault = s->group.n && rule->fault ? rule->fault(&s->group) : NULL;
         if (fault)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "--verify %s is for %s and cannot handle node %d of the drafter's tree "

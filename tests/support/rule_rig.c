@@ -141,7 +141,7 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
  *
  * The values of the nodes, from the greatest to the least, are the times at which they arrive in a race: the children of a node of
  * path probability m arrive with rates m q(x), and the first of them arrives together with its parent (stochastic beam search,
- * draw.c). Such races have no memory. So the order of all nodes is enumerated by picking the group in which the next node
+ * gumbel.c). Such races have no memory. So the order of all nodes is enumerated by picking the group in which the next node
  * arrives, in proportion to the sums of the rates, and then the token. */
 
 typedef struct Race {

@@ -32,7 +32,7 @@ typedef struct RigLevel {
 } RigLevel;
 
 /* How a tree of draws without replacement is pruned. Its nodes rank by their perturbed log-probabilities, as in a stochastic beam
- * search (draw.c). */
+ * search (gumbel.c). */
 typedef enum RigPruning {
     RIG_WHOLE_TREE,
     RIG_BY_RANK, /* the nodes of greatest value are kept, within the budget and the width of each level */

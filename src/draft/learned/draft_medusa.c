@@ -28,7 +28,7 @@
 #include "draft/learned/learned.h"
 #include "draft/learned/medusa.h"
 #include "draft/learned/product_tree.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 #include "draft/feedback.h"
 
 #include <math.h>

@@ -37,7 +37,7 @@
  * in small targets with large vocabularies. Proof: tests/draft/test_draft_redrafter.c, against a beam search in double
  * precision. */
 #include "base/mem.h"
-#include "tree/beam_tree.h"
+#include "tree/tree_shapes.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/redrafter.h"
 #include "draft/learned/token_info.h"

@@ -4,7 +4,7 @@
  * a tree of the drafter's favourites accepts little. A token drawn from q is accepted with probability sum min(p, q), the
  * more the nearer q is to p.
  *
- * The idea: stochastic beam search (draw.h), as by rsd-s, with the learned drafter as draft model. The children of a
+ * The idea: stochastic beam search (gumbel.h), as by rsd-s, with the learned drafter as draft model. The children of a
  * node are drawn without replacement from q, the drafter's distribution there under the request's temperature, filters and
  * penalties, with noise of their own. Everything that the method ranks by the probability of a path (which nodes are
  * expanded, which stay within the budget) is ranked by psi instead, the perturbed log-probability of the path. learned_top
@@ -41,7 +41,7 @@
 #include "draft/learned/learned.h"
 
 #include "base/hash.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* grow_level.c - draws the children of all nodes of a level of a draft model's trees.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
- * temperature and filters of the request (sampler_dist). draw.h draws from it: without replacement, or (DRAFT_PATHS)
+ * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
  * once for each path that passes through the node, independently. With coupled=1 a draw uses the noise with which the
  * target will choose its own token at that output position (verifier.c), so the two agree more often than independent
  * draws from p and q would. With coupled=0 each node has noise of its own. Independent paths are never coupled: with

@@ -48,7 +48,6 @@
  * chances and the best tree by brute force. */
 #include "base/arena.h"
 #include "base/mem.h"
-#include "draft/coupling.h"
 #include "draft/feedback.h"
 
 #include <string.h>
