@@ -1,4 +1,5 @@
-/* acceptance.c - the acceptance of a rule, summed over everything that can happen at one node, and the optimum over all rules.
+/* acceptance.c - the acceptance of a rule, summed over everything that can happen at one node, and the optimum over all
+ * rules.
  *
  * The drafts are picked with the same scripted random source (random_source.h) that the rule then uses, so that a run
  * of the script is one outcome of drafting and deciding together, and the code that decides is the one that the
@@ -25,7 +26,8 @@
  *
  * One pass sums P over subsets, in place: V 2^V operations for all S together.
  *
- * Example: p = (0.2, 0.8), two independent drafts from q = (0.8, 0.2). S = {}: 1. S = {0}: 0.2 + 1 - 0.64 = 0.56. S = {1}: 0.8 + 1
+ * Example: p = (0.2, 0.8), two independent drafts from q = (0.8, 0.2). S = {}: 1. S = {0}: 0.2 + 1 - 0.64 = 0.56. S =
+ * {1}: 0.8 + 1
  * - 0.04. S = {0,1}: 1 + 1 - 1. So 0.56. Without replacement D is {0,1}, and the minimum is 1.
  * Proof: tests/research/test_optimal_transport.c, against a flow found by augmenting paths. */
 static double sum_of(const float *q, int32_t n) {

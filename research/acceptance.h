@@ -20,7 +20,8 @@ double acceptance_multi_round(const double *p, const float *q, int32_t n_vocab, 
 double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_t k, double gamma);
 double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
 double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
-/* The upper bound of all rules for k independent drafts (optimal transport with membership cost), and for k drafts without replacement. */
+/* The upper bound of all rules for k independent drafts (optimal transport with membership cost), and for k drafts
+ * without replacement. */
 double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k);
 double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k);
 

@@ -1,8 +1,8 @@
 /* gumbel_coupling.c - the exact agreement of two choices with shared Gumbel noise.
  *
- * With E = e^-G, independent and exponential of rate 1, argmax(log p + G) = argmin(E / p). Token x is the first choice of p
- * with E_x = p_x t, and t has the density p_x e^(-p_x t) dt / p_x = e^(-p_x t) p_x dt, if E_y > p_y t for all y; it is the
- * first choice of q if E_y > q_y p_x t / q_x for all y. Both together:
+ * With E = e^-G, independent and exponential of rate 1, argmax(log p + G) = argmin(E / p). Token x is the first choice
+ * of p with E_x = p_x t, and t has the density p_x e^(-p_x t) dt / p_x = e^(-p_x t) p_x dt, if E_y > p_y t for all y;
+ * it is the first choice of q if E_y > q_y p_x t / q_x for all y. Both together:
  *
  *     P(both choose x) = integral of p_x e^(-p_x t) prod over y != x of e^(-max(p_y, q_y p_x / q_x) t) dt
  *                      = p_x / S_x = 1 / sum over y of max(p_y / p_x, q_y / q_x),    S_x = sum over y of max(p_y, q_y p_x / q_x)

@@ -1,5 +1,5 @@
-/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise (research/COUPLING.md).
- * p and q: [n], each of sum 1. */
+/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise
+ * (research/COUPLING.md). p and q: [n], each of sum 1. */
 #ifndef LAB_GUMBEL_COUPLING_H
 #define LAB_GUMBEL_COUPLING_H
 

@@ -1,4 +1,5 @@
-/* drafter.c - the list of drafting methods, the drafters that a text names, and opening a drafter from "method:key=value,...".
+/* drafter.c - the list of drafting methods, the drafters that a text names, and opening a drafter from
+ * "method:key=value,...".
  *
  * A method describes its options by a table (base/options.h), so parsing, range checks, error messages and --help are
  * the same for every method. The parsed struct lives only while the drafter is opened. */
@@ -156,8 +157,8 @@ bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int w
 /* ---- the drafters that one text names -------------------------------------------------------------------
  *
  * "pld+suffix:history=0" names two drafters, whose proposals are united. A '+' may also be part of an option, as in
- * "specinfer:models=a.gguf+b.gguf" and "rest:index=c++.index". So the text is cut only where a '+' is followed by the name of a
- * method and then by a ':', a '+' or the end. */
+ * "specinfer:models=a.gguf+b.gguf" and "rest:index=c++.index". So the text is cut only where a '+' is followed by
+ * the name of a method and then by a ':', a '+' or the end. */
 
 static bool begins_with(const char *text, const char *name) {
     size_t n = strlen(name);

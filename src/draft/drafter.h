@@ -27,11 +27,12 @@
  *      a struct of options with its table (base/options.h); and `const DrafterClass draft_<method>_class`.
  *   2. Add the method to the list in drafter.c. `--draft <method>`, --help, error messages and the interface test of
  *      tests/draft/test_draft_spec.c follow from the list.
- *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay` measures
- *      acceptance on recorded answers; `forerun compare` proves that the text does not change.
+ *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay`
+ *      measures acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is text/draft_pld.c. text_drafter.h keeps the texts of the sequences for methods that copy from them,
- * feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of learned methods.
+ * The smallest example is text/draft_pld.c. text_drafter.h keeps the texts of the sequences for methods that copy from
+ * them, feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of learned
+ * methods.
  */
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
@@ -85,8 +86,8 @@ typedef struct DrafterClass {
     const char *summary;        /* one line for --help */
     const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
     size_t options_size;        /* ... a struct of this size */
-    /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one token
-     * of each prompt through the target, even if another request has already computed the keys of all of it. */
+    /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one
+     * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
      * drafted and accepted nodes of each (fr_stats.counters). */
@@ -94,10 +95,10 @@ typedef struct DrafterClass {
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
     bool draws;
-    /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are running. The
-     * text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter of its own for it:
-     * the text is then a function of the request alone, and no earlier answer, which depends on the same random numbers,
-     * reaches its trees. Such a method opens quickly and reads no file. */
+    /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are
+     * running. The text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter
+     * of its own for it: the text is then a function of the request alone, and no earlier answer, which depends on
+     * the same random numbers, reaches its trees. Such a method opens quickly and reads no file. */
     bool remembers;
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
@@ -118,21 +119,23 @@ typedef struct DrafterClass {
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a model of their
-     * own, which they do here piece by piece, so that no other request waits for long. The target has read the context tokens first
-     * .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each, after its final norm; otherwise hidden
-     * is NULL. Every context token except the last is passed exactly once, in order, in several calls, unless it was taken
-     * over; with needs_hidden, those of later tokens come with observe_tree, where the pending token is node 0. */
+    /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a
+     * model of their own, which they do here piece by piece, so that no other request waits for long. The target has
+     * read the context tokens first .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each,
+     * after its final norm; otherwise hidden is NULL. Every context token except the last is passed exactly once, in
+     * order, in several calls, unless it was taken over; with needs_hidden, those of later tokens come with
+     * observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
-    /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another one takes over what
-     * the method computed for them, after begin and in the place of observe_prompt for these tokens: `to` holds the first n
-     * tokens of `from` from now on, and what it held before is forgotten. It changes no proposal. A method that keeps
-     * something for each token has n_held: for how many first tokens of a sequence it has done so. Its sequences
-     * max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are neither begun nor ended; they take
-     * over, are taken over from, and with n == 0 hold nothing. If less than n_held may be taken over only at some lengths, the method
-     * has `reach`: the most of the first n tokens that may be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of
-     * tokens, and `from` is not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
+    /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another
+     * one takes over what the method computed for them, after begin and in the place of observe_prompt for these
+     * tokens: `to` holds the first n tokens of `from` from now on, and what it held before is forgotten. It changes
+     * no proposal. A method that keeps something for each token has n_held: for how many first tokens of a sequence
+     * it has done so. Its sequences max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are
+     * neither begun nor ended; they take over, are taken over from, and with n == 0 hold nothing. If less than
+     * n_held may be taken over only at some lengths, the method has `reach`: the most of the first n tokens that may
+     * be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of tokens, and `from` is
+     * not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
@@ -145,8 +148,9 @@ typedef struct DrafterClass {
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the
-     * target is to run besides, and returns their number; their hidden states come with observe_tree. They use the part of the
-     * budget that the nodes leave. Not called if the budget is automatic, because nothing tells how much time such rows save. */
+     * target is to run besides, and returns their number; their hidden states come with observe_tree. They use the
+     * part of the budget that the nodes leave. Not called if the budget is automatic, because nothing tells how much
+     * time such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
     const char *extra_name; /* the name of these rows, which fr_stats.counters counts as it counts tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
@@ -170,8 +174,8 @@ const DrafterClass *drafter_find(const char *name);
 /* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
  * which steps each proposes, and how many of its nodes get a row. */
 const char *const *drafter_auto_members(void);
-/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The text is cut
- * at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
+/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The
+ * text is cut at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
 int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
                  fr_error *err);
 /* Whether one of them is "auto". */

@@ -1,4 +1,5 @@
-/* tree.c - building a token tree, checking one that a drafter built, and merging and pruning the trees of several drafters.
+/* tree.c - building a token tree, checking one that a drafter built, and merging and pruning the trees of several
+ * drafters.
  *
  * Children are found by a scan over the later nodes: trees have some dozen nodes, and an index would cost more than
  * it saves. tree_validate trusts nothing in a drafter's tree, because the forward and the verifiers use its parents
@@ -75,8 +76,8 @@ int tree_validate(const Tree *t, int32_t pending_token, int32_t n_vocab, int32_t
 
 /* ---- several drafters under one budget ----------------------------------------------------------------
  *
- * The trees of several drafters are merged, and the nodes that are most likely to be accepted are kept. Both steps rely on
- * p_accept being comparable between drafters, which calibration.h is for. */
+ * The trees of several drafters are merged, and the nodes that are most likely to be accepted are kept. Both steps
+ * rely on p_accept being comparable between drafters, which calibration.h is for. */
 
 void union_merge(Tree *into, const Tree *from) {
     int32_t place[TREE_MAX_NODES]; /* the index in `into` of each node of `from`, or -1 */
@@ -107,8 +108,8 @@ void union_prune(Tree *t, int32_t budget) {
     qsort(ranked, (size_t)(t->n - 1), sizeof *ranked, better_first);
     bool kept[TREE_MAX_NODES] = {true};
     for (int32_t i = 0; i < budget; i++) kept[ranked[i].index] = true;
-    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent. So the parent of
-     * every kept node is kept. */
+    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent. So
+     * the parent of every kept node is kept. */
     int32_t place[TREE_MAX_NODES], n = 0;
     for (int32_t i = 0; i < t->n; i++) {
         if (!kept[i]) continue;

@@ -12,7 +12,8 @@
  * products never grow along a path, and it is found greedily, one node at a time: each node offers its next child.
  *
  *     a_1 = .6 .24, a_2 = .6 .24        0 ── 1: rank 0, .6 ── 2: rank 0, .36
- *                                        └─ 3: rank 1, .24     then rank 1 below node 1 and rank 0 below node 3, .144 each
+ *                                        └─ 3: rank 1, .24     then rank 1 below node 1 and rank 0 below node 3, .144
+ *                                        each
  *
  * So the trees of all budgets are prefixes of one order, computed once. Of equal products the child of the earlier
  * node comes first. When it loses: it cannot use that a distribution at hand is sharp or flat, as the dynamic trees

@@ -1,5 +1,5 @@
-/* tree_shapes.h - two ways to give a draft tree its shape: a shape that is chosen before any token is known (EAGLE-1 and Medusa),
- * and the candidates of a beam search, in which each shared prefix is stored once (ReDrafter). */
+/* tree_shapes.h - two ways to give a draft tree its shape: a shape that is chosen before any token is known (EAGLE-1
+ * and Medusa), and the candidates of a beam search, in which each shared prefix is stored once (ReDrafter). */
 #ifndef TREE_TREE_SHAPES_H
 #define TREE_TREE_SHAPES_H
 
@@ -13,8 +13,8 @@ typedef struct StaticNode {
     double log_chance; /* the sum along its path */
 } StaticNode;
 
-/* The nodes are in the order in which they are added as the budget grows; node 0 is the pending token. The shape for a budget of b
- * is nodes[0..b]. */
+/* The nodes are in the order in which they are added as the budget grows; node 0 is the pending token. The shape for
+ * a budget of b is nodes[0..b]. */
 typedef struct StaticTree {
     int32_t n;
     StaticNode nodes[TREE_MAX_NODES];
@@ -27,7 +27,8 @@ void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, in
 /* Fills the chances that are assumed for a drafter without measurements: 0.6 * 0.4^r for rank r at every depth. */
 void static_tree_prior(double *chance, int32_t n_levels, int32_t n_ranks);
 
-/* beam: [n][length] tokens. Sets prefix[i][j] to the least k such that candidates k and i have the same first j + 1 tokens. */
+/* beam: [n][length] tokens. Sets prefix[i][j] to the least k such that candidates k and i have the same first j + 1
+ * tokens. */
 void beam_dedup_prefix(const int32_t *beam, int32_t n, int32_t length, int32_t *prefix);
 
 /* The packed sequence of a beam, parents first. The arrays belong to the caller and have room for n * length. */

@@ -1,19 +1,20 @@
 /* gumbel.c - keyed Gumbel noise that resolves small probabilities, and draws without replacement that are made with it.
  *
- * The problem: argmax(log p + G) draws from p, and a token of p = 1e-11 wins about when its v = 1 - U is below 1e-11. With
- * v made of one 32-bit word that never happens, since v has steps of 2.3e-10; a chance of 1e-10 comes out as 0.8e-10. Two
- * words for each token would resolve it, at twice the cost of what sampling spends most on.
+ * The problem: argmax(log p + G) draws from p, and a token of p = 1e-11 wins about when its v = 1 - U is below 1e-11.
+ * With v made of one 32-bit word that never happens, since v has steps of 2.3e-10; a chance of 1e-10 comes out as
+ * 0.8e-10. Two words for each token would resolve it, but they would double the largest cost of sampling.
  *
- * The idea: the noise of a token is rare (v < r = 2^-16) with probability r, independently of other tokens. So the rare tokens
- * of a row are a Bernoulli process, and the gaps between them are geometric: gap = floor(log u / log(1 - r)) with a uniform u
- * of 53 bits. A row of 128,000 tokens has two of them on average, which are listed first; each gets 64 bits:
+ * The idea: the noise of a token is rare (v < r = 2^-16) with probability r, independently of other tokens. So the rare
+ * tokens of a row are a Bernoulli process, and the gaps between them are geometric: gap = floor(log u / log(1 - r))
+ * with a uniform u of 53 bits. A row of 128,000 tokens has two of them on average, which are listed first; each gets 64
+ * bits:
  *
  *     rare     v = r (x + 1/2) 2^-64             x: 64 bits, of (seed, stream + RNG_RARE, position, number in the list)
  *     common   v = r + (1 - r) (w + 1/2) 2^-32   w: the token's own word, of (seed, stream, position, token)
  *
- * v is uniform in (0, 1), in steps of 8e-25 below r and of 2.3e-10 above it, which is 1.5e-5 of v at most. Every token's
- * noise is still a pure function of its key: of two vocabularies, one the beginning of the other, the common tokens have
- * the same noise.
+ * v is uniform in (0, 1), in steps of 8e-25 below r and of 2.3e-10 above it, which is 1.5e-5 of v at most. Every
+ * token's noise is still a pure function of its key: if one vocabulary is the beginning of another, the tokens that
+ * both have get the same noise.
  *
  * It is also faster than plain words: a common G is at most 11.1 where a plain one reaches 22.9, so that tokens whose
  * probability is 2^-16 of the leader's or less need no random number unless they are in the list.
@@ -32,7 +33,7 @@ void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t po
     g->stream = stream;
     g->position = position;
     g->n_rare = 0;
-    double id = -1; /* of the last rare token */
+    double id = -1; /* the id of the last rare token */
     while (g->n_rare < GUMBEL_ROW_RARE) {
         uint32_t w[4];
         rng_words(seed, (RngStream)((int)stream + RNG_RARE), position, (uint32_t)g->n_rare, w);
@@ -99,24 +100,24 @@ double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t 
  * RNG_DRAFT and a seed for each node, so that nodes of one depth do not share noise. Silent noise is the greedy case:
  * top-k by q, beam search by log_q; nothing is truncated then.
  *
- * Pruning: a token can be among the k best only if G > t - log q, t being the k-th best so far, which requires v < q e^-t
- * (gumbel.h). So one multiplication rules out nearly every token, and no random number is computed for blocks of four without
- * rare noise in which q e^-t is below GUMBEL_RARE.
+ * Pruning: a token can be among the k best only if G > t - log q, t being the k-th best so far, which requires v < q
+ * e^-t (gumbel.h). So one multiplication rules out nearly every token, and no random number is computed for blocks of
+ * four without rare noise in which q e^-t is below GUMBEL_RARE.
  *
  * Example: q = (0.5, 0.3, 0.2), G = (-0.2, 1.1, 0.4), k = 2: values -0.89, -0.10, -1.21: tokens 1 and 0. With psi =
  * -1 at their parent (log_q = 0), token 1 gets psi -1, token 0: v = -1 + 0.89 + log(1 - e^-0.79) = -0.71, T = -1.40.
  *
  * Cost: O(V) with about k log(V/k) logarithms. Ties go to the lowest id. Proof: tests/verify/test_draw.c: inclusion
  * probabilities of sets and of paths against enumeration, with negative controls; pruned against unpruned. */
-/* The children found so far, in falling order of value; `value` is log q + G without the parent's log_q. */
+/* The children found so far, in falling order of `value`, which is log q + G without the parent's log_q. */
 typedef struct Best {
     DrawChild *out;
     int32_t n, k;
-    double bar; /* e^-t, t being the k-th best value; infinite until there are k */
+    double bar; /* e^-t, where t is the k-th best value; infinite until there are k */
 } Best;
 
 static void insert(Best *b, int32_t token, float q, double value) {
-    if (b->n == b->k && !(value > b->out[b->n - 1].value)) return; /* ids rise, so of equal values the first stays */
+    if (b->n == b->k && !(value > b->out[b->n - 1].value)) return; /* the ids rise, so that ties go to the lowest one */
     int32_t i = b->n < b->k ? b->n++ : b->k - 1;
     for (; i > 0 && b->out[i - 1].value < value; i--) b->out[i] = b->out[i - 1];
     b->out[i] = (DrawChild){.token = token, .q = q, .value = value};
@@ -164,7 +165,7 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
         c->parent = i_parent;
         c->log_q = parent->log_q + log((double)c->q);
         c->psi = parent->noise.silent ? y : truncate_below(parent->psi, y, max);
-        if (i > 0 && c->psi > out[i - 1].psi) c->psi = out[i - 1].psi; /* by rounding */
+        if (i > 0 && c->psi > out[i - 1].psi) c->psi = out[i - 1].psi; /* rounding can make it larger */
     }
     return b.n;
 }

@@ -1,5 +1,5 @@
-/* gumbel.h - the Gumbel noise of one position, one number for each token, keyed by (seed, stream, position, token); and drawing
- * the children of tree nodes without replacement with such noise (Gumbel-top-k, stochastic beam search).
+/* gumbel.h - the Gumbel noise of one position, one number for each token, keyed by (seed, stream, position, token); and
+ * drawing the children of tree nodes without replacement with such noise (Gumbel-top-k, stochastic beam search).
  *
  * G = -log(-log(1 - v)) with v uniform in (0, 1). Small v are large G, with which improbable tokens win; they have 64
  * bits of their own (gumbel.c). Callers that compare noise before they take logarithms use v itself: G >= d requires
@@ -25,15 +25,15 @@ typedef struct GumbelRow {
     double rare_v[GUMBEL_ROW_RARE];
 } GumbelRow;
 
-/* The noise of tokens 0 .. n_vocab - 1. A row for more tokens begins with the same numbers. */
+/* Begins the noise of tokens 0 .. n_vocab - 1. A row for more tokens begins with the same numbers. */
 void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t position, int32_t n_vocab);
-/* v of the four tokens from `first` on, which is a multiple of 4. */
+/* Fills v for the four tokens from `first` on, which is a multiple of 4. */
 void gumbel_row_block(const GumbelRow *g, int32_t first, double v[4]);
 double gumbel_row_v(const GumbelRow *g, int32_t token);
-/* The first token from `token` on whose noise is rare; INT32_MAX: there is none. */
+/* The first token from `token` on whose noise is rare; INT32_MAX if there is none. */
 int32_t gumbel_row_next_rare(const GumbelRow *g, int32_t token);
 
-/* v of a token whose noise is not rare, by its word of rng_words(seed, stream, position, token / 4). */
+/* v of a token whose noise is not rare, computed from its word of rng_words(seed, stream, position, token / 4). */
 static inline double gumbel_common_v(uint32_t word) {
     return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32);
 }
@@ -50,27 +50,27 @@ typedef struct DrawNoise {
     uint64_t seed, position;
 } DrawNoise;
 
-/* A node whose children are drawn. At the root of a tree log_q and psi are 0. */
+/* The node whose children are drawn. At the root of a tree log_q and psi are 0. */
 typedef struct DrawParent {
-    double log_q; /* of the node's path, below the root of the tree */
-    double psi;   /* its perturbed value, truncated by its ancestors' */
+    double log_q; /* the log-probability of the path from the root of the tree to the node */
+    double psi;   /* the perturbed value of that path, truncated by the values of its ancestors */
     DrawNoise noise;
 } DrawParent;
 
 typedef struct DrawChild {
-    int32_t parent; /* for the caller: which parent it is */
-    int32_t path;   /* for the caller: which of several independent paths drew it; not set by these functions */
-    float chance;   /* for the caller: how likely it is to be accepted; not set by these functions */
+    int32_t parent; /* the caller's index of the parent */
+    int32_t path; /* for the caller's use: which of several independent paths drew it; these functions do not set it */
+    float chance; /* for the caller's use: how likely it is to be accepted; these functions do not set it */
     int32_t token;
     float q;      /* probability of the token at its parent */
     double value; /* log q + G, by which the children of one parent are ranked */
-    double log_q; /* of the path */
+    double log_q; /* the log-probability of its path */
     double psi;   /* falls among the children of a parent; never above the parent's, except with silent noise */
 } DrawChild;
 
-/* The k tokens of greatest log q + G under the distribution q [n_vocab], never one of probability 0: k draws without
- * replacement, in their order. Writes at most k children, with DrawChild.parent = i_parent, and returns their number.
- * */
+/* Draws k tokens from the distribution q [n_vocab] without replacement, in order: those with the greatest log q + G.
+ * A token of probability 0 is never drawn. Writes at most k children, with DrawChild.parent = i_parent, and returns
+ * their number. */
 int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent, int32_t i_parent, int32_t k,
                       DrawChild *out);
 

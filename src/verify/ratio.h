@@ -29,25 +29,26 @@ typedef int32_t RatioDecide(RatioNode *n);
 /* A rule that decides node by node. */
 typedef struct RatioRule {
     const char *name;
-    /* Returns NULL if the rule can handle the group, otherwise what the rule is for ("one draft at each node"), which becomes
-     * part of the error message. A rule without this function handles every group. */
+    /* Returns NULL if the rule can handle the group, otherwise what the rule is for ("one draft at each node"),
+     * which becomes part of the error message. A rule without this function handles every group. */
     const char *(*fault)(const SiblingGroup *g);
     RatioDecide *decide;
 } RatioRule;
 
-/* ratio_check refuses a tree that has a group that the rule cannot handle. ratio_walk checks the tree in the same way and
- * then walks down from node 0. */
+/* ratio_check refuses a tree that has a group that the rule cannot handle. ratio_walk checks the tree in the same
+ * way and then walks down from node 0. */
 int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, fr_error *err);
 int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
-/* Fills p [n_vocab] with the target's distribution at a node. The node's context is in->context[0..n_context + depth). */
+/* Fills p [n_vocab] with the target's distribution at a node. The node's context is in->context[0..n_context +
+ * depth). */
 void ratio_target_dist(const VerifyInput *in, VerifyScratch *s, int32_t node, double *p);
 /* Fills q [n_vocab] with the distribution of a draw; for a point it is 1 at its token. */
 void ratio_draft_dist(const DistDraw *d, int32_t token, int32_t n_vocab, double *q);
 
-/* Sets w to the residual max(0, a * p - q) after the rejection of a draft of distribution q, where p is weighted by a, and
- * returns the sum of w. If that sum is 0, then p = q up to rounding and no draft is rejected; w becomes p, and the sum is that
- * of p. w may be the same array as p. */
+/* Sets w to the residual max(0, a * p - q) after the rejection of a draft of distribution q, where p is weighted by
+ * a, and returns the sum of w. If that sum is 0, then p = q up to rounding and no draft is rejected; w becomes p,
+ * and the sum is that of p. w may be the same array as p. */
 double ratio_residual(double a, const double *p, const double *q, int32_t n_vocab, double *w);
 
 /* All rules except `sampled`. `typical` is not a ratio rule, but it uses ratio_target_dist. */

@@ -19,18 +19,19 @@
  *
  * Three rules have this code, and differ in the groups that they take:
  *
- *   chain        one draft at a node: speculative sampling as in the two papers above. No rule can accept more than sum min(p, q)
- *                at one node; over a whole chain, block verification can (rule_block.c)
- *   multi-round  independent draws, each from its own distribution (several draft models, or several draws from one), and points:
- *                SpecInfer (Miao et al. 2023, arXiv 2305.09781). The paper takes them in random order. Any order that does not
- *                depend on the tokens gives the same output distribution, so the declared order is kept
- *   recursive    every group; draws without replacement must be given in the order in which they were drawn (in Gumbel-top-k and
- *                stochastic beam search, by falling perturbed value)
+ *   chain        one draft at a node: speculative sampling as in the two papers above. No rule can accept more than sum
+ *                min(p, q) at one node; over a whole chain, block verification can (rule_block.c)
+ *   multi-round  independent draws, each from its own distribution (several draft models, or several draws from one),
+ *                and points: SpecInfer (Miao et al. 2023, arXiv 2305.09781). The paper takes them in random order. Any
+ *                order that does not depend on the tokens gives the same output distribution, so the declared order is
+ *                kept
+ *   recursive    every group; draws without replacement must be given in the order in which they were drawn (in
+ *                Gumbel-top-k and stochastic beam search, by falling perturbed value)
  *
  * The proof is an induction from the last draft up: given the drafts before it, the emitted token has distribution
  * p_k (Theorem 3.1 of that paper). It needs only that q_k is the distribution of x_k given what came before, so the
- * three kinds are one algorithm. Two lines of the paper's Algorithm 6 cannot be used as printed: line 23 removes the index of a
- * rejected draft from q instead of its token, and line 18 stores nodes where their flat indices are needed.
+ * three kinds are one algorithm. Two lines of the paper's Algorithm 6 cannot be used as printed: line 23 removes the
+ * index of a rejected draft from q instead of its token, and line 18 stores nodes where their flat indices are needed.
  *
  * A duplicate (with replacement, the same token again) is treated like any other draft: after the first rejection of x,
  * p_2(x) = 0, so it is rejected again, but q is subtracted once more although this draft could not have been accepted.

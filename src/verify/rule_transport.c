@@ -2,77 +2,84 @@
  * without replacement.
  *
  * The problem. The rule `recursive` decides each draft before it looks at the next one: x is accepted with probability
- * min(1, p(x) / q(x)), even if a later draft is a token that the drafts reach too rarely. The most that any rule can accept
- * is an optimal transport from the set of drafts to the emitted token (SpecTr, Sun et al. 2023, arXiv 2310.15141); Hu et al.
- * (2025, arXiv 2502.18779) compute its value for real vocabularies, Khisti et al. (2025, arXiv 2410.18234) describe its
- * form, and Thomas and Pal (2025, arXiv 2511.15898) find it for independent draws by convex minimisation. For draws
- * without replacement none of them has a rule that runs at every node.
+ * min(1, p(x) / q(x)), even if a later draft is a token that the drafts reach too rarely. The most that any rule can
+ * accept is an optimal transport from the set of drafts to the emitted token (SpecTr, Sun et al. 2023, arXiv
+ * 2310.15141); Hu et al. (2025, arXiv 2502.18779) compute its value for real vocabularies, Khisti et al. (2025, arXiv
+ * 2410.18234) describe its form, and Thomas and Pal (2025, arXiv 2511.15898) find it for independent draws by convex
+ * minimisation. For draws without replacement none of them has a rule that runs at every node.
  *
- * The idea (ours). Keep a distribution r of the token to be emitted, at first p, and replace it, draft by draft, by one that
- * depends on the draft just seen:
+ * The idea (ours). Keep a distribution r of the token to be emitted, at first p, and replace it, draft by draft, by one
+ * that depends on the draft just seen:
  *
  *     sum over x of q(x) r_x(z) = r(z)  for every z                                                      (*)
  *
- * q being the distribution of this draft given those before it. After the last draft the token is drawn from r; if it is
- * one of the drafts, that draft is accepted. By (*) and induction the token has distribution p, whatever the r_x are: the
- * rule `recursive` is the choice r_x = min(1, p/q)(x) at x and the residual elsewhere. Here mass on a draft already seen is
- * not final: a later draft may take it over. The r_x come from a table M(x, z) = q(x) r_x(z) with row sums q and column
- * sums r, made of products of a row and a column, so that its sums cost O(V):
+ * where q is the distribution of this draft given those before it. After the last draft the token is drawn from r; if it
+ * is one of the drafts, that draft is accepted. By (*) and induction the token has distribution p, whatever the r_x
+ * are: the rule `recursive` is the choice r_x = min(1, p/q)(x) at x and the residual elsewhere. Here mass on a draft
+ * already seen is not final: a later draft may take it over. The r_x come from a table M(x, z) = q(x) r_x(z) with row
+ * sums q and column sums r, made of products of a row and a column, so that its sums cost O(V):
  *
  *     z was drafted before x       r(z) / B s'(x) B / (B + L)          B: r of all drafts before x
  *     z = x                        d(x)
  *     other z                      v(x) m(z) + s'(x) e(z) / (B + L)
  *
- *   v(x) m(z)   left to the later drafts; v = q / (1 - q) because the next draft is z with probability q(z) / (1 - q(x))
- *               after x, and v = q for independent draws. m(z) is as little as the column needs beyond what the row can
- *               keep, and not more than later drafts can accept (the plan, below):
+ *   v(x) m(z)   what row x leaves to the later drafts. v = q / (1 - q), because after x the next draft is z with
+ *               probability q(z) / (1 - q(x)); for independent draws v = q. m(z) is as little as the column needs
+ *               beyond what the row can keep, and no more than later drafts can accept (the plan, below):
  *                 m = (r - q + v tau) / sum v, between 0 and capacity / others,  tau = sum m,  others(z) = sum v - v(z)
- *   d(x)        the smaller one of what is left of column x, r(x) - m(x) others(x), and of row x, s(x) = q(x) - v(x) (tau - m(x))
- *   s'(x)       s(x) - d(x), what is left of the row: for the drafts before x and for what columns have left, e(z), of sum L.
+ *   d(x)        the smaller one of what is left of column x, which is r(x) - m(x) others(x), and what is left of row x,
+ *               which is s(x) = q(x) - v(x) (tau - m(x))
+ *   s'(x)       s(x) - d(x), what is left of the row. It goes to the drafts before x and to what columns have left,
+ *               which is e(z), of sum L
  *
- * A column with e(z) > 0 is one that the drafts reach too rarely: draws of such z should not give way to later drafts. So row z
- * keeps a part f(z) = min(1, e(z) / (v(z) Y)) of what it leaves to columns within their capacity, of sum Y, and
- * these columns get that mass from the rows with s' > 0 instead: the structure of the optimum, in which sets with a token from
- * one side of the cut never emit one from the other side (optimal_transport.c).
+ * A column with e(z) > 0 is one that the drafts reach too rarely: draws of such z should not give way to later drafts.
+ * So row z keeps a part f(z) = min(1, e(z) / (v(z) Y)) of what it leaves to columns within their capacity, of sum Y,
+ * and these columns get that mass from the rows with s' > 0 instead: the structure of the optimum, in which sets with a
+ * token from one side of the cut never emit one from the other side (research/acceptance.c).
  *
- * Example: p = (0.5, 0.3, 0.2), q = (0.2, 0.4, 0.4), two drafts without replacement: any of the three pairs has to be as
- * good as any other. The rule `recursive` accepts the first draft with probability 0.2 + 0.3 + 0.2 = 0.7, after which the
- * residual is token 0 alone, and the second draft is token 0 with probability 1/3: 0.7 + 0.3 / 3 = 0.8 in all. Token 0
- * is among the drafts with probability 0.2 + 0.8 / 3 = 0.467 < 0.5, so that 0.967 is the optimum, and `transport`
- * accepts it: where token 0 comes second, it takes over from an accepted first draft, whose column is served by other pairs.
+ * Example: p = (0.5, 0.3, 0.2), q = (0.2, 0.4, 0.4), two drafts without replacement: any of the three pairs has to be
+ * as good as any other. The rule `recursive` accepts the first draft with probability 0.2 + 0.3 + 0.2 = 0.7, after
+ * which the residual is token 0 alone, and the second draft is token 0 with probability 1/3: 0.7 + 0.3 / 3 = 0.8 in
+ * all. Token 0 is among the drafts with probability 0.2 + 0.8 / 3 = 0.467 < 0.5, so that 0.967 is the optimum, and
+ * `transport` accepts it: where token 0 comes second, it takes over from an accepted first draft, whose column is
+ * served by other pairs.
  *
- * What it needs of its drafts. This rule sees all drafts of a node before it accepts one, and the number of drafts decides
- * how much is left to later ones. So they must say nothing about each other that their declared distribution does not say:
+ * What it needs of its drafts. This rule sees all drafts of a node before it accepts one, and the number of drafts
+ * decides how much is left to later ones. So they must say nothing about each other that their declared distribution
+ * does not say:
  *
- *   Condition. Let u_0, ..., u_d be a path of the tree, u_0 its root, and let X_i be the drafts at u_i, in their order. Given
- *   that the path is in the tree, given X_0, ..., X_{d-1} and given how many drafts X_d has, X_d is distributed as declared.
+ *   Condition. Let u_0, ..., u_d be a path of the tree, u_0 its root, and let X_i be the drafts at u_i, in their order.
+ *   Given that the path is in the tree, given X_0, ..., X_{d-1} and given how many drafts X_d has, X_d is distributed
+ *   as declared.
  *
  *   Theorem. If the condition holds for every path, the emitted text has the target's distribution.
  *
- * Proof. At u_d the rule uses X_d, their number and fresh random numbers. By the condition and (*), the token that it emits has
- * distribution p(. | u_d), given all that it saw before. If this token is one of the drafts, the path goes on to its node, where
- * the condition holds again; if not, the step ends, and the next step begins with new drafts. By induction the probability of a text is the
- * product of p along it. If X_d is empty, the token is drawn from p itself.
+ * Proof. At u_d the rule uses X_d, their number and fresh random numbers. By the condition and (*), the token that it
+ * emits has distribution p(. | u_d), given all that it saw before. If this token is one of the drafts, the path goes on
+ * to its node, where the condition holds again; if not, the step ends, and the next step begins with new drafts. By
+ * induction the probability of a text is the product of p along it. If X_d is empty, the token is drawn from p itself.
  *
- * The condition holds for a tree whose shape was fixed before anything was drawn, for independent paths (how many drafts a
- * node has is known from the group above), and for beams that are pruned in whole groups (learned_draw.c, grow_level.c): there
- * the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise at u_d is independent of all of that.
- * It fails for a tree that is pruned node by node: whether a node keeps its second child depends on what was drawn below the
- * first one. The other ratio rules need less. `recursive`, `multi-round` and `chain` look at a draft only after those before it
- * were rejected, so that only each draft by itself must be distributed as declared, given the earlier ones of its group and given
- * that it was kept. `k-seq` uses the number of drafts, and `block` the length of the chain, but both only take independent paths,
- * for which the condition holds.
+ * The condition holds for a tree whose shape was fixed before anything was drawn, for independent paths (how many
+ * drafts a node has is known from the group above), and for beams that are pruned in whole groups (learned_draw.c,
+ * grow_level.c): there the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise
+ * at u_d is independent of all of that. It fails for a tree that is pruned node by node: whether a node keeps its
+ * second child depends on what was drawn below the first one. The other ratio rules need less. `recursive`,
+ * `multi-round` and `chain` look at a draft only after those before it were rejected, so that only each draft by itself
+ * must be distributed as declared, given the earlier ones of its group and given that it was kept. `k-seq` uses the
+ * number of drafts, and `block` the length of the chain, but both only take independent paths, for which the condition
+ * holds.
  *
  * Points are the simplest case: the token is drawn from p, and accepted if it was drafted. Independent draws work with
  * their own q each.
  *
- * Invariants: r >= 0 has the support of p, so that at temperature 0 the token is the greedy one; r is divided by its sum
- * after each draft, against rounding. One draft is decided as by `chain`. Cost: O(V) for each draft of a node, also where an
- * early one is accepted; several times as much as `recursive`. When it loses: on a chain `block` accepts more. On all random
- * pairs of distributions tried it accepts at least as much as `recursive`, and more than 90 % of what the optimum adds to it
- * (tests/verify/test_rule_transport.c); that is a measurement, not a theorem. Proof: tests/verify/test_rules.c as for rejection.c,
- * with trees of whole groups and, as a control, trees that are pruned by rank; tests/support/enumerate_transport.py in rational
- * numbers, by another program; tests/lossless/test_learned_draws.c counts texts of whole engines. */
+ * Invariants: r >= 0 has the support of p, so that at temperature 0 the token is the greedy one; r is divided by its
+ * sum after each draft, against rounding. One draft is decided as by `chain`. Cost: O(V) for each draft of a node,
+ * also where an early one is accepted; several times as much as `recursive`. When it loses: on a chain `block`
+ * accepts more. On all random pairs of distributions tried it accepts at least as much as `recursive`, and more than
+ * 90 % of what the optimum adds to it (tests/verify/test_rule_transport.c); that is a measurement, not a theorem.
+ * Proof: tests/verify/test_rules.c as for rejection.c, with trees of whole groups and, as a control, trees that are
+ * pruned by rank; tests/support/enumerate_transport.py in rational numbers, by another program;
+ * tests/lossless/test_learned_draws.c counts texts of whole engines. */
 #include "verify/ratio.h"
 
 #include <math.h>
@@ -84,28 +91,30 @@ static double min(double a, double b) { return a < b ? a : b; }
 
 /* Which part of p should be left to the later drafts?
  *
- * The problem. For a draft with n - 1 more to come, the rule keeps d(t) of p(t) for the event that this draft is t, and leaves the
- * rest to later drafts. If it leaves too much, they cannot accept it; if it keeps too much, this draft is not t often enough to
- * use it.
+ * The problem. For a draft with n - 1 more to come, the rule keeps d(t) of p(t) for the event that this draft is t, and
+ * leaves the rest to later drafts. If it leaves too much, they cannot accept it; if it keeps too much, this draft is
+ * not t often enough to use it.
  *
- * The idea: layers. Let pi_j(t) be the probability that draft j is t and no draft before it was t. Of p(t), draft 1 takes up to
- * g_1 pi_1(t), draft 2 takes up to g_2 pi_2(t) of what remains, and so on:
+ * The idea: layers. Let pi_j(t) be the probability that draft j is t and no draft before it was t. Of p(t), draft 1
+ * takes up to g_1 pi_1(t), draft 2 takes up to g_2 pi_2(t) of what remains, and so on:
  *
  *     delta_j(t) = min(p(t), u_j(t)) - min(p(t), u_{j-1}(t)),     u_j = sum over i <= j of g_i pi_i
  *
- * Draft j is used only if no later draft is. Hence g_j = 1 - sum over i > j and all t of delta_i(t), and g_n = 1. These equations are
- * solved by iteration from g = 1. The capacity of the later drafts for t is u_n(t) - u_1(t).
+ * Draft j is used only if no later draft is. Hence g_j = 1 - sum over i > j and all t of delta_i(t), and g_n = 1. These
+ * equations are solved by iteration from g = 1. The capacity of the later drafts for t is u_n(t) - u_1(t).
  *
- * pi. For independent draws pi_j = q_j (1 - q_1) .. (1 - q_{j-1}). Without replacement pi_1 = q and pi_2(t) = q(t) (W - w(t)) with
- * w = q / (1 - q) and W = sum w, which are both exact. From the third draft on it is an estimate: a token that has not been drawn
- * yet with probability u is drawn with probability u q r / (1 + q r), where the rate r makes the sum over all tokens 1.
+ * pi. For independent draws pi_j = q_j (1 - q_1) .. (1 - q_{j-1}). Without replacement pi_1 = q and pi_2(t) = q(t) (W -
+ * w(t)) with w = q / (1 - q) and W = sum w, which are both exact. From the third draft on it is an estimate: a token
+ * that has not been drawn yet with probability u is drawn with probability u q r / (1 + q r), where the rate r makes
+ * the sum over all tokens 1.
  *
- * Cost. Tokens with p and q below 1 / 128 are added up in bins by p / q, four to an octave, so that the iterations run over a few
- * hundred entries at most. The plan decides how much is accepted and not what is emitted, which is exact for every plan. */
+ * Cost. Tokens with p and q below 1 / 128 are added up in bins by p / q, four to an octave, so that the iterations
+ * run over a few hundred entries at most. The plan decides how much is accepted and not what is emitted, which is
+ * exact for every plan. */
 enum { MAX_PLANNED = 8 }; /* a plan covers this draft and the next seven */
 
-/* The plan for one draft of a node. Here p is the mass of the tokens that have not been drafted yet, and q is the distribution of
- * the draft given those before it. */
+/* The plan for one draft of a node. Here p is the mass of the tokens that have not been drafted yet, and q is the
+ * distribution of the draft given those before it. */
 typedef struct Plan {
     const DistDraw *draws;     /* this draft and those after it */
     int32_t n;                 /* how many of them the plan covers */
@@ -211,8 +220,8 @@ static double drawn(const Entry *e, int32_t i, double rate) {
     return i < N_BINS ? e->q * rate : e->unseen * e->q * rate / (1 + e->q * rate);
 }
 
-/* Finds the rate at which drawn() sums to 1. The sum is an increasing and concave function of the rate, so that Newton's method
- * approaches the root from below. */
+/* Finds the rate at which drawn() sums to 1. The sum is an increasing and concave function of the rate, so that
+ * Newton's method approaches the root from below. */
 static double find_rate(const Entries *x) {
     double rate = 0;
     for (int round = 0; round < 30; round++) {
@@ -273,7 +282,8 @@ static double entry_capacity(const Plan *plan, const Entry *e) {
     return sum;
 }
 
-/* The total mass that is left to later drafts. It is the least v_floor at which no row has to leave more than it has. */
+/* The total mass that is left to later drafts. It is the least v_floor at which no row has to leave more than it
+ * has. */
 static double estimate_left(const Plan *plan, const Entries *x) {
     double sum = 0;
     for (int32_t i = 0; i < x->n; i++) {

@@ -11,20 +11,19 @@
  *   logits ─ biases ─ penalties ─ / temperature ─ top-k ─ top-p ─ min-p ─ argmax(z + G)
  *
  *   biases      are added to the logits of their tokens; -inf removes a token
- *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty where
- *               positive and multiplied where negative, then reduced by
- *               frequency_penalty * (times seen) + presence_penalty
+ *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty
+ *               where positive and multiplied where negative, then reduced by frequency_penalty * (times seen) +
+ *               presence_penalty
  *   top-k       the k greatest logits are kept; ties go to the lowest ids
  *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass is kept
  *   min-p       tokens with p < min_p * max p are removed
  *
- * Odd logits: NaN and -inf are never chosen; +inf wins at once (the lowest id, if there are several); if no token is left, the
- * result is 0.
- * Invariants: a pure function of its arguments; the filters never remove the most probable token. Cost: one pass over
- * the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p are partial
- * selections (heaps), V log V at worst, on flat rows. sampler_dist gives the distribution itself, through the same
- * filters. Proof: tests/verify/test_sampler.c: the filters against a slow reference, draws against softmax by
- * chi-square with a negative control, pruned against unpruned. */
+ * Odd logits: NaN and -inf are never chosen; +inf wins at once (the lowest id, if there are several); if no token is
+ * left, the result is 0. Invariants: a pure function of its arguments; the filters never remove the most probable
+ * token. Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a token;
+ * top-k and top-p are partial selections (heaps), V log V at worst, on flat rows. sampler_dist gives the
+ * distribution itself, through the same filters. Proof: tests/verify/test_sampler.c: the filters against a slow
+ * reference, draws against softmax by chi-square with a negative control, pruned against unpruned. */
 #include "verify/sampler.h"
 
 #include "base/mem.h"
@@ -57,20 +56,19 @@ typedef struct Candidate {
 } Candidate;
 
 /* Whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
-static bool filter_before(Candidate a, Candidate b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+static bool filter_before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
-typedef struct FilterScratch { /* working memory, owned by the sampler */
+/* Working memory of the filters. */
+typedef struct FilterScratch {
     int32_t n_vocab;
     const RowKernels *rows;
-    Candidate *candidates;   /* [n_vocab + 1] what remains */
+    Candidate *candidates;   /* [n_vocab + 1] the candidates that remain */
     Candidate *near, *spare; /* [n_vocab] tokens near the end of the top-p set, while they are sorted */
     int32_t *ids;            /* [n_vocab] tokens that can be in the top-p set */
 } FilterScratch;
 
-/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p
- * removes the tokens below min_logit. */
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). In both cases
+ * min-p removes the tokens below min_logit. */
 typedef struct Kept {
     const Candidate *candidates;
     int32_t n;
@@ -87,7 +85,8 @@ static bool filter_is_certain(const SamplingOptions *o, float max) {
     return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
 }
 
-/* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
+/* Restores the heap below i. Its top is the first candidate in falling order of probability, or the last one with
+ * last_on_top. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
     Candidate moving = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
@@ -102,7 +101,7 @@ static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
     for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i, last_on_top);
 }
 
-/* The k first candidates of the row, as a heap with the first on top; returns how many there are. */
+/* Selects the k first candidates of the row, as a heap with the first on top, and returns how many there are. */
 static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t k) {
     enum { CHUNK = 1024 };
     Candidate *heap = s->candidates;
@@ -113,7 +112,8 @@ static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t
     for (int32_t end; i < s->n_vocab; i = end) {
         end = s->n_vocab - i < CHUNK ? s->n_vocab : i + CHUNK;
         int32_t n_above = s->rows->above(logits + i, end - i, heap[0].logit, s->ids);
-        for (int32_t c = 0; c < n_above; c++) { /* ids rise, so a token of equal logit comes after the heap's last */
+        for (int32_t c = 0; c < n_above;
+             c++) { /* the ids rise, so that a token of equal logit comes after the heap's last one */
             float logit = logits[i + s->ids[c]];
             if (!(logit > heap[0].logit)) continue;
             heap[0] = (Candidate){logit, i + s->ids[c]};
@@ -124,9 +124,9 @@ static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t
     return n;
 }
 
-/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the
- * mass of the whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have
- * less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
+/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order. Returns how many there are,
+ * and in *mass the mass of the whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such
+ * tokens together have less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
 static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
                             double *mass) {
     *mass = s->rows->mass(logits, s->n_vocab, max, o->temperature);
@@ -151,10 +151,10 @@ static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature
 
 enum { N_BUCKETS = 512 };
 
-/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their
- * distance from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so
- * the end of the run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after
- * `last` are not. */
+/* If there are tens of thousands of candidates, only those near the end of the run have to be sorted. The candidates
+ * are counted by their distance from the greatest logit, in buckets so narrow that all tokens of a bucket have
+ * nearly the same weight; so the end of the run is known to within a bucket or two. Tokens before bucket `sure` are
+ * in the run, those after `last` are not. */
 typedef struct Ends {
     float scale; /* buckets per unit of logit */
     int32_t sure, last, n_sure;
@@ -188,7 +188,7 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
-/* A number that rises as the logit falls; equal for equal logits, so that 0 and -0 are one. */
+/* A number that rises as the logit falls. Equal logits, which 0 and -0 are, have equal keys. */
 static uint32_t falling_key(float logit) {
     float x = logit + 0.0f;
     uint32_t bits;
@@ -196,7 +196,7 @@ static uint32_t falling_key(float logit) {
     return bits >> 31 ? bits : ~bits & 0x7fffffff;
 }
 
-/* Sorts candidates of rising ids in falling order of probability: by one byte of their keys after the other. */
+/* Sorts candidates, whose ids rise, in falling order of probability, by one byte of their keys after the other. */
 static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
     for (int shift = 0; shift < 32; shift += 8) {
         int32_t starts[257] = {0};
@@ -209,8 +209,8 @@ static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
     }
 }
 
-/* Divides the n tokens of s->ids: those that are in the run for sure become candidates at `sure`, those near its end
- * stay in s->ids. Without branches, which nobody could predict. Returns how many stay. */
+/* Divides the n tokens of s->ids: those that are certainly in the run become candidates at `sure`, and those near
+ * its end stay in s->ids. It has no branches, because they could not be predicted. Returns how many tokens stay. */
 static int32_t divide(const FilterScratch *s, const Ends *ends, const float *row, float max, int32_t n,
                       Candidate *restrict sure) {
     const Ends e = *ends;
@@ -226,8 +226,8 @@ static int32_t divide(const FilterScratch *s, const Ends *ends, const float *row
     return n_near;
 }
 
-/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its
- * length. The candidates for it are the *n tokens of s->ids. */
+/* Puts the shortest run of most probable tokens whose mass reaches `want` at the end of s->candidates[0..*n) and
+ * returns its length. It is chosen from the *n tokens of s->ids. */
 static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
                           int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};
@@ -274,29 +274,30 @@ static Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const f
 
 /* Drawing one of V logits by Gumbel noise without computing most of that noise.
  *
- * The problem: argmax(z + G), z = logits / temperature, needs noise for each of V tokens, and V logarithms of logarithms
- * cost milliseconds. Nearly all of them cannot win.
+ * The problem: argmax(z + G), z = logits / temperature, needs noise for each of V tokens, and V logarithms of
+ * logarithms cost milliseconds. Nearly all of them cannot win.
  *
  * The idea: let `best` be the greatest z + G so far. Token i can only win with G_i >= d = best - z_i. Three tests, each
  * cheaper than what it saves:
  *
  *   logits     G does not exceed GUMBEL_COMMON_MAX, except for the few rare tokens that are known beforehand (gumbel.h)
- *              and considered first. So blocks of four tokens, which share one block of random words, are looked at only
- *              where z >= best - GUMBEL_COMMON_MAX; after the first thousands of tokens of a real row few are left.
- *   words      with v = 1 - U, G_i >= d requires v_i <= e^-d, because v <= -log(1 - v): a comparison of logarithms, taken
- *              from the bits of a float, many tokens at once (RowKernels.contenders). On average that leaves about the sum of
- *              e^(z_i - best) tokens of a chunk, two or three.
+ *              and considered first. So blocks of four tokens, which share one block of random words, are looked at
+ *              only where z >= best - GUMBEL_COMMON_MAX; after the first thousands of tokens of a real row few are
+ *              left.
+ *   words      with v = 1 - U, G_i >= d requires v_i <= e^-d, because v <= -log(1 - v): a comparison of logarithms,
+ *              taken from the bits of a float, many tokens at once (RowKernels.contenders). On average that leaves
+ *              about the sum of e^(z_i - best) tokens of a chunk, two or three.
  *   value      z + G is computed for these.
  *
- * The most probable token goes first, so that `best` is near its final value from the start. All tests err on the side of
- * computing a value: every margin below exceeds the rounding of what it compares. So the result is that of computing all
- * values, bit by bit, whatever the table of kernels.
+ * The most probable token goes first, so that `best` is near its final value from the start. All tests err on the side
+ * of computing a value: every margin below exceeds the rounding of what it compares. So the result is that of computing
+ * all values, bit by bit, whatever the table of kernels.
  *
  * Example: z = (2, 1, -30), G = (0.1, 1.6, ?), no rare tokens. Token 0 is most probable: best = 2.1. Token 1: d = 1.1,
  * v = 1 - e^-e^-1.6 = 0.18 <= e^-1.1: 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 11.1: skipped. The result is 1.
  *
- * Cost: one pass over the row, and a quarter of a Philox block for each token within GUMBEL_COMMON_MAX of the best. Proof:
- * tests/verify/test_gumbel_max.c, against all values, for every table. */
+ * Cost: one pass over the row, and a quarter of a Philox block for each token within GUMBEL_COMMON_MAX of the best.
+ * Proof: tests/verify/test_gumbel_max.c, against all values, for every table. */
 enum { DRAW_CHUNK = 2048 }; /* tokens that are looked at together */
 typedef struct DrawScratch {
     uint32_t blocks[DRAW_CHUNK / 4], words[DRAW_CHUNK];
@@ -323,10 +324,10 @@ static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint6
     d->best = d->max / d->temperature + gumbel_of(gumbel_row_v(&d->noise, max_id));
 }
 
-/* Margin for rounding in the comparisons that prune. */
+/* The margin for rounding errors in the comparisons that prune. */
 static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
 
-/* Lets token `id` take part in the draw; v is its noise (gumbel.h). */
+/* Lets token `id`, whose noise is v (gumbel.h), take part in the draw. */
 static void draw_consider(Draw *d, float logit, int32_t id, double v) {
     double z = (double)logit / d->temperature;
     double distance = d->best - z - slack(d);
@@ -345,8 +346,8 @@ static void draw_candidates(Draw *d, const Kept *kept) {
 
 /* ---- the whole row ---------------------------------------------------------------------------------------- */
 
-/* The tokens that the filters kept, as a test: those from `cut` on in falling order of probability, of which min-p removes
- * those below min_logit. */
+/* A test for the tokens that the filters kept. They are those not after `cut` in falling order of probability,
+ * without those below min_logit, which min-p removes. */
 typedef struct Range {
     Candidate cut;
     double min_logit;
@@ -377,9 +378,9 @@ static float winning_logit(const Draw *d) {
     return nextafterf((float)((d->best - GUMBEL_COMMON_MAX - slack(d)) * d->temperature), -INFINITY);
 }
 
-/* The test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of row_kernels.h,
- * in units of 2^-23; the margin of 2^-10 covers roundings, those of best too where it is huge. Extreme temperatures, at
- * which floats would overflow, rule nothing out. */
+/* The test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
+ * row_kernels.h, in units of 2^-23; the margin of 2^-10 covers roundings, those of best too where it is huge.
+ * Extreme temperatures, at which floats would overflow, rule nothing out. */
 static Contest contest_of(const Draw *d) {
     const double unit = 0x1p23, log2_e = 1.4426950408889634, margin = 0x1p-10 + log2_e * slack(d);
     if (d->temperature < 0x1p-100 || d->temperature > 0x1p100) return (Contest){0, 0, INFINITY};
@@ -388,8 +389,9 @@ static Contest contest_of(const Draw *d) {
                      (float)((lead + margin + 127 + 31) * unit)};
 }
 
-/* Tokens [begin, end), multiples of 4. A rare token among them was considered with its rare noise, which is greater than what
- * its word stands for: this does not change the result. */
+/* Considers the tokens [begin, end); both are multiples of 4. A rare token among them has already been considered
+ * with its rare noise, which is greater than the noise of its word, so that considering it again does not change the
+ * result. */
 static void draw_chunk(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row, int32_t begin,
                        int32_t end) {
     float floor = winning_logit(d);
@@ -417,7 +419,7 @@ static void draw_row(Draw *d, const RowKernels *rows, DrawScratch *s, const Rang
 /* argmax of row[i] / temperature + G_i over the tokens that the filters kept; ties go to the lowest id. max_id: the
  * lowest id among the greatest logits, of which there are finite ones only; the temperature is above 0. */
 static int32_t gumbel_max(const RowKernels *rows, DrawScratch *scratch, const SamplingOptions *o, const float *row,
-                   int32_t n_vocab, uint64_t position, int32_t max_id, const Kept *kept) {
+                          int32_t n_vocab, uint64_t position, int32_t max_id, const Kept *kept) {
     enum { FEW = 128 }; /* candidates whose noise is computed one by one */
     Draw d;
     draw_begin(&d, o, n_vocab, position, row[max_id], max_id);

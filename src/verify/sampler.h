@@ -52,8 +52,8 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
                   float *dist);
 
-/* log softmax(logits) as a function of a logit: natural log-probabilities before biases, penalties and filters. All kernels
- * give the same bits. */
+/* log softmax(logits) as a function of a logit: natural log-probabilities before biases, penalties and filters. All
+ * kernels give the same bits. */
 typedef struct LogSoftmax {
     double max, log_sum; /* log p = logit - max - log_sum */
 } LogSoftmax;

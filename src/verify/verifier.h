@@ -6,12 +6,13 @@
  *
  * To add a verification rule:
  *   1. Write src/verify/rule_<name>.c with a function of the type of VerifyRule.verify, and define
- *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's includes
- *      ratio.h, which has the walk down the tree and both distributions at a node; rule_k_seq.c is a small example.
+ *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's
+ *      includes ratio.h, which has the walk down the tree and both distributions at a node; rule_k_seq.c is a small
+ *      example.
  *   2. Declare it in ratio.h and add its address to the list in verifier.c. `--verify <name>`, --help and the error
  *      messages follow from the list.
- *   3. Prove it: tests/verify/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts and all
- *      random choices, and compares it with the target's.
+ *   3. Prove it: tests/verify/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts
+ *      and all random choices, and compares it with the target's.
  */
 #ifndef VERIFY_VERIFIER_H
 #define VERIFY_VERIFIER_H
@@ -70,26 +71,26 @@ typedef struct VerifyResult {
     int32_t next_token;           /* the token after the last accepted node */
 } VerifyResult;
 
-/* The row of logits from which the token after a node is chosen: the target's row, with -INFINITY for every token that a
- * grammar forbids. It is valid until the next call. */
+/* The row of logits from which the token after a node is chosen: the target's row, with -INFINITY for every token
+ * that a grammar forbids. It is valid until the next call. */
 const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node);
 
 /* A verification rule. There are three kinds:
  *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
- *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source) and
- *     divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
+ *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source)
+ *     and divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
  *   - lossy rules preserve neither, and run only where the user has allowed it. */
 typedef struct VerifyRule {
     const char *name;    /* as in --verify: small letters and '-' */
     const char *summary; /* one line for --help */
-    bool is_ratio; /* a ratio rule: the engine gives each tree a DraftDists, and checks what the drafter declared in it */
+    bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
     bool takes_any_tree; /* a ratio rule that handles every group of drafts, including draws without replacement */
     bool looks_ahead;    /* it looks at all drafts of a node before it accepts one (DraftDists.whole_groups) */
     bool is_lossy;       /* the output distribution is not the target's */
     /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
      * rule that can. */
     int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
-    const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
+    const Option *option_table; /* the rule's options (VerifyOptions), ending with key == NULL; NULL if it has none */
 } VerifyRule;
 
 /* Whether the text depends on the trees. If it does, trees must not depend on time or on other requests. */
