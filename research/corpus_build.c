@@ -19,7 +19,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "research/corpus_build.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 #include "text/vocab_match.h"
 
 #include <divsufsort.h>

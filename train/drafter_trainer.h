@@ -2,7 +2,7 @@
 #ifndef TRAIN_DRAFTER_TRAINER_H
 #define TRAIN_DRAFTER_TRAINER_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/threads.h"
 #include "train/frozen.h"
 #include "train/net.h"

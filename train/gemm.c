@@ -6,9 +6,8 @@
  * every command: 40 MB of address space, a thread that it starts, and an endless loop where it gets no memory. Without
  * memory it also loops in the middle of a product, so its buffers are allocated here, after a trial reservation. */
 #include "base/threads.h"
-#include "base/tile_config.h"
-#include "gguf/bf16_dot.h"
-#include "gguf/blocks.h"
+#include "base/system.h"
+#include "gguf/tensor_type.h"
 #include "train/gemm.h"
 #include "train/gemm_bf16.h"
 

@@ -2,7 +2,7 @@
 #ifndef NETS_HEAD_LOSS_H
 #define NETS_HEAD_LOSS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/net.h"
 #include "train/ops.h"
 

@@ -7,7 +7,7 @@
 #ifndef TRAIN_IMPORT_H
 #define TRAIN_IMPORT_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter_file.h"
 #include "train/safetensors.h"
 

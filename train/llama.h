@@ -3,7 +3,7 @@
 #ifndef TRAIN_LLAMA_H
 #define TRAIN_LLAMA_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "gguf/gguf.h"
 #include "train/drafter_trainer.h"
 #include "train/ops.h"

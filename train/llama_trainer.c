@@ -5,8 +5,7 @@
  */
 #include "base/hash.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
 #include "text/vocab_match.h"
 #include "train/drafter_trainer.h"

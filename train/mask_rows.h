@@ -2,7 +2,7 @@
 #ifndef NETS_MASK_ROWS_H
 #define NETS_MASK_ROWS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "model/rope.h"
 #include "train/net.h"
 

@@ -2,10 +2,9 @@
 #ifndef TRAIN_OPS_H
 #define TRAIN_OPS_H
 
-#include "base/arena.h"
 #include "base/mem.h"
 #include "gguf/gguf_write.h"
-#include "gguf/numeric.h"
+#include "gguf/tensor_type.h"
 #include "model/rope.h"
 #include "train/real.h"
 

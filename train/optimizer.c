@@ -1,6 +1,7 @@
 /* optimizer.c - the learning rate, AdamW and Muon. The learning rate is computed as a function of nothing but the
  * training step, so that a resumed run needs no state for it. */
 #include "base/threads.h"
+#include "base/mem.h"
 #include "train/optimizer.h"
 #include "train/gemm.h"
 
@@ -176,14 +177,12 @@ double clip_scale(double norm, double max) { return max > 0 && norm > max ? max 
 static const float MOMENTUM = 0.95f;
 enum { N_ITERATIONS = 5 };
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 int muon_open(Muon *m, Trainer *t, int n_threads, fr_error *err) {
     *m = (Muon){.n_threads = n_threads};
     for (int32_t i = 0; i < t->class->n_params(t); i++) {
         const Param *p = t->class->param(t, i);
         if (!p->n_rows) continue;
-        int64_t side = smaller(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
+        int64_t side = min_i64(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
         if (n > m->n_room) m->n_room = n;
     }
     const ArenaItem items[] = {ARENA_ITEM(&m->room, m->n_room * n_threads)};

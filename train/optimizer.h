@@ -5,7 +5,7 @@
 #ifndef TRAIN_OPTIMIZER_H
 #define TRAIN_OPTIMIZER_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/drafter_trainer.h"
 
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #ifndef TRAIN_UNROLL_H
 #define TRAIN_UNROLL_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "model/rope.h"
 #include "train/head_loss.h"
 #include "train/token_info_net.h"

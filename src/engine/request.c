@@ -6,7 +6,7 @@
  * stop string is held back from the callback. */
 #include "engine/request.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/hash.h"
 #include "engine/api_check.h"
 #include "engine/engine.h"

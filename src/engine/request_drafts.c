@@ -4,7 +4,7 @@
  * What it writes is checked before it is used. */
 #include "engine/request_drafts.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "tree/tree.h"

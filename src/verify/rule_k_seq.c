@@ -30,6 +30,7 @@
  * O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which offer K
  * different tokens. Proof: tests/verify/test_rules.c, as for rejection.c, for gamma* and for given ones;
  * tests/research/test_optimal_transport.c against the optimum. */
+#include "base/mem.h"
 #include "verify/ratio.h"
 
 /* The expected number of drafts that are tried, (1 - (1 - beta)^K) / beta, as a sum that is also right for beta = 0. */
@@ -42,11 +43,9 @@ static double n_tried(double beta, int32_t k) {
     return sum;
 }
 
-static double min(double a, double b) { return a < b ? a : b; }
-
 static double beta_of(const RatioNode *n, double gamma) {
     double beta = 0;
-    for (int32_t t = 0; t < n->n_vocab; t++) beta += min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) beta += min_f64(n->q[t], n->p[t] / gamma);
     return beta;
 }
 
@@ -64,7 +63,7 @@ static double search_gamma(const RatioNode *n) {
     double low = 1, high = k;
     for (int round = 0; round < 40; round++) {
         double gamma = (low + high) / 2, beta = mass_q + mass_p / gamma;
-        for (int32_t i = 0; i < n_between; i++) beta += min(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
+        for (int32_t i = 0; i < n_between; i++) beta += min_f64(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
         if (n_tried(beta, k) <= gamma) high = gamma;
         else low = gamma;
     }
@@ -74,7 +73,7 @@ static double search_gamma(const RatioNode *n) {
 /* Replaces p by p - c min(q, p / gamma). */
 static void leave_residual(RatioNode *n, double gamma) {
     double c = n_tried(beta_of(n, gamma), n->group->n);
-    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min_f64(n->q[t], n->p[t] / gamma);
     n->p_mass = ratio_residual(1, n->p, n->q, n->n_vocab, n->p);
 }
 

@@ -80,12 +80,11 @@
  * Proof: tests/verify/test_rules.c as for rejection.c, with trees of whole groups and, as a control, trees that are
  * pruned by rank; tests/support/enumerate_transport.py in rational numbers, by another program;
  * tests/lossless/test_learned_draws.c counts texts of whole engines. */
+#include "base/mem.h"
 #include "verify/ratio.h"
 
 #include <math.h>
 #include <string.h>
-
-static double min(double a, double b) { return a < b ? a : b; }
 
 /* ---- the plan --------------------------------------------------------------------------------------- */
 
@@ -261,7 +260,7 @@ static void find_shares(Plan *plan, const Entries *x) {
             double level = 0, below = 0;
             for (int32_t j = 0; j < plan->n; j++) {
                 level += g[j] * x->e[i].pi[j];
-                double filled = min(x->e[i].p, level);
+                double filled = min_f64(x->e[i].p, level);
                 taken[j] += filled - below;
                 below = filled;
             }
@@ -288,7 +287,7 @@ static double estimate_left(const Plan *plan, const Entries *x) {
     double sum = 0;
     for (int32_t i = 0; i < x->n; i++) {
         double over = x->e[i].p - plan->share[0] * x->e[i].q;
-        if (over > 0) sum += min(over, entry_capacity(plan, &x->e[i]));
+        if (over > 0) sum += min_f64(over, entry_capacity(plan, &x->e[i]));
     }
     return sum;
 }
@@ -314,7 +313,7 @@ static double find_tau(const Plan *plan, Entries *x) {
         for (int32_t i = 0; i < x->n; i++) {
             const Entry *e = &x->e[i];
             double m = (e->p - e->q + e->v * tau) / plan->v_sum, others = plan->v_sum - e->v;
-            if (m > 0) sum += i < N_BINS || others > 0 ? min(m, entry_capacity(plan, e) / others) : m;
+            if (m > 0) sum += i < N_BINS || others > 0 ? min_f64(m, entry_capacity(plan, e) / others) : m;
         }
         if (sum >= tau + 1e-7) low = tau;
         else high = tau;
@@ -386,7 +385,7 @@ static double find_m(const Stage *s, int32_t t, int32_t *mark) {
     if (!(m > 0 && others > 0)) return 0;
     double most = capacity_of(&s->plan, t, n->q[t]) / others;
     if (m >= most * (1 - 1e-6)) *mark = HIGH, m = most;
-    return min(m, n->p[t] / others);
+    return min_f64(m, n->p[t] / others);
 }
 
 /* Fills n->m and the marks, and scales m down so that no row leaves more than it has. */
@@ -401,7 +400,7 @@ static void leave_to_later_drafts(Stage *s) {
     if (!(s->tau > 0)) return;
     for (int32_t t = 0; t < n->n_vocab; t++) {
         double given = weight_of(&s->plan, n->q[t]) * (s->tau - n->m[t]);
-        if (given > n->q[t]) scale = min(scale, n->q[t] / given);
+        if (given > n->q[t]) scale = min_f64(scale, n->q[t] / given);
     }
     s->tau *= scale;
     for (int32_t t = 0; t < n->n_vocab; t++) {
@@ -421,9 +420,9 @@ static Cell cell_of(const Stage *s, int32_t t) {
     const RatioNode *n = s->n;
     double v = weight_of(&s->plan, n->q[t]);
     double row = positive(n->q[t] - v * (s->tau - n->m[t]));
-    double column = positive(n->p[t] - n->m[t] * weight_of_others(&s->plan, t, v)), d = min(row, column);
+    double column = positive(n->p[t] - n->m[t] * weight_of_others(&s->plan, t, v)), d = min_f64(row, column);
     Cell c = {.v = v, .d = d, .row_left = row - d, .column_left = column - d};
-    if (n->ids[t] == HIGH && v * s->low_m > 0) c.f = min(1, c.column_left / (v * s->low_m));
+    if (n->ids[t] == HIGH && v * s->low_m > 0) c.f = min_f64(1, c.column_left / (v * s->low_m));
     return c;
 }
 

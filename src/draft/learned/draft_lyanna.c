@@ -35,7 +35,7 @@
  * Cost: `depth` forwards of one layer for all sequences together (one, if the file has a parallel chain), one LM head of `depth` rows each, and a softmax over V for
  * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
  * depend on its own tokens and lyanna's do not. Proof: tests/draft/test_draft_lyanna.c. */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "draft/learned/lyanna.h"
 #include "draft/learned/lyanna_choice.h"

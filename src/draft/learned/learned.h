@@ -11,7 +11,7 @@
 #ifndef LEARNED_LEARNED_H
 #define LEARNED_LEARNED_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
 #include "draft/feedback.h"

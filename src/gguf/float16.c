@@ -1,11 +1,18 @@
-/* half.c - 16-bit floats to 32-bit and back, with integer arithmetic only: the same bits on every machine.
+/* float16.c - 16-bit floats to 32-bit and back, with integer arithmetic only: the same bits on every machine.
  *
  *     F32   s eeeeeeee fffffffffffffffffffffff    bias 127
  *     F16   s eeeee ffffffffff                    bias 15
  *     BF16  s eeeeeeee fffffff                    bias 127: the upper half of an F32
+ *
+ * At the end are the two operations of vdpbf16ps whose treatment of subnormal numbers differs from C's. The instruction
+ * ignores the rounding and flush settings of the CPU: it always rounds to nearest even, and always flushes subnormal
+ * inputs and results to zero. Proof: tests/compute/test_kernels_matmul.c and tests/train/test_gemm.c compare this
+ * arithmetic with the instruction, bit by bit, on CPUs that have it.
  */
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 static uint32_t bits_of(float f) {
@@ -53,4 +60,17 @@ uint16_t float_to_bf16(float f) {
     uint32_t u = bits_of(f);
     if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* rounding might make NaN infinite */
     return (uint16_t)shift_rounded(u, 16);
+}
+
+/* ---- dot products of bfloat16 -------------------------------------------------------------------------------- */
+
+uint16_t bf16_dot_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
+
+/* x86 decides whether a result is subnormal after rounding it to 24 bits with an unbounded exponent. The sum in double
+ * shows that exactly, since it errs by far less than 2^-151 there. */
+float bf16_dot_add(float a, float b, float c) {
+    float y = fmaf(a, b, c);
+    if (fabsf(y) > 2 * FLT_MIN) return y;
+    double exact = (double)a * b + c;
+    return exact != 0 && fabs(exact) < (double)FLT_MIN * (1 - 0x1p-25) ? copysignf(0, (float)exact) : y;
 }
