@@ -7,7 +7,7 @@
 #include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* drafter_registry.c - the list of drafting methods, and opening a drafter from "method:key=value,...".
+/* drafter.c - the list of drafting methods, the drafters that a text names, and opening a drafter from
+ * "method:key=value,...".
  *
  * A method describes its options by a table (base/options.h), so parsing, range checks, error messages and --help are
  * the same for every method. The parsed struct lives only while the drafter is opened. */
@@ -8,9 +9,10 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Each method defines draft_<method>_class in src/spec/drafters/<family>/draft_<method>.c. */
+/* Each method defines draft_<method>_class in src/draft/<family>/draft_<method>.c. */
 #define METHODS(X) \
     X(ngram_trie) \
     X(pld) \
@@ -69,10 +71,10 @@ static int refuse_method(const char *text, size_t n_method, fr_error *err) {
                      names);
 }
 
-/* A spec, parsed. */
+/* A parsed specification of a drafter. */
 typedef struct Spec {
     const DrafterClass *class; /* NULL: "none" */
-    char *text;                /* cut into strings, which the options refer to */
+    char *text;                /* cut into the strings that the options refer to */
     void *options;
 } Spec;
 
@@ -81,7 +83,7 @@ static void spec_free(Spec *s) {
     mem_free(s->text);
 }
 
-/* Parses the options behind the method's name. */
+/* Parses the options after the method's name. */
 static int parse_options(Spec *s, const char *text, fr_error *err) {
     size_t n_text = strlen(text) + 1;
     s->text = mem_alloc(n_text);
@@ -150,4 +152,63 @@ bool drafter_has_option(const DrafterClass *class, const char *key) {
 
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width) {
     return options_help(out, class->option_table, indent, width);
+}
+
+/* ---- the drafters that one text names -------------------------------------------------------------------
+ *
+ * "pld+suffix:history=0" names two drafters, whose proposals are united. A '+' may also be part of an option, as in
+ * "specinfer:models=a.gguf+b.gguf" and "rest:index=c++.index". So the text is cut only where a '+' is followed by
+ * the name of a method and then by a ':', a '+' or the end. */
+
+static bool begins_with(const char *text, const char *name) {
+    size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && (!text[n] || text[n] == ':' || text[n] == '+');
+}
+
+static bool begins_with_method(const char *text) {
+    if (begins_with(text, "auto") || begins_with(text, "none")) return true;
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++)
+        if (begins_with(text, (*c)->name)) return true;
+    return false;
+}
+
+/* The length of the first drafter that the text names. It is followed by a '+' or by the end of the text. */
+static size_t first_length(const char *text) {
+    size_t n = 0;
+    while (text[n] && !(text[n] == '+' && begins_with_method(text + n + 1))) n++;
+    return n;
+}
+
+/* One drafter, or those that "auto" stands for. */
+static int visit_one(const char *spec, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
+                     fr_error *err) {
+    if (strcmp(spec, "auto") != 0) return visit(user, spec, err);
+    int status = FR_OK;
+    for (const char *const *m = drafter_auto_members(); *m && !status; m++) status = visit(user, *m, err);
+    return status;
+}
+
+int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
+                 fr_error *err) {
+    char *copy = strdup(text), *at = copy;
+    if (!copy) return error_memory(err, "the names of drafters", strlen(text));
+    int status = FR_OK;
+    for (bool has_more = true; has_more && !status;) {
+        size_t n = first_length(at);
+        has_more = at[n] == '+';
+        at[n] = '\0';
+        status = visit_one(at, visit, user, err);
+        at += n + 1;
+    }
+    free(copy);
+    return status;
+}
+
+bool drafter_names_auto(const char *text) {
+    for (;;) {
+        size_t n = first_length(text);
+        if (n == 4 && memcmp(text, "auto", 4) == 0) return true;
+        if (!text[n]) return false;
+        text += n + 1;
+    }
 }
