@@ -89,7 +89,7 @@ typedef struct DrafterClass {
      * of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
-     * drafted and accepted nodes of each (fr_stats.counters). */
+     * drafted and accepted nodes of each (fr_draft_stats.counters). */
     const char *const *tags;
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
@@ -148,7 +148,7 @@ typedef struct DrafterClass {
      * target is to run besides, and returns their number; their hidden states come with observe_tree. They take what the
      * nodes leave of the budget. Not called where the budget is automatic: nothing would tell what such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
-    const char *extra_name; /* of these rows, with add_rows: they are counted in fr_stats.counters like tags */
+    const char *extra_name; /* of these rows, with add_rows: they are counted in fr_draft_stats.counters like tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
      * drafters, and of this drafter's nodes some may be missing. */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
