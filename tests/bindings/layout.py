@@ -59,7 +59,7 @@ def layout():
 
 
 def differences(compiled, bound, file):
-    """Sentences; bound: {struct: {"size", "spare" (offset of the spare zeros, or None), "fields": {name: (offset, size)}}}."""
+    """Sentences; bound: {struct: {"size", "fields": {name: (offset, size)}}}."""
     found = []
     for name, struct in compiled.items():
         mine = bound.get(name)
@@ -82,11 +82,8 @@ def differences(compiled, bound, file):
                 )
         known = {f[0] for f in struct["fields"]}
         found += [f"{name}.{f}: {file} has this field, forerun.h has not: remove it" for f in mine["fields"] if f not in known]
-        end = max(o + s for _, o, s, _ in struct["fields"])
-        if mine["spare"] is None and mine["size"] != struct["size"]:
+        if mine["size"] != struct["size"]:
             found.append(f"{name}: {file} has {mine['size']} bytes, the C compiler {struct['size']}")
-        if mine["spare"] is not None and mine["spare"] != end:
-            found.append(f"{name}: the spare zeros of {file} begin at {mine['spare']}, the fields of forerun.h end at {end}")
     found += [f"{name}: {file} has this struct, forerun.h has not: remove it" for name in bound if name not in compiled]
     return found
 
