@@ -209,10 +209,16 @@ typedef enum fr_grammar_kind {
     FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
 } fr_grammar_kind;
 
-/* Compiles n_bytes of text. That is quick, except for the first grammar of a model, for which an index of the
- * vocabulary is made. FR_ERR_ARGUMENT: the text is malformed, or uses what is not supported; the error names it. */
+/* Compiles n_bytes of text. The first grammar of a model also makes an index of the vocabulary. Most texts take less than
+ * a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
+ * malformed, or uses what is not supported; the error names it. FR_ERR_MEMORY: the text needs more steps or more memory
+ * than the limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
 FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                            size_t n_bytes, fr_error *err);
+/* The same, but it can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that returns
+ * anything but 0, the call ends with FR_ERR_CANCELLED. should_stop may be NULL. */
+FR_API int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
+                                     size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err);
 /* Requests that use the grammar go on. NULL is allowed. */
 FR_API void fr_grammar_close(fr_grammar *grammar);
 /* A sentence that says how the texts that are allowed differ from those of the schema, for example where oneOf is
