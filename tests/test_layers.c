@@ -80,6 +80,7 @@ static bool ends_with(const char *s, const char *end) {
 
 static int note_file(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)at;
+    if (strncmp(path, "tests/api_0/", 12) == 0) return 0; /* a copy of an old forerun.h */
     if (kind != FTW_F || !(ends_with(path, ".c") || ends_with(path, ".h") || ends_with(path, ".cu"))) return 0;
     assert_true(n_files < MAX_FILES);
     files[n_files++] = strdup(path);

@@ -32,8 +32,9 @@ def structs_of(header):
     return {name: list(members(body)) for name, body, _ in found}
 
 
-def layout():
-    with open(HEADER, encoding="utf-8") as f:
+def layout(header=HEADER):
+    """What the compiler makes of a header."""
+    with open(header, encoding="utf-8") as f:
         structs = structs_of(f.read())
     lines = ['#include "forerun.h"', "#include <stdio.h>", "int main(void) {"]
     for name, fields in structs.items():
@@ -44,7 +45,7 @@ def layout():
         source, program = os.path.join(folder, "layout.c"), os.path.join(folder, "layout")
         with open(source, "w", encoding="utf-8") as f:
             f.write("\n".join([*lines, "return 0;", "}", ""]))
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-Iinclude", source, "-o", program], check=True)
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-I" + os.path.dirname(header), source, "-o", program], check=True)
         printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     result, fields = {}, []
     for line in printed.splitlines():

@@ -37,6 +37,18 @@ def structs_have_the_layout_of_the_c_compiler():
     assert not found, "\n" + "\n".join(found)
 
 
+def structs_only_grow_at_their_end():
+    """Every struct of the header of version 0.1 has its fields where they were; one without struct_size is what it was."""
+    now = layout.layout()
+    for name, old in layout.layout("tests/api_0/forerun.h").items():
+        new, n = now[name], len(old["fields"])
+        assert [f[:3] for f in new["fields"][:n]] == [f[:3] for f in old["fields"]], name
+        is_sized = bool(n) and old["fields"][0][0] == "struct_size"
+        assert is_sized or new == old, name
+        if is_sized and len(new["fields"]) > n:  # an older program may have left anything in its padding
+            assert new["fields"][n][1] >= old["size"], f"{name}.{new['fields'][n][0]} is in the padding of version 0.1"
+
+
 def a_field_that_is_missing_is_named():
     """The comparison itself: an appended field, a wrong type and a removed field are told apart."""
     bound, compiled = bound_layout(), layout.layout()
@@ -224,6 +236,7 @@ def errors_are_exceptions():
 
 TESTS = [
     structs_have_the_layout_of_the_c_compiler,
+    structs_only_grow_at_their_end,
     a_field_that_is_missing_is_named,
     versions_agree,
     wrong_values_do_not_reach_c,
