@@ -1,9 +1,9 @@
 /* cli.h - what the subcommands of `forerun` share: errors, files, the list of drafters, and the options of a model. */
-#ifndef APP_CLI_H
-#define APP_CLI_H
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
 
-#include "cli/command.h"
 #include "base/mem.h"
+#include "cli/command.h"
 #include "compute/backend.h"
 
 extern const Command command_run, command_chat, command_compare, command_bench, command_tokenize, command_inspect,
@@ -75,5 +75,13 @@ void cli_model_close(CliModel *m);
 #define CLI_HELP_BACKEND "what runs the model; reference is plain C in double precision on one thread, and slow"
 #define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16, amx; neon, neon-dot, neon-i8mm"
 #define CLI_HELP_ACT "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact"
+
+/* Rows of a table that fits a terminal of 80 columns. */
+
+enum { TABLE_COLUMNS = 80 };
+
+/* Prints a name as the first column of a row, `width` columns wide. A longer name gets a line of its own, and the row goes
+ * on below it. */
+void table_name(const char *name, int width);
 
 #endif

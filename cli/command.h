@@ -3,8 +3,8 @@
  * A command names its tables (base/options.h) and the structs they fill. Parsing argv, --help, the OPTIONS section of
  * the man page and the shell completions all read those tables, so that an option is one row in one place.
  */
-#ifndef APP_COMMAND_H
-#define APP_COMMAND_H
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
 
 #include "base/options.h"
 
@@ -70,5 +70,23 @@ bool command_completions(const Command *const *commands, const char *shell, Buf 
 /* printf into a buffer, and a string into it. False: no memory. */
 __attribute__((format(printf, 2, 3))) bool buf_printf(Buf *out, const char *format, ...);
 bool buf_puts(Buf *out, const char *text);
+
+/* The files that a command line names: what is checked before a command begins.
+ *
+ * Every output can be written, and none is also an input or a second output, under whatever name. Inputs are the values
+ * of OPT_FILE rows, outputs those of OPT_OUTPUT rows; Command.files adds what no row names: the files of drafters, and
+ * outputs such as OUTPUT.log. */
+
+/* Adds a file to the list; `option` is how errors name it: "--output", "IN.jsonl". Both texts are copied. False: no
+ * memory. */
+bool command_files_add(CommandFiles *files, const char *option, const char *path, bool is_output);
+
+/* Adds the files that a drafter reads: the values of its OPT_FILE rows in "method:key=value,...". They must exist,
+ * because a drafter is opened only after the model, which may take minutes to load. What is not written in this form is
+ * left to drafter_check. */
+bool command_files_add_drafter(CommandFiles *files, const char *option, const char *spec);
+
+/* For a parsed command line. FR_ERR_ARGUMENT: an output is also an input or another output. */
+int command_check_files(const Command *c, fr_error *err);
 
 #endif

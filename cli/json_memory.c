@@ -9,14 +9,16 @@
  * json_memory_limit gives the thread a region with a limit, jansson's blocks are cut from it, and where it does not
  * suffice a longjmp leaves jansson in the middle; nothing of its state is used again, because all of it is in the
  * region. */
+#include "base/files.h"
+#include "cli/command.h"
 #include "cli/json_memory.h"
 
-#include "cli/command.h"
-#include "base/files.h"
-
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -94,4 +96,32 @@ bool json_memory_limit(size_t max_bytes, void (*work)(void *user), void *user) {
         free(b);
     }
     return is_done;
+}
+
+/* JSON as an output file of a command: the old file stays until the new one is complete. */
+
+int json_file_write(const json_t *json, const char *path, size_t flags, fr_error *err) {
+    if (!json)
+        return error_set(err, FR_ERR_MEMORY, "%.200s: cannot be written: out of memory, or a text is not UTF-8", path);
+    ReplaceFile out;
+    int status = replace_file_begin(&out, path, err);
+    if (status) return status;
+    bool is_printed = json_dumpf(json, out.file, flags) == 0;
+    if (!is_printed && !ferror(out.file)) status = error_memory(err, "JSON", 1);
+    return replace_file_end(&out, status, err); /* refuses what could not be written */
+}
+
+/* Numbers and texts that JSON cannot hold become null, so that no key is lost without a word. */
+
+json_t *json_real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+json_t *json_string_or_null(const char *text) {
+    json_t *j = json_string(text);
+    return j ? j : json_null();
+}
+
+int json_print(json_t *value, size_t flags, fr_error *err) {
+    int failed = !value || json_dumpf(value, stdout, flags) || putchar('\n') == EOF;
+    json_decref(value);
+    return failed ? error_set(err, FR_ERR_IO, "the JSON cannot be written to standard output") : FR_OK;
 }

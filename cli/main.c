@@ -1,9 +1,8 @@
 /* main.c - `forerun`: finds the subcommand and runs it. */
-#include "cli/bus_error.h"
+#include "cli/signals.h"
 #include "cli/cli.h"
 #include "cli/json_memory.h"
-#include "cli/model_argument.h"
-#include "cli/signals.h"
+#include "cli/model_name.h"
 #include "draft/drafter.h"
 
 #include <errno.h>

@@ -7,8 +7,8 @@
  *
  * There is no way back, so it is for commands that end when they have read: inspect, tokenize.
  */
-#ifndef APP_SANDBOX_H
-#define APP_SANDBOX_H
+#ifndef CLI_SANDBOX_H
+#define CLI_SANDBOX_H
 
 #include "base/error.h"
 #include "base/options.h"
@@ -38,5 +38,11 @@ extern SandboxOptions sandbox_options;
  * LD_PRELOAD, as under valgrind, there is no sandbox, which a note on standard error says, and neither is there in
  * builds with a sanitizer: both need system calls that it denies. */
 int sandbox_enter(const char *const *readable, int n, fr_error *err);
+
+/* The filter of system calls of the sandbox (sandbox.h). */
+
+/* From now on all threads of the process may use memory, open descriptors, files for reading, time, and end; other
+ * system calls fail with EPERM. Needs PR_SET_NO_NEW_PRIVS. Returns 0, or an errno; takes no memory. */
+int sandbox_restrict_calls(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* signals.h - what signals do to the program: nothing unfinished stays behind. */
-#ifndef APP_SIGNALS_H
-#define APP_SIGNALS_H
+#ifndef CLI_SIGNALS_H
+#define CLI_SIGNALS_H
 
 #include <signal.h>
 
@@ -15,5 +15,11 @@ void signals_keep_terminal(int fd, const char *farewell);
 
 /* The first of these signals will only set *stop; the second one ends the program. */
 void signals_request_stop(int signal_number, volatile sig_atomic_t *stop);
+
+/* Ends the program with a sentence where a mapped file was cut short under it. */
+
+/* From now on SIGBUS at an address of a mapped file prints which file it was and ends the process with the status
+ * CLI_BUS_ERROR; elsewhere it does what it did before. */
+void bus_error_install(void);
 
 #endif

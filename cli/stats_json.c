@@ -5,8 +5,8 @@
  */
 #include "cli/stats_json.h"
 
-#include "cli/json_values.h"
-#include "cli/table.h"
+#include "cli/json_memory.h"
+#include "cli/cli.h"
 
 #include <math.h>
 #include <stdio.h>

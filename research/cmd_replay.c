@@ -3,7 +3,7 @@
  * A recorded answer says which tokens greedy decoding of its model would accept, so that drafters can be compared
  * exactly and fast, without the model. replay_report.c counts and prints.
  */
-#include "research/replay_report.h"
+#include "research/replay.h"
 
 #include "base/progress.h"
 #include "text/tokenizer.h"

@@ -1,6 +1,6 @@
 /* cmd_study.c - `forerun study`: the experiments of Recursive Speculative Decoding, each run by one command. */
-#include "cli/command_files.h"
-#include "cli/json_file.h"
+#include "cli/command.h"
+#include "cli/json_memory.h"
 #include "cli/plot.h"
 #include "research/study.h"
 

@@ -4,9 +4,10 @@
  * along the answer as far as the tree contains it, and commits one token more, the target's own. The pending token of
  * the first step is the last of the context, so the answer's first token can be drafted too.
  */
-#ifndef LAB_REPLAY_H
-#define LAB_REPLAY_H
+#ifndef RESEARCH_REPLAY_H
+#define RESEARCH_REPLAY_H
 
+#include "cli/cli.h"
 #include "draft/calibration.h"
 #include "draft/drafter.h"
 
@@ -48,5 +49,29 @@ enum { REPLAY_MAX_DRAFTS = 8 };
  * each step's proposals and has room for n_output numbers. Fails if a tree is malformed. */
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err);
+
+/* What `forerun replay` counts, by category, and how it is printed. */
+
+enum { REPLAY_MAX_CATEGORIES = 64 };
+
+typedef struct ReplayCategory {
+    char name[64];
+    ReplayStats stats;
+    int64_t n_records;
+    double *step_s; /* [n_steps] times of the proposals */
+    int64_t capacity;
+} ReplayCategory;
+
+typedef struct ReplayReport {
+    ReplayCategory all, categories[REPLAY_MAX_CATEGORIES];
+    int n_categories;
+} ReplayReport;
+
+/* The category of that name, added if it is new. NULL: refused. */
+ReplayCategory *replay_category(ReplayReport *r, const char *name, fr_error *err);
+int replay_add(ReplayCategory *c, const ReplayStats *s, const double *step_s, fr_error *err);
+void replay_print_table(ReplayReport *r, bool calibration);
+int replay_print_json(ReplayReport *r, fr_error *err);
+void replay_report_free(ReplayReport *r);
 
 #endif

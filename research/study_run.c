@@ -1,8 +1,11 @@
 /* study_run.c - runs every tree of an experiment on every prompt, alternating with plain decoding. */
+#include "base/progress.h"
+#include "cli/json_memory.h"
+#include "cli/plot.h"
+#include "research/acceptance.h"
 #include "research/study.h"
 
-#include "base/progress.h"
-
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,4 +165,216 @@ int study_run(const StudyArgs *a, const StudyPlan *plan, double temperature, dou
     }
     close_study(&s);
     return status;
+}
+
+/* Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
+ * target is Ber(q), by four rules of verification. Nothing is sampled: the rules themselves run once for every possible
+ * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (acceptance.c). */
+
+enum { N_POINTS = 19, N_RULES = 4, N_DRAFTS = 2 };
+
+static const char *const names[N_RULES] = {"multi-round", "k-seq", "optimum with replacement", "recursive"};
+
+static const char *const headings[N_RULES] = {"multi-round", "k-seq", "optimum", "recursive"};
+
+typedef struct Toy {
+    double target, draft[N_POINTS], accepted[N_RULES][N_POINTS];
+} Toy;
+
+static void compute(Toy *t, double target) {
+    const double p[2] = {1 - target, target}; /* the paper calls the target q; here it is p, as everywhere */
+    t->target = target;
+    for (int i = 0; i < N_POINTS; i++) {
+        t->draft[i] = (i + 1) / (double)(N_POINTS + 1);
+        const float q[2] = {(float)(1 - t->draft[i]), (float)t->draft[i]};
+        t->accepted[0][i] = acceptance_multi_round(p, q, 2, N_DRAFTS);
+        t->accepted[1][i] = acceptance_k_seq(p, q, 2, N_DRAFTS, 0);
+        t->accepted[2][i] = acceptance_optimum(p, q, 2, N_DRAFTS);
+        t->accepted[3][i] = acceptance_recursive(p, q, 2, N_DRAFTS);
+    }
+}
+
+static void print(const Toy *t) {
+    printf("target Ber(%g), two drafts from Ber(p): how often one of them is accepted\n"
+           "optimum: of rules whose drafts are drawn with replacement\n%-6s",
+           t->target, "p");
+    for (int r = 0; r < N_RULES; r++) printf("  %-16s", headings[r]);
+    putchar('\n');
+    for (int i = 0; i < N_POINTS; i++) {
+        printf("%-6.2f", t->draft[i]);
+        for (int r = 0; r < N_RULES; r++) printf("  %-16.6f", t->accepted[r][i]);
+        putchar('\n');
+    }
+}
+
+static int write_json(const Toy *t, const char *path, fr_error *err) {
+    json_t *j = json_pack("{s:f}", "target", t->target), *draft = json_array();
+    for (int i = 0; i < N_POINTS; i++) json_array_append_new(draft, json_real(t->draft[i]));
+    json_object_set_new(j, "draft", draft);
+    for (int r = 0; r < N_RULES; r++) {
+        json_t *values = json_array();
+        for (int i = 0; i < N_POINTS; i++) json_array_append_new(values, json_real(t->accepted[r][i]));
+        json_object_set_new(j, names[r], values);
+    }
+    int status = json_file_write(j, path, JSON_INDENT(1), err);
+    json_decref(j);
+    return status;
+}
+
+static int draw(const Toy *t, const char *prefix, fr_error *err) {
+    char path[STUDY_MAX_PATH], title[128];
+    snprintf(path, sizeof path, "%.*s.svg", STUDY_MAX_PREFIX, prefix);
+    snprintf(title, sizeof title, "Two drafts from Ber(p), target Ber(%g)", t->target);
+    PlotSeries series[N_RULES];
+    for (int r = 0; r < N_RULES; r++)
+        series[r] = (PlotSeries){.name = names[r], .n = N_POINTS, .x = t->draft, .y = t->accepted[r]};
+    Plot plot = {.kind = PLOT_LINES,
+                 .title = title,
+                 .x_label = "p of the draft",
+                 .y_label = "probability that a draft is accepted",
+                 .series = series,
+                 .n_series = N_RULES};
+    return plot_write_svg(&plot, path, err);
+}
+
+int study_toy(double target, const char *json, const char *prefix, fr_error *err) {
+    Toy t;
+    int status = prefix ? plot_check(err) : FR_OK;
+    if (status) return status;
+    compute(&t, target);
+    print(&t);
+    if (json) status = write_json(&t, json, err);
+    return status || !prefix ? status : draw(&t, prefix, err);
+}
+
+/* The trees of appendix D.3 of the paper, and the --draft options that make them here. */
+
+static const struct {
+    const char *name, *rule;
+} methods[STUDY_N_METHODS] = {
+    {"SD", "chain"},
+    {"SpecTr", "k-seq"},
+    {"RSD-C", "recursive"},
+    {"RSD-S", "recursive"},
+    {"RSD-S transport", "transport"},
+};
+
+const char *study_method_name(StudyMethod m) { return methods[m].name; }
+const char *study_method_rule(StudyMethod m) { return methods[m].rule; }
+
+#define SD(group, shape) \
+    { group, STUDY_SD, shape }
+#define PATHS(group, shape) \
+    {group, STUDY_SPECTR, shape}, {group, STUDY_RSD_S, shape}, { group, STUDY_RSD_S_TRANSPORT, shape }
+#define BRANCH(group, shape) \
+    { group, STUDY_RSD_C, shape }
+
+static const StudyTree by_length[] = {
+    SD(2, "2"),
+    PATHS(2, "2x2"),
+    PATHS(2, "3x2"),
+    BRANCH(2, "2-2"),
+    BRANCH(2, "2-1"),
+    BRANCH(2, "3-1"),
+    SD(3, "3"),
+    PATHS(3, "3x3"),
+    PATHS(3, "4x3"),
+    BRANCH(3, "2-2-2"),
+    BRANCH(3, "3-1-1"),
+    BRANCH(3, "4-1-1"),
+    SD(4, "4"),
+    PATHS(4, "5x4"),
+    PATHS(4, "7x4"),
+    BRANCH(4, "2-2-2-2"),
+    BRANCH(4, "5-1-1-1"),
+    BRANCH(4, "7-1-1-1"),
+    SD(5, "5"),
+    PATHS(5, "6x5"),
+    PATHS(5, "12x5"),
+    BRANCH(5, "2-2-2-2-2"),
+    BRANCH(5, "6-1-1-1-1"),
+    BRANCH(5, "12-1-1-1-1"),
+};
+
+static const StudyTree by_budget[] = {
+    SD(6, "6"),
+    PATHS(6, "2x3"),
+    PATHS(6, "3x2"),
+    BRANCH(6, "2-1-1"),
+    BRANCH(6, "2-2"),
+    BRANCH(6, "3-1"),
+    SD(10, "10"),
+    PATHS(10, "2x5"),
+    PATHS(10, "5x2"),
+    BRANCH(10, "2-1-1-1-1"),
+    BRANCH(10, "2-2-1"),
+    BRANCH(10, "5-1"),
+    SD(14, "14"),
+    PATHS(14, "2x7"),
+    PATHS(14, "7x2"),
+    BRANCH(14, "2-1-1-1-1-1"),
+    BRANCH(14, "2-2-2"),
+    BRANCH(14, "7-1"),
+    SD(21, "21"),
+    PATHS(21, "3x7"),
+    PATHS(21, "7x3"),
+    BRANCH(21, "3-1-1-1-1-1"),
+    BRANCH(21, "3-2-2"),
+    BRANCH(21, "7-1-1"),
+    SD(30, "30"),
+    PATHS(30, "5x6"),
+    PATHS(30, "6x5"),
+    BRANCH(30, "2-2-2-2"),
+    BRANCH(30, "5-1-1-1-1"),
+    BRANCH(30, "6-1-1-1-1"),
+};
+
+#define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
+const StudyPlan study_by_length = {"length", "draft length", by_length, COUNT(by_length)};
+const StudyPlan study_by_budget = {"budget", "node budget", by_budget, COUNT(by_budget)};
+
+/* Reads the numbers of a shape; returns their count. */
+static int32_t read_shape(const char *shape, int32_t *numbers) {
+    int32_t n = 0;
+    for (const char *p = shape;; p++) {
+        char *end;
+        numbers[n++] = (int32_t)strtol(p, &end, 10);
+        p = end;
+        if (!*p) return n;
+    }
+}
+
+enum { MAX_NUMBERS = 32 };
+
+int32_t study_tree_depth(const StudyTree *t) {
+    int32_t numbers[MAX_NUMBERS], n = read_shape(t->shape, numbers);
+    if (t->method == STUDY_SD) return numbers[0];
+    return t->method == STUDY_RSD_C ? n : numbers[1];
+}
+
+int32_t study_tree_nodes(const StudyTree *t) {
+    int32_t numbers[MAX_NUMBERS], n = read_shape(t->shape, numbers);
+    if (t->method == STUDY_SD) return numbers[0];
+    if (t->method != STUDY_RSD_C) return numbers[0] * numbers[1];
+    int32_t level = 1, nodes = 0;
+    for (int32_t i = 0; i < n; i++) {
+        level *= numbers[i];
+        nodes += level;
+    }
+    return nodes;
+}
+
+void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out) {
+    int32_t v[MAX_NUMBERS] = {0};
+    read_shape(t->shape, v);
+    switch (t->method) {
+    case STUDY_SD: snprintf(out, n_out, "sps:model=%s,length=%d", draft_model, v[0]); return;
+    case STUDY_SPECTR: snprintf(out, n_out, "spectr:model=%s,paths=%d,length=%d", draft_model, v[0], v[1]); return;
+    case STUDY_RSD_C: snprintf(out, n_out, "rsd-c:model=%s,branch=%s", draft_model, t->shape); return;
+    case STUDY_RSD_S:
+    case STUDY_RSD_S_TRANSPORT:
+        snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]);
+        return;
+    case STUDY_N_METHODS: fr_assert(t->method < STUDY_N_METHODS);
+    }
 }

@@ -1,7 +1,8 @@
 /* serve.h - the server of `forerun serve`: options, and running it. */
-#ifndef SERVE_SERVE_H
-#define SERVE_SERVE_H
+#ifndef SERVER_SERVE_H
+#define SERVER_SERVE_H
 
+#include "base/error.h"
 #include "server/api/api.h"
 
 typedef struct ServeOptions {
@@ -21,5 +22,11 @@ typedef struct ServeOptions {
 
 /* Serves until a signal ends it. */
 int serve(const ServeOptions *o, fr_error *err);
+
+/* The certificate of the server. */
+
+/* An SSL_CTX for TLS 1.2 and 1.3, in *out. Files in PEM; the certificate may be followed by its chain. */
+int tls_open(void **out, const char *cert, const char *key, fr_error *err);
+void tls_close(void *tls); /* NULL is fine */
 
 #endif

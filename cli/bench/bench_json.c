@@ -1,8 +1,7 @@
 /* bench_json.c - all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
 #include "cli/bench/bench.h"
-#include "cli/json_file.h"
+#include "cli/json_memory.h"
 
-#include "cli/json_values.h"
 #include "base/threads.h"
 #include "draft/drafter.h"
 

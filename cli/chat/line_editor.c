@@ -8,20 +8,23 @@
  * would drop every byte that is not ASCII; C.UTF-8 takes its place.
  *
  * This file must not include text/tokenizer.h: histedit.h has a type Tokenizer, too. */
-#include "cli/chat/line_editor.h"
-
-#include "cli/chat/line_history.h"
-#include "cli/chat/terminal_signals.h"
-#include "cli/signals.h"
 #include "base/error.h"
+#include "base/files.h"
+#include "cli/chat/line_editor.h"
+#include "cli/signals.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -231,4 +234,219 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
     *line = e->line;
     remember(e, e->line);
     return LINE_READ;
+}
+
+/* A file of typed lines.
+ *
+ * Each line is appended when it is typed, in one write, so that several sessions share the file and a session that is
+ * killed loses nothing. When a session finds more than twice LINE_HISTORY_MAX lines, it replaces the file by the last of
+ * them. The file is what its user typed to a model, so nobody else may read it. */
+
+enum { MAX_FILE_BYTES = 16 << 20 };
+
+/* Creates each folder of the path that is missing, for the user alone. */
+static bool make_folders(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        bool exists = mkdir(path, 0700) == 0 || errno == EEXIST;
+        *slash = '/';
+        if (!exists) return false;
+    }
+    return true;
+}
+
+const char *line_history_path(void) {
+    static char path[4096];
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    bool given = state && state[0] == '/'; /* the XDG standard: a relative path is ignored */
+    if (!given && (!home || home[0] != '/')) return NULL;
+    int n = snprintf(path, sizeof path, "%s%s/forerun/chat_history", given ? state : home,
+                     given ? "" : "/.local/state");
+    return n > 0 && (size_t)n < sizeof path && make_folders(path) ? path : NULL;
+}
+
+/* The file where it is a regular one of this user; -1: it is not. */
+static int open_file(const char *path, int flags, struct stat *st) {
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fd < 0) return -1;
+    if (fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_uid == geteuid()) return fd;
+    close(fd);
+    return -1;
+}
+
+/* The end of the file as a string, malloc'ed; NULL: there is none. */
+static char *read_end(const char *path) {
+    struct stat st;
+    int fd = open_file(path, O_RDONLY, &st);
+    if (fd < 0) return NULL;
+    off_t skipped = st.st_size > MAX_FILE_BYTES ? st.st_size - MAX_FILE_BYTES : 0;
+    size_t size = (size_t)(st.st_size - skipped), n = 0;
+    char *text = malloc(size + 1);
+    ssize_t got;
+    while (text && n < size && (got = pread(fd, text + n, size - n, skipped + (off_t)n)) > 0) n += (size_t)got;
+    close(fd);
+    if (text) text[n] = '\0';
+    return text;
+}
+
+/* The last LINE_HISTORY_MAX lines of the text; *n_lines: how many it has. */
+static char *last_lines(char *text, int *n_lines) {
+    size_t n = strlen(text);
+    char *begin = text;
+    *n_lines = 0;
+    for (size_t i = n; i-- > 0;) {
+        if (text[i] != '\n' || i + 1 == n) continue;
+        if (++*n_lines == LINE_HISTORY_MAX) begin = text + i + 1;
+    }
+    *n_lines += n > 0;
+    return begin;
+}
+
+static void replace(const char *path, const char *text) {
+    ReplaceFile file;
+    fr_error err;
+    if (replace_file_begin(&file, path, &err)) return;
+    fputs(text, file.file);
+    (void)replace_file_end(&file, FR_OK, &err);
+}
+
+void line_history_read(const char *path, void (*add)(void *user, const char *line), void *user) {
+    char *text = read_end(path);
+    if (!text) return;
+    int n_lines;
+    char *line = last_lines(text, &n_lines);
+    if (n_lines > 2 * LINE_HISTORY_MAX) replace(path, line);
+    while (*line) {
+        char *end = strchrnul(line, '\n'), ended = *end;
+        *end = '\0';
+        if (*line) add(user, line);
+        line = ended ? end + 1 : end;
+    }
+    free(text);
+}
+
+void line_history_append(const char *path, const char *line) {
+    struct stat st;
+    char *text;
+    int n = asprintf(&text, "%s\n", line);
+    if (n < 0) return;
+    int fd = open_file(path, O_WRONLY | O_APPEND | O_CREAT, &st);
+    if (fd >= 0) {
+        ssize_t written = write(fd, text, (size_t)n);
+        (void)written; /* a full disk loses the line */
+        close(fd);
+    }
+    free(text);
+}
+
+/* Handlers that set a flag and write a byte to a pipe.
+ *
+ * The thread that waits for a key must notice a signal whichever thread of the program handles it: hence the pipe, which
+ * it polls together with the terminal. System calls are restarted, so that no output is lost to a signal. */
+
+static volatile sig_atomic_t was_interrupted, was_resized, was_continued;
+static int wake[2] = {-1, -1}; /* read here, written by the handler */
+
+static void note(int signal_number) {
+    int saved = errno;
+    if (signal_number == SIGINT) was_interrupted = 1;
+    if (signal_number == SIGWINCH) was_resized = 1;
+    if (signal_number == SIGCONT) was_continued = 1;
+    ssize_t n = write(wake[1], "", 1);
+    (void)n; /* a full pipe wakes as well */
+    errno = saved;
+}
+
+int terminal_signals_begin(fr_error *err) {
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+        return error_set(err, FR_ERR_IO, "no pipe for signals can be opened: %s", strerror(errno));
+    static const int signals[] = {SIGINT, SIGWINCH, SIGCONT};
+    const struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
+    return FR_OK;
+}
+
+bool terminal_signals_interrupted(void) { return was_interrupted; }
+void terminal_signals_forget_interrupt(void) { was_interrupted = 0; }
+
+static bool take(volatile sig_atomic_t *flag) {
+    bool is_set = *flag;
+    *flag = 0;
+    return is_set;
+}
+
+bool terminal_signals_take_resize(void) { return take(&was_resized); }
+bool terminal_signals_take_continue(void) { return take(&was_continued); }
+
+bool terminal_signals_wait(int fd) {
+    struct pollfd files[] = {{.fd = wake[0], .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+    char bytes[64];
+    if (poll(files, 2, -1) < 0) return false;
+    if (!files[0].revents) return true;
+    while (read(wake[0], bytes, sizeof bytes) > 0) {}
+    return false;
+}
+
+/* Puts lines together to messages.
+ *
+ * The forms are those of ollama (""") and llama-cli (a backslash at the end of a line), so that what is typed there can be
+ * typed here. Blank lines between messages are passed over. A '/' makes a command of a line only where it begins the
+ * message and stands first: a message that begins with one is written with a blank before it, or between """. */
+
+static const char quotes[] = "\"\"\"";
+enum { N_QUOTES = sizeof quotes - 1 };
+
+static bool begins_with_quotes(const char *line, size_t n) {
+    return n >= N_QUOTES && memcmp(line, quotes, N_QUOTES) == 0;
+}
+
+static bool ends_with_quotes(const char *line, size_t n) {
+    return n >= N_QUOTES && memcmp(line + n - N_QUOTES, quotes, N_QUOTES) == 0;
+}
+
+static bool is_blank(const char *line, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r' && line[i] != '\n') return false;
+    return true;
+}
+
+void chat_input_drop(ChatInput *in) {
+    buf_clear(&in->text);
+    in->state = CHAT_INPUT_EMPTY;
+}
+
+/* Appends a piece of the message; `next` is the state behind it. */
+static ChatInputState append(ChatInput *in, const char *text, size_t n, bool ends_line, ChatInputState next) {
+    bool fits = buf_append(&in->text, text, n) && (!ends_line || buf_append(&in->text, "\n", 1));
+    return in->state = fits ? next : CHAT_INPUT_TOO_LONG;
+}
+
+static ChatInputState add_quoted(ChatInput *in, const char *line, size_t n) {
+    if (ends_with_quotes(line, n)) {
+        append(in, line, n - N_QUOTES, false, CHAT_INPUT_QUOTED);
+        return in->state == CHAT_INPUT_TOO_LONG ? in->state : chat_input_end(in);
+    }
+    return append(in, line, n, true, CHAT_INPUT_QUOTED);
+}
+
+static ChatInputState add_plain(ChatInput *in, const char *line, size_t n) {
+    if (n > 0 && line[n - 1] == '\\') return append(in, line, n - 1, true, CHAT_INPUT_CONTINUED);
+    return append(in, line, n, false, CHAT_INPUT_MESSAGE);
+}
+
+ChatInputState chat_input_add(ChatInput *in, const char *line, size_t n) {
+    if (in->state == CHAT_INPUT_QUOTED) return add_quoted(in, line, n);
+    if (in->state == CHAT_INPUT_CONTINUED) return add_plain(in, line, n);
+    chat_input_drop(in);
+    if (is_blank(line, n)) return CHAT_INPUT_EMPTY;
+    if (line[0] == '/') return append(in, line, n, false, CHAT_INPUT_COMMAND);
+    if (begins_with_quotes(line, n)) return add_quoted(in, line + N_QUOTES, n - N_QUOTES);
+    return add_plain(in, line, n);
+}
+
+ChatInputState chat_input_end(ChatInput *in) {
+    bool is_open = in->state == CHAT_INPUT_QUOTED || in->state == CHAT_INPUT_CONTINUED;
+    if (!is_open || is_blank(in->text.data, in->text.n)) chat_input_drop(in);
+    else in->state = CHAT_INPUT_MESSAGE;
+    return in->state;
 }

@@ -1,6 +1,6 @@
 /* cmd_convert.c - `forerun convert FOLDER OUT.gguf`: a model as Hugging Face publishes it becomes a GGUF file. */
 #include "cli/cli.h"
-#include "cli/command_files.h"
+#include "cli/command.h"
 #include "base/progress.h"
 #include "cli/convert/convert.h"
 #include "cli/convert/convert_arch.h"

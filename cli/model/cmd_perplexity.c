@@ -5,7 +5,6 @@
  * predicted, so that each prediction sees at least half a window: this is how llama.cpp measures, so figures can be compared.
  * With --base both models run side by side, window by window, so no logits need to be stored. */
 #include "cli/model/text_windows.h"
-#include "cli/model/prediction_score.h"
 #include "compute/executor.h"
 #include "base/progress.h"
 

@@ -2,7 +2,7 @@
  *
  * A lock in the folder of the repository keeps two of these commands from writing the same part. */
 #include "cli/cli.h"
-#include "cli/model_cache.h"
+#include "cli/model_name.h"
 #include "cli/model/fetch.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* cmd_repack.c - `forerun repack`: keeps the packed form of a model's weights in the cache, where every command finds it
  * (backend/cpu/packed_file.c). */
 #include "cli/cli.h"
-#include "cli/model_cache.h"
+#include "cli/model_name.h"
 #include "cli/model/fetch.h"
 
 #include "base/threads.h"

@@ -1,8 +1,13 @@
 /* fetch.h - one file of a repository into the cache: resumed, checked, and put in its place when it is whole. */
-#ifndef MODELS_FETCH_H
-#define MODELS_FETCH_H
+#ifndef CLI_MODEL_FETCH_H
+#define CLI_MODEL_FETCH_H
 
+#include "base/error.h"
 #include "cli/model/hub.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 typedef struct Fetch {
     Hub *hub;
@@ -15,5 +20,20 @@ int fetch_make_folder(const char *path, fr_error *err);
 /* Fetches the file unless it is there already, with the same content. On failure what has arrived stays, for the next
  * time, and an earlier file of that name stays as it is. *was_there: nothing was fetched. */
 int fetch_file(const Fetch *f, const HubFile *file, bool *was_there, fr_error *err);
+
+/* The hashes by which a hub names the contents of files. */
+
+enum { FILE_HASH_TEXT = 65 }; /* a SHA-256 in hexadecimal digits, and '\0' */
+
+typedef struct FileHash FileHash;
+
+/* For a hash that is written as `expected`: 64 digits are a SHA-256 of the contents, 40 digits the id that git gives a
+ * file of `bytes` bytes, the SHA-1 of "blob BYTES\0" and the contents. libcrypto is loaded for it. */
+int file_hash_open(FileHash **out, const char *expected, int64_t bytes, fr_error *err);
+void file_hash_add(FileHash *h, const void *bytes, size_t n);
+/* The hash of what was added, in digits; frees h. */
+void file_hash_end(FileHash *h, char text[FILE_HASH_TEXT]);
+/* Whether it is such a hash: 40 or 64 lower-case hexadecimal digits. */
+bool file_hash_is_valid(const char *text);
 
 #endif

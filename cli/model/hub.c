@@ -10,7 +10,7 @@
 #include "cli/model/hub.h"
 
 #include "cli/model_name.h"
-#include "cli/model/file_hash.h"
+#include "cli/model/fetch.h"
 #include "base/error.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
 /* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows comes to them. */
 #include "cli/cli.h"
-#include "cli/json_values.h"
+#include "cli/json_memory.h"
 #include "cli/perf/perf_figures.h"
 #include "cli/perf/perf_parts.h"
 #include "cli/plot.h"

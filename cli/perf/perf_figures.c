@@ -7,7 +7,7 @@
  * rest. */
 #include "cli/perf/perf_figures.h"
 
-#include "cli/json_values.h"
+#include "cli/json_memory.h"
 #include "base/system.h"
 #include "compute/cost_parts.h"
 

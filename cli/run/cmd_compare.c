@@ -1,10 +1,10 @@
 /* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
-#include "cli/json_values.h"
+#include "cli/json_memory.h"
 #include "cli/run/generate.h"
 #include "cli/run/text_output.h"
 #include "cli/safe_text.h"
 #include "cli/stats_json.h"
-#include "cli/table.h"
+#include "cli/cli.h"
 
 #include "base/mem.h"
 #include "base/progress.h"

@@ -1,10 +1,8 @@
 /* cmd_run.c - `forerun run`: generate text. */
-#include "cli/json_file.h"
-#include "cli/json_values.h"
-#include "cli/run/closing_line.h"
+#include "cli/json_memory.h"
+#include "cli/run/text_output.h"
 #include "cli/run/generate.h"
 #include "cli/run/record_file.h"
-#include "cli/run/text_output.h"
 #include "cli/stats_json.h"
 
 #include "base/threads.h"

@@ -4,7 +4,7 @@
 #define RUN_GENERATE_H
 
 #include "cli/cli.h"
-#include "cli/command_files.h"
+#include "cli/command.h"
 #include "verify/verifier.h"
 
 enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16, GENERATE_MAX_BIASES = 300 };

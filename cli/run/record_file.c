@@ -8,7 +8,7 @@
  * piece is still being written, it stays, the next writer ends it with a newline, and the reader passes over it. */
 #include "cli/run/record_file.h"
 
-#include "cli/json_values.h"
+#include "cli/json_memory.h"
 #include "base/error.h"
 
 #include <errno.h>

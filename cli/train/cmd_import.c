@@ -1,6 +1,6 @@
 /* cmd_import.c - `forerun import-drafter`: converts published weights of a drafter into a drafter file. */
 #include "cli/cli.h"
-#include "cli/command_files.h"
+#include "cli/command.h"
 
 #include "base/progress.h"
 #include "train/import.h"

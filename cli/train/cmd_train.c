@@ -4,7 +4,7 @@
  * fails before the data is read. */
 #include "base/hash.h"
 #include "cli/cli.h"
-#include "cli/command_files.h"
+#include "cli/command.h"
 #include "cli/plot.h"
 #include "cli/signals.h"
 #include "train/methods.h"

@@ -1,10 +1,34 @@
-/* answers.h - what APIs with conversations share: the prompt with its tools, and one reader a choice of what is written. */
-#ifndef SERVE_ANSWERS_H
-#define SERVE_ANSWERS_H
+/* answers.h - log-probabilities of the tokens of an answer, told apart by item.
+ *
+ * An item has those of the tokens whose text is in it. Tokens of marks, control tokens, white space that belongs to the form,
+ * and what a stop string cut off have none. */
+#ifndef SERVER_API_ANSWERS_H
+#define SERVER_API_ANSWERS_H
 
 #include "server/answer/answer_reader.h"
-#include "server/api/answer_logprobs.h"
+#include "server/api/api.h"
 #include "server/api/chat_messages.h"
+#include "server/engine/generation.h"
+
+typedef struct AnswerLogprobs {
+    TokenBatch pending;  /* read, and not yet known where they belong */
+    TokenBatch fresh;    /* those of the last growth; part of `pending` */
+    TokenBatch *of_item; /* [n_items] */
+    int n_items;
+} AnswerLogprobs;
+
+void answer_logprobs_free(AnswerLogprobs *l);
+/* A token whose text is going to be read; text: [t->n_text], top: [t->n_top]. False: no memory. */
+bool answer_logprobs_add(AnswerLogprobs *l, const ServedModel *m, const TokenRecord *t, const char *text,
+                         const fr_top_logprob *top);
+/* An item of text grew by n bytes: the last tokens that have so many are its own. False: no memory. */
+bool answer_logprobs_take(AnswerLogprobs *l, int item, size_t n_bytes);
+/* What is pending belongs to no item of text. */
+void answer_logprobs_drop(AnswerLogprobs *l);
+/* NULL: there are none. */
+const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item);
+
+/* What APIs with conversations share: the prompt with its tools, and one reader a choice of what is written. */
 
 enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 
@@ -53,5 +77,10 @@ void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID
 /* An event that has a name: {"type": ..., and its end. */
 JsonOut answers_begin_event(Buf *out, const char *type);
 void answers_end_event(JsonOut *j);
+
+/* Which stop string ended a text. */
+
+/* NULL: none did. The plan has tells_stop. */
+const char *stop_string_of(const Choice *c);
 
 #endif

@@ -7,14 +7,14 @@
  *
  * A new API is a file with its endpoints: `prepare` turns a body into a Plan (plan.h has what most of them share), and an
  * ApiFormat writes answers, events and errors. Nothing else knows what an API looks like. */
-#ifndef SERVE_API_H
-#define SERVE_API_H
+#ifndef SERVER_API_API_H
+#define SERVER_API_API_H
 
 #include "server/api/metrics.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/grammar_cache.h"
-#include "server/engine/worker.h"
-#include "server/http/access.h"
+#include "server/engine/served_model.h"
+#include "server/http/http_server.h"
 #include "server/http/json_out.h"
 
 #include <jansson.h>
@@ -188,5 +188,11 @@ void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint);
 void api_call_free_all(Service *s);
 /* "<prefix>" and 24 random characters as the id of the call. */
 void api_call_name(ApiCall *call, const char *prefix);
+
+/* One line on standard error for each request. No prompt and no text of a client is part of it. */
+
+void request_log_write(const ApiCall *call, int status);
+/* Of a request that was refused before it became a call. */
+void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status);
 
 #endif

@@ -1,6 +1,6 @@
 /* chat_messages.h - the prompt of a conversation, as /v1/chat/completions and /apply-template describe it. */
-#ifndef SERVE_CHAT_MESSAGES_H
-#define SERVE_CHAT_MESSAGES_H
+#ifndef SERVER_API_CHAT_MESSAGES_H
+#define SERVER_API_CHAT_MESSAGES_H
 
 #include "server/api/plan.h"
 
@@ -20,5 +20,26 @@ json_t *chat_messages_join(const json_t *parts);
 bool chat_messages_has_tools(const ChatMessages *f);
 /* Whether the answer must be a call, of the function *name or, where that is NULL, of any. */
 bool chat_messages_forces_call(const ChatMessages *f, const char **name);
+
+/* Conversations of the Anthropic Messages API as messages that templates read. */
+
+/* As the body has them; borrowed. */
+typedef struct MessagesInput {
+    const json_t *messages, *system, *tools, *tool_choice, *thinking;
+} MessagesInput;
+
+/* Fills messages, tools and tool_choice of *chat. Within json_memory_limit, which owns what is made. */
+int messages_input_convert(const MessagesInput *in, ChatMessages *chat, ApiError *error);
+
+/* Items of the Responses API as messages that templates read. */
+
+/* As the body has them; borrowed. */
+typedef struct ResponsesInput {
+    const json_t *input, *tools, *reasoning;
+    const char *instructions;
+} ResponsesInput;
+
+/* Fills messages, tools and reasoning_effort of *chat. Within json_memory_limit, which owns what is made. */
+int responses_input_convert(const ResponsesInput *in, ChatMessages *chat, ApiError *error);
 
 #endif

@@ -1,6 +1,6 @@
 /* constraint.h - the fields that hold a text to a JSON schema, a grammar or a regular expression. */
-#ifndef SERVE_CONSTRAINT_H
-#define SERVE_CONSTRAINT_H
+#ifndef SERVER_API_CONSTRAINT_H
+#define SERVER_API_CONSTRAINT_H
 
 #include "server/api/api.h"
 

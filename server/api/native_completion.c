@@ -1,8 +1,7 @@
 /* native_completion.c - POST /completion, llama.cpp's own form: its fields, its defaults, its events. */
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
-#include "server/api/stop_string.h"
-#include "server/api/token_logprobs.h"
+#include "server/api/answers.h"
 
 #include <string.h>
 

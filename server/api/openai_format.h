@@ -1,6 +1,6 @@
 /* openai_format.h - what the answers of the OpenAI endpoints have in common, and those of llama.cpp borrow. */
-#ifndef SERVE_OPENAI_FORMAT_H
-#define SERVE_OPENAI_FORMAT_H
+#ifndef SERVER_API_OPENAI_FORMAT_H
+#define SERVER_API_OPENAI_FORMAT_H
 
 #include "server/api/api.h"
 
@@ -33,5 +33,23 @@ fr_stats openai_sum(const ApiCall *call);
 JsonOut sse_begin(Buf *out);
 void sse_end(JsonOut *j);
 void sse_done(Buf *out); /* "data: [DONE]" */
+
+/* Log-probabilities of tokens in the forms of the APIs. */
+
+/* The plan returns log-probabilities, of each token and of the n_top most probable ones. */
+void logprobs_want(Plan *plan, int64_t n_top);
+/* {"token", "logprob", "bytes", "top_logprobs": [...]} of each token, as OpenAI's chats and llama.cpp have it, within a list.
+ * tokens NULL: none. with_ids: each with its "id", as in /completion. */
+void logprobs_write_list(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, bool with_ids);
+/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. *offset: characters of the tokens before,
+ * which those of these are added to. */
+void logprobs_write_columns(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, int64_t *offset);
+
+/* The field "forerun" of requests and of the events of a stream: which drafter proposed what. */
+
+/* "forerun": {"tokens": true, "trees": true} of a request; NULL: absent. */
+int token_pieces_read(Plan *plan, const json_t *value, ApiError *error);
+/* The key "forerun" of an event with the fresh tokens of a choice; nothing unless they were asked for. */
+void token_pieces_write(JsonOut *out, const Choice *c, const TokenBatch *fresh);
 
 #endif

@@ -1,8 +1,7 @@
 /* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
 #include "server/api/plan.h"
 
-#include "server/api/logit_bias.h"
-#include "server/api/token_pieces.h"
+#include "server/api/openai_format.h"
 
 #include <stdarg.h>
 #include <stdio.h>

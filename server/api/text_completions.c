@@ -1,7 +1,6 @@
 /* text_completions.c - POST /v1/completions: raw prompts, several at once. */
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
-#include "server/api/token_logprobs.h"
 
 #include <stdlib.h>
 #include <string.h>

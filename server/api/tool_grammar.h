@@ -1,6 +1,6 @@
 /* tool_grammar.h - calls of tools have the form of the model's family and the tool's own schema. */
-#ifndef SERVE_TOOL_GRAMMAR_H
-#define SERVE_TOOL_GRAMMAR_H
+#ifndef SERVER_API_TOOL_GRAMMAR_H
+#define SERVER_API_TOOL_GRAMMAR_H
 
 #include "server/api/answers.h"
 

@@ -4,12 +4,15 @@
  * one step of each engine that has running requests, report. So a hang-up gives its place and its pages back within one
  * step, and nothing but steps happens between two tokens of a stream: files, templates and tokenization are the business
  * of other threads. Engines take turns, because each uses all cores for its step. */
+#include "base/system.h"
 #include "server/engine/engine_thread.h"
 
-#include "server/engine/step_notes.h"
-#include "base/system.h"
-
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 /* ---- one generation -------------------------------------------------------------------------------- */
 
@@ -231,4 +234,124 @@ bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n
     pthread_cond_signal(&t->wake);
     pthread_mutex_unlock(&t->lock);
     return true;
+}
+
+/* Copies trees from the engine to whoever shows them.
+ *
+ * They are kept per request and on demand only: a tree is as large as some hundred tokens of text. A note that finds no
+ * memory is left out; the text does not depend on it. */
+
+enum { MAX_NODES = FR_TREE_BUDGET_MAX + 1, MAX_STEP_BYTES = 4 << 20 };
+
+void step_notes_begin(Generation *g) {
+    for (int i = 0; i < (int)(sizeof g->sources.names / sizeof *g->sources.names); i++) {
+        const char *spec = fr_request_draft(g->request, i);
+        if (!spec) break;
+        snprintf(g->sources.names[i], sizeof g->sources.names[i], "%.*s", (int)strcspn(spec, ":"), spec);
+    }
+}
+
+/* The tokens of the step lead from node 0 along the nodes that were accepted. */
+static void mark_accepted(StepNode *nodes, int n, const int32_t *tokens, int64_t n_tokens) {
+    int at = 0;
+    for (int64_t k = 0; k < n_tokens; k++) {
+        int child = at + 1;
+        while (child < n && (nodes[child].node.parent != at || nodes[child].node.token != tokens[k])) child++;
+        if (child >= n) return;
+        nodes[child].is_accepted = 1;
+        at = child;
+    }
+}
+
+void step_notes_add(Generation *g) {
+    fr_tree_node tree[MAX_NODES];
+    StepNode nodes[MAX_NODES];
+    int64_t n_tokens;
+    const int32_t *tokens = fr_request_tokens(g->request, &n_tokens);
+    if (n_tokens == g->n_noted) return;
+    const StepRecord record = {.n_tokens = (int32_t)(n_tokens - g->n_noted),
+                               .n_nodes = fr_request_tree(g->request, tree, MAX_NODES)};
+    for (int i = 0; i < record.n_nodes; i++) nodes[i] = (StepNode){.node = tree[i]};
+    mark_accepted(nodes, record.n_nodes, tokens + g->n_noted, record.n_tokens);
+    g->n_noted = n_tokens;
+    size_t n_bytes = (size_t)record.n_nodes * sizeof *nodes;
+    pthread_mutex_lock(&g->mailbox->lock);
+    Buf *steps = &g->fresh.steps;
+    steps->max_bytes = MAX_STEP_BYTES;
+    if (buf_reserve(steps, sizeof record + n_bytes)) {
+        (void)buf_append(steps, &record, sizeof record);
+        (void)buf_append(steps, nodes, n_bytes);
+    }
+    pthread_mutex_unlock(&g->mailbox->lock);
+}
+
+/* A forward of this text took so long, with so many rows in the mean; T(n) says how much less one row would have taken.
+ * Measured times are only compared with measured times, so that a busy machine makes both slower. What is neither
+ * forward nor drafting counts for each token, although a step without drafts has all of it for one: plain decoding is
+ * not made slower than it is. */
+double step_notes_plain_s(const Generation *g, const fr_stats *s) {
+    if (s->n_steps == 0 || s->n_generated == 0) return 0;
+    int64_t n_context = s->n_prompt + s->n_generated / 2;
+    int n_rows = (int)(1 + (s->drafted + s->n_steps / 2) / s->n_steps);
+    double one_s = fr_engine_forward_s(g->model->engine, 1, n_context),
+           these_s = fr_engine_forward_s(g->model->engine, n_rows, n_context),
+           rest_s = s->decode_s - s->forward_s - s->draft_s;
+    if (these_s <= 0) return 0;
+    return s->forward_s / (double)s->n_steps * one_s / these_s + (rest_s > 0 ? rest_s / (double)s->n_generated : 0);
+}
+
+/* A list under a lock, and an eventfd that wakes the event loop. */
+
+int mailbox_open(Mailbox *m, fr_error *err) {
+    *m = (Mailbox){.last = &m->first, .fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    if (m->fd < 0) return error_set(err, FR_ERR_IO, "eventfd: %s", strerror(errno));
+    pthread_mutex_init(&m->lock, NULL);
+    return FR_OK;
+}
+
+void mailbox_close(Mailbox *m) {
+    if (m->fd < 0) return;
+    close(m->fd);
+    pthread_mutex_destroy(&m->lock);
+    m->fd = -1;
+}
+
+bool mailbox_add(Mailbox *m, Message *message) {
+    bool is_first = !m->first;
+    if (message->is_posted) return false;
+    message->is_posted = true;
+    message->next = NULL;
+    *m->last = message;
+    m->last = &message->next;
+    return is_first;
+}
+
+void mailbox_wake(Mailbox *m) {
+    const uint64_t one = 1;
+    (void)!write(m->fd, &one, sizeof one); /* it cannot fail before 2^64 - 1 writes */
+}
+
+void mailbox_post(Mailbox *m, Message *message) {
+    pthread_mutex_lock(&m->lock);
+    bool wakes = mailbox_add(m, message);
+    pthread_mutex_unlock(&m->lock);
+    if (wakes) mailbox_wake(m);
+}
+
+static Message *take(Mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    Message *first = m->first;
+    if (first) {
+        m->first = first->next;
+        if (!m->first) m->last = &m->first;
+        first->is_posted = false;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return first;
+}
+
+void mailbox_deliver(Mailbox *m) {
+    uint64_t n;
+    (void)!read(m->fd, &n, sizeof n);
+    for (Message *message; (message = take(m));) message->deliver(message);
 }

@@ -11,7 +11,6 @@
 #ifndef SERVE_GENERATION_H
 #define SERVE_GENERATION_H
 
-#include "server/engine/mailbox.h"
 #include "server/engine/served_model.h"
 #include "base/mem.h"
 

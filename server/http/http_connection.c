@@ -7,7 +7,7 @@
  * evhttp would be the obvious choice. In libevent 2.1 it calls nobody between accepting a connection and a complete
  * request, and each byte begins its timeout anew, so that slow senders cannot be bounded; it answers what it refuses
  * itself with HTML pages, and it stops reading while a request is answered. */
-#include "server/http/http_connection.h"
+#include "server/http/http_server.h"
 
 #include "base/system.h"
 

@@ -3,13 +3,14 @@
  * A connection reads one request at a time (http_head.h), hands it over as an HttpExchange, and reads the next one when that
  * is answered. It goes on reading meanwhile, so that a client that hangs up is noticed at once, also before the first byte
  * of its answer. */
-#ifndef SERVE_HTTP_SERVER_H
-#define SERVE_HTTP_SERVER_H
+#ifndef SERVER_HTTP_HTTP_SERVER_H
+#define SERVER_HTTP_HTTP_SERVER_H
 
-#include "server/http/http_head.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "server/http/http_head.h"
 
+#include <event2/bufferevent.h>
 #include <event2/event.h>
 
 typedef struct HttpServer HttpServer;
@@ -66,5 +67,91 @@ void http_exchange_write(HttpExchange *x, const char *bytes, size_t n);
 void http_exchange_end(HttpExchange *x);
 
 const char *http_status_text(int status);
+
+/* Who may use the server: API keys, and the origins whose pages a browser lets in (CORS). */
+
+enum { ACCESS_MAX_ORIGINS = 16, ACCESS_MAX_KEYS = 256, ACCESS_DIGEST = 32 };
+
+typedef struct Access {
+    unsigned char keys[ACCESS_MAX_KEYS][ACCESS_DIGEST]; /* SHA-256; keys themselves are not kept */
+    int n_keys;                                         /* 0: nobody needs one */
+    const char *origins[ACCESS_MAX_ORIGINS];            /* "*": all */
+    int n_origins;
+} Access;
+
+int access_add_key(Access *a, const char *key, size_t n, fr_error *err);
+/* One key a line; empty lines and those that begin with '#' are no keys. */
+int access_add_key_file(Access *a, const char *path, fr_error *err);
+
+/* Whether the request carries a key: "Authorization: Bearer KEY", or "x-api-key: KEY". */
+bool access_has_key(const Access *a, const HttpHead *head);
+/* Whether a page of that origin may use the server; true where the request names none, or the server's own. */
+bool access_allows_origin(const Access *a, const HttpHead *head);
+/* Adds the headers by which a browser lets a listed origin read the answer. */
+void access_add_cors(const Access *a, HttpExchange *x);
+/* The answer to a preflight request (OPTIONS) of an origin that is allowed. */
+void access_answer_preflight(const Access *a, HttpExchange *x);
+
+/* The inside of a connection, for http_server.c, http_connection.c and http_reply.c. */
+
+typedef enum HttpState {
+    HTTP_READS_HEAD,
+    HTTP_READS_BODY,       /* of a known length */
+    HTTP_READS_CHUNK_SIZE, /* a line */
+    HTTP_READS_CHUNK,
+    HTTP_READS_CHUNK_END, /* CRLF */
+    HTTP_READS_TRAILER,   /* lines up to an empty one */
+    HTTP_ANSWERS,
+    HTTP_CLOSES, /* the last answer is being sent; what still comes is thrown away */
+} HttpState;
+
+struct HttpExchange {
+    HttpServer *server;
+    HttpExchange *next, *previous; /* in the order of their last change of state, the oldest first */
+    struct bufferevent *bev;
+    HttpState state;
+    char peer[64];
+    double deadline_s;  /* 0: none */
+    size_t n_unsent;    /* when the deadline was last checked */
+    bool has_shut_down; /* nothing more is sent */
+    bool is_idle;       /* it has been answered before, and no byte of a further request has come */
+
+    /* The request: */
+    double started_s;
+    char *head_bytes;
+    HttpHead head;
+    Buf body;
+    size_t n_missing; /* bytes of the body, or of its chunk */
+
+    /* The answer: */
+    Buf headers; /* added ones */
+    bool is_begun, is_chunked, is_head_request;
+    void (*on_gone)(void *user);
+    void *gone_user;
+};
+
+struct HttpServer {
+    struct event_base *base;
+    HttpServerOptions options;
+    struct evconnlistener *listener;
+    struct event *timer;
+    HttpExchange *first, *last;
+    int n_connections, port;
+    size_t n_body_bytes; /* of all bodies */
+    bool drains;
+};
+
+/* Takes the socket over. */
+void http_connection_open(HttpServer *s, int fd, const char *peer);
+/* Closes it; on_gone is called where an answer was due. */
+void http_connection_close(HttpExchange *x);
+/* The answer is complete: the next request, or the end. */
+void http_connection_answered(HttpExchange *x);
+/* Refuses a request that is not complete, and closes the connection when that is sent. */
+void http_connection_refuse(HttpExchange *x, int status, const char *why);
+/* Sends what is left, and then closes. */
+void http_connection_finish(HttpExchange *x);
+/* Called some times a second: closes what took too long. */
+void http_connection_check(HttpExchange *x, double now_s);
 
 #endif

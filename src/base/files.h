@@ -34,7 +34,7 @@ FILE *input_text_open(const char *path, fr_error *err);
  *   the file has changed since. mapped_file_check reads no page, only size and times.
  *   Data that stays mapped (a corpus index, the reference backend's weights) is checked before each use; a change between
  *   the check and the use is not noticed. mapped_file_at tells a program's SIGBUS handler which file an address belongs to,
- *   so that the program can end with a message (cli/bus_error.c). The library installs no handler itself.
+ *   so that the program can end with a message (cli/signals.c). The library installs no handler itself.
  *
  * Times have the resolution of the system's clock tick, some milliseconds. A second change within the same tick is noticed
  * only if it changes the size. */

@@ -2,7 +2,7 @@
  * are noticed; and a file that is cut under its reader ends the program with a sentence. */
 #include "testing.h"
 
-#include "cli/bus_error.h"
+#include "cli/signals.h"
 #include "cli/command.h"
 #include "base/files.h"
 #include "base/mem.h"

@@ -1,8 +1,8 @@
 /* test_chat_input.c - messages of several lines, and the turns of a conversation. */
 #include "testing.h"
 
-#include "cli/chat/chat_input.h"
-#include "cli/chat/chat_turns.h"
+#include "cli/chat/line_editor.h"
+#include "cli/chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

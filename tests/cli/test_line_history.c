@@ -1,7 +1,7 @@
 /* test_line_history.c - the file of typed lines: its place, who may read it, and how it stays small. */
 #include "testing.h"
 
-#include "cli/chat/line_history.h"
+#include "cli/chat/line_editor.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* test_answer_logprobs.c - tokens are sorted into the items that have their text. */
 #include "testing.h"
 
-#include "server/api/answer_logprobs.h"
+#include "server/api/answers.h"
 
 #include <stdlib.h>
 #include <string.h>
