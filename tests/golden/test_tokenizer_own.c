@@ -12,7 +12,7 @@
 #include "vocab_build.h"
 
 #include "base/hash_table.h"
-#include "text/pre_patterns.h"
+#include "text/encoder.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "gguf/blocks.h"
 #include "gguf/finite.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <stdio.h>
 #include <string.h>

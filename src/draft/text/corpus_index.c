@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "gguf/printable.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* template.c - the functions of template.h: compile once, set variables, render many times. */
+/* template.c - the functions of template.h. A template is compiled once and rendered any number of times. */
 #include "text/template/template.h"
 
 #include "text/template/render.h"
@@ -13,7 +13,7 @@ static const TemplateLimits default_limits = {
 struct Template {
     Work work;
     TemplateLimits limits;
-    const char *source; /* [n] while it is compiled */
+    const char *source; /* [n] only while it is compiled */
     size_t n;
     const Node *statements;
 };
@@ -91,8 +91,8 @@ void template_variables_close(TemplateVariables *v) {
 
 typedef struct Setting {
     TemplateVariables *v;
-    const char *name; /* NULL: each member of the value is a variable */
-    const char *json; /* [n] NULL: value */
+    const char *name; /* NULL: each member of the value becomes a variable */
+    const char *json; /* [n] NULL: `value` is given instead */
     size_t n;
     TemplateMark mark;
     Value value;
@@ -169,7 +169,7 @@ static void render(void *subject) {
     execute(&g->render, g->statements);
 }
 
-/* The spans of data among the marks of the builder. */
+/* Writes the spans of data, as the builder has marked them, into the output. False: no memory. */
 static bool add_spans(TemplateOutput *out, const TextBuilder *b) {
     size_t n = 0, k = 0;
     for (size_t i = 0; i < b->n; i++) n += b->marks[i] && (i == 0 || !b->marks[i - 1]);
