@@ -13,8 +13,8 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "compute/cpu/kernels/machine.h"
-#include "train/loop/adamw.h"
-#include "train/nets/llama.h"
+#include "train/optimizer.h"
+#include "train/llama.h"
 
 #include <stdio.h>
 #include <stdlib.h>

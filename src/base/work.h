@@ -15,12 +15,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { WORK_LOOK_STEPS = 65536 };
+
 typedef struct Work {
     struct WorkBlock *blocks; /* a list that begins with the newest */
     char *last;               /* the last allocation, which work_grow can extend in place */
     size_t n_bytes, max_bytes;
     int64_t n_steps, max_steps;
-    int n_rest; /* what was counted beyond whole steps */
+    int n_rest;        /* what was counted beyond whole steps */
+    int64_t next_look; /* the number of steps at which should_stop is called next */
+    /* Called every WORK_LOOK_STEPS steps unless it is NULL. If it does not return 0, the work ends with FR_ERR_CANCELLED. */
+    int (*should_stop)(void *user);
+    void *stop_user;
     int depth, max_depth;
     int line; /* the line of the template that errors name; 0: they name none */
     fr_error *err;

@@ -1,7 +1,7 @@
 /* bf16_dot.h - the arithmetic of x86's vdpbf16ps in plain C: dot products of BF16 numbers, summed in a float.
  *
  * The instruction takes its inputs in pairs and adds two products to an accumulator, the odd one of a pair first. The
- * reference kernels and the training products (train/ops/gemm_bf16.c) are both defined by these two functions. */
+ * reference kernels and the training products (train/gemm.c) are both defined by these two functions. */
 #ifndef FORMAT_BF16_DOT_H
 #define FORMAT_BF16_DOT_H
 

@@ -10,7 +10,6 @@
 #include "draft/text/count_trie.h"
 #include "draft/text/ngram_text.h"
 #include "text/encoder.h"
-#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

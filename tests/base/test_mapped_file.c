@@ -11,7 +11,7 @@
 #include "engine_rig.h"
 #include "gguf/gguf.h"
 #include "gguf_build.h"
-#include "train/import/safetensors.h"
+#include "train/safetensors.h"
 #include "research/corpus_build.h"
 #include "draft/text/corpus_index.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/tile_config.h"
 #include "compute/cpu/kernels/kernels.h"
-#include "train/ops/gemm_bf16.h"
+#include "train/gemm_bf16.h"
 
 #include <stddef.h>
 

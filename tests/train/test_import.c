@@ -4,7 +4,7 @@
 
 #include "cli_rig.h"
 #include "gguf/blocks.h"
-#include "train/import/import.h"
+#include "train/import.h"
 #include "safetensors_build.h"
 
 #include <math.h>

@@ -221,7 +221,7 @@ static Attention attention_of(const Op *op) {
                        .kv = &c->kv[kv_group_of(op->l->spec)],
                        .place = op->l->place,
                        .spec = op->l->spec,
-                       .o = &op->l->o,
+                       .o = op->l->matrices[MATRIX_O],
                        .group = attention_group(h),
                        .n_pairs = c->n_rows * (h->n_head / attention_group(h)),
                        .value_dim = hparams_value_dim(h),

@@ -38,7 +38,6 @@
  * test_reference.c.
  */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
 
 #include <string.h>
 
@@ -231,7 +230,8 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
         cpu_multiply(c, op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
                      begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
-    for (int64_t i = 0; i < op->n_rows; i++) activate(op, &op->l->down, i, from, n);
+    const PackedMatrix *down = op->l->matrices[op->l->spec->ffn == FFN_EXPERTS ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
+    for (int64_t i = 0; i < op->n_rows; i++) activate(op, down, i, from, n);
 }
 
 /* A product that adds to the residual stream: at once, or after a stage that finishes what is added. */
@@ -243,34 +243,38 @@ static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, cons
     return put_op(at, op, FORWARD_NORM, residual_rows, rows, 0);
 }
 
-static Op gate_up_op(CpuContext *c, int32_t layer) {
+static Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up) {
     const CpuLayer *l = &c->weights->layers[layer];
     return (Op){.c = c,
                 .layer = layer,
                 .l = l,
                 .norm = l->spec->ffn_norm,
                 .n_products = 2,
-                .products = {{&l->gate, c->gate}, {&l->up, c->up}}};
+                .products = {{gate, c->gate}, {up, c->up}}};
 }
 
-static int64_t ff_units(const CpuLayer *l) { return (l->gate.n_out + ACT_BLOCK - 1) / ACT_BLOCK; }
+static int64_t ff_units(const PackedMatrix *gate) { return (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK; }
 
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    Op down = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, c->shared_out}}};
-    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
-    at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, l->down.n_in, at);
-    return put_op(at, down, FORWARD_DOWN, down_tiles_only, packed_n_tiles(&l->down), c->n_rows);
+    const PackedMatrix *gate = l->matrices[MATRIX_SHARED_GATE], *down = l->matrices[MATRIX_SHARED_DOWN];
+    Op gate_up = gate_up_op(c, layer, gate, l->matrices[MATRIX_SHARED_UP]);
+    Op add = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{down, c->shared_out}}};
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units(gate), c->n_rows);
+    at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, down->n_in, at);
+    return put_op(at, add, FORWARD_DOWN, down_tiles_only, packed_n_tiles(down), c->n_rows);
 }
 
 static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     const Hparams *h = &c->model->hparams;
-    at = put_op(at, gate_up_op(c, layer), FORWARD_NORM, norm_rows, c->n_rows, 0);
+    const PackedMatrix *gate = l->matrices[MATRIX_GATE];
+    Op gate_up = gate_up_op(c, layer, gate, l->matrices[MATRIX_UP]);
+    at = put_op(at, gate_up, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
-    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units(gate), c->n_rows);
     at = input_squares_op(c, layer, INPUT_DOWN, c->gate, h->n_ff, at);
-    Op down = {.c = c, .layer = layer, .l = l, .products = {{&l->down, c->delta}}};
+    Op down = {.c = c, .layer = layer, .l = l, .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
     return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, l->spec->post_ffn_norm);
 }
 
@@ -284,19 +288,31 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
               .l = l,
               .norm = l->spec->attn_norm,
               .n_products = 3,
-              .products = {{&l->q, l->spec->gates_output ? c->q_gated : c->q}, {&l->k, c->k}, {&l->v, c->v}}};
+              .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
+                           {l->matrices[MATRIX_K], c->k},
+                           {l->matrices[MATRIX_V], c->v}}};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
     at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
-    Op o = {.c = c, .layer = layer, .l = l, .x = c->attended, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c,
+            .layer = layer,
+            .l = l,
+            .x = c->attended,
+            .n_products = 1,
+            .products = {{l->matrices[MATRIX_O], c->delta}}};
     return attention_converts(c) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
 }
 
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c,
+            .layer = layer,
+            .l = l,
+            .bias = l->spec->o_bias,
+            .n_products = 1,
+            .products = {{l->matrices[MATRIX_O], c->delta}}};
     at = layer_has_state(l->spec)         ? recurrent_ops(c, layer, at)
          : l->spec->mixer == MIXER_LATENT ? latent_ops(c, layer, at)
                                           : read_ops(c, layer, at);
@@ -306,5 +322,5 @@ static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
     at = mixer_ops(c, layer, at);
     if (c->weights->layers[layer].spec->ffn == FFN_NONE) return at;
-    return c->weights->layers[layer].experts ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
+    return c->weights->layers[layer].spec->ffn == FFN_EXPERTS ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
 }

@@ -13,8 +13,7 @@ static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     *n_expert = 1;
     *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), h->state.n_values));
     *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
-    for (int32_t i = 0; i < h->n_layer; i++)
-        if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
+    for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_of(*n_expert, layer_n_experts(&m->layers[i]));
 }
 
 static int allocate(RefContext *c, fr_error *err) {

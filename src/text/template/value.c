@@ -144,6 +144,8 @@ int value_order(Work *w, Value a, Value b, const char *operator_name) {
               value_type_name(b));
 }
 
+static uint64_t value_hash(Work *w, const HashKey *key, Value v);
+
 static uint64_t hash_seq(Work *w, const HashKey *key, const Seq *s) {
     uint64_t h = s->n;
     work_enter(w);

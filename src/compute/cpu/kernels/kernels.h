@@ -57,6 +57,7 @@ typedef struct PackedMatrix {
     ActForm act; /* the form of the activations it is multiplied with */
     int64_t n_out, n_in;
     size_t tile_bytes; /* one tile: TILE_ROWS rows of n_in inputs */
+    float scale;       /* a factor of the outputs, mostly 1; matmul ignores it, its caller multiplies */
     void *data;        /* [n_tiles][tile_bytes] */
 } PackedMatrix;
 

@@ -82,6 +82,7 @@ int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out
     m->act = act_form(type, blocks);
     m->n_out = n_out;
     m->n_in = n_in;
+    m->scale = 1;
     m->tile_bytes = tile_size(type, n_in);
     return size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) ? FR_OK
                                                                       : error_memory(err, "a weight matrix", SIZE_MAX);

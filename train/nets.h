@@ -1,0 +1,64 @@
+/* nets.h - EAGLE's layer (spec/drafters/learned/draft_eagle.c) as a trainable network. */
+#ifndef TRAIN_NETS_H
+#define TRAIN_NETS_H
+
+#include "train/head_loss.h"
+#include "train/token_info_net.h"
+#include "train/mask_rows.h"
+#include "train/unroll.h"
+
+/* For an UnrollNet with the method "eagle", no norm before attention, and a token fused at each step. */
+extern const NetClass eagle_net_class;
+
+/* Lyanna's layer and token info (spec/drafters/learned/draft_lyanna.c) as a trainable network. */
+
+/* For an UnrollNet with the method "lyanna" and a norm before attention, whose later steps read the last output
+ * alone. */
+extern const NetClass lyanna_net_class;
+
+/* Medusa's heads (spec/drafters/learned/draft_medusa.c) as a trainable network. */
+
+typedef struct MedusaNet {
+    int32_t C, V, n_heads, n_blocks; /* at most 8 heads */
+    bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
+    HeadLossOptions loss; /* its n_steps is n_heads */
+} MedusaNet;
+
+extern const NetClass medusa_net_class;
+
+/* Hydra's heads as a trainable network. */
+
+typedef struct HydraNet {
+    int32_t C, V, n_heads, n_blocks; /* at most 8 heads; at least 1 block */
+    bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
+    double token_std;     /* initial deviation of the columns that read E: see start_token_std */
+    HeadLossOptions loss; /* its n_steps is n_heads */
+} HydraNet;
+
+extern const NetClass hydra_net_class;
+
+/* The recurrent head of ReDrafter (spec/drafters/learned/draft_redrafter.c) as a trainable network.
+ * */
+
+typedef struct RedrafterNet {
+    int32_t C, V, n_blocks;
+    InfoShape info;           /* token info added to the logits of each step; rank 0: none */
+    bool starts_at_embedding; /* s_1 = E(x_1), as in the paper; else s_0 = 0, as in the released code */
+    double token_std;         /* initial deviation of W: see start_token_std */
+    HeadLossOptions loss;
+} RedrafterNet;
+
+extern const NetClass redrafter_net_class;
+
+/* The masks of SPACE (spec/drafters/learned/draft_space.c) as a trainable network. */
+
+typedef struct SpaceNet {
+    MaskTarget target;
+    int32_t V, n_blocks;
+    double mask_std;      /* initial deviation of the masks */
+    HeadLossOptions loss; /* its n_steps: masks of a group, at most MASK_MAX_STEPS */
+} SpaceNet;
+
+extern const NetClass space_net_class;
+
+#endif
