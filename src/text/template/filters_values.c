@@ -1,4 +1,4 @@
-/* filters.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja return one here, too: it
+/* filters_values.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja return one here, too: it
  * is empty after it was read once. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
