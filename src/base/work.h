@@ -1,10 +1,10 @@
-/* work.h - the memory, the limits and the errors of one bounded computation: a template or a grammar that is compiled, or a
- * template that is rendered.
+/* work.h - the memory, the limits and the errors of one bounded computation: a template or a grammar that is compiled,
+ * or a template that is rendered.
  *
- * An interpreter makes many small values, and following the lifetime of each would be tedious. They are all allocated in the
- * blocks of a Work, which are freed together when it ends. So an error may occur at any depth: work_fail jumps back to work_run,
- * and no memory leaks. Functions that take a Work therefore return values and no status, and nothing that is called from
- * work_run may own memory of another kind. */
+ * An interpreter makes many small values, and following the lifetime of each would be tedious. They are all
+ * allocated in the blocks of a Work, which are freed together when it ends. So an error may occur at any depth:
+ * work_fail jumps back to work_run, and no memory leaks. Functions that take a Work therefore return values and no
+ * status, and nothing that is called from work_run may own memory of another kind. */
 #ifndef BASE_WORK_H
 #define BASE_WORK_H
 
@@ -24,7 +24,8 @@ typedef struct Work {
     int64_t n_steps, max_steps;
     int n_rest;        /* what was counted beyond whole steps */
     int64_t next_look; /* the number of steps at which should_stop is called next */
-    /* Called every WORK_LOOK_STEPS steps unless it is NULL. If it does not return 0, the work ends with FR_ERR_CANCELLED. */
+    /* Called every WORK_LOOK_STEPS steps unless it is NULL. If it does not return 0, the work ends with
+     * FR_ERR_CANCELLED. */
     int (*should_stop)(void *user);
     void *stop_user;
     int depth, max_depth;
@@ -45,8 +46,8 @@ void *work_alloc(Work *w, size_t bytes);                        /* zeros, aligne
 void *work_array(Work *w, size_t n, size_t each);               /* n elements, zeros */
 void *work_grow(Work *w, void *p, size_t bytes, size_t wanted); /* like realloc: p has `bytes` bytes */
 
-/* Counts n bytes or items that an operation is about to walk over: 16 of them are a step. It is called before the work is done, so
- * that an operation which is too expensive is refused and not carried out. */
+/* Counts n bytes or items that an operation is about to walk over: 16 of them are a step. It is called before the
+ * work is done, so that an operation which is too expensive is refused and not carried out. */
 void work_count(Work *w, size_t n);
 void work_spend(Work *w, size_t n); /* counts one step for the operation itself as well */
 void work_enter(Work *w); /* goes one level deeper, within the limit; after a work_fail no work_leave is needed */

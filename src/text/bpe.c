@@ -1,9 +1,9 @@
-/* bpe.c - BPE by a list of merges (Radford et al. 2019). A word starts as single bytes, or, in some vocabularies, as characters. The
- * pair with the lowest rank, which is its position in the list, is merged first.
+/* bpe.c - BPE by a list of merges (Radford et al. 2019). A word starts as single bytes, or, in some vocabularies, as
+ * characters. The pair with the lowest rank, which is its position in the list, is merged first.
  *
- * A merge is written "left right". Both sides and their result get numbers when the vocabulary is opened (see Bpe), so that
- * encoding looks up pairs of numbers and builds no strings. Strings that are no tokens may occur while merging ("Ġfo" before
- * "Ġfoo"). If one remains at the end, it is replaced by the tokens of its bytes. */
+ * A merge is written "left right". Both sides and their result get numbers when the vocabulary is opened (see Bpe),
+ * so that encoding looks up pairs of numbers and builds no strings. Strings that are no tokens may occur while
+ * merging ("Ġfo" before "Ġfoo"). If one remains at the end, it is replaced by the tokens of its bytes. */
 #include "text/encoder.h"
 
 #include "base/mem.h"
@@ -29,8 +29,8 @@ static bool symbol_of(Bpe *b, Vocab *v, const char *text, size_t n, int32_t *id)
     return true;
 }
 
-/* Reads merge number `rank` and writes its text to *end. Merges with characters outside the byte alphabet can never occur and are
- * skipped. Of equal merges the first counts. */
+/* Reads merge number `rank` and writes its text to *end. Merges with characters outside the byte alphabet can never
+ * occur and are skipped. Of equal merges the first counts. */
 static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank, char **end, fr_error *err) {
     GgufString s;
     const char *space = NULL;

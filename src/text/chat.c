@@ -1,8 +1,8 @@
 /* chat.c - the built-in formats of conversations, which are used where the template of a model is missing or fails.
  *
- * Published templates are small programs. Those of the common families all do the same thing, so a family is a row of strings here:
- * the text before and after a message of each role, and the text before the answer. The strings come from the model cards.
- * tests/text/test_chat.c has whole conversations in each format. */
+ * Published templates are small programs. Those of the common families all do the same thing, so a family is a row
+ * of strings here: the text before and after a message of each role, and the text before the answer. The strings
+ * come from the model cards. tests/text/test_chat.c has whole conversations in each format. */
 #include "text/chat.h"
 
 #include <ctype.h>
@@ -146,7 +146,8 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* Refuses message i if its role is unknown or not allowed at its place. `is_prompt` says that the last message is to be answered. */
+/* Refuses message i if its role is unknown or not allowed at its place. `is_prompt` says that the last message is to
+ * be answered. */
 static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt,
                        fr_error *err) {
     const ChatMessage *m = &messages[i];
@@ -223,7 +224,8 @@ static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_
     return status;
 }
 
-/* The span of the answer that was just written: from the end of the opening to the '>' of the mark that ends the turn. */
+/* The span of the answer that was just written: from the end of the opening to the '>' of the mark that ends the
+ * turn. */
 static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
     const char *mark = style->assistant[1], *last = strchr(mark, '>');
     size_t n_behind = last ? strlen(last + 1) : 0;

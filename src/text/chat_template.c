@@ -1,16 +1,17 @@
-/* chat_template.c - runs the chat template of a model with the variables that Hugging Face's transformers set: messages, tools,
- * add_generation_prompt, and the spellings of the model's special tokens. It also contains the named templates.
+/* chat_template.c - runs the chat template of a model with the variables that Hugging Face's transformers set:
+ * messages, tools, add_generation_prompt, and the spellings of the model's special tokens. It also contains the named
+ * templates.
  *
- * Messages and tools are data, so that a special token that is spelled in them stays text. The spellings of the model's special
- * tokens are the template's own. */
+ * Messages and tools are data, so that a special token that is spelled in them stays text. The spellings of the
+ * model's special tokens are the template's own. */
 #include "text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The small models of this project up to 0.1.0 contain the template `first_own`, which writes a system message as an answer. `own`
- * replaces it. */
+/* The small models of this project up to 0.1.0 contain the template `first_own`, which writes a system message as an
+ * answer. `own` replaces it. */
 static const char first_own[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\n' "
                                 "}}{% else %}{{ 'ASSISTANT: ' + "
                                 "m['content'] + eos_token + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt "
@@ -146,7 +147,8 @@ static int set_variables(TemplateVariables *v, const Tokenizer *t, const Convers
     return status;
 }
 
-/* ---- the conversation ---------------------------------------------------------------------------------------------- */
+/* ---- the conversation
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Removes a BOS that the template wrote, if the tokenizer will add one. */
 static void drop_bos(TemplateOutput *out, const Tokenizer *t) {
@@ -205,10 +207,11 @@ int chat_template_apply(const ChatTemplate *t, const Tokenizer *tokenizer, const
     return status;
 }
 
-/* ---- named templates -------------------------------------------------------------------------------------------------- */
+/* ---- named templates
+ * -------------------------------------------------------------------------------------------------- */
 
-/* The files in src/text/templates become data of the library: the assembler includes them when the library is built. So they stay
- * files that editors and jinja2 can read. Their path starts at the root of the project. */
+/* The files in src/text/templates become data of the library: the assembler includes them when the library is built.
+ * So they stay files that editors and jinja2 can read. Their path starts at the root of the project. */
 
 #define TEMPLATES(X) \
     X(chatml, "chatml") \

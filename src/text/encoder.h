@@ -1,5 +1,5 @@
-/* encoder.h - what the parts of the tokenizer share: merging, the two kinds of BPE, pre-tokenizers and the search for special tokens.
- * Only src/text, forerun convert and tests include it; the others use tokenizer.h. */
+/* encoder.h - what the parts of the tokenizer share: merging, the two kinds of BPE, pre-tokenizers and the search
+ * for special tokens. Only src/text, forerun convert and tests include it; the others use tokenizer.h. */
 #ifndef TEXT_ENCODER_H
 #define TEXT_ENCODER_H
 
@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- merging neighbours, the best pair first (pair_merge.c) --------------------------------------------------------- */
+/* ---- merging neighbours, the best pair first (pair_merge.c)
+ * --------------------------------------------------------- */
 
 /* A span text[at..at+n) of the text that is being merged. n = 0: it was merged into its left neighbour. */
 typedef struct MergeSymbol {
@@ -26,8 +27,8 @@ typedef struct MergeCandidate {
     uint32_t n; /* the bytes of both symbols; the candidate is out of date when they have another sum */
 } MergeCandidate;
 
-/* The working memory of one thread, which is used again for each word. Zero-initialise it. After merger_run, the result is the list
- * that begins with symbols[0] and follows `next`. */
+/* The working memory of one thread, which is used again for each word. Zero-initialise it. After merger_run, the
+ * result is the list that begins with symbols[0] and follows `next`. */
 typedef struct Merger {
     MergeSymbol *symbols;
     MergeCandidate *heap;
@@ -35,8 +36,8 @@ typedef struct Merger {
     size_t n_heap, heap_capacity;
 } Merger;
 
-/* Whether two neighbours may be merged (left->at + left->n == right->at). If so, it sets *priority, of which the smallest is merged
- * first, and *result, the id of the merged symbol. */
+/* Whether two neighbours may be merged (left->at + left->n == right->at). If so, it sets *priority, of which the
+ * smallest is merged first, and *result, the id of the merged symbol. */
 typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left, const MergeSymbol *right,
                             uint32_t *priority, int32_t *result);
 
@@ -47,7 +48,8 @@ bool merger_add_characters(Merger *m, const Vocab *v, const char *text, size_t a
 bool merger_run(Merger *m, const char *text, MergePairFn pair, const void *ctx); /* false: no memory */
 void merger_close(Merger *m);
 
-/* ---- one call of tokenizer_encode ----------------------------------------------------------------------------------- */
+/* ---- one call of tokenizer_encode
+ * ----------------------------------------------------------------------------------- */
 
 /* The tokens so far, and working memory. */
 typedef struct Encoding {
@@ -61,15 +63,17 @@ typedef struct Encoding {
 } Encoding;
 
 bool encoding_add(Encoding *e, int32_t id); /* false: no memory */
-/* Adds the tokens of bytes that are no piece: their byte tokens if the vocabulary has them; otherwise its unknown token, once for
- * a run of such bytes; otherwise nothing. *unknown_run says that such a run has begun. */
+/* Adds the tokens of bytes that are no piece: their byte tokens if the vocabulary has them; otherwise its unknown
+ * token, once for a run of such bytes; otherwise nothing. *unknown_run says that such a run has begun. */
 bool encoding_add_bytes(Encoding *e, const Vocab *v, const char *bytes, size_t n, bool *unknown_run);
 void encoding_close(Encoding *e); /* frees everything but ids */
 
-/* Copies text[0..n) with a space for each U+2581, which vocabularies write for a space. Returns the length of the copy. */
+/* Copies text[0..n) with a space for each U+2581, which vocabularies write for a space. Returns the length of the
+ * copy. */
 size_t marks_to_spaces(const char *text, size_t n, char *out);
 
-/* ---- pre-tokenizers: the words that BPE may merge within (pretokenizer.c) -------------------------------------------- */
+/* ---- pre-tokenizers: the words that BPE may merge within (pretokenizer.c)
+ * -------------------------------------------- */
 
 enum { PRE_MAX_PATTERNS = 6 };
 
@@ -94,17 +98,20 @@ extern const size_t pre_n_families;
 
 typedef struct Pretokenizer Pretokenizer; /* immutable after it was opened */
 
-/* `name` is the value of tokenizer.ggml.pre. The error for an unknown name lists the known ones; it also contains `path`. */
+/* `name` is the value of tokenizer.ggml.pre. The error for an unknown name lists the known ones; it also contains
+ * `path`. */
 int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char *path, fr_error *err);
 void pretokenizer_close(Pretokenizer *p);
 unsigned pretokenizer_flags(const Pretokenizer *p);         /* PRE_* */
 unsigned pretokenizer_flags_of(const char *name, size_t n); /* the same by name; 0 for an unknown name */
 
-/* Cuts text[0..n), which may be any bytes, but not empty. *ends points into e: the pieces are [0, ends[0]), [ends[0], ends[1]), ... */
+/* Cuts text[0..n), which may be any bytes, but not empty. *ends points into e: the pieces are [0, ends[0]),
+ * [ends[0], ends[1]), ... */
 int pretokenizer_split(const Pretokenizer *p, const char *text, size_t n, Encoding *e, const size_t **ends,
                        size_t *n_ends, fr_error *err);
 
-/* ---- BPE by a list of merges, over bytes or characters (bpe.c) ------------------------------------------------------ */
+/* ---- BPE by a list of merges, over bytes or characters (bpe.c)
+ * ------------------------------------------------------ */
 
 typedef struct BpePair {
     int32_t left, right; /* symbols; left -1: the slot is free */
@@ -124,19 +131,21 @@ typedef struct Bpe {
     int32_t byte_symbol[256];
 } Bpe;
 
-/* Reads tokenizer.ggml.merges and tokenizer.ggml.pre. Adds the strings that are no tokens to v->by_text, and sets v->adds_bos if the
- * file does not say. */
+/* Reads tokenizer.ggml.merges and tokenizer.ggml.pre. Adds the strings that are no tokens to v->by_text, and sets
+ * v->adds_bos if the file does not say. */
 int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err);
 void bpe_close(Bpe *b);
 /* Appends the tokens of text[0..n), 0 < n < 2^31. */
 int bpe_encode(const Bpe *b, const Vocab *v, const char *text, size_t n, Encoding *e, fr_error *err);
 
-/* ---- BPE by the scores of pieces (spm.c) ----------------------------------------------------------------------------- */
+/* ---- BPE by the scores of pieces (spm.c)
+ * ----------------------------------------------------------------------------- */
 
 /* Appends the tokens of text[0..n), n < 2^31. `prefixed` puts a space before the text. */
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err);
 
-/* ---- special tokens in a text (tokenizer.c) -------------------------------------------------------------------------- */
+/* ---- special tokens in a text (tokenizer.c)
+ * -------------------------------------------------------------------------- */
 
 typedef struct SpecialPiece {
     Piece piece; /* borrowed from the Vocab */
@@ -152,7 +161,8 @@ typedef struct SpecialSet {
 /* The user-defined tokens, and with `all` also control and unknown tokens. Zero-initialise the set. */
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err);
 void special_set_close(SpecialSet *s);
-/* The position of the first special token in text[from..n), or n, if there is none. The longest one at that position counts. */
+/* The position of the first special token in text[from..n), or n, if there is none. The longest one at that position
+ * counts. */
 size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id, size_t *n_bytes);
 
 #endif

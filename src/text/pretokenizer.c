@@ -1,19 +1,19 @@
 /* pretokenizer.c - BPE never merges across words; a few patterns define the words.
  *
- * The first pattern cuts the text into its matches and the parts between them. Each further pattern cuts the pieces of the one
- * before in the same way. A pattern sees only its piece, so look-ahead ends at the edge of the piece.
+ * The first pattern cuts the text into its matches and the parts between them. Each further pattern cuts the pieces of
+ * the one before in the same way. A pattern sees only its piece, so look-ahead ends at the edge of the piece.
  *
- * Patterns match Unicode, but texts may be any bytes. The patterns are matched against a copy in which each byte that is not UTF-8
- * is replaced by U+001A SUBSTITUTE. That is one byte as well, so positions stay the same and the cuts apply to the original
- * text. U+180E, which is white space in PCRE2 but has not been since Unicode 6.3, is replaced by U+200B, which has the same
- * length and category.
+ * Patterns match Unicode, but texts may be any bytes. The patterns are matched against a copy in which each byte that
+ * is not UTF-8 is replaced by U+001A SUBSTITUTE. That is one byte as well, so positions stay the same and the cuts
+ * apply to the original text. U+180E, which is white space in PCRE2 but has not been since Unicode 6.3, is replaced by
+ * U+200B, which has the same length and category.
  *
- * Each pattern is tried once at each position, and no alternative backtracks more than it has matched, so the time is linear in
- * the length of the text.
+ * Each pattern is tried once at each position, and no alternative backtracks more than it has matched, so the time is
+ * linear in the length of the text.
  *
- * The patterns come from the published tokenizer.json files, as llama.cpp, which gives them their names in GGUF files, has adapted
- * them. They belong to trained models: changing one character changes tokens. A pattern that is written differently here cuts
- * the same pieces; a comment gives the reason. */
+ * The patterns come from the published tokenizer.json files, as llama.cpp, which gives them their names in GGUF
+ * files, has adapted them. They belong to trained models: changing one character changes tokens. A pattern that is
+ * written differently here cuts the same pieces; a comment gives the reason. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -25,10 +25,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the patterns ------------------------------------------------------------------------------------------------- */
+/* ---- the patterns
+ * ------------------------------------------------------------------------------------------------- */
 
-/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is left out: only a single white space would match it, and
- * text that nothing matches becomes a piece of its own anyway. */
+/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is left out: only a single white space
+ * would match it, and text that nothing matches becomes a piece of its own anyway. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 
 /* English contractions in upper and lower case. (?i:'s) would be wrong, because it also matches Unicode's long s. */
@@ -45,9 +46,10 @@
 #define PUBLISHED_CL100K(digits) \
     PUBLISHED_CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits CL100K_REST TRAILING_SPACES
 
-/* The o200k family cuts words where a lower-case letter is followed by an upper-case one. The published patterns distinguish the case
- * of all letters, and treat combining marks as letters. llama.cpp distinguishes the case of ASCII letters only, and most of its
- * patterns do not treat marks as letters. The names in GGUF files come from llama.cpp, so these are its patterns. */
+/* The o200k family cuts words where a lower-case letter is followed by an upper-case one. The published patterns
+ * distinguish the case of all letters, and treat combining marks as letters. llama.cpp distinguishes the case of
+ * ASCII letters only, and most of its patterns do not treat marks as letters. The names in GGUF files come from
+ * llama.cpp, so these are its patterns. */
 #define O200K(letters, contraction, digits) \
     "[^\\r\\n\\p{L}\\p{N}]?(?:(?![a-z])" letters ")*(?:(?![A-Z])" letters ")+" contraction \
     "|[^\\r\\n\\p{L}\\p{N}]?(?:(?![a-z])" letters ")+(?:(?![A-Z])" letters ")*" contraction "|" digits \
@@ -62,7 +64,8 @@
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+" CONTRACTION "?|" digits \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+" TRAILING_SPACES
 
-/* The last pattern of DeepSeek V3 matches a punctuation mark with the ASCII word after it, words, symbols, and white space. */
+/* The last pattern of DeepSeek V3 matches a punctuation mark with the ASCII word after it, words, symbols, and white
+ * space. */
 #define DEEPSEEK_V3_WORDS "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
 #define DEEPSEEK_V3 DEEPSEEK_V3_WORDS "[\\r\\n]*|\\s*[\\r\\n]+" TRAILING_SPACES
 
@@ -74,13 +77,13 @@
 /* Chinese and Japanese characters, for DeepSeek V3 and Youtu. */
 #define HAN_AND_KANA "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"
 
-/* Cuts numbers into groups of three digits, counted from the right. A piece ends after each group, but no piece begins at the first
- * digit: the text before it belongs to the piece of the first group, as in llama.cpp. */
+/* Cuts numbers into groups of three digits, counted from the right. A piece ends after each group, but no piece
+ * begins at the first digit: the text before it belongs to the piece of the first group, as in llama.cpp. */
 #define DIGIT_GROUPS "[^\\p{N}]*+(?:(?<!\\p{N})\\p{N}{1,2}(?=(?:\\p{N}{3})*+(?!\\p{N}))|\\p{N}{3})|[^\\p{N}]++"
 
-/* SuperBPE cuts before each group of three ASCII digits, counted from the right, and nowhere else. Its published pattern,
- * (?=(\d{3})+(?!\d)), matches empty strings and takes quadratic time. Here a piece consists of a group of digits, text that
- * belongs to no group, and the one or two digits before the next group. Each part may be missing. */
+/* SuperBPE cuts before each group of three ASCII digits, counted from the right, and nowhere else. Its published
+ * pattern, (?=(\d{3})+(?!\d)), matches empty strings and takes quadratic time. Here a piece consists of a group of
+ * digits, text that belongs to no group, and the one or two digits before the next group. Each part may be missing. */
 #define SUPERBPE_GROUPS \
     "(?:(?<=[0-9])[0-9]{3}|(?<![0-9])[0-9]{3}(?=(?:[0-9]{3})*+(?![0-9])))?+" \
     "(?:[^0-9]++|(?<![0-9])[0-9]{1,2}(?![0-9]))*+" \
@@ -112,8 +115,8 @@
 /* Chinese, which by the published bounds is everything from U+0800 on, and Hangul. White space is not matched. */
 #define DEEPSEEK_CJK "(?:(?!\\s)[\\x{0800}-\\x{9FA5}\\x{AC00}-\\x{D7FF}])+"
 
-/* Published as \s+$. The look-behind prevents a match from being tried at every position of a long run of white space. \z means the same
- * as $ here, because the line ends were cut off before. */
+/* Published as \s+$. The look-behind prevents a match from being tried at every position of a long run of white
+ * space. \z means the same as $ here, because the line ends were cut off before. */
 #define TRAILING_SPACE "(?<!\\s)\\s++\\z"
 
 const PreFamily pre_families[] = {
@@ -208,7 +211,8 @@ const PreFamily pre_families[] = {
 
 const size_t pre_n_families = sizeof pre_families / sizeof *pre_families;
 
-/* ---- splitting ---------------------------------------------------------------------------------------------------- */
+/* ---- splitting
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct Pretokenizer {
     const PreFamily *family;
@@ -276,8 +280,8 @@ int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char
         pretokenizer_close(p);
         return status;
     }
-    /* The limits of PCRE2 are meant for untrusted patterns. These patterns are fixed and take linear time, so the limits would only
-     * refuse long texts. */
+    /* The limits of PCRE2 are meant for untrusted patterns. These patterns are fixed and take linear time, so the
+     * limits would only refuse long texts. */
     pcre2_set_match_limit(p->limits, UINT32_MAX);
     *out = p;
     return FR_OK;
@@ -324,8 +328,8 @@ static bool make_matchable(const char *text, size_t n, Encoding *e) {
     return true;
 }
 
-/* Finds the first match of pattern i in piece[0..n) from `from` on. Returns 1 and its bounds, 0 if there is none, or an error of PCRE2,
- * which is negative. */
+/* Finds the first match of pattern i in piece[0..n) from `from` on. Returns 1 and its bounds, 0 if there is none, or
+ * an error of PCRE2, which is negative. */
 static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from, pcre2_match_data *data,
                  size_t *start, size_t *end) {
     int status = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK, data, p->limits);

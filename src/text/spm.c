@@ -1,9 +1,10 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018). A text starts as characters. Two neighbours may be merged if their joined text
- * is a piece, and the piece with the highest score is merged first. A character that is no piece becomes the tokens of its bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018). A text starts as characters. Two neighbours may be merged if
+ * their joined text is a piece, and the piece with the highest score is merged first. A character that is no piece
+ * becomes the tokens of its bytes.
  *
- * SentencePiece replaces spaces by U+2581 before it looks up pieces. Here the pieces have spaces instead (see vocab.h), and texts
- * stay as they are. A U+2581 in the input becomes a space, because the model cannot distinguish them. A byte that is not UTF-8
- * is a symbol of one byte without a piece, and becomes its byte token. */
+ * SentencePiece replaces spaces by U+2581 before it looks up pieces. Here the pieces have spaces instead (see
+ * vocab.h), and texts stay as they are. A U+2581 in the input becomes a space, because the model cannot distinguish
+ * them. A byte that is not UTF-8 is a symbol of one byte without a piece, and becomes its byte token. */
 #include "text/encoder.h"
 
 #include <string.h>
@@ -36,9 +37,9 @@ static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     return true;
 }
 
-/* The end of the part from `at` on that can be merged by itself. If no piece has a space after another character, no merge crosses
- * a space. Then words are merged one by one: the tokens are the same, but the heap stays in the cache, which is nine times
- * faster for a text of 1 MB. */
+/* The end of the part from `at` on that can be merged by itself. If no piece has a space after another character, no
+ * merge crosses a space. Then words are merged one by one: the tokens are the same, but the heap stays in the cache,
+ * which is nine times faster for a text of 1 MB. */
 static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
     if (v->space_within) return text->n;
     size_t end = at + 1;

@@ -1,5 +1,5 @@
-/* tokenizer.c - opens a vocabulary, finds special tokens in a text, encodes the rest by the kind of BPE that the vocabulary is made
- * for, and turns tokens into text again. */
+/* tokenizer.c - opens a vocabulary, finds special tokens in a text, encodes the rest by the kind of BPE that the
+ * vocabulary is made for, and turns tokens into text again. */
 #include "text/tokenizer.h"
 
 #include "text/encoder.h"
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- special tokens ----------------------------------------------------------------------------------------------- */
+/* ---- special tokens
+ * ----------------------------------------------------------------------------------------------- */
 
 /* Special tokens are sorted by their bytes. Those that agree with the text so far are a range, which each further byte
  * narrows. */
@@ -28,8 +29,8 @@ static bool wanted(const Vocab *v, int32_t id, bool all) {
     return v->type[id] == TOKEN_USER_DEFINED || (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
 }
 
-/* Keeps only the lowest id of equal spellings. A file may spell thousands of tokens alike, and each search would have to pass all of
- * them. */
+/* Keeps only the lowest id of equal spellings. A file may spell thousands of tokens alike, and each search would
+ * have to pass all of them. */
 static void drop_duplicates(SpecialSet *s) {
     int32_t n = 0;
     for (int32_t i = 0; i < s->n; i++) {
@@ -61,7 +62,8 @@ void special_set_close(SpecialSet *s) {
     *s = (SpecialSet){0};
 }
 
-/* The first element of sorted[lo..hi) whose byte number `depth` is at least c. They all agree in the bytes before it. */
+/* The first element of sorted[lo..hi) whose byte number `depth` is at least c. They all agree in the bytes before
+ * it. */
 static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t depth, unsigned c) {
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
@@ -99,7 +101,8 @@ size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t 
     return n;
 }
 
-/* ---- the list of tokens ------------------------------------------------------------------------------------------- */
+/* ---- the list of tokens
+ * ------------------------------------------------------------------------------------------- */
 
 bool encoding_add(Encoding *e, int32_t id) {
     if (e->n == e->capacity) {
@@ -141,7 +144,8 @@ void encoding_close(Encoding *e) {
     for (int i = 0; i < 2; i++) free(e->ends[i]);
 }
 
-/* ---- encoding ----------------------------------------------------------------------------------------------------- */
+/* ---- encoding
+ * ----------------------------------------------------------------------------------------------------- */
 
 struct Tokenizer {
     Vocab vocab;
@@ -171,8 +175,8 @@ void tokenizer_close(Tokenizer *t) {
     free(t);
 }
 
-/* Encodes a part between special tokens. It follows the beginning of the text or a special token, so a space is put before it if the
- * vocabulary wants one before the first word. */
+/* Encodes a part between special tokens. It follows the beginning of the text or a special token, so a space is put
+ * before it if the vocabulary wants one before the first word. */
 static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
     if (n == 0) return FR_OK;
     if (t->vocab.kind != VOCAB_SPM) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
@@ -285,12 +289,13 @@ const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special
     return t->vocab.text[token].data;
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------------------------- */
+/* ---- decoding
+ * ----------------------------------------------------------------------------------------------------- */
 
-/* A token need not end where a character does, but text is written in whole characters. Bytes are read one by one, and those of
- * an incomplete character are held back. If a byte cannot continue it, the bytes held become one U+FFFD (they are a "maximal
- * subpart", Unicode 15 section 3.9), and the byte is read as the first of a character. So all pieces together are what a
- * decoder of the whole text would have written. */
+/* A token need not end where a character does, but text is written in whole characters. Bytes are read one by one,
+ * and those of an incomplete character are held back. If a byte cannot continue it, the bytes held become one U+FFFD
+ * (they are a "maximal subpart", Unicode 15 section 3.9), and the byte is read as the first of a character. So all
+ * pieces together are what a decoder of the whole text would have written. */
 
 _Static_assert(DETOKENIZER_MAX_TEXT >= 3 * (VOCAB_MAX_PIECE + 4), "every byte of a piece may become a U+FFFD");
 

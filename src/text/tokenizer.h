@@ -8,8 +8,8 @@
 
 typedef struct Tokenizer Tokenizer; /* immutable after open; safe to share between threads */
 
-/* Copies what it needs, so that the Gguf may be closed afterwards. Refuses a file without a vocabulary, with an unknown kind of
- * tokenizer or pre-tokenizer, or with a damaged vocabulary. */
+/* Copies what it needs, so that the Gguf may be closed afterwards. Refuses a file without a vocabulary, with an
+ * unknown kind of tokenizer or pre-tokenizer, or with a damaged vocabulary. */
 int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err);
 void tokenizer_close(Tokenizer *t);
 
@@ -19,16 +19,16 @@ enum {
     TOKENIZE_SPECIAL = 4, /* text such as <|im_end|> becomes the special token */
 };
 
-/* Encodes text[0..n), which may be any bytes, including '\0' and invalid UTF-8. *out_tokens has *out_n elements and is malloc'ed; the
- * caller frees it. It is NULL if there are none. A run of bytes for which the vocabulary has neither pieces nor byte tokens
- * becomes one unknown token, or nothing if there is no such token. */
+/* Encodes text[0..n), which may be any bytes, including '\0' and invalid UTF-8. *out_tokens has *out_n elements and
+ * is malloc'ed; the caller frees it. It is NULL if there are none. A run of bytes for which the vocabulary has
+ * neither pieces nor byte tokens becomes one unknown token, or nothing if there is no such token. */
 int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
                      int64_t *out_n, fr_error *err);
 
 typedef TemplateSpan TextSpan;
-/* The same, but TOKENIZE_SPECIAL does not apply to the spans `data`, which are ascending and not adjacent: no special token overlaps one.
- * Apart from that, the tokens are those of the whole text, and pieces may cross the ends of spans. User-defined tokens are no
- * control tokens; they are found everywhere, even without TOKENIZE_SPECIAL. */
+/* The same, but TOKENIZE_SPECIAL does not apply to the spans `data`, which are ascending and not adjacent: no
+ * special token overlaps one. Apart from that, the tokens are those of the whole text, and pieces may cross the ends
+ * of spans. User-defined tokens are no control tokens; they are found everywhere, even without TOKENIZE_SPECIAL. */
 int tokenizer_encode_marked(const Tokenizer *t, const char *text, size_t n, const TextSpan *data, size_t n_data,
                             unsigned flags, int32_t **out_tokens, int64_t *out_n, fr_error *err);
 
@@ -45,14 +45,16 @@ bool tokenizer_is_special(const Tokenizer *t,
 /* The token with this spelling, which may be a special token. -1: there is none. */
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n);
 
-/* The bytes of a token in running text, which are borrowed; *n_bytes is their number. Marks of the beginning of a word are spaces, and
- * a byte token is its byte. A control token is empty unless with_special, and so is a token outside the vocabulary. */
+/* The bytes of a token in running text, which are borrowed; *n_bytes is their number. Marks of the beginning of a
+ * word are spaces, and a byte token is its byte. A control token is empty unless with_special, and so is a token
+ * outside the vocabulary. */
 const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special, size_t *n_bytes);
 
 /* Whether encoding puts a space before the first word of a text, which decoding should remove. */
 bool tokenizer_adds_space_prefix(const Tokenizer *t);
 
-/* ---- a stream of tokens as text, in whole characters --------------------------------------------------------------- */
+/* ---- a stream of tokens as text, in whole characters
+ * --------------------------------------------------------------- */
 
 /* Each byte of the longest piece (1024 bytes), and of those held before it, may be invalid and become a U+FFFD. */
 enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };

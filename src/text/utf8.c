@@ -5,7 +5,8 @@ size_t utf8_scan(const char *p, size_t n, size_t *need) {
     *need = 0;
     if (n == 0) return 0;
     unsigned char lead = (unsigned char)p[0];
-    /* Only the second byte has special bounds: they exclude overlong forms, surrogates, and code points above U+10FFFF. */
+    /* Only the second byte has special bounds: they exclude overlong forms, surrogates, and code points above
+     * U+10FFFF. */
     unsigned char low = 0x80, high = 0xBF;
     if (lead < 0x80) return *need = 1;
     if (lead < 0xC2 || lead > 0xF4) return 0;

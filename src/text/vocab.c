@@ -1,5 +1,5 @@
-/* vocab.c - reads the vocabulary of a GGUF file (tokenizer.ggml.*), finds its special tokens, builds the tables for looking up
- * pieces, and compares two vocabularies. */
+/* vocab.c - reads the vocabulary of a GGUF file (tokenizer.ggml.*), finds its special tokens, builds the tables for
+ * looking up pieces, and compares two vocabularies. */
 #include "text/vocab.h"
 
 #include "base/hash.h"
@@ -17,7 +17,8 @@
 #define KEY_TYPES "tokenizer.ggml.token_type"
 #define KEY_SCORES "tokenizer.ggml.scores"
 
-/* ---- the alphabet of byte-level BPE -------------------------------------------------------------------------------- */
+/* ---- the alphabet of byte-level BPE
+ * -------------------------------------------------------------------------------- */
 
 static bool stands_for_itself(unsigned c) {
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
@@ -26,7 +27,8 @@ static bool stands_for_itself(unsigned c) {
 /* The byte that is spelled as code point c, or -1. */
 static int byte_of(unsigned c) {
     if (c < 256) return stands_for_itself(c) ? (int)c : -1;
-    /* Byte number k of those that are not spelled as themselves: 0..0x20 (k up to 32), 0x7F..0xA0 (up to 66), 0xAD (67). */
+    /* Byte number k of those that are not spelled as themselves: 0..0x20 (k up to 32), 0x7F..0xA0 (up to 66), 0xAD
+     * (67). */
     unsigned k = c - 256;
     if (k <= 0x20) return (int)k;
     if (k <= 66) return (int)(0x7F + k - 33);
@@ -53,7 +55,8 @@ size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure) {
     return n_out;
 }
 
-/* ---- pieces, types and scores --------------------------------------------------------------------------------------- */
+/* ---- pieces, types and scores
+ * --------------------------------------------------------------------------------------- */
 
 static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     GgufString model;
@@ -77,7 +80,8 @@ static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* Sets *kv to the index of an array of n elements of a type, or to -1 if the file has no such key. n < 0 allows any number. */
+/* Sets *kv to the index of an array of n elements of a type, or to -1 if the file has no such key. n < 0 allows any
+ * number. */
 static int find_array(const Gguf *g, const char *key, GgufType type, int64_t n, int64_t *kv, fr_error *err) {
     *kv = gguf_find_key(g, key);
     if (*kv < 0) return FR_OK;
@@ -234,10 +238,11 @@ static int build_tables(Vocab *v, fr_error *err) {
     return FR_OK;
 }
 
-/* ---- special tokens, by the ids in the file and by well-known spellings ------------------------------------------- */
+/* ---- special tokens, by the ids in the file and by well-known spellings
+ * ------------------------------------------- */
 
-/* Reads the id of a special token, which is `fallback` if the file has no such key. A file without such a token has no key, or -1
- * (as 2^32-1). */
+/* Reads the id of a special token, which is `fallback` if the file has no such key. A file without such a token has
+ * no key, or -1 (as 2^32-1). */
 static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallback, int32_t *out, fr_error *err) {
     int64_t id = fallback;
     gguf_get_i64(g, key, &id);
@@ -249,7 +254,8 @@ static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallb
     return FR_OK;
 }
 
-/* In SentencePiece models without these keys, <unk>, <s> and </s> are 0, 1 and 2. They are used if their types agree. */
+/* In SentencePiece models without these keys, <unk>, <s> and </s> are 0, 1 and 2. They are used if their types
+ * agree. */
 static int32_t spm_default(const Vocab *v, int32_t id, TokenType type, bool types_given) {
     if (v->kind != VOCAB_SPM || id >= v->n) return -1;
     return !types_given || v->type[id] == type ? id : -1;
@@ -260,8 +266,8 @@ static bool spelled(const Vocab *v, int32_t id, const char *spelling) {
     return p.n == strlen(spelling) && memcmp(p.data, spelling, p.n) == 0;
 }
 
-/* The spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake. A spelling that no text contains
- * by chance is therefore treated as a control token, whatever its type is. */
+/* The spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake. A spelling that
+ * no text contains by chance is therefore treated as a control token, whatever its type is. */
 static const struct {
     const char *spelling;
     bool unmistakable;
@@ -324,8 +330,8 @@ static bool contains_ignoring_case(GgufString s, const char *part) {
     return false;
 }
 
-/* The special tokens of Phi-3 include the white space after them ("<|user|>\n" is one token). Its files do not say so; therefore the
- * name of the model decides. */
+/* The special tokens of Phi-3 include the white space after them ("<|user|>\n" is one token). Its files do not say
+ * so; therefore the name of the model decides. */
 static void mark_stripping(Vocab *v, const Gguf *g) {
     GgufString name;
     if (!gguf_get_string(g, "general.name", &name)) return;
@@ -366,7 +372,8 @@ static int read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err
     return FR_OK;
 }
 
-/* ---- opening and comparing ------------------------------------------------------------------------------------------ */
+/* ---- opening and comparing
+ * ------------------------------------------------------------------------------------------ */
 
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     bool types_given;

@@ -1,7 +1,8 @@
 /* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores and special tokens.
  *
- * Each token has a spelling, which is how the file writes it, and a text, which is what it stands for: marks of the beginning of a
- * word are spaces, and spelled bytes are bytes. Encoding looks up texts, so the input need not be escaped. */
+ * Each token has a spelling, which is how the file writes it, and a text, which is what it stands for: marks of the
+ * beginning of a word are spaces, and spelled bytes are bytes. Encoding looks up texts, so the input need not be
+ * escaped. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
@@ -12,7 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The largest number of bytes in a spelling. It bounds the buffer of the detokenizer, and the cost of look-ups in a hostile file. */
+/* The largest number of bytes in a spelling. It bounds the buffer of the detokenizer, and the cost of look-ups in a
+ * hostile file. */
 enum { VOCAB_MAX_PIECE = 1024 };
 
 typedef enum VocabKind {
@@ -54,23 +56,24 @@ typedef struct Vocab {
     HashTable by_text;       /* the tokens for ordinary text: no control, unknown, byte or user-defined tokens */
 } Vocab;
 
-/* Zero-initialise v. Call vocab_close even if this fails. If a BPE file has no key for adds_bos, bpe_open sets it, because it depends
- * on the pre-tokenizer. */
+/* Zero-initialise v. Call vocab_close even if this fails. If a BPE file has no key for adds_bos, bpe_open sets it,
+ * because it depends on the pre-tokenizer. */
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err);
 void vocab_close(Vocab *v);
 
-/* A model can draft for another one only if every token means the same in both. FR_OK: both files have the same kind of vocabulary,
- * number of tokens, spellings, types, BOS, EOS and tokens that end a text. FR_ERR_MISMATCH: the error names the first difference.
- * Another error: a file has no valid vocabulary. */
+/* A model can draft for another one only if every token means the same in both. FR_OK: both files have the same kind
+ * of vocabulary, number of tokens, spellings, types, BOS, EOS and tokens that end a text. FR_ERR_MISMATCH: the error
+ * names the first difference. Another error: a file has no valid vocabulary. */
 int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err);
 
 /* A hash of everything that vocab_match compares, for files of tokens that are stored without their vocabulary. */
 int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err);
 
-/* Byte-level BPE spells every byte as one visible character, so that a JSON file can contain its pieces: the printable bytes of
- * Latin-1 are spelled as themselves, and the other 68, in the order of their values, as U+0100 + k (a space is U+0120). This
- * function writes the bytes of a spelling to out, which needs room for n bytes, and returns their number. A character outside
- * this alphabet is copied unchanged and makes *pure false: no text is encoded as such a piece. */
+/* Byte-level BPE spells every byte as one visible character, so that a JSON file can contain its pieces: the
+ * printable bytes of Latin-1 are spelled as themselves, and the other 68, in the order of their values, as U+0100 +
+ * k (a space is U+0120). This function writes the bytes of a spelling to out, which needs room for n bytes, and
+ * returns their number. A character outside this alphabet is copied unchanged and makes *pure false: no text is
+ * encoded as such a piece. */
 size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure);
 
 #endif

@@ -1,5 +1,5 @@
-/* calls.c - evaluates the arguments of a call, assigns them to the parameters of a builtin function, and finds builtin functions by
- * their names. */
+/* calls.c - evaluates the arguments of a call, assigns them to the parameters of a builtin function, and finds
+ * builtin functions by their names. */
 #include "text/template/render.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* evaluate.c - evaluates expressions: names, literals, arithmetic and comparisons, items, slices and attributes.
  *
- * The rules are Python's. / gives a float; // and % round towards minus infinity; + joins strings and lists, and * repeats them.
- * Integers have 64 bits, and what needs more is refused. As in Jinja, v[key] looks for an item first and then for an attribute,
- * and v.name does the opposite: d.items is the method, d['items'] the entry. What does not exist is undefined; an undefined value
- * has neither items nor attributes. */
+ * The rules are Python's. / gives a float; // and % round towards minus infinity; + joins strings and lists, and *
+ * repeats them. Integers have 64 bits, and what needs more is refused. As in Jinja, v[key] looks for an item first
+ * and then for an attribute, and v.name does the opposite: d.items is the method, d['items'] the entry. What does
+ * not exist is undefined; an undefined value has neither items nor attributes. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 

@@ -83,8 +83,8 @@ static void bind_parameters(Render *r, const struct Macro *m, const Call *call) 
     }
 }
 
-/* Binds the arguments that no parameter takes to varargs, kwargs and caller. A macro that does not use these names refuses such
- * arguments. */
+/* Binds the arguments that no parameter takes to varargs, kwargs and caller. A macro that does not use these names
+ * refuses such arguments. */
 static void bind_rest(Render *r, const struct Macro *m, const Call *call) {
     size_t n_parameters = 0;
     Seq *varargs = seq_new(r->w, SEQ_TUPLE, 0);

@@ -1,5 +1,5 @@
-/* filters_text.c - the filters of strings. A filter with the name of a method of str does the same as that method on str(value),
- * except that `title` splits words differently. */
+/* filters_text.c - the filters of strings. A filter with the name of a method of str does the same as that method on
+ * str(value), except that `title` splits words differently. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 

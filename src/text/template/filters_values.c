@@ -1,5 +1,5 @@
-/* filters_values.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja return one here, too: it
- * is empty after it was read once. */
+/* filters_values.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja
+ * return one here, too: it is empty after it was read once. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -21,7 +21,8 @@ static Value follow_step(Render *r, Value v, const Text *step) {
     return value_item(r, v, is_number_text ? value_int(index) : value_text(step));
 }
 
-/* The same as follow_path, but an undefined value on the way is replaced by `missing`, if that is given and not none. */
+/* The same as follow_path, but an undefined value on the way is replaced by `missing`, if that is given and not
+ * none. */
 static Value follow_path_or(Render *r, Value v, Value path, Value missing) {
     Text dot = {.data = ".", .n = 1};
     bool has_missing = given(missing) && missing.kind != V_NONE;
@@ -161,8 +162,8 @@ static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
     return value_seq(keys);
 }
 
-/* A sorted copy of the items. They are compared by the value at the end of `path`, or, if that is V_MISSING, by themselves. The sort is
- * stable. */
+/* A sorted copy of the items. They are compared by the value at the end of `path`, or, if that is V_MISSING, by
+ * themselves. The sort is stable. */
 static Seq *sort_items(Render *r, const Seq *items, Value path, bool ignores_case, bool descends) {
     work_spend(r->w, items->n);
     Keyed *k = work_array(r->w, items->n, 2 * sizeof *k);

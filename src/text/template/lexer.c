@@ -58,8 +58,8 @@ static size_t match_end(const Lexer *l, size_t at, const char *end, bool trims) 
 
 /* ---- text between tags -------------------------------------------------------------------------------- */
 
-/* Adds the text s[from..to), which is followed by a tag. The sign of the tag, if it is '-' or '+', decides which white space at
- * the end of the text is removed. */
+/* Adds the text s[from..to), which is followed by a tag. The sign of the tag, if it is '-' or '+', decides which
+ * white space at the end of the text is removed. */
 static void add_text(Lexer *l, size_t from, size_t to, char sign, bool is_block) {
     size_t end = to;
     Text all = {.data = l->s + from, .n = to - from};

@@ -1,7 +1,8 @@
 /* parser.c - makes the tree of a template from its tokens, by recursive descent.
  *
- * Expressions have Jinja's order of precedence, from the weakest to the strongest: conditions, or, and, not, comparisons, + and -,
- * ~, * / // %, **, signs, and then what follows a primary expression: attributes, items, calls, filters and tests. */
+ * Expressions have Jinja's order of precedence, from the weakest to the strongest: conditions, or, and, not,
+ * comparisons, + and -, ~, * / // %, **, signs, and then what follows a primary expression: attributes, items,
+ * calls, filters and tests. */
 #include "text/template/render.h"
 
 #include <string.h>
@@ -92,7 +93,8 @@ static Node *binary(Parser *p, NodeKind kind, int op, Node *a, Node *b) {
     return n;
 }
 
-/* ---- primary expressions ------------------------------------------------------------------------------------------- */
+/* ---- primary expressions
+ * ------------------------------------------------------------------------------------------- */
 
 static Node *parse_items(Parser *p, NodeKind kind, char end) {
     Node *n = parser_node(p, kind), **tail = &n->list;
@@ -165,7 +167,8 @@ static Node *parse_primary(Parser *p) {
     parser_unexpected(p, "an expression");
 }
 
-/* ---- what follows a primary expression ---------------------------------------------------------------------------------- */
+/* ---- what follows a primary expression
+ * ---------------------------------------------------------------------------------- */
 
 static Node *parse_argument(Parser *p, ArgumentKind *last) {
     Node *n = parser_node(p, NODE_ARGUMENT);
@@ -248,8 +251,8 @@ static Node *parse_postfix(Parser *p, Node *n) {
     }
 }
 
-/* Parses filters that apply to `subject`. It is NULL for the filters of a block, whose first name may follow directly (starts_inline)
- * instead of after a '|'. */
+/* Parses filters that apply to `subject`. It is NULL for the filters of a block, whose first name may follow
+ * directly (starts_inline) instead of after a '|'. */
 static Node *parse_filters(Parser *p, Node *subject, bool starts_inline) {
     while (starts_inline || parser_skip_op(p, '|')) {
         Node *n = unary(p, NODE_FILTER, subject);
@@ -477,7 +480,8 @@ static Node *parse_target_part(Parser *p, bool with_member) {
     return n;
 }
 
-/* ---- each kind of statement; its name was skipped ---------------------------------------------------------------------- */
+/* ---- each kind of statement; its name was skipped
+ * ---------------------------------------------------------------------- */
 
 static Node *parse_if(Parser *p) {
     static const char *const ends[] = {"endif", "elif", "else", NULL}, *const end[] = {"endif", NULL};
@@ -543,8 +547,8 @@ static Node *parse_parameters(Parser *p) {
     return list;
 }
 
-/* Parses the body of a macro up to the tag `end`, and notes which special names it uses. {% break %} in it cannot leave a loop
- * around the macro. */
+/* Parses the body of a macro up to the tag `end`, and notes which special names it uses. {% break %} in it cannot
+ * leave a loop around the macro. */
 static void parse_macro_body(Parser *p, Node *macro, const char *end) {
     int *outer_uses = p->macro_uses, outer_loops = p->n_loops;
     p->macro_uses = &macro->op;

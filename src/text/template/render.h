@@ -1,4 +1,5 @@
-/* render.h - the state of one render: scopes, calls and builtin functions, and what the files of the interpreter share. */
+/* render.h - the state of one render: scopes, calls and builtin functions, and what the files of the interpreter
+ * share. */
 #ifndef TEXT_TEMPLATE_RENDER_H
 #define TEXT_TEMPLATE_RENDER_H
 
@@ -24,8 +25,8 @@ typedef struct Call {
     Value at[BUILTIN_MAX_PARAMETERS]; /* one for each parameter; V_MISSING: it is not given */
 } Call;
 
-/* `parameters` lists the names in order. A ! after a name says that the argument must be given ("old! new! count"). "*" stands for
- * any arguments; the function reads them from `positional` and `keywords`. */
+/* `parameters` lists the names in order. A ! after a name says that the argument must be given ("old! new! count").
+ * "*" stands for any arguments; the function reads them from `positional` and `keywords`. */
 typedef struct Builtin {
     const char *name, *parameters;
     Value (*run)(Render *r, const Call *c);

@@ -36,13 +36,14 @@ typedef struct Token {
     Value value;
 } Token;
 
-/* Splits the source into tokens; Jinja's control of white space is applied. The last token is TOKEN_END. They do not refer to the
- * source. */
+/* Splits the source into tokens; Jinja's control of white space is applied. The last token is TOKEN_END. They do not
+ * refer to the source. */
 const Token *lexer_run(Work *w, const char *source, size_t n);
 
 /* ---- the tree --------------------------------------------------------------------------------------------------- */
 
-/* All nodes are of one struct. The comment beside each kind names the fields that it uses. `next` links the nodes of a list. */
+/* All nodes are of one struct. The comment beside each kind names the fields that it uses. `next` links the nodes of
+ * a list. */
 
 typedef enum NodeKind {
     /* expressions */

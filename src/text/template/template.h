@@ -9,17 +9,17 @@
  *     template_set_bool(v, "add_generation_prompt", true, &err);
  *     template_render(t, v, &out, &err);
  *
- * The language is Jinja2 with the settings of Hugging Face's transformers for chat templates: a sandbox in which lists and dicts
- * are immutable, trim_blocks and lstrip_blocks, {% break %}, {% continue %} and {% generation %}, `tojson` that writes as
- * Python's json.dumps does, raise_exception and strftime_now. A chat template cannot use include, import, extends, block, or
- * methods that change a list; the error names them.
+ * The language is Jinja2 with the settings of Hugging Face's transformers for chat templates: a sandbox in which lists
+ * and dicts are immutable, trim_blocks and lstrip_blocks, {% break %}, {% continue %} and {% generation %}, `tojson`
+ * that writes as Python's json.dumps does, raise_exception and strftime_now. A chat template cannot use include,
+ * import, extends, block, or methods that change a list; the error names them.
  *
  * Marks. Each byte of the output is either the template's own or data. Data is text from variables that were set with
- * TEMPLATE_DATA, and stays data through all operators, slices and filters. The tokenizer looks for special tokens only in the
- * template's own bytes, so that nobody can end a turn by writing "<|im_end|>" into a message.
+ * TEMPLATE_DATA, and stays data through all operators, slices and filters. The tokenizer looks for special tokens only
+ * in the template's own bytes, so that nobody can end a turn by writing "<|im_end|>" into a message.
  *
- * Limits. Templates come from model files, which are not trusted, so steps, depth, memory and output are bounded. An operation is
- * counted before it is done. The error names the limit and the line of the template. */
+ * Limits. Templates come from model files, which are not trusted, so steps, depth, memory and output are bounded. An
+ * operation is counted before it is done. The error names the limit and the line of the template. */
 #ifndef TEMPLATE_TEMPLATE_H
 #define TEMPLATE_TEMPLATE_H
 
@@ -40,12 +40,14 @@ typedef struct TemplateLimits {
     int max_depth;     /* of nested expressions, blocks and calls: 200 */
 } TemplateLimits;
 
-/* FR_ERR_FORMAT: the template has an error. FR_ERR_UNSUPPORTED: it uses something that is refused. FR_ERR_MEMORY: it exceeds a limit. */
+/* FR_ERR_FORMAT: the template has an error. FR_ERR_UNSUPPORTED: it uses something that is refused. FR_ERR_MEMORY: it
+ * exceeds a limit. */
 int template_compile(Template **out, const char *source, size_t n, const TemplateLimits *limits, fr_error *err);
 void template_close(Template *t);
 
-/* How the strings of a variable are marked. TEMPLATE_MESSAGES marks them as data, except for the usual names of roles ("user",
- * "assistant", "tool", ...) under the key "role": many templates compose the spelling of a special token from these. */
+/* How the strings of a variable are marked. TEMPLATE_MESSAGES marks them as data, except for the usual names of
+ * roles ("user", "assistant", "tool", ...) under the key "role": many templates compose the spelling of a special
+ * token from these. */
 typedef enum TemplateMark { TEMPLATE_OWN, TEMPLATE_DATA, TEMPLATE_MESSAGES } TemplateMark;
 
 int template_variables_open(TemplateVariables **out, const TemplateLimits *limits, fr_error *err);
@@ -73,8 +75,9 @@ typedef struct TemplateOutput {
     size_t n_data;
 } TemplateOutput;
 
-/* FR_ERR_ARGUMENT: the template called raise_exception because it refuses these messages. FR_ERR_FORMAT or FR_ERR_UNSUPPORTED: the
- * template has an error, or uses something that is not supported. FR_ERR_MEMORY: it exceeds a limit. */
+/* FR_ERR_ARGUMENT: the template called raise_exception because it refuses these messages. FR_ERR_FORMAT or
+ * FR_ERR_UNSUPPORTED: the template has an error, or uses something that is not supported. FR_ERR_MEMORY: it exceeds
+ * a limit. */
 int template_render(const Template *t, const TemplateVariables *v, TemplateOutput *out, fr_error *err);
 void template_output_free(TemplateOutput *out);
 

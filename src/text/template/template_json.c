@@ -1,8 +1,9 @@
 /* template_json.c - reads JSON into values of a template, and writes values as JSON.
  *
- * Reading is as strict as Python's json.loads, and also refuses numbers that fit neither an int64 nor a double. Writing is the filter
- * `tojson`, which Hugging Face defines as Python's json.dumps(x, ensure_ascii=False). If any string in the value is data, the whole
- * output is data: what a user wrote must not complete a special token with a quote or brace of the template's. */
+ * Reading is as strict as Python's json.loads, and also refuses numbers that fit neither an int64 nor a double.
+ * Writing is the filter `tojson`, which Hugging Face defines as Python's json.dumps(x, ensure_ascii=False). If any
+ * string in the value is data, the whole output is data: what a user wrote must not complete a special token with a
+ * quote or brace of the template's. */
 #include "text/template/template.h"
 #include "text/template/template_text.h"
 #include "text/template/value.h"

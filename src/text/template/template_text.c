@@ -1,5 +1,6 @@
-/* template_text.c - strings with marks, and their characters by the tables of utf8proc. A text has one mark for all of its bytes or a
- * mark for each. A builder keeps one for each byte, and drops them at the end if they are all equal. */
+/* template_text.c - strings with marks, and their characters by the tables of utf8proc. A text has one mark for all
+ * of its bytes or a mark for each. A builder keeps one for each byte, and drops them at the end if they are all
+ * equal. */
 #include "text/template/template_text.h"
 
 #include <string.h>
@@ -130,7 +131,8 @@ const Text *builder_text(TextBuilder *b) {
     return t;
 }
 
-/* ---- characters --------------------------------------------------------------------------------------------------- */
+/* ---- characters
+ * --------------------------------------------------------------------------------------------------- */
 
 enum { SHARP_S = 0xDF };
 

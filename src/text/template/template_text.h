@@ -1,5 +1,5 @@
-/* template_text.h - the strings of a template. A string knows which of its bytes are data (template.h), is built by a TextBuilder, and
- * is read by code points, as in Python. */
+/* template_text.h - the strings of a template. A string knows which of its bytes are data (template.h), is built by
+ * a TextBuilder, and is read by code points, as in Python. */
 #ifndef TEXT_TEMPLATE_TEMPLATE_TEXT_H
 #define TEXT_TEMPLATE_TEMPLATE_TEXT_H
 
@@ -42,9 +42,11 @@ void builder_add_literal(TextBuilder *b, const char *text); /* the template's ow
 void builder_add_repeated(TextBuilder *b, const Text *t, int64_t times);
 const Text *builder_text(TextBuilder *b); /* the whole text; ends the use of the builder */
 
-/* ---- characters --------------------------------------------------------------------------------------------------- */
+/* ---- characters
+ * --------------------------------------------------------------------------------------------------- */
 
-/* The length in bytes of the character at data[at..n), and its code point. For a byte that is not UTF-8, *code is 0xDC00 + the byte. */
+/* The length in bytes of the character at data[at..n), and its code point. For a byte that is not UTF-8, *code is
+ * 0xDC00 + the byte. */
 size_t char_next(const char *data, size_t n, size_t at, int32_t *code);
 /* The offset of the character that ends at `at`. */
 size_t char_previous(const char *data, size_t at);
@@ -64,8 +66,8 @@ void builder_add_code(TextBuilder *b, int32_t code, bool is_data);
 const Text *text_strip(Work *w, const Text *t, const Text *chars, bool left, bool right);
 
 typedef enum TextCase { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP } TextCase;
-/* Maps the case of each character to one character, and the German sharp s to SS. Other characters stay as they are if their other
- * case consists of several characters. */
+/* Maps the case of each character to one character, and the German sharp s to SS. Other characters stay as they are
+ * if their other case consists of several characters. */
 const Text *text_with_case(Work *w, const Text *t, TextCase text_case);
 
 #endif

@@ -68,8 +68,8 @@ static Value at_least(Render *r, const Call *c) {
     return value_bool(order == 0 || order == 1);
 }
 
-/* Whether both are the same object. Lists and dicts are compared by their addresses. For other values it is enough that their types
- * and values are equal, as they are for none, booleans and small integers in Python. */
+/* Whether both are the same object. Lists and dicts are compared by their addresses. For other values it is enough
+ * that their types and values are equal, as they are for none, booleans and small integers in Python. */
 static Value same_as(Render *r, const Call *c) {
     Value a = c->subject, b = c->at[0];
     if (a.kind != b.kind) return value_bool(false);
@@ -130,8 +130,9 @@ const Builtin value_tests[] = {
 
 /* ---- cycler and joiner ----------------------------------------------------------------------------------------- */
 
-/* These two values change when they are used. A cycler returns its items in turn, and begins again after the last one. A joiner
- * returns an empty string at its first call and its separator at all later ones. Both are a list of items with a position in it. */
+/* These two values change when they are used. A cycler returns its items in turn, and begins again after the last
+ * one. A joiner returns an empty string at its first call and its separator at all later ones. Both are a list of
+ * items with a position in it. */
 
 static Value new_iterator(Render *r, ValueKind kind, const Value *items, size_t n) {
     Iterator *it = work_alloc(r->w, sizeof *it);

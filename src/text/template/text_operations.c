@@ -1,5 +1,5 @@
-/* text_operations.c - operations on strings that filters and methods share: splitting, replacing, padding, formatting and wrapping,
- * as Python does them. */
+/* text_operations.c - operations on strings that filters and methods share: splitting, replacing, padding,
+ * formatting and wrapping, as Python does them. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -153,7 +153,8 @@ const Text *text_pad(Work *w, const Text *t, int64_t width, const Text *fill, Te
     return builder_text(&b);
 }
 
-/* ---- "%s of %d" % values ------------------------------------------------------------------------------------------------------- */
+/* ---- "%s of %d" % values
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct Spec {
     char flags[6];
@@ -279,7 +280,8 @@ const Text *text_format_percent(Work *w, const Text *t, const Call *arguments) {
     return builder_text(&f.out);
 }
 
-/* ---- "{} of {}".format(values) ------------------------------------------------------------------------------------------------------ */
+/* ---- "{} of {}".format(values)
+ * ------------------------------------------------------------------------------------------------------ */
 
 static Value field(Formatter *f, const Text *name) {
     if (name->n == 0) return next_argument(f);
@@ -318,11 +320,11 @@ const Text *text_format_braces(Work *w, const Text *t, const Call *arguments) {
 
 /* ---- wordwrap -------------------------------------------------------------------------------------------------- */
 
-/* Lines are broken as Python's textwrap breaks them. A line is first cut into chunks that stay whole: words and runs of white space.
- * With break_on_hyphens, a word also ends after a hyphen between letters, and before and after a dash of two or more hyphens. Then
- * chunks are added to a line as long as they fit. White space at the end of a line is left out, and so is white space at the
- * beginning of a line other than the first. A chunk that is longer than a line is broken where the line is full, or after the last
- * hyphen before that. */
+/* Lines are broken as Python's textwrap breaks them. A line is first cut into chunks that stay whole: words and runs
+ * of white space. With break_on_hyphens, a word also ends after a hyphen between letters, and before and after a
+ * dash of two or more hyphens. Then chunks are added to a line as long as they fit. White space at the end of a line
+ * is left out, and so is white space at the beginning of a line other than the first. A chunk that is longer than a
+ * line is broken where the line is full, or after the last hyphen before that. */
 
 /* The characters of one line of the text. */
 typedef struct Letters {

@@ -1,7 +1,8 @@
 /* value.c - lists and dicts, and the truth, equality, order, length and iteration of values, as Python defines them.
  *
- * A dict keeps its entries in the order of insertion, as in Python. When there are more than a few, it has a hash table of them; the
- * hash has a random key, because the keys of dicts come from files and messages that are not trusted. */
+ * A dict keeps its entries in the order of insertion, as in Python. When there are more than a few, it has a hash
+ * table of them; the hash has a random key, because the keys of dicts come from files and messages that are not
+ * trusted. */
 #include "text/template/template_text.h"
 #include "text/template/value.h"
 
@@ -185,7 +186,8 @@ void value_need_hashable(Work *w, Value v) {
     value_hash(w, &none, v);
 }
 
-/* Python hashes an item that is looked for in a dict or in a view of one, even if it is empty, and refuses what has no hash. */
+/* Python hashes an item that is looked for in a dict or in a view of one, even if it is empty, and refuses what has
+ * no hash. */
 static void need_item_of_dict(Work *w, Value container, Value item) {
     bool is_pair = item.kind == V_SEQ && item.seq->flavour == SEQ_TUPLE && item.seq->n == 2;
     bool is_view = container.kind == V_SEQ;
@@ -254,7 +256,8 @@ Seq *value_items(Work *w, Value v) {
     }
 }
 
-/* ---- lists and dicts ---------------------------------------------------------------------------------------------- */
+/* ---- lists and dicts
+ * ---------------------------------------------------------------------------------------------- */
 
 enum { DICT_SCANNED = 8 }; /* so many entries are compared one by one */
 

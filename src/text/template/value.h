@@ -1,8 +1,8 @@
 /* value.h - the values that the expressions of a template compute: those of Python that chat templates use.
  *
- * Values are allocated in a Work, are immutable, and may be shared freely. There are three exceptions: {% set ns.x = ... %} changes a
- * namespace; a generator, which `map`, `select` and others return, is empty after it was read once, as in Python; and a cycler
- * or joiner changes when it is used. */
+ * Values are allocated in a Work, are immutable, and may be shared freely. There are three exceptions: {% set ns.x =
+ * ... %} changes a namespace; a generator, which `map`, `select` and others return, is empty after it was read once,
+ * as in Python; and a cycler or joiner changes when it is used. */
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
 
