@@ -1,4 +1,4 @@
-/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise (docs/methods/coupling.md).
+/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise (research/COUPLING.md).
  * p and q: [n], each of sum 1. */
 #ifndef LAB_GUMBEL_COUPLING_H
 #define LAB_GUMBEL_COUPLING_H

@@ -18,8 +18,8 @@
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
 
-#include "base/machine_speed.h"
-#include "base/mapped_file.h"
+#include "base/system.h"
+#include "base/files.h"
 #include "base/row_kernels.h"
 #include "base/threads.h"
 #include "model/model.h"

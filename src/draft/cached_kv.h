@@ -3,7 +3,7 @@
 #define DRAFTER_CACHED_KV_H
 
 #include "compute/executor.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter.h"
 
 typedef struct CachedKv {

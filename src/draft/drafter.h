@@ -141,7 +141,9 @@ typedef struct DrafterClass {
      * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the
      * engine ranks the nodes of all drafters by it, after correcting it by what was accepted so far (calibration.h),
      * so the order within a tree matters more than the scale. If trees[i]->dists is set, a method that draws declares
-     * its draws there (draft_dists.h). */
+     * its draws there (draft_dists.h).
+     * A request that is short of pages gives its step up, and is then asked for another proposal without any
+     * observation in between. It must get the same tree again. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the

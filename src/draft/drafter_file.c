@@ -6,10 +6,9 @@
 #include "draft/drafter_file.h"
 
 #include "base/hash.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <inttypes.h>
 #include <stdio.h>

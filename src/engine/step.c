@@ -17,7 +17,7 @@
  * goes wrong with one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
 #include "engine/prompt_marks.h"

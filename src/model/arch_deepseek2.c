@@ -15,7 +15,7 @@
  * The layer for multi-token prediction (nextn.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>

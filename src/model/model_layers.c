@@ -2,7 +2,7 @@
  * among those of its kind; the matrix of one expert, the embedding of one token, and a model of other layers. */
 #include "model/model.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 bool layer_has_state(const LayerSpec *l) {
     return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;

@@ -3,7 +3,7 @@
 #ifndef TEXT_ENCODER_H
 #define TEXT_ENCODER_H
 
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "text/vocab.h"
 

@@ -19,7 +19,7 @@
 
 #include "text/encoder.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>

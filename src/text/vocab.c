@@ -4,7 +4,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/encoder.h"
 #include "text/utf8.h"
 

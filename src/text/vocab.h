@@ -7,7 +7,7 @@
 #define TEXT_VOCAB_H
 
 #include "base/error.h"
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "gguf/gguf.h"
 
 #include <stdbool.h>

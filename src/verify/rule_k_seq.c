@@ -6,13 +6,13 @@
  * subtracts q again for each of them.
  *
  * The idea: claim gamma times less of p for each draft, and the same for all: x_k is accepted with probability
- * min(1, p(x) / (gamma q(x))). One draft is accepted as token x with weight min(q(x), p(x) / gamma), in all
+ * min_f64(1, p(x) / (gamma q(x))). One draft is accepted as token x with weight min_f64(q(x), p(x) / gamma), in all
  *
- *   beta(gamma) = sum_x min(q(x), p(x) / gamma),          P(some draft is accepted) = 1 - (1 - beta)^K = p_acc,
+ *   beta(gamma) = sum_x min_f64(q(x), p(x) / gamma),          P(some draft is accepted) = 1 - (1 - beta)^K = p_acc,
  *
- * and the accepted token has the distribution min(q, p / gamma) / beta whichever draft it is. With c = p_acc / beta, which is
- * the number of drafts tried on average, the residual after K rejections is p - c min(q, p / gamma). This is a distribution
- * wherever c <= gamma. As gamma rises, p_acc falls and gamma beta = sum min(gamma q, p) does not; so the smallest valid gamma
+ * and the accepted token has the distribution min_f64(q, p / gamma) / beta whichever draft it is. With c = p_acc / beta, which is
+ * the number of drafts tried on average, the residual after K rejections is p - c min_f64(q, p / gamma). This is a distribution
+ * wherever c <= gamma. As gamma rises, p_acc falls and gamma beta = sum min_f64(gamma q, p) does not; so the smallest valid gamma
  * is the root gamma* in [1, K] of 1 - (1 - beta)^K = gamma beta, found by bisection, and it accepts the most: at least
  * 1 - (1 - 1/K)^K >= 1 - 1/e of the optimum (their theorem; optimal_transport.h).
  *
@@ -31,6 +31,7 @@
  * different tokens. Proof: tests/verify/test_rules.c, as for rejection.c, for gamma* and for given ones;
  * tests/research/test_optimal_transport.c against the optimum. */
 #include "verify/ratio.h"
+#include "base/mem.h"
 
 /* The expected number of drafts tried, (1 - (1 - beta)^K) / beta, also at beta = 0. */
 static double n_tried(double beta, int32_t k) {
@@ -42,11 +43,9 @@ static double n_tried(double beta, int32_t k) {
     return sum;
 }
 
-static double min(double a, double b) { return a < b ? a : b; }
-
 static double beta_of(const RatioNode *n, double gamma) {
     double beta = 0;
-    for (int32_t t = 0; t < n->n_vocab; t++) beta += min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) beta += min_f64(n->q[t], n->p[t] / gamma);
     return beta;
 }
 
@@ -64,17 +63,17 @@ static double search_gamma(const RatioNode *n) {
     double low = 1, high = k;
     for (int round = 0; round < 40; round++) {
         double gamma = (low + high) / 2, beta = mass_q + mass_p / gamma;
-        for (int32_t i = 0; i < n_between; i++) beta += min(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
+        for (int32_t i = 0; i < n_between; i++) beta += min_f64(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
         if (n_tried(beta, k) <= gamma) high = gamma;
         else low = gamma;
     }
     return high;
 }
 
-/* p becomes p - c min(q, p / gamma). */
+/* p becomes p - c min_f64(q, p / gamma). */
 static void leave_residual(RatioNode *n, double gamma) {
     double c = n_tried(beta_of(n, gamma), n->group->n);
-    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min_f64(n->q[t], n->p[t] / gamma);
     n->p_mass = ratio_residual(1, n->p, n->q, n->n_vocab, n->p);
 }
 

@@ -2,7 +2,7 @@
  * without replacement.
  *
  * The problem. The rule `recursive` decides each draft before it looks at the next one: x is accepted with probability
- * min(1, p(x) / q(x)), even if a later draft is a token that the drafts reach too rarely. The most that any rule can accept
+ * min_f64(1, p(x) / q(x)), even if a later draft is a token that the drafts reach too rarely. The most that any rule can accept
  * is an optimal transport from the set of drafts to the emitted token (SpecTr, Sun et al. 2023, arXiv 2310.15141); Hu et al.
  * (2025, arXiv 2502.18779) compute its value for real vocabularies, Khisti et al. (2025, arXiv 2410.18234) describe its
  * form, and Thomas and Pal (2025, arXiv 2511.15898) find it for independent draws by convex minimisation. For draws
@@ -15,7 +15,7 @@
  *
  * q being the distribution of this draft given those before it. After the last draft the token is drawn from r; if it is
  * one of the drafts, that draft is accepted. By (*) and induction the token has distribution p, whatever the r_x are: the
- * rule `recursive` is the choice r_x = min(1, p/q)(x) at x and the residual elsewhere. Here mass on a draft already seen is
+ * rule `recursive` is the choice r_x = min_f64(1, p/q)(x) at x and the residual elsewhere. Here mass on a draft already seen is
  * not final: a later draft may take it over. The r_x come from a table M(x, z) = q(x) r_x(z) with row sums q and column
  * sums r, made of products of a row and a column, so that its sums cost O(V):
  *
@@ -31,7 +31,7 @@
  *   s'(x)       s(x) - d(x), what is left of the row: for the drafts before x and for what columns have left, e(z), of sum L.
  *
  * A column with e(z) > 0 is one that the drafts reach too rarely: draws of such z should not give way to later drafts. So row z
- * keeps a part f(z) = min(1, e(z) / (v(z) Y)) of what it leaves to columns within their capacity, of sum Y, and
+ * keeps a part f(z) = min_f64(1, e(z) / (v(z) Y)) of what it leaves to columns within their capacity, of sum Y, and
  * these columns get that mass from the rows with s' > 0 instead: the structure of the optimum, in which sets with a token from
  * one side of the cut never emit one from the other side (optimal_transport.c).
  *
@@ -41,6 +41,28 @@
  * is among the drafts with probability 0.2 + 0.8 / 3 = 0.467 < 0.5, so that 0.967 is the optimum, and `transport`
  * accepts it: where token 0 comes second, it takes over from an accepted first draft, whose column is served by other pairs.
  *
+ * What it needs of its drafts. This rule sees all drafts of a node before it accepts one, and the number of drafts decides
+ * how much is left to later ones. So they must say nothing about each other that their declared distribution does not say:
+ *
+ *   Condition. Let u_0, ..., u_d be a path of the tree, u_0 its root, and let X_i be the drafts at u_i, in their order. Given
+ *   that the path is in the tree, given X_0, ..., X_{d-1} and given how many drafts X_d has, X_d is distributed as declared.
+ *
+ *   Theorem. If the condition holds for every path, the emitted text has the target's distribution.
+ *
+ * Proof. At u_d the rule uses X_d, their number and fresh random numbers. By the condition and (*), the token that it emits has
+ * distribution p(. | u_d), given all that it saw before. If this token is one of the drafts, the path goes on to its node, where
+ * the condition holds again; if not, the step ends, and the next step begins with new drafts. By induction the probability of a text is the
+ * product of p along it. If X_d is empty, the token is drawn from p itself.
+ *
+ * The condition holds for a tree whose shape was fixed before anything was drawn, for independent paths (how many drafts a
+ * node has is known from the group above), and for beams that are pruned in whole groups (learned_draw.c, grow_level.c): there
+ * the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise at u_d is independent of all of that.
+ * It fails for a tree that is pruned node by node: whether a node keeps its second child depends on what was drawn below the
+ * first one. The other ratio rules need less. `recursive`, `multi-round` and `chain` look at a draft only after those before it
+ * were rejected, so that only each draft by itself must be distributed as declared, given the earlier ones of its group and given
+ * that it was kept. `k-seq` uses the number of drafts, and `block` the length of the chain, but both only take independent paths,
+ * for which the condition holds.
+ *
  * Points are the simplest case: the token is drawn from p, and accepted if it was drafted. Independent draws work with
  * their own q each.
  *
@@ -48,9 +70,11 @@
  * after each draft, against rounding. One draft is decided as by `chain`. Cost: O(V) for each draft of a node, also where an
  * early one is accepted; several times as much as `recursive`. When it loses: on a chain `block` accepts more. On all random
  * pairs of distributions tried it accepts at least as much as `recursive`, and more than 90 % of what the optimum adds to it
- * (tests/verify/test_rule_transport.c); that is a measurement, not a theorem. Proof: tests/verify/test_rules.c as for rejection.c;
- * tests/support/enumerate_transport.py in rational numbers, by another program. */
+ * (tests/verify/test_rule_transport.c); that is a measurement, not a theorem. Proof: tests/verify/test_rules.c as for rejection.c,
+ * with trees of whole groups and, as a control, trees that are pruned by rank; tests/support/enumerate_transport.py in rational
+ * numbers, by another program; tests/lossless/test_learned_draws.c counts texts of whole engines. */
 #include "verify/transport_plan.h"
+#include "base/mem.h"
 
 enum { HIGH = 1 }; /* in ids: the column has more than the later drafts can accept */
 
@@ -67,7 +91,6 @@ typedef struct Bank {
     double mass[DRAFT_MAX_DRAWS], sum;
 } Bank;
 
-static double min(double a, double b) { return a < b ? a : b; }
 static double positive(double a) { return a > 0 ? a : 0; }
 static int32_t token_of(const RatioNode *n, int32_t i) { return n->tree->nodes[n->group->draws[i].child].token; }
 
@@ -94,7 +117,7 @@ static double find_m(const Stage *s, int32_t t, int32_t *mark) {
     if (!(m > 0 && others > 0)) return 0;
     double most = transport_capacity(&s->plan, t, n->q[t]) / others;
     if (m >= most * (1 - 1e-6)) *mark = HIGH, m = most;
-    return min(m, n->p[t] / others);
+    return min_f64(m, n->p[t] / others);
 }
 
 /* Fills n->m and the marks, so that no row leaves more than it has. */
@@ -109,7 +132,7 @@ static void leave_to_later_drafts(Stage *s) {
     if (!(s->tau > 0)) return;
     for (int32_t t = 0; t < n->n_vocab; t++) {
         double given = transport_weight(&s->plan, n->q[t]) * (s->tau - n->m[t]);
-        if (given > n->q[t]) scale = min(scale, n->q[t] / given);
+        if (given > n->q[t]) scale = min_f64(scale, n->q[t] / given);
     }
     s->tau *= scale;
     for (int32_t t = 0; t < n->n_vocab; t++) {
@@ -128,9 +151,9 @@ static Cell cell_of(const Stage *s, int32_t t) {
     const RatioNode *n = s->n;
     double v = transport_weight(&s->plan, n->q[t]);
     double row = positive(n->q[t] - v * (s->tau - n->m[t]));
-    double column = positive(n->p[t] - n->m[t] * transport_others(&s->plan, t, v)), d = min(row, column);
+    double column = positive(n->p[t] - n->m[t] * transport_others(&s->plan, t, v)), d = min_f64(row, column);
     Cell c = {.v = v, .d = d, .row_left = row - d, .column_left = column - d};
-    if (n->ids[t] == HIGH && v * s->low_m > 0) c.f = min(1, c.column_left / (v * s->low_m));
+    if (n->ids[t] == HIGH && v * s->low_m > 0) c.f = min_f64(1, c.column_left / (v * s->low_m));
     return c;
 }
 
@@ -218,5 +241,6 @@ const VerifyRule verify_rule_transport = {
     .summary = "near-optimal transport: any tree; accepts more drafts than recursive and k-seq",
     .is_ratio = true,
     .takes_any_tree = true,
+    .looks_ahead = true,
     .verify = verify_transport,
 };

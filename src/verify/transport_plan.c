@@ -7,7 +7,7 @@
  * The idea: layers. Let pi_j(t) be the probability that draft j is t and none before it was. Of p(t), draft 1 takes up
  * to g_1 pi_1(t), draft 2 up to g_2 pi_2(t) of what remains, and so on:
  *
- *     delta_j(t) = min(p(t), u_j(t)) - min(p(t), u_{j-1}(t)),     u_j = sum over i <= j of g_i pi_i
+ *     delta_j(t) = min_f64(p(t), u_j(t)) - min_f64(p(t), u_{j-1}(t)),     u_j = sum over i <= j of g_i pi_i
  *
  * Draft j is used only if none after it is, hence g_j = 1 - sum over i > j, all t, of delta_i(t), and g_n = 1. This is
  * solved by iteration from g = 1. The capacity of the later drafts for t is u_n(t) - u_1(t).
@@ -19,6 +19,7 @@
  * Cost: tokens with p and q below 1 / 128 are added up by p / q in quarters of an octave, so that the iterations run over a
  * few hundred entries at most. The plan decides how much is accepted, and not what is emitted: that is exact for every plan. */
 #include "verify/transport_plan.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
@@ -143,8 +144,6 @@ static void find_rates(TransportPlan *plan, Entries *x) {
 
 /* ---- layers ---------------------------------------------------------------------------------------- */
 
-static double min(double a, double b) { return a < b ? a : b; }
-
 static void find_shares(TransportPlan *plan, const Entries *x) {
     double *g = plan->share, change = 1;
     for (int32_t j = 0; j < plan->n; j++) g[j] = 1;
@@ -154,7 +153,7 @@ static void find_shares(TransportPlan *plan, const Entries *x) {
             double level = 0, below = 0;
             for (int32_t j = 0; j < plan->n; j++) {
                 level += g[j] * x->e[i].pi[j];
-                double filled = min(x->e[i].p, level);
+                double filled = min_f64(x->e[i].p, level);
                 taken[j] += filled - below;
                 below = filled;
             }
@@ -180,7 +179,7 @@ static double estimate_left(const TransportPlan *plan, const Entries *x) {
     double sum = 0;
     for (int32_t i = 0; i < x->n; i++) {
         double over = x->e[i].p - plan->share[0] * x->e[i].q;
-        if (over > 0) sum += min(over, capacity_of(plan, &x->e[i]));
+        if (over > 0) sum += min_f64(over, capacity_of(plan, &x->e[i]));
     }
     return sum;
 }
@@ -206,7 +205,7 @@ static double find_tau(const TransportPlan *plan, Entries *x) {
         for (int32_t i = 0; i < x->n; i++) {
             const Entry *e = &x->e[i];
             double m = (e->p - e->q + e->v * tau) / plan->v_sum, others = plan->v_sum - e->v;
-            if (m > 0) sum += i < N_BINS || others > 0 ? min(m, capacity_of(plan, e) / others) : m;
+            if (m > 0) sum += i < N_BINS || others > 0 ? min_f64(m, capacity_of(plan, e) / others) : m;
         }
         if (sum >= tau + 1e-7) low = tau;
         else high = tau;

@@ -83,6 +83,7 @@ typedef struct VerifyRule {
     const char *summary; /* one line for --help */
     bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
     bool takes_any_tree; /* a ratio rule for every group of drafts, those drawn without replacement too */
+    bool looks_ahead;    /* it looks at all drafts of a node before it accepts one (DraftDists.whole_groups) */
     bool is_lossy;       /* the output distribution is not the target's */
     /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
      * rule that can. */

@@ -3,7 +3,7 @@
 #include "learned_rig.h"
 #include "plain_layer.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/eagle_tree.h"
 #include "tree/static_tree.h"
 

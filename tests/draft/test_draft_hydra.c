@@ -2,7 +2,7 @@
  * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "tree/union.h"
 
 #include <math.h>

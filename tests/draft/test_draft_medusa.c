@@ -2,7 +2,7 @@
  * heads' distributions in double precision, and the text through the engine. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "tree/static_tree.h"
 
 #include <math.h>

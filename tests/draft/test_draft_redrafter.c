@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "tree/union.h"
 
 #define TARGET "build/redrafter-target.gguf"

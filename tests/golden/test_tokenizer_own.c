@@ -11,7 +11,7 @@
 
 #include "vocab_build.h"
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "text/encoder.h"
 
 #include <jansson.h>

@@ -3,7 +3,7 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "tree/union.h"
 
 #include <math.h>

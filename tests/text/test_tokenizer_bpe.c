@@ -2,7 +2,7 @@
 #include "testing.h"
 #include "vocab_build.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "text/encoder.h"
 
 #include <stdio.h>

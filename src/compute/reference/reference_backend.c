@@ -3,7 +3,7 @@
 
 #include "compute/reference/reference.h"
 #include "base/mem.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
 

@@ -42,7 +42,6 @@
 #include "draft/learned/redrafter.h"
 #include "draft/learned/token_info.h"
 #include "draft/feedback.h"
-#include "tree/union.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -298,8 +297,7 @@ static void write_tree(Redrafter *d, const Member *m) {
     for (int32_t i = 0; i < packed.n; i++)
         node[i] = tree_add(m->tree, packed.parents[i] < 0 ? 0 : node[packed.parents[i]], packed.tokens[i], p_accept[i],
                            d->learned.base.source);
-    union_prune(m->tree, m->budget);
-    learned_declare(&d->learned, m->sequence, m->tree);
+    learned_prune(&d->learned, m->sequence, m->tree, m->budget);
 }
 
 static void search_beams(Redrafter *d) {

@@ -11,8 +11,6 @@
  * which each row attends to its sequence's entries and to its ancestors in the tree. */
 #include "draft/learned/eagle_tree.h"
 
-#include "tree/union.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -111,8 +109,8 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     }
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
-        union_prune(d->group[i].tree, d->group[i].budget);
-        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        if (d->is_static) learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        else learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);
     }
     return status;
 }

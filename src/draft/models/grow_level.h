@@ -2,7 +2,7 @@
 #ifndef SMALL_GROW_LEVEL_H
 #define SMALL_GROW_LEVEL_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/models/draft_model.h"
 #include "draft/models/small_model_kv.h"
 #include "verify/draw.h"

@@ -46,7 +46,6 @@
  * for each node. When it loses: texts that repeat themselves or their prompt, where n-grams see more than one token back; a
  * first request, whose matrix is still empty. Proof: tests/draft/test_draft_recycling.c, with the matrix, the counts, the
  * chances and the best tree by brute force. */
-#include "base/arena.h"
 #include "base/mem.h"
 #include "draft/coupling.h"
 #include "draft/feedback.h"
