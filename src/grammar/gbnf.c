@@ -15,8 +15,6 @@
  *     %json {"type": "object"}   the texts of a JSON schema */
 #include "grammar/readers.h"
 
-#include "grammar/text_cursor.h"
-
 #include <string.h>
 
 enum { MAX_STACKED = 10, MAX_NESTING = 200, MAX_MARK = 200 };

@@ -10,8 +10,6 @@
  * each character has one spelling, and what is not in the language cannot be smuggled in as \u0041. */
 #include "grammar/readers.h"
 
-#include "grammar/text_cursor.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #define GRAMMAR_SCHEMA_H
 
 #include "grammar/readers.h"
-#include "grammar/text_cursor.h"
 #include "text/template/value.h"
 
 enum { SCHEMA_MAX_PATH = 200 };
@@ -35,31 +34,22 @@ bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *o
 Seq *schema_list(const Schema *s, Value schema, const char *keyword);                /* NULL: not given */
 Dict *schema_dict(const Schema *s, Value schema, const char *keyword);
 
-/* schema_merge.c: a schema that holds where both do; the reference of a schema resolved. */
+/* schema.c: a schema that holds where both do; the schema that a reference names. */
 Value schema_both(Schema *s, Value a, Value b);
 Value schema_resolve(Schema *s, const Text *reference);
-bool schema_is_annotation(const Text *keyword); /* says nothing about valid values */
 
-/* schema_values.c */
+/* schema_string.c: parts of JSON, and schemas of strings. */
 const Expr *schema_space(Schema *s); /* the white space that is allowed between tokens of JSON */
 const Expr *schema_any(Schema *s);   /* any value */
 const Expr *schema_constant(Schema *s, Value v);
 const Expr *schema_text_literal(Schema *s, const Text *text); /* with its quotes */
-const Expr *schema_string_characters(Schema *s, int32_t min, int32_t max);
-const Expr *schema_rule(Schema *s, const char *name, const Expr *(*make)(Schema *s)); /* made when it is first needed */
-
-/* schema_string.c, schema_number.c, schema_object.c, schema_array.c: one type each. */
+/* A call of the rule with this name, which is made when it is first needed. */
+const Expr *schema_rule(Schema *s, const char *name, const Expr *(*make)(Schema *s));
 const Expr *schema_string(Schema *s, Value schema);
+
+/* schema_number.c, schema_containers.c: schemas of the other types. */
 const Expr *schema_number(Schema *s, Value schema, bool is_integer);
 const Expr *schema_object(Schema *s, Value schema);
 const Expr *schema_array(Schema *s, Value schema);
-
-/* schema_range.c: the decimals between two bounds. */
-typedef struct DecimalBound {
-    bool is_given, is_exclusive;
-    double value;
-} DecimalBound;
-const Expr *schema_integer_range(Schema *s, bool has_min, int64_t min, bool has_max, int64_t max);
-const Expr *schema_decimal_range(Schema *s, DecimalBound min, DecimalBound max);
 
 #endif

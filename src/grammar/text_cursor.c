@@ -1,5 +1,5 @@
 /* text_cursor.c - reading a text from left to right. */
-#include "grammar/text_cursor.h"
+#include "grammar/readers.h"
 
 #include "text/utf8.h"
 

@@ -17,7 +17,6 @@
  * against a naive matcher. */
 #include "grammar/token_mask.h"
 
-#include "grammar/token_subset.h"
 #include "text/vocab.h"
 
 #include <math.h>
