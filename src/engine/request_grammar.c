@@ -1,23 +1,24 @@
 /* request_grammar.c - the grammar of a request in a step of the engine.
  *
- * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes that the
- * grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target cannot choose
- * them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens only, as plain
- * decoding does after the same text. So the text is the same with and without drafts.
+ * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes
+ * that the grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target
+ * cannot choose them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens
+ * only, as plain decoding does after the same text. So the text is the same with and without drafts.
  *
- * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are left
- * must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a forbidden draft
- * has no probability; such drafts are rejected, and the text has the masked distribution for the same reason as
- * every other text has its own (tests/verify/test_rules_masked.c).
+ * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are
+ * left must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a
+ * forbidden draft has no probability; such drafts are rejected, and the text has the masked distribution for the same
+ * reason as every other text has its own (tests/verify/test_rules_masked.c).
  *
- * A mask takes microseconds for most grammars and seconds for a hostile one. So that nobody else waits for it, the work of
- * all grammars in a step is counted and bounded (GRAMMAR_STEP_WORK). Where a request's share of that runs out, it goes on
- * in the next step, in which the request has no rows. What is missing decides what happens meanwhile:
+ * A mask takes microseconds for most grammars and seconds for a hostile one. So that nobody else waits for it, the work
+ * of all grammars in a step is counted and bounded (GRAMMAR_STEP_WORK). Where a request's share of that runs out, it
+ * goes on in the next step, in which the request has no rows. What is missing decides what happens meanwhile:
  *
  *     the mask of a drafted node    `sampled` takes the path up to there; the node's token begins the next tree
  *     anything else                 the verdict is dropped; later the same rows give the same one
  *
- * Neither changes a token: random numbers belong to positions of the text, and a rule that needs its trees keeps them. */
+ * Neither changes a token: random numbers belong to positions of the text, and a rule that needs its trees keeps
+ * them. */
 #include "engine/request_grammar.h"
 
 #include "engine/api_check.h"
@@ -27,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- fr_grammar -------------------------------------------------------------------------------------------- */
+/* ---- fr_grammar ------------------------------------------------------------------------------------------ */
 
 static int find_trie(fr_model *m, fr_error *err) {
     pthread_mutex_lock(&m->trie_lock);
@@ -81,7 +82,7 @@ void fr_grammar_close(fr_grammar *g) {
 const char *fr_grammar_notice(const fr_grammar *g) { return g ? grammar_notice(g->grammar) : ""; }
 size_t fr_grammar_bytes(const fr_grammar *g) { return g ? grammar_bytes(g->grammar) : 0; }
 
-/* ---- in a request -------------------------------------------------------------------------------------------- */
+/* ---- in a request ---------------------------------------------------------------------------------------- */
 
 static void fail(RequestGrammar *g, int status, const fr_error *why) {
     g->status = status;
@@ -121,8 +122,8 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
     return status;
 }
 
-/* Not where the caller names "none", nor beside a draft that draws its tokens where a ratio rule divides by their distribution,
- * nor where an automatic budget would need costs that are not known. */
+/* The draft is left out where the caller names "none", beside a draft that draws its tokens under a ratio rule, and
+ * where an automatic budget would need costs that are not known. */
 bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto) {
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
     if (!o->grammar || r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0))
@@ -144,7 +145,8 @@ void request_grammar_begin_step(fr_request *r, int64_t quota) {
     RequestGrammar *g = &r->grammar;
     int status = FR_OK;
     if (!g->text.grammar) return;
-    /* Fresh states would be without those that the request waits for. Without memory for them the old ones go on growing. */
+    /* Fresh states would be without those that the request waits for. Without memory for them the old ones go on
+     * growing. */
     if (!g->wanted && !g->is_behind) (void)grammar_text_refresh(&g->text, NULL);
     g->quota = (GrammarQuota){.left = quota};
     g->sits_out = g->is_behind = false;
@@ -162,8 +164,8 @@ void request_grammar_begin_step(fr_request *r, int64_t quota) {
     if (status < 0) g->status = status;
 }
 
-/* Fills states for all nodes of a tree. With `allowed`, nodes whose state is not known when the quota has run out count as
- * forbidden; otherwise the request waits for them. */
+/* Fills states for all nodes of a tree. With `allowed`, nodes whose state is not known when the quota has run out
+ * count as forbidden; otherwise the request waits for them. */
 static int find_states(fr_request *r, const Tree *t, bool *allowed, fr_error *err) {
     RequestGrammar *g = &r->grammar;
     g->states[0] = g->text.state;

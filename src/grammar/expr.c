@@ -1,13 +1,14 @@
 /* expr.c - makes the expressions of a grammar, and sets of code points as sorted ranges with their UTF-8.
  *
- * A range of code points is not always one sequence of byte ranges: U+0400..U+07FF is [D0-DF][80-BF], but U+0450..U+0850 is
- * D1 [90-BF], [D2-DF][80-BF] and E0 A1 [80-90]. code_range_bytes splits a range where the number of bytes changes, at the
- * surrogates, and wherever a lower byte does not run through all of 80..BF while a higher one changes. */
+ * A range of code points is not always one sequence of byte ranges: U+0400..U+07FF is [D0-DF][80-BF], but
+ * U+0450..U+0850 is D1 [90-BF], [D2-DF][80-BF] and E0 A1 [80-90]. code_range_bytes splits a range where the number
+ * of bytes changes, at the surrogates, and wherever a lower byte does not run through all of 80..BF while a higher
+ * one changes. */
 #include "grammar/expr.h"
 
 #include <string.h>
 
-/* ---- sets of code points ---------------------------------------------------------------------------------------- */
+/* ---- sets of code points --------------------------------------------------------------------------------- */
 
 /* Appends a range that begins after all others have begun. */
 static void append(Work *w, CodeSet *s, uint32_t lo, uint32_t hi) {
@@ -126,7 +127,7 @@ void code_range_bytes(uint32_t lo, uint32_t hi, void (*emit)(void *user, const B
     }
 }
 
-/* ---- expressions ------------------------------------------------------------------------------------------------- */
+/* ---- expressions ----------------------------------------------------------------------------------------- */
 
 enum { MAX_WEIGHT = INT32_MAX / 2 };
 
@@ -197,7 +198,7 @@ const Expr *expr_range(Work *w, uint32_t lo, uint32_t hi) {
     return expr_class(w, &set);
 }
 
-/* One of ?, * and +. */
+/* Whether a repetition is one of ?, * and +. */
 static bool is_simple(int32_t min, int32_t max) { return min <= 1 && (max == 1 || max == EXPR_UNBOUNDED); }
 
 const Expr *expr_repeat(Work *w, const Expr *body, int32_t min, int32_t max) {

@@ -1,13 +1,14 @@
 /* expr.h - a grammar as its readers write it down: rules whose right-hand sides are trees of expressions.
  *
- * The readers of GBNF, of regular expressions and of JSON schemas make the same expressions, and automaton_build.c turns
- * them into an automaton. All memory belongs to a Work (template/work.h), so an error can leave from any depth. */
+ * The readers of GBNF, of regular expressions and of JSON schemas make the same expressions, and automaton_build.c
+ * turns them into an automaton. All memory belongs to a Work (template/work.h), so an error can leave from any
+ * depth. */
 #ifndef GRAMMAR_EXPR_H
 #define GRAMMAR_EXPR_H
 
 #include "text/template/work.h"
 
-/* ---- sets of Unicode code points ----------------------------------------------------------------------------- */
+/* ---- sets of Unicode code points ------------------------------------------------------------------------- */
 
 enum { CODE_MAX = 0x10FFFF };
 
@@ -15,8 +16,8 @@ typedef struct CodeRange {
     uint32_t lo, hi;
 } CodeRange;
 
-/* A set of code points as ascending ranges that do not touch each other. Zero-initialise it. A set may have surrogates, but these
- * have no byte sequences. */
+/* A set of code points as ascending ranges that do not touch each other. Zero-initialise it. A set may have
+ * surrogates, but these have no byte sequences. */
 typedef struct CodeSet {
     CodeRange *ranges;
     int32_t n, capacity;
@@ -39,7 +40,7 @@ void code_range_bytes(uint32_t lo, uint32_t hi, void (*emit)(void *user, const B
 /* Writes the UTF-8 of one code point and returns its length. A surrogate is written as U+FFFD. */
 int code_write(uint32_t code, char out[4]);
 
-/* ---- expressions ------------------------------------------------------------------------------------------------ */
+/* ---- expressions ----------------------------------------------------------------------------------------- */
 
 enum { EXPR_UNBOUNDED = -1, EXPR_MAX_COUNT = 1000000, EXPR_MAX_RULES = 200000 };
 

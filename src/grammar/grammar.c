@@ -1,12 +1,13 @@
 /* grammar.c - compiles grammars within limits, and shares states and masks among their texts.
  *
- * States and masks are computed while texts are generated, and are shared by all texts of the grammar: a server's requests
- * with one schema compute each mask once. States only grow, because tree nodes and requests hold pointers to them, so they
- * are bounded by epochs. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a new one; each text
- * moves to it before its next step and takes its own state along, and the last text to leave frees the old epoch.
+ * States and masks are computed while texts are generated, and are shared by all texts of the grammar: a server's
+ * requests with one schema compute each mask once. States only grow, because tree nodes and requests hold pointers to
+ * them, so they are bounded by epochs. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a
+ * new one; each text moves to it before its next step and takes its own state along, and the last text to leave frees
+ * the old epoch.
  *
- * A grammar that begins after another text, such as "</think>", has an automaton of its own (automaton_after), with epochs of
- * its own. Such an automaton is called a phase. */
+ * A grammar that begins after another text, such as "</think>", has an automaton of its own (automaton_after), with
+ * epochs of its own. Such an automaton is called a phase. */
 #include "grammar/grammar.h"
 
 #include "grammar/readers.h"
@@ -19,7 +20,7 @@ enum { MAX_EPOCH_BYTES = 64 << 20, MAX_PHASES = 16 };
 enum { MAX_COMPILE_BYTES = 512 << 20, MAX_COMPILE_STEPS = 20000000, MAX_COMPILE_DEPTH = 400 };
 
 typedef struct GrammarEpoch {
-    int n_users; /* texts, and the phase while it is the current one */
+    int n_users; /* the texts, and the phase while this is its current epoch */
     GrammarStates *states;
 } GrammarEpoch;
 
@@ -31,7 +32,7 @@ typedef struct GrammarPhase {
 } GrammarPhase;
 
 struct Grammar {
-    pthread_mutex_t lock; /* of everything below but the notice */
+    pthread_mutex_t lock; /* over everything below except the notice */
     int n_owners;
     const TokenTrie *trie;
     char notice[GRAMMAR_NOTICE];
@@ -45,7 +46,7 @@ static void leave_epoch(GrammarEpoch *e) {
     free(e);
 }
 
-/* ---- compiling ----------------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------------------- */
 
 typedef struct Compile {
     ExprGrammar g;
@@ -108,7 +109,7 @@ int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const c
     Grammar *g = calloc(1, sizeof *g);
     if (!g) return error_memory(err, "a grammar", sizeof *g);
     int status = compile_text(&g->phases[0].automaton, kind, text, n, stop, g->notice, err);
-    GrammarEpoch *first = status ? NULL : join_epoch(&g->phases[0]); /* now, because it is work */
+    GrammarEpoch *first = status ? NULL : join_epoch(&g->phases[0]); /* here, because the first state takes work, too */
     if (!status && !first)
         status = error_set(err, FR_ERR_UNSUPPORTED,
                            "the grammar can begin in more places than a state may have, or memory ran out");
@@ -160,7 +161,7 @@ static bool is_phase(const GrammarPhase *p, const char *opening, size_t n_openin
            memcmp(p->after, after, n_after) == 0;
 }
 
-/* The phase for what comes before; NULL: no memory, or too many. */
+/* The phase of a grammar that begins after these texts. NULL: no memory, or there are too many phases. */
 static GrammarPhase *find_phase(Grammar *g, const char *opening, const char *after) {
     size_t n_opening = strlen(opening), n_after = strlen(after);
     for (int i = 0; i < g->n_phases; i++)
@@ -233,7 +234,7 @@ int grammar_text_refresh(GrammarText *x, fr_error *err) {
     return status;
 }
 
-/* The states of a text, under the lock and with the text's quota. */
+/* Takes the lock, and returns the states of the text with the text's quota. */
 static GrammarStates *enter(const GrammarText *x) {
     pthread_mutex_lock(&x->grammar->lock);
     states_set_quota(x->epoch->states, x->quota ? x->quota->left : INT64_MAX);
@@ -261,7 +262,8 @@ int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask
 
 static bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
-/* The one byte that may follow, white space aside; -1: there are several, or the text may end here. */
+/* The only byte that may follow; -1: there are several, or the text may end here. past_space: white space does not
+ * count. */
 static int forced_byte(const Automaton *a, const GrammarState *state, bool past_space) {
     int byte = -1;
     if (state->accepts || state->is_free) return -1;

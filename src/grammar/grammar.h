@@ -41,24 +41,25 @@ typedef struct GrammarText {
     GrammarQuota *quota; /* borrowed; NULL: no bound */
 } GrammarText;
 
-/* Begins with the empty text. after: the grammar begins after the first occurrence of this text, of at most GRAMMAR_MAX_AFTER
- * bytes; "" or NULL: at once. opening: only texts that begin with it have such a part before the grammar, and any other text
- * is held to the grammar from its beginning; "" or NULL: all texts have it. */
+/* Begins with the empty text. after: the grammar begins after the first occurrence of this text, of at most
+ * GRAMMAR_MAX_AFTER bytes; "" or NULL: at once. opening: only texts that begin with it have such a part before the
+ * grammar, and any other text is held to the grammar from its beginning; "" or NULL: all texts have it. */
 int grammar_text_begin(GrammarText *x, Grammar *g, const char *opening, const char *after, fr_error *err);
 void grammar_text_end(GrammarText *x); /* a text that has not begun is fine */
 /* Moves on to fresh states where the states take too much memory. All earlier states except that of the text are then
  * invalid, and work that waits begins anew. */
 int grammar_text_refresh(GrammarText *x, fr_error *err);
 
-/* Two functions that may return STATES_WAIT where the quota has run out; they go on from there when they are called again.
+/* Two functions that may return STATES_WAIT where the quota has run out; they go on from there when they are called
+ * again.
  *
  * Finds the state after a token, and whether the token is allowed (token_mask.h). */
 int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
                       bool *allowed, fr_error *err);
 int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err);
 
-/* Writes the bytes that must follow, at most `max`, and stops where the text may end. past_space: the first of them is found
- * as if no white space could follow. Returns how many there are. */
+/* Writes the bytes that must follow, at most `max`, and stops where the text may end. past_space: the first of them
+ * is found as if no white space could follow. Returns how many there are. */
 size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
                            const GrammarState **end);
 /* Whether this byte may follow; *to is the state then. */

@@ -1,5 +1,5 @@
-/* readers.h - the three notations of a grammar, and the cursor by which they are read. A reader leaves the Work of the grammar
- * with an error that names the place. */
+/* readers.h - the three notations of a grammar, and the cursor by which they are read. A reader leaves the Work of
+ * the grammar with an error that names the place. */
 #ifndef GRAMMAR_READERS_H
 #define GRAMMAR_READERS_H
 
@@ -7,22 +7,22 @@
 #include "grammar/expr.h"
 #include "text/template/marked_text.h"
 
-/* Each fills the rules of an empty grammar and its root. Where valid texts are not quite those of a schema, a sentence about it is
- * written into notice[notice_size]. */
+/* Each fills the rules of an empty grammar and its root. Where valid texts are not quite those of a schema, a
+ * sentence about it is written into notice[notice_size]. */
 void gbnf_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
 void regex_read(ExprGrammar *g, const char *text, size_t n);
 void schema_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
 
 /* The expression of a schema that is part of another grammar. */
 const Expr *schema_text(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
-/* The expression of a regular expression for a whole text. is_json: for a JSON string, whose characters are written as JSON
- * writes them; the expression may then match anywhere in the string unless ^ and $ say otherwise. */
+/* The expression of a regular expression for a whole text. is_json: for a JSON string, whose characters are written
+ * as JSON writes them; the expression may then match anywhere in the string unless ^ and $ say otherwise. */
 const Expr *regex_expr(ExprGrammar *g, const char *text, size_t n, bool is_json);
-/* One character of a set as it is written in a JSON string: quotes, backslashes and control characters have their shortest
- * escapes. */
+/* One character of a set as it is written in a JSON string: quotes, backslashes and control characters have their
+ * shortest escapes. */
 const Expr *json_character(Work *w, const CodeSet *set);
 
-/* ---- reading a text from left to right ------------------------------------------------------------------------- */
+/* ---- reading a text from left to right ------------------------------------------------------------------- */
 
 typedef struct Cursor {
     Work *w;

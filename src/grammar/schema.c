@@ -1,20 +1,21 @@
-/* schema.c - reads a JSON schema (drafts 7 to 2020-12, as far as servers use it) into a grammar of the JSON texts that it
- * allows.
+/* schema.c - turns a JSON schema (drafts 7 to 2020-12, as far as servers use it) into a grammar of the JSON texts that
+ * it allows.
  *
- * The problem: a schema tests values; a grammar writes texts. Whatever the grammar lets through must be valid, and what it
- * leaves out the model cannot say. So nothing is ignored that could make a text invalid: a keyword that is not
- * supported is refused by its name and place.
+ * The problem: a schema tests values, and a grammar writes texts. Every text of the grammar must be valid, and the
+ * model cannot write a text that the grammar lacks. So nothing is ignored that could make a text invalid: a keyword
+ * that is not supported is refused by its name and place.
  *
- * How values are written: members in the order of `properties`; where names are given and `additionalProperties` is not,
- * no others; numbers with at most 16 digits before and after the point; strings as JSON writes them; and little white
- * space: nothing, a blank, or the end of a line with at most 32 blanks or tabs, behind { [ , : and before } ].
+ * Values are written in one of few ways. Members come in the order of `properties`; where names are given and
+ * `additionalProperties` is not, there are no other members. Numbers have at most 16 digits before and after the point.
+ * There is little white space: nothing, a blank, or the end of a line with at most 32 blanks or tabs, and only after
+ * { [ , : and before } ].
  *
- * A reference becomes a rule, so schemas may be recursive. allOf, and what stands beside a reference or anyOf, is merged
- * into one schema first (schema_merge.c). oneOf is read as anyOf, and a notice says so where the alternatives are not
- * told apart by their type, by a constant, or by a member that is constant in each.
+ * A reference becomes a rule, so schemas may be recursive. allOf, and keywords beside a reference or anyOf, are first
+ * merged into one schema. oneOf is read as anyOf, and a notice says so where the alternatives do not differ in their
+ * type, in a constant, or in a member that is constant in each.
  *
- * docs/CONSTRAINED.md lists the keywords. Proof: tests/grammar/test_schema.c; bench/schemas has the program that holds
- * hundreds of generated schemas against npm's ajv. */
+ * docs/CONSTRAINED.md lists the keywords. Proof: tests/grammar/test_schema.c; bench/schemas has a program that compares
+ * hundreds of generated schemas with npm's ajv. */
 #include "grammar/schema.h"
 #include "text/template/template.h"
 
@@ -84,7 +85,7 @@ static bool is_annotation(const Text *k) {
     return false;
 }
 
-/* ---- which type a keyword is about ---------------------------------------------------------------------------- */
+/* ---- which type a keyword is about ----------------------------------------------------------------------- */
 
 static const struct {
     const char *type;
@@ -98,7 +99,7 @@ static const struct {
     {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", NULL}},
 };
 
-/* The type that a keyword restricts; NULL: none. */
+/* The type that a keyword restricts. NULL: it restricts none. */
 static const char *type_of_keyword(const Text *keyword) {
     for (size_t i = 0; i < sizeof keywords_of / sizeof *keywords_of; i++)
         for (const char *const *k = keywords_of[i].keywords; *k; k++)
@@ -122,9 +123,9 @@ static void check_keywords(const Schema *s, const Dict *d) {
     }
 }
 
-/* ---- JSON pointers ------------------------------------------------------------------------------------------- */
+/* ---- JSON pointers --------------------------------------------------------------------------------------- */
 
-/* A part of a JSON pointer: ~1 is '/', ~0 is '~', and %XX a byte, because the pointer stands in a URI. */
+/* Decodes a part of a JSON pointer: ~1 is '/', ~0 is '~', and %XX is a byte, because the pointer is part of a URI. */
 static const Text *pointer_part(Schema *s, const char *part, size_t n) {
     TextBuilder b = builder_new(s->w);
     for (size_t i = 0; i < n; i++) {
@@ -151,7 +152,7 @@ static const Value *step_into(Schema *s, Value at, const Text *part) {
     return index < at.seq->n ? &at.seq->items[index] : NULL;
 }
 
-Value schema_resolve(Schema *s, const Text *reference) {
+static Value resolve(Schema *s, const Text *reference) {
     const char *p = reference->data, *end = p + reference->n;
     int n_shown = reference->n < 100 ? (int)reference->n : 100;
     if (p == end || *p != '#' || (p + 1 < end && p[1] != '/'))
@@ -168,11 +169,13 @@ Value schema_resolve(Schema *s, const Text *reference) {
     return *at;
 }
 
-/* ---- one schema where two hold ------------------------------------------------------------------------------------
+static Value both_of(Schema *s, Value a, Value b);
+
+/* ---- one schema where two hold ---------------------------------------------------------------------------
  *
- * allOf is common in schemas that share parts, and a grammar cannot intersect languages. But keywords mostly combine: the
- * greater of two minima, the union of `required`, for a member that both name a schema of both. Where two keywords do not
- * combine, such as two patterns, the schema is refused. */
+ * allOf is common in schemas that share parts, and a grammar cannot intersect languages. But most keywords combine:
+ * the result has the greater of two minima and the union of `required`, and a member that both schemas name gets a
+ * schema that is merged in turn. Where two keywords do not combine, such as two patterns, the schema is refused. */
 
 static Value all_of(Schema *s, Value a, Value b) {
     Dict *d = dict_new(s->w);
@@ -220,7 +223,7 @@ static Value united(Schema *s, Value a, Value b) {
     return value_seq(out);
 }
 
-/* anyOf of both: each alternative with each. */
+/* Two anyOf hold together where an alternative of each holds: all pairs are alternatives of the result. */
 static Value product(Schema *s, Value a, Value b) {
     Seq *out = seq_new(s->w, SEQ_LIST, 4);
     if (a.kind != V_SEQ || b.kind != V_SEQ) schema_fail(s, "'anyOf' must be an array");
@@ -242,7 +245,8 @@ static bool is_minimum(const Text *k) {
 
 static bool is_maximum(const Text *k) { return starts_with(k, "max") || text_is(k, "exclusiveMaximum"); }
 
-/* The schema of a member that one side names; the other side may have one for all names that it does not name. */
+/* The schema of a member that one side names. The other side may name it too, or restrict all members that it does
+ * not name. */
 static Value member_of(Schema *s, Value member, Value other, Value name) {
     const Value *theirs = schema_get(s, other, "properties"), *rest = schema_get(s, other, "additionalProperties");
     if (theirs && theirs->kind == V_DICT && (theirs = dict_get(s->w, theirs->dict, name)))
@@ -278,7 +282,7 @@ static Value merge_keyword(Schema *s, const Text *k, Value a, Value b) {
                 k->n < 60 ? (int)k->n : 60, k->data);
 }
 
-/* References and allOf at the top of a schema are resolved, so that its keywords can be merged. */
+/* Resolves references and allOf at the top of a schema, so that its keywords can be merged. */
 static Value flattened(Schema *s, Value v, int depth) {
     if (depth > MAX_REFERENCES) schema_fail(s, "allOf and references refer to each other without end");
     if (v.kind != V_DICT) return v;
@@ -291,13 +295,12 @@ static Value flattened(Schema *s, Value v, int depth) {
     Value out = value_dict(rest);
     if (reference && reference->kind != V_TEXT) schema_fail(s, "'$ref' must be a string");
     if (all && all->kind != V_SEQ) schema_fail(s, "'allOf' must be an array");
-    if (reference) out = schema_both(s, out, flattened(s, schema_resolve(s, reference->text), depth + 1));
-    for (size_t i = 0; all && i < all->seq->n; i++)
-        out = schema_both(s, out, flattened(s, all->seq->items[i], depth + 1));
+    if (reference) out = both_of(s, out, flattened(s, resolve(s, reference->text), depth + 1));
+    for (size_t i = 0; all && i < all->seq->n; i++) out = both_of(s, out, flattened(s, all->seq->items[i], depth + 1));
     return out;
 }
 
-Value schema_both(Schema *s, Value a, Value b) {
+static Value both_of(Schema *s, Value a, Value b) {
     work_spend(s->w, 0);
     a = flattened(s, a, 0);
     b = flattened(s, b, 0);
@@ -323,7 +326,7 @@ Value schema_both(Schema *s, Value a, Value b) {
     return value_dict(out);
 }
 
-/* ---- types ------------------------------------------------------------------------------------------------- */
+/* ---- types ----------------------------------------------------------------------------------------------- */
 
 static const Expr *null_or_boolean(Schema *s, bool is_null) {
     if (is_null) return expr_literal(s->w, "null");
@@ -348,7 +351,7 @@ static const Expr *of_types(Schema *s, Value schema, const Seq *types) {
     return alt;
 }
 
-/* Without `type`: the type that the other keywords are about, or any value where there is none. */
+/* A schema without `type` allows the types that its keywords are about, or any value if it has no such keywords. */
 static const Expr *of_keywords(Schema *s, Value schema) {
     Expr *alt = expr_alt(s->w);
     for (size_t t = 0; t < sizeof keywords_of / sizeof *keywords_of; t++) {
@@ -362,7 +365,7 @@ static const Expr *of_keywords(Schema *s, Value schema) {
     return alt->n_parts > 0 ? alt : schema_any(s);
 }
 
-/* ---- constants ---------------------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------------------- */
 
 static bool type_fits(const Schema *s, const Value *type, Value v) {
     if (!type || type->kind == V_MISSING) return true;
@@ -386,7 +389,7 @@ static bool type_fits(const Schema *s, const Value *type, Value v) {
     }
 }
 
-/* enum and const allow their values if they have the type; other keywords beside them are refused. */
+/* enum and const allow those of their values that have the type. Other keywords beside them are refused. */
 static const Expr *of_constants(Schema *s, Value schema, const Seq *values, const Value *constant) {
     const Value *type = schema_get(s, schema, "type");
     for (size_t i = 0; i < schema.dict->n; i++) {
@@ -403,9 +406,9 @@ static const Expr *of_constants(Schema *s, Value schema, const Seq *values, cons
     return alt;
 }
 
-/* ---- alternatives -------------------------------------------------------------------------------------------- */
+/* ---- alternatives ---------------------------------------------------------------------------------------- */
 
-/* The constant that a schema is, or its only one; NULL: it is none. */
+/* The only value that a schema allows by const or enum. NULL: there are several, or none is named. */
 static const Value *constant_of(const Schema *s, Value schema) {
     const Value *v = schema_get(s, schema, "const");
     const Value *values = schema_get(s, schema, "enum");
@@ -427,13 +430,11 @@ static bool is_required(const Schema *s, Value schema, Value name) {
     return required && required->kind == V_SEQ && value_contains(s->w, *required, name);
 }
 
-/* Whether no value can be valid under both, as far as that is easily seen. */
+/* Whether it is easily seen that no value is valid under both schemas. */
 static bool are_disjoint(Schema *s, Value a, Value b) {
     const Value *ref;
-    for (int i = 0; i < 8 && (ref = schema_get(s, a, "$ref")) && ref->kind == V_TEXT; i++)
-        a = schema_resolve(s, ref->text);
-    for (int i = 0; i < 8 && (ref = schema_get(s, b, "$ref")) && ref->kind == V_TEXT; i++)
-        b = schema_resolve(s, ref->text);
+    for (int i = 0; i < 8 && (ref = schema_get(s, a, "$ref")) && ref->kind == V_TEXT; i++) a = resolve(s, ref->text);
+    for (int i = 0; i < 8 && (ref = schema_get(s, b, "$ref")) && ref->kind == V_TEXT; i++) b = resolve(s, ref->text);
     if (types_differ(s, a, b) || differ(s, constant_of(s, a), constant_of(s, b))) return true;
     const Value *x = schema_get(s, a, "properties"), *y = schema_get(s, b, "properties");
     if (!x || !y || x->kind != V_DICT || y->kind != V_DICT) return false;
@@ -483,7 +484,7 @@ static const Expr *of_alternatives(Schema *s, Value schema, const char *keyword)
     for (size_t i = 0; i < alternatives->n; i++) {
         snprintf(number, sizeof number, "%zu", i);
         Value one = alternatives->items[i];
-        if (says_anything(rest.dict)) one = schema_both(s, rest, one);
+        if (says_anything(rest.dict)) one = both_of(s, rest, one);
         expr_add(s->w, alt, schema_below(s, keyword, number, one));
     }
     return alt;
@@ -492,13 +493,14 @@ static const Expr *of_alternatives(Schema *s, Value schema, const char *keyword)
 static const Expr *of_all(Schema *s, Value schema) {
     const Seq *all = schema_list(s, schema, "allOf");
     Value merged = without(s, schema.dict, "allOf");
-    for (size_t i = 0; i < all->n; i++) merged = schema_both(s, merged, all->items[i]);
+    for (size_t i = 0; i < all->n; i++) merged = both_of(s, merged, all->items[i]);
     return schema_expr(s, merged);
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------ */
+/* ---- references ------------------------------------------------------------------------------------------ */
 
-/* The rule of a name, whose expression is made when it is first asked for; a schema may ask again meanwhile. */
+/* A call of the rule with this name. Its expression is made at the first call, and a recursive schema calls the rule
+ * again meanwhile. */
 static const Expr *rule_of(Schema *s, const char *name, Value schema) {
     int32_t rule = keyed_names_find(&s->rules, name);
     if (rule < 0) {
@@ -510,27 +512,27 @@ static const Expr *rule_of(Schema *s, const char *name, Value schema) {
     return expr_rule(s->w, rule);
 }
 
-/* What stands beside a reference holds too. */
+/* Keywords beside a reference hold as well. */
 static const Expr *of_reference(Schema *s, Value schema, const Value *reference) {
     static const char space[] = " ";
     if (reference->kind != V_TEXT) schema_fail(s, "'$ref' must be a string");
     Value rest = without(s, schema.dict, "$ref");
     TextBuilder name = builder_new(s->w);
     builder_add(&name, reference->text);
-    Value target = schema_resolve(s, reference->text);
+    Value target = resolve(s, reference->text);
     if (says_anything(rest.dict)) {
         const JsonStyle style = {.indent = -1,
                                  .item_separator = value_literal(s->w, ",").text,
                                  .key_separator = value_literal(s->w, ":").text};
         builder_add_bytes(&name, space, 1, false);
         builder_add(&name, json_write(s->w, rest, &style));
-        target = schema_both(s, rest, target);
+        target = both_of(s, rest, target);
     }
     builder_add_bytes(&name, "", 1, false);
     return rule_of(s, builder_text(&name)->data, target);
 }
 
-/* ---- the schema --------------------------------------------------------------------------------------------------- */
+/* ---- the schema ------------------------------------------------------------------------------------------ */
 
 static const Expr *of_dict(Schema *s, Value schema) {
     check_keywords(s, schema.dict);

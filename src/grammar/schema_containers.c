@@ -1,15 +1,16 @@
-/* schema_containers.c - schemas of objects, and of arrays: prefixItems (in drafts before 2020-12 an array in `items`), items,
- * and their number.
+/* schema_containers.c - schemas of objects, and of arrays: prefixItems (in drafts before 2020-12 an array in `items`),
+ * items, and their number.
  *
- * Members come in the order of `properties`; those that are not required may be left out. With n names there are two rules
- * for each: what may follow when no member has been written before, and when one has, because then a comma comes first.
+ * Members come in the order of `properties`; those that are not required may be left out. There are two rules for each
+ * name: `rest` is for the case that no member has been written before, and `after` for the case that one has been, in
+ * which a comma comes first.
  *
- *     rest 0 ::= member 0  after 1 | rest 1          the second if member 0 is not required
+ *     rest 0 ::= member 0  after 1 | rest 1          the second only if member 0 is not required
  *     after 0 ::= "," member 0  after 1 | after 1
  *
- * The last ones write further members, if they are allowed, and the brace. A further member must have another name than those
- * in `properties`: its name is read by a trie of these names that ends in everything else. It is spelled with the shortest
- * escapes only, so that no name can be written in a second way. */
+ * The last two rules write further members, if they are allowed, and the brace. The name of a further member must
+ * differ from those in `properties`: it is read by a trie of these names from which every other name departs. It is
+ * written with the shortest escapes only, so that no name can be written in a second way. */
 #include "grammar/schema.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ typedef struct Member {
 typedef struct Members {
     Member *at; /* [n] */
     size_t n, capacity;
-    const Expr *further; /* one more member, name and value; NULL: none is allowed */
+    const Expr *further; /* one further member, with name and value; NULL: none is allowed */
 } Members;
 
 static void add_member(Schema *s, Members *m, Member member) {
@@ -37,7 +38,7 @@ static void add_member(Schema *s, Members *m, Member member) {
     m->at[m->n++] = member;
 }
 
-/* ---- names that are not in a list ---------------------------------------------------------------------------- */
+/* ---- names that are not in a list ------------------------------------------------------------------------ */
 
 static const CodeSet *name_characters(Schema *s) {
     CodeSet *plain = work_alloc(s->w, sizeof *plain);
@@ -57,8 +58,8 @@ static uint32_t code_at(Schema *s, const Text *name, size_t at, size_t *next) {
     return code;
 }
 
-/* What may follow in a name that has begun like those of members[0..n), which are sorted, with their first `at` bytes; the
- * closing quote included. `free`: any end. */
+/* The ends of names, with the closing quote, that are none of the names of members[0..n). These are sorted, and the
+ * name that is being written has their first `at` bytes. `free` matches any end. */
 static const Expr *other_names(Schema *s, const Member *members, size_t n, size_t at, const Expr *free, int depth) {
     Work *w = s->w;
     Expr *alt = expr_alt(w);
@@ -66,7 +67,7 @@ static const Expr *other_names(Schema *s, const Member *members, size_t n, size_
     size_t i = 0, next;
     if (depth > 100)
         schema_fail(s, "a name is longer than 100 characters, which is the limit beside additionalProperties");
-    while (i < n && members[i].name->n == at) i++; /* the name itself ends here */
+    while (i < n && members[i].name->n == at) i++; /* a name of the list ends here */
     if (i == 0) expr_add(w, alt, expr_literal(w, "\""));
     while (i < n) {
         uint32_t code = code_at(s, members[i].name, at, &next);
@@ -97,7 +98,7 @@ static const Expr *name_besides(Schema *s, const Members *m) {
     return expr_seq_of(w, expr_literal(w, "\""), other_names(s, sorted, m->n, 0, expr_rule(w, rule), 0));
 }
 
-/* ---- members --------------------------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------------------- */
 
 static const Expr *named_value(Schema *s, const Expr *name, const Expr *value) {
     Expr *seq = expr_seq(s->w);
@@ -108,7 +109,7 @@ static const Expr *named_value(Schema *s, const Expr *name, const Expr *value) {
     return seq;
 }
 
-/* The names in `required`, each once and in their order. */
+/* Collects the names in `required`, each once and in their order. */
 static Dict *required_names(const Schema *s, Value schema) {
     Dict *names = dict_new(s->w);
     const Seq *required = schema_list(s, schema, "required");
@@ -146,7 +147,7 @@ static const Expr *further_by_pattern(Schema *s, const Dict *patterns) {
     return alt;
 }
 
-/* Members besides those that are named. */
+/* The expression of one member besides those that are named. NULL: none is allowed. */
 static const Expr *further_members(Schema *s, Value schema, const Members *m, const Value *additional) {
     const Dict *patterns = schema_dict(s, schema, "patternProperties");
     const Value *names = schema_get(s, schema, "propertyNames");
@@ -163,9 +164,9 @@ static const Expr *further_members(Schema *s, Value schema, const Members *m, co
     return named_value(s, name_besides(s, m), value);
 }
 
-/* ---- the object -------------------------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------------------ */
 
-/* min to max further members and the brace; is_first: no member has been written. */
+/* Matches min to max further members and the brace. is_first: no member has been written before. */
 static const Expr *end_of_object(Schema *s, const Expr *further, bool is_first, int32_t min, int32_t max) {
     Work *w = s->w;
     const Expr *brace = expr_literal(w, "}"), *end = expr_seq_of(w, schema_space(s), brace);
@@ -177,7 +178,7 @@ static const Expr *end_of_object(Schema *s, const Expr *further, bool is_first, 
     return min > 0 ? some : expr_alt_of(w, brace, some);
 }
 
-/* The rules of the file's head, from the last member to the first. */
+/* Makes the rules that the head of this file describes, from the last member to the first. */
 static const Expr *all_members(Schema *s, const Members *m, int32_t min, int32_t max) {
     Work *w = s->w;
     int32_t rest = expr_add_rule(s->g, "the end of an object"), after = expr_add_rule(s->g, "the end of an object");
@@ -201,7 +202,8 @@ static const Expr *all_members(Schema *s, const Members *m, int32_t min, int32_t
     return expr_rule(w, rest);
 }
 
-/* minProperties and maxProperties: exact where no member is named; where they follow from `required` they say nothing. */
+/* minProperties and maxProperties are exact where no member is named. Where they follow from `required` they are
+ * ignored. */
 static void read_counts(Schema *s, Value schema, const Members *m, int32_t *min, int32_t *max) {
     size_t n_required = 0;
     for (size_t i = 0; i < m->n; i++) n_required += m->at[i].is_required;
@@ -209,7 +211,7 @@ static void read_counts(Schema *s, Value schema, const Members *m, int32_t *min,
          has_max = schema_count(s, schema, "maxProperties", max);
     if (has_min && (size_t)*min <= n_required) *min = 0;
     if (has_max && !m->further && (size_t)*max >= m->n) *max = EXPR_UNBOUNDED;
-    if (*min > 1) /* of two members with one name, only one counts */
+    if (*min > 1) /* two members might have the same name, and count as one */
         schema_fail(s,
                     "'minProperties' above the number of required members, or above 1 without any, is not supported");
     if ((*min > 0 || *max != EXPR_UNBOUNDED) && m->n > 0)
@@ -228,13 +230,13 @@ const Expr *schema_object(Schema *s, Value schema) {
     return expr_seq_of3(s->w, expr_literal(s->w, "{"), schema_space(s), all_members(s, &m, min, max));
 }
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ---------------------------------------------------------------------------------------------- */
 
 typedef struct Items {
     const Seq *prefix; /* NULL: none */
     size_t n_prefix;
-    bool has_rest;
-    Value rest; /* of all items behind the prefix */
+    bool has_rest; /* items may follow the prefix */
+    Value rest;    /* the schema of all items after the prefix */
     int32_t min, max;
 } Items;
 
@@ -257,7 +259,7 @@ static const Expr *with_comma(Schema *s, const Expr *item) {
     return expr_seq_of3(s->w, expr_literal(s->w, ","), schema_space(s), item);
 }
 
-/* Items behind n that have been written, and the bracket. */
+/* Matches the items that follow the first n, and the bracket. */
 static const Expr *rest_of_array(Schema *s, const Items *items, int32_t n, const Expr *item) {
     Work *w = s->w;
     const Expr *bracket = expr_literal(w, "]"), *end = n ? expr_seq_of(w, schema_space(s), bracket) : bracket;
@@ -274,7 +276,7 @@ static const Expr *rest_of_array(Schema *s, const Items *items, int32_t n, const
     return min > 0 ? some : expr_alt_of(w, end, some);
 }
 
-/* An item is built once, however often it is written. */
+/* Makes a rule of an item, so that it is built once, however often it is repeated. */
 static const Expr *item_rule(Schema *s, const char *keyword, const char *number, Value schema) {
     int32_t rule = expr_add_rule(s->g, "an item");
     const Expr *body = schema_below(s, keyword, number, schema);

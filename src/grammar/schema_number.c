@@ -1,8 +1,9 @@
 /* schema_number.c - schemas of numbers: exact bounds, and multiples of an integer.
  *
  * A range of integers is cut by the number of digits, and then digit by digit: 37..1204 is 3[7-9] | [4-9][0-9] |
- * [1-9][0-9]{2} | 1([0-1][0-9]{2} | 20[0-4]). The fraction of a decimal is treated likewise, one digit at a time, with the
- * digits of those bounds that it has been equal to so far. Negative numbers are the mirrored range after a minus. */
+ * [1-9][0-9]{2} | 1([0-1][0-9]{2} | 20[0-4]). The fraction of a decimal is treated likewise, one digit at a time,
+ * with the digits of those bounds that it has been equal to so far. Negative numbers are the mirrored range after a
+ * minus. */
 #include "grammar/schema.h"
 
 #include <math.h>
@@ -12,13 +13,13 @@
 #define FAR 1e16
 enum { MAX_MULTIPLE_DIGITS = 15, MAX_LISTED = 5000, MAX_MODULUS = 200, MAX_FRACTION = 16, EXACT_DIGITS = 15 };
 
-/* A bound of a number; FAR and beyond, no number of this grammar has so many digits. */
+/* A bound of a number. Bounds from FAR on say nothing, because no number of this grammar has so many digits. */
 typedef struct DecimalBound {
     bool is_given, is_exclusive;
     double value;
 } DecimalBound;
 
-/* ---- integers between two bounds ------------------------------------------------------------------------------------ */
+/* ---- integers between two bounds ------------------------------------------------------------------------- */
 
 static const Expr *digits(Schema *s, char lo, char hi) { return expr_range(s->w, (uint32_t)lo, (uint32_t)hi); }
 
@@ -26,7 +27,7 @@ static const Expr *any_digits(Schema *s, int32_t min, int32_t max) {
     return expr_repeat(s->w, digits(s, '0', '9'), min, max);
 }
 
-/* Numbers of n digits from lo to hi, which have as many. */
+/* The numbers from lo to hi, all of n digits. */
 static const Expr *same_length(Schema *s, const char *lo, const char *hi, int n) {
     Work *w = s->w;
     if (n == 0) return expr_empty(w);
@@ -42,7 +43,7 @@ static const Expr *same_length(Schema *s, const char *lo, const char *hi, int n)
     return alt;
 }
 
-/* Integers from lo to hi, 0 <= lo. */
+/* The integers from lo to hi; lo is not negative. */
 static const Expr *magnitudes(Schema *s, uint64_t lo, uint64_t hi) {
     Expr *alt = expr_alt(s->w);
     uint64_t power = 10; /* 10^n */
@@ -62,7 +63,7 @@ static const Expr *magnitudes(Schema *s, uint64_t lo, uint64_t hi) {
 static uint64_t magnitude(int64_t v) { return v < 0 ? 0 - (uint64_t)v : (uint64_t)v; }
 
 static const Expr *integer_range(Schema *s, bool has_min, int64_t min, bool has_max, int64_t max) {
-    const int64_t far = 9999999999999999; /* 16 nines, where a bound is not given */
+    const int64_t far = 9999999999999999; /* 16 nines: the bound where none is given */
     if (!has_max) max = has_min && min > far ? INT64_MAX : far;
     if (!has_min) min = has_max && max < -far ? -INT64_MAX : -far;
     Expr *alt = expr_alt(s->w);
@@ -77,11 +78,11 @@ static const Expr *integer_range(Schema *s, bool has_min, int64_t min, bool has_
 
 /* ---- decimals -------------------------------------------------------------------------------------------- */
 
-/* A bound of a range of numbers from 0 on. */
+/* A bound of a range of numbers that are not negative, as decimal digits. */
 typedef struct Decimal {
     bool is_given, is_exclusive;
     uint64_t whole;
-    char fraction[40]; /* its digits, without zeros at the end */
+    char fraction[40]; /* the digits after the point, without zeros at the end */
     int n_fraction;
 } Decimal;
 
@@ -97,7 +98,7 @@ static Decimal decimal_of(const Schema *s, DecimalBound b) {
     return d;
 }
 
-/* Digits i.. of a fraction; lo and hi, where not NULL: all digits before were those of this bound. */
+/* The digits of a fraction from number i on. A bound is NULL once a digit before differed from it. */
 static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *hi, int i) {
     Work *w = s->w;
     if (lo && i >= lo->n_fraction && !lo->is_exclusive) lo = NULL;
@@ -119,7 +120,7 @@ static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *
     return alt;
 }
 
-/* What follows a whole part that is equal to those of the bounds given here. */
+/* What follows a whole part that equals the whole part of the bounds that are given here. */
 static const Expr *fraction(Schema *s, const Decimal *lo, const Decimal *hi) {
     Work *w = s->w;
     Expr *alt = expr_alt(w);
@@ -149,8 +150,9 @@ static const Expr *decimals(Schema *s, const Decimal *lo, const Decimal *hi) {
     return alt;
 }
 
-/* A decimal beyond an exclusive bound must not be rounded to it when it is read as a double: decimals of 15 digits are told
- * apart, so it has as many fraction digits as these leave. An inclusive bound cannot be crossed by rounding. */
+/* A decimal beyond an exclusive bound must not be rounded to the bound when it is read as a double. Doubles tell all
+ * decimals of 15 digits apart, so the fraction may have as many digits as the whole part leaves of these. Rounding
+ * cannot cross an inclusive bound. */
 static int32_t fraction_digits_beyond(DecimalBound b) {
     if (!b.is_given || !b.is_exclusive) return MAX_FRACTION;
     int32_t n = EXACT_DIGITS - 1;
@@ -171,14 +173,14 @@ static const Expr *decimal_range(Schema *s, DecimalBound min, DecimalBound max) 
         Decimal lo = min.is_given && min.value >= 0 ? decimal_of(s, min) : zero, hi = decimal_of(s, max);
         expr_add(w, alt, decimals(s, &lo, &hi));
     }
-    if (!min.is_given || min.value < 0) { /* mirrored: the upper bound is the lower one of the magnitude */
+    if (!min.is_given || min.value < 0) { /* the upper bound of a negative number is the lower bound of its magnitude */
         Decimal lo = max.is_given && max.value <= 0 ? decimal_of(s, max) : zero, hi = decimal_of(s, min);
         expr_add(w, alt, expr_seq_of(w, expr_literal(w, "-"), decimals(s, &lo, &hi)));
     }
     return alt;
 }
 
-/* ---- keywords --------------------------------------------------------------------------------------------------------- */
+/* ---- keywords -------------------------------------------------------------------------------------------- */
 
 static bool is_int32_format(const Value *format) {
     return format && is_text(*format) && text_is(format->text, "int32");
@@ -194,7 +196,7 @@ static bool number_of(const Schema *s, Value schema, const char *keyword, double
     return true;
 }
 
-/* The narrower of a bound and its exclusive form. sign: 1 for lower bounds, -1 for upper ones. */
+/* The narrower one of a bound and an exclusive bound. sign: 1 for lower bounds, -1 for upper bounds. */
 static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword, const char *exclusive, int sign) {
     DecimalBound b = {0};
     double value;
@@ -205,7 +207,7 @@ static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword,
     return b;
 }
 
-/* The integers within a bound; false: all. */
+/* The last integer within a bound. False: the bound excludes none. */
 static bool whole_bound(const Schema *s, DecimalBound b, bool is_upper, int64_t *out) {
     if (!b.is_given) return false;
     double whole = is_upper ? floor(b.value) : ceil(b.value);
@@ -226,7 +228,7 @@ static const Expr *any_number(Schema *s) {
     return regex_expr(s->g, pattern, sizeof pattern - 1, false);
 }
 
-/* ---- multiples ---------------------------------------------------------------------------------------------- */
+/* ---- multiples ------------------------------------------------------------------------------------------- */
 
 static const Expr *listed(Schema *s, int64_t from, int64_t to, int64_t step) {
     Expr *alt = expr_alt(s->w);
@@ -238,7 +240,8 @@ static const Expr *listed(Schema *s, int64_t from, int64_t to, int64_t step) {
     return alt;
 }
 
-/* A rule for each remainder of what has been read and each number of digits that may follow; it may end at remainder 0. */
+/* Makes a rule for each remainder of the digits that have been read and each number of digits that may follow. A
+ * number may end at remainder 0. */
 static const Expr *by_remainders(Schema *s, int32_t modulus) {
     Work *w = s->w;
     int32_t first = s->g->n_rules, n = modulus * MAX_MULTIPLE_DIGITS;

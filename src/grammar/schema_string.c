@@ -1,8 +1,8 @@
 /* schema_string.c - schemas of strings, and expressions of JSON itself: white space, constants, any value.
  *
- * Formats are regular expressions for a part of what the format allows: every text that they match is valid, but some valid
- * texts do not match (an e-mail address here has no comments, and a URI begins with a scheme and two slashes). Dates are
- * exact: the 29th of February exists in leap years only. */
+ * Formats are regular expressions for a part of what the format allows: every text that they match is valid, but
+ * some valid texts do not match (an e-mail address here has no comments, and a URI begins with a scheme and two
+ * slashes). Dates are exact: the 29th of February exists in leap years only. */
 #include "grammar/schema.h"
 
 #include <math.h>
@@ -33,9 +33,9 @@ static const Expr *make_space(Schema *s) {
 
 const Expr *schema_space(Schema *s) { return schema_rule(s, "white space", make_space); }
 
-/* ---- strings -------------------------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------------------- */
 
-/* An escape of four digits: of anything but half of a surrogate pair, or of both halves. */
+/* An escape of four hexadecimal digits, which is no half of a surrogate pair; or two escapes that are both halves. */
 static const Expr *unicode_escape(ExprGrammar *g) {
     static const char pattern[] = "\\\\u(?:[0-9A-Ca-cE-Fe-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|"
                                   "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2})";
@@ -84,7 +84,7 @@ const Expr *schema_text_literal(Schema *s, const Text *text) {
     return expr_bytes(s->w, literal->data, literal->n);
 }
 
-/* ---- constants -------------------------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------------------- */
 
 static void add_space(Schema *s, Expr *seq) { expr_add(s->w, seq, schema_space(s)); }
 
@@ -142,7 +142,7 @@ const Expr *schema_constant(Schema *s, Value v) {
     return e;
 }
 
-/* ---- any value ---------------------------------------------------------------------------------------------------- */
+/* ---- any value ------------------------------------------------------------------------------------------- */
 
 static const Expr *make_any(Schema *s) {
     static const char *const types[] = {"object", "array", "string", "number", "boolean", "null"};
@@ -185,14 +185,14 @@ static const struct {
                  "T[0-9]{1,4}H(?:[0-9]{1,4}M)?(?:[0-9]{1,4}S)?|T[0-9]{1,4}M(?:[0-9]{1,4}S)?|T[0-9]{1,4}S)"},
 };
 
-/* These say what a string or number is for, and allow everything. */
+/* These formats say what a string or number is for, and allow all of them. */
 static const char *const remarks[] = {"password", "binary", "int32", "int64", "float", "double", NULL};
 
 static const Expr *quoted(Schema *s, const Expr *characters) {
     return expr_seq_of3(s->w, expr_literal(s->w, "\""), characters, expr_literal(s->w, "\""));
 }
 
-/* NULL: it allows everything. */
+/* The regular expression of a format. NULL: the format allows every string. */
 static const char *pattern_of_format(const Schema *s, const Value *format) {
     if (!is_text(*format)) schema_fail(s, "'format' must be a string");
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
@@ -205,10 +205,10 @@ static const char *pattern_of_format(const Schema *s, const Value *format) {
                 format->text->n < 60 ? (int)format->text->n : 60, format->text->data);
 }
 
-/* ---- lengths ------------------------------------------------------------------------------------------------ */
+/* ---- lengths --------------------------------------------------------------------------------------------- */
 
 typedef struct Lengths {
-    int64_t min, max; /* characters; max < 0: without end */
+    int64_t min, max; /* in characters; max < 0: there is no maximum */
 } Lengths;
 
 static Lengths lengths_of(const Expr *e);
@@ -230,7 +230,8 @@ static Lengths lengths_of_list(const Expr *e) {
     return sum;
 }
 
-/* In characters of the string: the literals in an expression of regex_expr are escapes of one character. */
+/* The lengths of the texts of an expression, in characters of the string: each literal that regex_expr makes is the
+ * escape of one character. */
 static Lengths lengths_of(const Expr *e) {
     if (e->kind == EXPR_BYTES || e->kind == EXPR_CLASS) return (Lengths){1, 1};
     if (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) return lengths_of_list(e);
@@ -244,8 +245,9 @@ static bool within(Lengths l, int32_t min, int32_t max) {
     return l.min >= min && (max < 0 || (l.max >= 0 && l.max <= max));
 }
 
-/* The texts of an expression that are not shorter or longer than allowed: where no text is; or where a single part is
- * repeated, by its count. NULL: it cannot be said. */
+/* The texts of an expression whose length is allowed. That is the whole expression where no text is too short or too
+ * long; otherwise a single part must be repeated, whose count is then restricted. NULL: the expression is of another
+ * kind. */
 static const Expr *with_length(Schema *s, const Expr *e, int32_t min, int32_t max) {
     if (within(lengths_of(e), min, max)) return e;
     Lengths others = {0, 0};

@@ -1,28 +1,29 @@
 /* states.c - reads one byte after the other by a grammar.
  *
  * The problem: a grammar with nesting needs a stack, and an ambiguous one needs many. A tree of drafts has hundreds of
- * nodes, each with stacks of its own; copying them for each node, or undoing what was read, would cost more than the drafts
- * save. And a grammar comes from a stranger: no text may take exponential time.
+ * nodes, each with stacks of its own; copying them for each node, or undoing what was read, would cost more than the
+ * drafts save. And a grammar comes from a stranger: no text may take exponential time.
  *
- * The idea: a stack is a place and, below it, the *set* of stacks that the running rule may return to. Sets are interned:
- * there is one of each, found by a hash of its frames, and it never changes (a graph-structured stack, Tomita 1986, in
- * persistent form). Reading a byte makes a new set that shares all that lies below. Rules that are called at the same byte
- * are called once, with all of their callers below; so after n bytes there are at most n + 1 different sets below a
- * node, and the number of places grows with the grammar and the text, never with the number of derivations.
+ * The idea: a stack is a place and, below it, the *set* of stacks that the running rule may return to. Sets are
+ * interned: there is one of each, found by a hash of its frames, and it never changes (a graph-structured stack, Tomita
+ * 1986, in persistent form). Reading a byte makes a new set that shares all that lies below. Rules that are called at
+ * the same byte are called once, with all of their callers below; so after n bytes there are at most n + 1 different
+ * sets below a node, and the number of places grows with the grammar and the text, never with the number of
+ * derivations.
  *
  *     list ::= "[" (list ("," list)*)? "]"          after "[["
  *
  *       {(list: after "[", below: {(list: after item, below: {(root: after list, below: {accept}})})}
  *
- * A byte is read in two phases. First come the edges: each place whose node has an edge for the byte moves on, and where a
- * rule ends, its callers move on, perhaps to the end of their rule. Then come the calls, by rank of the rules (automaton.h):
- * when it is a rule's turn, all of its callers are known. A call that is the last item of its rule passes its callers on
- * instead of itself, so lists that are written as recursion do not grow the stack. A counted call is a frame with a number:
- * when its rule has ended k times, the text can go on after the call if k is enough, and the rule is called again if more
- * are allowed.
+ * A byte is read in two phases. First come the edges: each place whose node has an edge for the byte moves on, and
+ * where a rule ends, its callers move on, perhaps to the end of their rule. Then come the calls, by rank of the rules
+ * (automaton.h): when it is a rule's turn, all of its callers are known. A call that is the last item of its rule
+ * passes its callers on instead of itself, so lists that are written as recursion do not grow the stack. A counted call
+ * is a frame with a number: when its rule has ended k times, the text can go on after the call if k is enough, and the
+ * rule is called again if more are allowed.
  *
- * Reading can be interrupted after each place and each rule (states.h). There is one reading at a time, in `reading`; whoever
- * wants to know another state first finishes that one, which is then known to all.
+ * Reading can be interrupted after each place and each rule (states.h). There is one reading at a time, in `reading`;
+ * whoever wants to know another state first finishes that one, which is then known to all.
  *
  * Invariants: frames are sorted, so equal sets are equal arrays; what is below a state is older and has a smaller id.
  * Cost: about 1 us for each place when a state is computed; later a look into a table. Limits: MAX_PLACES in a state,
@@ -44,7 +45,7 @@ typedef struct CallItem { /* a call that is to be made in the second phase */
     GrammarFrame frame; /* the caller */
 } CallItem;
 
-/* A byte that is being read, and how far that has come. */
+/* A byte that is being read, and how far the reading has come. */
 typedef struct Reading {
     const GrammarState *from; /* NULL: none */
     uint8_t byte;
@@ -61,7 +62,7 @@ struct GrammarStates {
     const GrammarState *start;
     int64_t quota;
     Reading reading;
-    GrammarFrame *places, *met; /* of the new state; every place that was met in the first phase */
+    GrammarFrame *places, *met; /* the places of the new state; all places that were met in the first phase */
     int32_t n_places, n_met, place_capacity, met_capacity;
     uint32_t *met_slots; /* [n_met_slots] 1 + index into met; 0: free */
     size_t n_met_slots;
@@ -75,7 +76,7 @@ void states_set_quota(GrammarStates *s, int64_t units) { s->quota = units; }
 int64_t states_quota(const GrammarStates *s) { return s->quota; }
 void states_spend(GrammarStates *s, int64_t units) { s->quota -= units; }
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------- */
 
 void *states_alloc(GrammarStates *s, size_t bytes) {
     bytes = (bytes + 15) & ~(size_t)15;
@@ -99,7 +100,7 @@ size_t states_bytes(const GrammarStates *s) { return s->n_bytes + s->n_slots * s
 
 const Automaton *states_automaton(const GrammarStates *s) { return s->automaton; }
 
-/* ---- sets that exist once ------------------------------------------------------------------------------- */
+/* ---- sets that exist once -------------------------------------------------------------------------------- */
 
 /* The high bits of the hash are the good ones. */
 static uint64_t hash_frame(const GrammarStates *s, uint64_t hash, const GrammarFrame *f) {
@@ -195,7 +196,7 @@ static void *with_room(GrammarStates *s, void *array, int32_t n, int32_t *capaci
     return bigger;
 }
 
-/* ---- the first phase: edges and ends ------------------------------------------------------------------------ */
+/* ---- the first phase: edges and ends --------------------------------------------------------------------- */
 
 static void add_place(GrammarStates *s, GrammarFrame f) {
     GrammarFrame *places = with_room(s, s->places, s->n_places, &s->place_capacity, sizeof *s->places);
@@ -298,7 +299,7 @@ static void end_counted(GrammarStates *s, const GrammarFrame *f) {
     int32_t n_done = f->count + 1;
     if (n_done >= c->min) meet(s, (GrammarFrame){c->to, 0, f->below});
     if (c->max == EXPR_UNBOUNDED) {
-        if (n_done > c->min) n_done = c->min; /* more need not be told apart */
+        if (n_done > c->min) n_done = c->min; /* higher counts do the same */
     } else if (n_done >= c->max) return;
     push_item(s, c->rule, (GrammarFrame){f->node, n_done, f->below});
 }
@@ -339,10 +340,10 @@ static bool follow_places(GrammarStates *s) {
     return true;
 }
 
-/* ---- the second phase: calls ------------------------------------------------------------------------------ */
+/* ---- the second phase: calls ----------------------------------------------------------------------------- */
 
-/* Calls the rules that are wanted, by rank. All callers of a rule become one set, which is collected after the places of
- * the new state in s->places. False: the quota ran out. */
+/* Calls the rules that are wanted, by rank. All callers of a rule become one set, which is collected after the
+ * places of the new state in s->places. False: the quota ran out. */
 static bool make_calls(GrammarStates *s) {
     const Automaton *a = s->automaton;
     while (s->n_items > 0 && !s->is_full) {
@@ -370,13 +371,14 @@ static const GrammarState *finish_state(GrammarStates *s) {
     return made;
 }
 
-/* ---- reading bytes --------------------------------------------------------------------------------------------- */
+/* ---- reading bytes --------------------------------------------------------------------------------------- */
 
-/* Enters the state after a byte into the table of the state before, for all classes of bytes that are on the same edges.
- * Most letters do the same in the middle of a string, so what is known of one is known of all. */
+/* Enters the state after a byte into the table of the state before, for all classes of bytes that are on the same
+ * edges. Most letters do the same in the middle of a string, so what is known of one is known of all. */
 static void set_next(GrammarStates *s, GrammarState *from, uint8_t byte, const GrammarState *next) {
     const Automaton *a = s->automaton;
-    int32_t n_differ[257] = {0}; /* edges that tell a class from the byte's, as differences to the class before */
+    int32_t n_differ[257] = {
+        0}; /* how many edges tell a class from that of the byte, as the difference to the class before */
     for (uint32_t i = 0; i < from->n; i++) {
         const GrammarNode *x = &a->nodes[from->frames[i].node];
         s->quota -= x->n_edges;
@@ -405,7 +407,7 @@ static int fail(const GrammarStates *s, fr_error *err) {
 
 /* Goes on with the reading. */
 static int run_reading(GrammarStates *s, fr_error *err) {
-    GrammarState *from = (GrammarState *)(uintptr_t)s->reading.from; /* its table is not part of what it is */
+    GrammarState *from = (GrammarState *)(uintptr_t)s->reading.from; /* only its table changes */
     uint8_t byte = s->reading.byte;
     if (!follow_edges(s) || !follow_places(s) || !make_calls(s)) return STATES_WAIT;
     const GrammarState *next = finish_state(s);
@@ -430,7 +432,7 @@ int states_read(GrammarStates *s, const GrammarState *state, uint8_t byte, const
             s->reading = (Reading){.from = state, .byte = byte};
         }
         int status = run_reading(s, err);
-        if (status && (status == STATES_WAIT || !is_other)) return status; /* an error of another text is not ours */
+        if (status && (status == STATES_WAIT || !is_other)) return status; /* an error of another reading is not ours */
     }
     return FR_OK;
 }
@@ -442,7 +444,7 @@ const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uin
 
 int states_for_controls(GrammarStates *s, const GrammarState *state, const GrammarState **out, fr_error *err) {
     if ((*out = state->controls)) return FR_OK;
-    while (s->reading.from) /* it has the working memory */
+    while (s->reading.from) /* which uses the working memory */
         if (run_reading(s, NULL) == STATES_WAIT) return STATES_WAIT;
     for (uint32_t i = 0; i < state->n; i++) {
         const GrammarFrame *f = &state->frames[i];
@@ -455,7 +457,7 @@ int states_for_controls(GrammarStates *s, const GrammarState *state, const Gramm
     return FR_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------- */
 
 GrammarStates *states_new(const Automaton *a) {
     GrammarStates *s = calloc(1, sizeof *s);
@@ -525,7 +527,7 @@ static int32_t times_left(const Automaton *a, const GrammarFrame *f) {
 }
 
 void states_find_runs(const GrammarStates *s, const GrammarState *known) {
-    GrammarState *state = (GrammarState *)(uintptr_t)known; /* its runs are not part of what it is */
+    GrammarState *state = (GrammarState *)(uintptr_t)known; /* only its runs are filled in */
     const Automaton *a = states_automaton(s);
     state->has_runs = true;
     for (uint32_t i = 0; i < state->n; i++) {
@@ -538,11 +540,11 @@ void states_find_runs(const GrammarStates *s, const GrammarState *known) {
     }
 }
 
-/* ---- moving ------------------------------------------------------------------------------------------------ */
+/* ---- moving ---------------------------------------------------------------------------------------------- */
 
 typedef struct Move {
     const GrammarState **moved; /* [n_ids] by the old id; NULL: not moved */
-    const GrammarState **found; /* [n_found] all that is below, itself included */
+    const GrammarState **found; /* [n_found] the state and all states below it */
     uint32_t n_found;
 } Move;
 
@@ -577,7 +579,7 @@ static bool move_one(GrammarStates *to, const Move *m, const GrammarState *state
 }
 
 const GrammarState *states_move(GrammarStates *to, const GrammarState *state) {
-    size_t n_ids = (size_t)state->id + 1; /* what is below is older */
+    size_t n_ids = (size_t)state->id + 1; /* states below are older and have smaller ids */
     Move m = {.moved = calloc(n_ids, sizeof *m.moved), .found = malloc(n_ids * sizeof *m.found)};
     const GrammarState *result = NULL;
     if (m.moved && m.found) {

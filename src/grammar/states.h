@@ -1,13 +1,13 @@
 /* states.h - the states of a grammar while a text is read: stacks that share what they have in common.
  *
- * A state is the set of all places where the grammar may be. A place is a node of the automaton and what is below it: the
- * places that the running rule may return to, which are a set of places again. Each set exists once. So a state is one
- * pointer, two equal states are the same pointer, and the state of a tree node costs nothing to keep and nothing to
+ * A state is the set of all places where the grammar may be. A place is a node of the automaton and what is below it:
+ * the places that the running rule may return to, which are a set of places again. Each set exists once. So a state is
+ * one pointer, two equal states are the same pointer, and the state of a tree node costs nothing to keep and nothing to
  * forget. The state after a byte is computed once and then kept in a table of the state before.
  *
- * All work is counted, one unit for about what it costs to look at an edge. A quota bounds it: where it runs out, a function
- * returns STATES_WAIT (or NULL), keeps what it has done, and goes on from there when it is called again with the same
- * arguments and a new quota.
+ * All work is counted, one unit for about what it costs to look at an edge. A quota bounds it: where it runs out, a
+ * function returns STATES_WAIT (or NULL), keeps what it has done, and goes on from there when it is called again with
+ * the same arguments and a new quota.
  *
  * Not thread-safe; the owner has a lock (grammar.c). */
 #ifndef GRAMMAR_STATES_H

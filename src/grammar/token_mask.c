@@ -7,11 +7,11 @@
  * with its bytes. So where little is allowed, little is visited. Where nearly everything is allowed, in the middle of a
  * string, the tokens that consist of allowed characters are taken at once, and only the others are walked through
  * (TokenSubset); where that does not help, a branch is taken as a whole if the state can read all characters below it
- * (StateRun). The result of the walk is a list of ranges of ranks; if they are more than half of the vocabulary, the mask
- * is all text without the gaps between them. A mask belongs to its state, so the same state has it at once.
+ * (StateRun). The result of the walk is a list of ranges of ranks; if they are more than half of the vocabulary, the
+ * mask is all text without the gaps between them. A mask belongs to its state, so the same state has it at once.
  *
- * The walk can be interrupted when the quota of the states has run out, because one mask of a hostile grammar takes seconds.
- * MaskWork keeps the place in the trie and the states on the path to it.
+ * The walk can be interrupted when the quota of the states has run out, because one mask of a hostile grammar takes
+ * seconds. MaskWork keeps the place in the trie and the states on the path to it.
  *
  * Cost at V = 128,000: bench/bench_grammar.c. Proof: tests/grammar/test_token_mask.c, against token_mask_slow, and that
  * against a naive matcher. */
@@ -64,7 +64,7 @@ static bool reads_branch(const GrammarStates *s, const GrammarState *state, cons
     return false;
 }
 
-/* ---- the walk ----------------------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------------------- */
 
 typedef enum MaskStage { MASK_BEGINS, MASK_READS_LONG, MASK_WALKS, MASK_READS_CONTROLS } MaskStage;
 
@@ -74,14 +74,14 @@ struct MaskWork {
     TokenMask *mask;
     const TokenSubset *subset; /* NULL: the whole vocabulary is walked through */
     uint32_t n_long, i_long;   /* tokens of the subset that have to be read one by one */
-    uint32_t i_node;           /* of the walk */
+    uint32_t i_node;           /* the node of the trie that the walk has reached */
     int32_t i_control;
     int64_t n_spent;
     Ranges ranges;
-    const GrammarState *path[VOCAB_MAX_PIECE + 2]; /* after the bytes of the node before */
+    const GrammarState *path[VOCAB_MAX_PIECE + 2]; /* [depth] the states on the path to it */
 };
 
-/* Fills the ranges of the tokens of a level that can follow. Branches are known for the whole vocabulary only. */
+/* Fills the ranges of those tokens of a level that can follow. Only the level of the whole vocabulary has branches. */
 static int walk(MaskWork *m, GrammarStates *s, const TokenTrie *t, const TrieLevel *l, fr_error *err) {
     const uint8_t *classes = states_automaton(s)->byte_class;
     m->path[0] = m->state;
@@ -109,7 +109,7 @@ static void add_ranges(const TrieLevel *l, const Ranges *r, uint64_t *bits) {
         for (uint32_t rank = r->at[k].begin; rank < r->at[k].end; rank++) set_bit(bits, l->ranked[rank]);
 }
 
-/* Most tokens: all that have a text, without those between the ranges. */
+/* Where most tokens are allowed: takes all that have a text, and removes those between the ranges. */
 static void remove_gaps(const TokenTrie *t, const Ranges *r, uint64_t *bits) {
     uint32_t rank = 0;
     memcpy(bits, t->is_text, t->n_words * sizeof *bits);
@@ -120,13 +120,13 @@ static void remove_gaps(const TokenTrie *t, const Ranges *r, uint64_t *bits) {
     }
 }
 
-/* Tokens of a subset that have more characters than a run allows. */
+/* The number of tokens of a subset that have more characters than a run allows. */
 static uint32_t n_too_long(const TokenSubset *b, const StateRun *run) {
     if (run->n == INT32_MAX) return 0;
     return run->n > SUBSET_MAX_CHARS ? b->n_longer[SUBSET_MAX_CHARS] : b->n_longer[run->n];
 }
 
-/* The subset that a run of the state allows; NULL: there is none that helps. */
+/* The subset that a run of the state allows. NULL: there is none that helps. */
 static const TokenSubset *find_subset(const GrammarStates *s, const TokenTrie *t, const GrammarState *state,
                                       uint32_t *n_long) {
     if (!state->has_runs) states_find_runs(s, state);
@@ -137,7 +137,7 @@ static const TokenSubset *find_subset(const GrammarStates *s, const TokenTrie *t
     return NULL;
 }
 
-/* ---- the stages of a mask ------------------------------------------------------------------------------------------ */
+/* ---- the stages of a mask -------------------------------------------------------------------------------- */
 
 /* In the middle of a string the mask begins with a subset of the tokens. */
 static int begin_mask(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
@@ -296,7 +296,7 @@ void token_mask_apply(const TokenMask *m, const float *logits, int32_t n_vocab, 
         uint64_t bits = m->bits[first / 64];
         int32_t n = n_vocab - first < 64 ? n_vocab - first : 64;
         if (n < 64) bits &= ((uint64_t)1 << n) - 1;
-        if (__builtin_popcountll(bits) > 32) { /* what is written last is the smaller part */
+        if (__builtin_popcountll(bits) > 32) { /* the smaller part is written last */
             memcpy(out + first, logits + first, (size_t)n * sizeof *out);
             uint64_t forbidden = ~bits & (n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0);
             for (; forbidden; forbidden &= forbidden - 1) out[first + __builtin_ctzll(forbidden)] = -INFINITY;

@@ -1,8 +1,8 @@
 /* token_trie.c - sorts the tokens of a vocabulary by their bytes, and builds a trie over them.
  *
- * Sorted tokens that begin with the same bytes are neighbours, so a branch of the trie is a range of ranks, which a mask takes
- * or leaves as a whole. For larger branches the trie knows which characters occur below, to be compared with the runs of a
- * state (automaton_build.c).
+ * Sorted tokens that begin with the same bytes are neighbours, so a branch of the trie is a range of ranks, which a
+ * mask takes or leaves as a whole. For larger branches the trie knows which characters occur below, to be compared with
+ * the runs of a state (automaton_build.c).
  *
  * Control tokens are not in the trie, because a grammar describes text. */
 #include "grammar/token_trie.h"
@@ -56,7 +56,7 @@ static void sort_kinds(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries)
     t->all.n_ranked = n_text;
 }
 
-/* ---- the nodes over sorted tokens -------------------------------------------------------------------------------- */
+/* ---- the nodes over sorted tokens ------------------------------------------------------------------------ */
 
 static Entry entry_of(const TrieLevel *l, const Tokenizer *tokenizer, uint32_t rank) {
     size_t n;
@@ -112,7 +112,7 @@ static void level_free(TrieLevel *l) {
     *l = (TrieLevel){0};
 }
 
-/* ---- branches ----------------------------------------------------------------------------------------------- */
+/* ---- branches -------------------------------------------------------------------------------------------- */
 
 static void add_branch(TrieBranch *into, const TrieBranch *below) {
     into->characters.ascii[0] |= below->characters.ascii[0];
@@ -182,12 +182,12 @@ static int make_branches(TokenTrie *t, fr_error *err) {
     return t->branches ? FR_OK : error_memory(err, "a vocabulary", n * sizeof *t->branches);
 }
 
-/* ---- subsets ------------------------------------------------------------------------------------------------------
+/* ---- subsets ---------------------------------------------------------------------------------------------
  *
- * In the middle of a JSON string the tokens without quotes, backslashes and control characters are allowed whatever the rest
- * of the grammar is: nine of ten. They are the same for every schema, so they are collected once for a model, and a mask
- * begins with their bits. Only the other tokens are walked through (token_mask.c). Where the number of characters is
- * limited, the longest tokens are read one by one. */
+ * In the middle of a JSON string the tokens without quotes, backslashes and control characters are allowed whatever
+ * the rest of the grammar is: nine of ten. They are the same for every schema, so they are collected once for a
+ * model, and a mask begins with their bits. Only the other tokens are walked through (token_mask.c). Where the
+ * number of characters is limited, the longest tokens are read one by one. */
 
 enum { MAX_SUBSETS = 16 };
 
@@ -303,7 +303,7 @@ const TokenSubset *token_subset_of(const TokenTrie *t, const CharRun *characters
     return found;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------- */
 
 static int fill(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries, fr_error *err) {
     sort_kinds(t, tokenizer, entries);

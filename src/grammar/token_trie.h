@@ -1,14 +1,14 @@
-/* token_trie.h - the vocabulary as a trie of bytes, in the order in which a walk visits it. Masks are computed from it. It is
- * made once for a model. */
+/* token_trie.h - the vocabulary as a trie of bytes, in the order in which a walk visits it. Masks are computed from
+ * it. It is made once for a model. */
 #ifndef GRAMMAR_TOKEN_TRIE_H
 #define GRAMMAR_TOKEN_TRIE_H
 
 #include "grammar/automaton.h"
 #include "text/tokenizer.h"
 
-/* A node is the bytes on the path to it. Nodes are in the order of a walk that visits a node before those below it. Tokens are
- * ranked in the same order: those with ranks from first_rank of node i to first_rank of node i + 1 end at node i, and those
- * up to first_rank of node `end` end at it or below it. */
+/* A node is the bytes on the path to it. Nodes are in the order of a walk that visits a node before those below it.
+ * Tokens are ranked in the same order: those with ranks from first_rank of node i to first_rank of node i + 1 end at
+ * node i, and those up to first_rank of node `end` end at it or below it. */
 typedef struct TrieNode {
     uint32_t end; /* the first node that comes after those below this one */
     uint32_t first_rank;
@@ -63,8 +63,8 @@ typedef struct TokenSubset {
     TrieLevel others;                        /* the remaining tokens that have a text */
 } TokenSubset;
 
-/* The subset of these characters. NULL: there is none, because most tokens have other characters, or too many sets have been asked
- * for, or memory ran out. Called by any number of threads. */
+/* The subset of these characters. NULL: there is none, because most tokens have other characters, or too many sets
+ * have been asked for, or memory ran out. Called by any number of threads. */
 const TokenSubset *token_subset_of(const TokenTrie *t, const CharRun *characters);
 
 #endif

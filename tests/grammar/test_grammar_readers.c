@@ -1,4 +1,5 @@
-/* test_grammar_readers.c - GBNF and regular expressions: what matches, what does not, and the errors of what is refused. */
+/* test_grammar_readers.c - tests which texts match GBNF and regular expressions, and which grammars are refused with
+ * which errors. */
 #include "grammar_rig.h"
 
 #include <stdio.h>

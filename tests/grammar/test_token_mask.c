@@ -1,5 +1,6 @@
-/* test_token_mask.c - masks against reading every token, along random texts by many grammars, with the vocabularies of the
- * shipped model and of a tiny byte-level one; and texts that several threads write by one grammar. */
+/* test_token_mask.c - compares masks with reading every token, along random texts of many grammars, with the
+ * vocabularies of the shipped model and of a tiny byte-level one. Also tests masks in slices, and threads that share
+ * a grammar. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 
@@ -183,7 +184,7 @@ static void a_mask_hides_logits(void **state) {
     free(m);
 }
 
-/* ---- threads ----------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------------------- */
 
 static Grammar *shared;
 

@@ -225,7 +225,7 @@ static void ratio_rules_keep_to_the_grammar(void **state) {
     fr_engine_close(e);
 }
 
-/* ---- the quota of a step --------------------------------------------------------------------------------------------- */
+/* ---- the quota of a step --------------------------------------------------------------------------------- */
 
 /* Runs a request with a fresh grammar, whose masks are not known, where grammars may do that much work in a step. Returns the
  * most work that a step has done. */
