@@ -1,8 +1,7 @@
 /* frozen.c - computes the target's hidden states with the inference code, so that a drafter is trained on the very
  * numbers that it reads when it drafts, and holds the target's embedding and output matrix as floats. */
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "model/scales.h"
+#include "gguf/tensor_type.h"
 #include "train/frozen.h"
 
 #include <string.h>
@@ -103,13 +102,14 @@ static bool is_plain(const LayerSpec *l) {
            l->ffn == FFN_DENSE && l->i_rope == 0;
 }
 
-static int load_matrix(FrozenTarget *f, const GgufTensor *t, const float **out, fr_error *err) {
+static int load_matrix(FrozenTarget *f, const LayerSpec *l, LayerMatrix m, const float **out, fr_error *err) {
+    const GgufTensor *t = l->matrices[m];
     int64_t n = t->dims[0] * t->dims[1];
     float *values;
     int status = arena_take(&f->arena, (const ArenaItem[]){ARENA_ITEM(&values, n)}, 1, t->name, err);
     if (status) return status;
     blocks_dequantize(t->type, t->data, n, values);
-    float scale = model_scale(f->model, t->data);
+    float scale = layer_matrix_scale(l, m, 0);
     for (int64_t i = 0; i < n; i++) values[i] *= scale;
     *out = values;
     return FR_OK;
@@ -121,10 +121,10 @@ static int load_layer(FrozenTarget *f, const LayerSpec *l, MaskLayer *out, fr_er
                        .k_bias = l->k_bias,
                        .v_bias = l->v_bias,
                        .ffn_norm = l->ffn_norm};
-    const GgufTensor *const from[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down};
+    static const LayerMatrix from[] = {MATRIX_Q, MATRIX_K, MATRIX_V, MATRIX_O, MATRIX_GATE, MATRIX_UP, MATRIX_DOWN};
     const float **const to[] = {&out->q, &out->k, &out->v, &out->o, &out->gate, &out->up, &out->down};
     int status = FR_OK;
-    for (size_t i = 0; i < sizeof from / sizeof *from && !status; i++) status = load_matrix(f, from[i], to[i], err);
+    for (size_t i = 0; i < sizeof from / sizeof *from && !status; i++) status = load_matrix(f, l, from[i], to[i], err);
     return status;
 }
 

@@ -7,7 +7,7 @@
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
 #include "server/api/request_log.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,7 @@
 
 #include "cli/bus_error.h"
 #include "cli/command.h"
-#include "base/input_file.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine_rig.h"
