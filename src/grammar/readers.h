@@ -3,7 +3,7 @@
 #ifndef GRAMMAR_READERS_H
 #define GRAMMAR_READERS_H
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "grammar/expr.h"
 #include "text/template/marked_text.h"
 
