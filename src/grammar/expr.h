@@ -6,7 +6,7 @@
 #ifndef GRAMMAR_EXPR_H
 #define GRAMMAR_EXPR_H
 
-#include "text/template/work.h"
+#include "base/work.h"
 
 /* ---- sets of Unicode code points ------------------------------------------------------------------------- */
 

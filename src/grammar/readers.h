@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "grammar/expr.h"
-#include "text/template/marked_text.h"
+#include "text/template/template_text.h"
 
 /* Each fills the rules of an empty grammar and its root. Where valid texts are not quite those of a schema, a
  * sentence about it is written into notice[notice_size]. */
