@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/threads.h"
 #include "gguf/tensor_type.h"
-#include "compute/cpu/kernels/machine.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

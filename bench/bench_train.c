@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "compute/cpu/kernels/machine.h"
+#include "compute/cpu/kernels/kernels.h"
 #include "train/optimizer.h"
 #include "train/llama.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/system.h"
 #include "base/mem.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdbool.h>
 

@@ -150,6 +150,13 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
+/* Without memory for this drafter the text is the same, unless it depends on the trees. */
+static int acquire_grammar_draft(fr_request *r, fr_error *err) {
+    int status = drafter_pool_open_draft(r->engine, "grammar", err);
+    if (!status) status = acquire_draft(r, "grammar", err);
+    return verify_rule_needs_its_trees(r->rule) ? status : FR_OK;
+}
+
 /* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -159,8 +166,7 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
         status = drafter_each(o->drafts[i], acquire_draft, r, err);
         has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
-    if (!status && request_grammar_wants_draft(r, o, has_auto) && !drafter_pool_open_draft(r->engine, "grammar", NULL))
-        acquire_draft(r, "grammar", NULL); /* without memory for it, the text is the same */
+    if (!status && request_grammar_wants_draft(r, o, has_auto)) status = acquire_grammar_draft(r, err);
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO ||
                       (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !request_drafts_want_rows(r));
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);

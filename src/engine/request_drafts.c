@@ -7,7 +7,7 @@
 #include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -118,12 +118,9 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
 }
 
 /* The request's draft by that drafter, where it proposes in this step. */
-static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_t *index) {
+static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
-        if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) {
-            *index = i;
-            return &r->drafts[i];
-        }
+        if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) return &r->drafts[i];
     return NULL;
 }
 
@@ -153,7 +150,7 @@ static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree
     return status || !r->dists ? status : check_dists(r, d, t, err);
 }
 
-/* Checks what one drafter wrote for one request, and merges it into what others wrote before. */
+/* Checks what one drafter wrote for one request, and merges it into what earlier ones wrote. */
 static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     fr_error err;
     Tree *t = proposal_of(r, d);
@@ -169,15 +166,24 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     union_merge(&r->tree, &r->proposal);
 }
 
+/* Merges the proposals of a request in the order in which it names its drafts. The order in which the drafters were
+ * called depends on which of them other requests opened first, and the text of a ratio rule depends on the order of the
+ * nodes. */
+static void take_proposals(fr_request *r) {
+    for (int32_t i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].is_proposing) take_proposal(r, &r->drafts[i], i);
+    union_prune(&r->tree, r->step_budget);
+}
+
 /* One call of one drafter, for all requests in which it proposes now. */
 static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
-    int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets, index;
+    int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets;
     int n_users = 0;
     double start_s = 0;
     fr_error err;
     for (int i = 0; i < n; i++) {
         fr_request *r = requests[i];
-        RequestDraft *d = draft_of(r, shared, &index);
+        RequestDraft *d = draft_of(r, shared);
         if (!d) continue;
         if (n_users == 0) start_s = clock_s();
         if (feed(r, d, &err)) {
@@ -194,11 +200,9 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
     if (n_users == 0) return;
     int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users,
                                                  &err);
-    for (int i = 0; i < n; i++) {
-        RequestDraft *d = draft_of(requests[i], shared, &index);
-        if (!d) continue;
-        if (status) switch_off(requests[i], d, &err);
-        else take_proposal(requests[i], d, index);
+    for (int i = 0; status && i < n; i++) {
+        RequestDraft *d = draft_of(requests[i], shared);
+        if (d) switch_off(requests[i], d, &err);
     }
     draft_policy_observe_proposal(shared, (clock_s() - start_s) / n_users);
 }
@@ -217,7 +221,7 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < requests[i]->options.n_drafts; k++)
             if (requests[i]->drafts[k].own.spec) propose_with(e, &requests[i]->drafts[k].own, &requests[i], 1);
-    for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
+    for (int i = 0; i < n; i++) take_proposals(requests[i]);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
 }

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "grammar/expr.h"
-#include "text/template/marked_text.h"
+#include "text/template/template_text.h"
 
 typedef struct Cursor {
     Work *w;

@@ -5,7 +5,7 @@
 
 #include "gguf/tensor_type.h"
 #include "draft/learned/eagle_tree.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>

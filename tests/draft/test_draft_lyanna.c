@@ -3,7 +3,7 @@
 #include "lyanna_rig.h"
 
 #include "draft/learned/lyanna_tree.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

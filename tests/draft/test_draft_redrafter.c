@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "gguf/tensor_type.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #define TARGET "build/redrafter-target.gguf"
 

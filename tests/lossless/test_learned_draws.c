@@ -1,7 +1,7 @@
-/* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole sequences
- * follow the target's distribution. Four negative controls fail the test: declared distributions that are wrong, a tree that is
- * pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node by node for a rule that looks
- * ahead, by two drafters. */
+/* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
+ * sequences follow the target's distribution. Four negative controls fail the test: declared distributions that are
+ * wrong, a tree that is pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node
+ * by node for a rule that looks ahead, by two drafters. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 #include "model_rig.h"

@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 #include "gguf/tensor_type.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -139,10 +139,10 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
 
 /* ---- pruned trees ---------------------------------------------------------------------------------------
  *
- * The values of the nodes, from the greatest to the least, are the times at which they arrive in a race: the children of a node of
- * path probability m arrive with rates m q(x), and the first of them arrives together with its parent (stochastic beam search,
- * draw.c). Such races have no memory. So the order of all nodes is enumerated by picking the group in which the next node
- * arrives, in proportion to the sums of the rates, and then the token. */
+ * The values of the nodes, from the greatest to the least, are the times at which they arrive in a race: the
+ * children of a node of path probability m arrive with rates m q(x), and the first of them arrives together with its
+ * parent (stochastic beam search, gumbel.c). Such races have no memory. So the order of all nodes is enumerated by
+ * picking the group in which the next node arrives, in proportion to the sums of the rates, and then the token. */
 
 typedef struct Race {
     int32_t size[TREE_MAX_NODES], n_arrived[TREE_MAX_NODES]; /* of each node's group */

@@ -31,8 +31,8 @@ typedef struct RigLevel {
     int32_t width;  /* of a pruned tree: how many nodes of the level are kept; 0: all */
 } RigLevel;
 
-/* How a tree of draws without replacement is pruned. Its nodes rank by their perturbed log-probabilities, as in a stochastic beam
- * search (draw.c). */
+/* How a tree of draws without replacement is pruned. Its nodes rank by their perturbed log-probabilities, as in a
+ * stochastic beam search (gumbel.c). */
 typedef enum RigPruning {
     RIG_WHOLE_TREE,
     RIG_BY_RANK, /* the nodes of greatest value are kept, within the budget and the width of each level */

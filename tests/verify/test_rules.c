@@ -93,8 +93,8 @@ static void trees(void **state) {
         }
 }
 
-/* Trees of draws without replacement that lost nodes: to a budget (learned drafters), to the width of each level (rsd-s), or to
- * the width of the last level and a budget (redrafter). */
+/* Trees of draws without replacement that lost nodes: to a budget (learned drafters), to the width of each level
+ * (rsd-s), or to the width of the last level and a budget (redrafter). */
 #define DRAWN(k_) \
     { .kind = DRAW_WITHOUT_REPLACEMENT, .k = k_ }
 #define BEAM(k_, width_) \

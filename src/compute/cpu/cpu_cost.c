@@ -3,7 +3,7 @@
 
 #include "compute/cost.h"
 #include "base/system.h"
-#include "compute/cpu/kernels/machine.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>
 

@@ -42,7 +42,7 @@
 #include "draft/learned/lyanna_layer.h"
 #include "draft/learned/lyanna_tree.h"
 #include "draft/feedback.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
  * within the budget.
  *
- * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (static_tree.c), with at most
+ * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (tree_shapes.c), with at most
  * `top` nodes of a level expanded; the layer chooses the tokens only.
  *
  * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in

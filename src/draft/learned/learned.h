@@ -15,7 +15,7 @@
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
 #include "draft/feedback.h"
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 #include "tree/draft_dists.h"
 
 /* The row of an option table for the field `const char *file` of S. */

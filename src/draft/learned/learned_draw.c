@@ -1,47 +1,48 @@
 /* learned_draw.c - children of a learned drafter drawn at random, with declared distributions, for ratio rules.
  *
- * The problem: a ratio rule accepts a ranked token with its probability p at most, because a point has q = 1. At temperature 1
- * a tree of the drafter's favourites accepts little. A token drawn from q is accepted with probability sum min(p, q), the
- * more the nearer q is to p.
+ * The problem: a ratio rule accepts a ranked token with its probability p at most, because a point has q = 1. At
+ * temperature 1 a tree of the drafter's favourites accepts little. A token drawn from q is accepted with probability
+ * sum min(p, q), the more the nearer q is to p.
  *
- * The idea: stochastic beam search (draw.h), as by rsd-s, with the learned drafter as draft model. The children of a
- * node are drawn without replacement from q, the drafter's distribution there under the request's temperature, filters and
- * penalties, with noise of their own. Everything that the method ranks by the probability of a path (which nodes are
- * expanded, which stay within the budget) is ranked by psi instead, the perturbed log-probability of the path. learned_top
- * returns the logarithms that make it so: psi of the child less psi of its parent.
+ * The idea: stochastic beam search (gumbel.h), as by rsd-s, with the learned drafter as draft model. The children of a
+ * node are drawn without replacement from q, the drafter's distribution there under the request's temperature, filters
+ * and penalties, with noise of their own. Everything that the method ranks by the probability of a path (which nodes
+ * are expanded, which stay within the budget) is ranked by psi instead, the perturbed log-probability of the path.
+ * learned_top returns the logarithms that make it so: psi of the child less psi of its parent.
  *
- * Why it may be pruned. Whether a node keeps its k-th child depends on the rank of that child's psi. Given the values and
- * tokens drawn before, the k-th value is independent of the k-th token (grow_level.c has the argument); psi of nodes below
- * the child never exceeds its own and so does not change its rank; and nodes elsewhere have noise of their own. Siblings fall in
- * psi, so that those that remain are the first ones drawn. So each kept child has its declared distribution, given its
- * siblings before it and given that it was kept, which is all that `recursive` needs. Ranking by q instead would be wrong:
- * rare tokens would seldom remain, and the declared q would give them too much.
+ * Why it may be pruned. Whether a node keeps its k-th child depends on the rank of that child's psi. Given the values
+ * and tokens drawn before, the k-th value is independent of the k-th token (grow_level.c has the argument); psi of
+ * nodes below the child never exceeds its own and so does not change its rank; and nodes elsewhere have noise of their
+ * own. Siblings fall in psi, so that those that remain are the first ones drawn. So each kept child has its declared
+ * distribution, given its siblings before it and given that it was kept, which is all that `recursive` needs. Ranking
+ * by q instead would be wrong: rare tokens would seldom remain, and the declared q would give them too much.
  *
- * Whole groups. `transport` looks at all children of a node before it accepts one. So how many children a node keeps must
- * not depend on their tokens, nor on tokens below them (rule_transport.c). By rank it does: the second child is kept unless
- * enough nodes below the first one have a greater psi, and whether they have depends on what they are. For such a rule
- * the budget is spent on whole groups: of the kept nodes, the one with the greatest psi gets its children next, and their
- * number depends on the budget and on the depth only. Which groups are kept depends on psi of their parents and on nodes of
- * greater psi, and none of these are below the parent.
+ * Whole groups. `transport` looks at all children of a node before it accepts one. So how many children a node keeps
+ * must not depend on their tokens, nor on tokens below them (rule_transport.c). By rank it does: the second child is
+ * kept unless enough nodes below the first one have a greater psi, and whether they have depends on what they are. For
+ * such a rule the budget is spent on whole groups: of the kept nodes, the one with the greatest psi gets its children
+ * next, and their number depends on the budget and on the depth only. Which groups are kept depends on psi of their
+ * parents and on nodes of greater psi, and none of these are below the parent.
  *
- *     budget 8    the ─┬─ cat ── sat ── on ── ...     two children at the root, one below it; the remaining nodes go to the
- *                      └─ dog ── ran                  paths of greatest psi
+ *     budget 8    the ─┬─ cat ── sat ── on ── ...     two children at the root, one at each node below it; what is left
+ *                      └─ dog ── ran                  goes to the paths of greatest psi
  *
  * Trees of whole groups have fewer branches, but `transport` gains more by looking ahead than it loses by that: 16
- * nodes on synthetic distributions gave 2.93 tokens per pass with `recursive` and pruning by rank, 3.12 with whole groups and
- * `transport`. More children lose again: three at each node gave 2.74.
+ * nodes on synthetic distributions gave 2.93 tokens per pass with `recursive` and pruning by rank, 3.12 with whole
+ * groups and `transport`. More children lose again: three at each node gave 2.74.
  *
- * Proof: tests/lossless/test_learned_draws.c by counting, and tests/verify/test_rules.c (pruned trees) by exact enumeration.
+ * Proof: tests/lossless/test_learned_draws.c by counting, and tests/verify/test_rules.c (pruned trees) by exact
+ * enumeration.
  *
- * The first child has its parent's psi, which is exact, so that the path of first draws, a chain as by sps, is always kept;
- * what is left of the budget goes to branches.
+ * The first child has its parent's psi, which is exact, so that the path of first draws, a chain as by sps, is always
+ * kept; what is left of the budget goes to branches.
  *
  * A path is recognised by a hash of its tokens. Memory: V floats for each expanded node, in the request's DraftDists.
  * When it loses: where greedy favourites carry nearly all of p (low temperatures), 16 points may accept as much. */
 #include "draft/learned/learned.h"
 
 #include "base/hash.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 
@@ -106,8 +107,8 @@ void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t) {
 
 /* ---- whole groups ---------------------------------------------------------------------------------- */
 
-/* How many children a node at that depth keeps: one, so that CHAIN nodes are left for the longest path, or more of a large
- * budget. It must not depend on anything that was drawn. */
+/* How many children a node at that depth keeps: one, so that CHAIN nodes are left for the longest path, or more of a
+ * large budget. It must not depend on anything that was drawn. */
 static int32_t group_size(int32_t budget, int32_t depth) {
     enum { CHAIN = 4, THIRD = 32 };
     int32_t spare = budget - CHAIN - CHAIN * depth;

@@ -1,7 +1,7 @@
 /* grow_level.c - draws the children of all nodes of a level of a draft model's trees.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
- * temperature and filters of the request (sampler_dist). draw.h draws from it: without replacement, or (DRAFT_PATHS)
+ * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
  * once for each path that passes through the node, independently. With coupled=1 a draw uses the noise with which the
  * target will choose its own token at that output position (verifier.c), so the two agree more often than independent
  * draws from p and q would. With coupled=0 each node has noise of its own. Independent paths are never coupled: with
@@ -39,11 +39,12 @@
  * further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely
  * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both.
  *
- * For a rule that looks ahead (DraftDists.whole_groups) that is not enough. The k-th value is lower if the tokens before it
- * had large q, so the number of children that remain says something about them. The beam then consists of whole groups:
- * nodes get children in falling order of their psi, as many as group_size says, which depends on counts only. All of them
- * remain. With four paths, the best node of a level gets two children and the next two get one; on synthetic distributions
- * `transport` accepts as much with it as it would with the other beam, if it were exact there. */
+ * For a rule that looks ahead (DraftDists.whole_groups) that is not enough. The k-th value is lower if the tokens
+ * before it had large q, so the number of children that remain says something about them. The beam then consists of
+ * whole groups: nodes get children in falling order of their psi, as many as group_size says, which depends on
+ * counts only. All of them remain. With four paths, the best node of a level gets two children and the next two get
+ * one; on synthetic distributions `transport` accepts as much with it as it would with the other beam, if it were
+ * exact there. */
 #include "draft/models/grow_level.h"
 
 #include "base/hash.h"
@@ -115,8 +116,9 @@ static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     return width < share ? width : share;
 }
 
-/* The number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level. The parents are in
- * falling order of psi: the first quarter gets two children, the others get one, and all get more if the parents are few. */
+/* The number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level. The
+ * parents are in falling order of psi: the first quarter gets two children, the others get one, and all get more if
+ * the parents are few. */
 static int32_t group_size(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     int32_t share = (n_left + n - k - 1) / (n - k), size = k == 0 || k < width / 4 ? 2 : 1;
     if (size < share) size = share;

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "draft/models/draft_model.h"
 #include "draft/models/small_model_kv.h"
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 
 enum {
     GROW_N_RIVALS = 16

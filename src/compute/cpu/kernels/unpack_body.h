@@ -1,6 +1,6 @@
-/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as floats.
- * A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is decided
- * when this is compiled. */
+/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as
+ * floats. A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is
+ * decided when this is compiled. */
 #include "compute/cpu/kernels/layout.h"
 
 typedef struct Unpacked {
