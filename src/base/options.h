@@ -84,15 +84,13 @@ typedef struct Option {
     int64_t word_value;        /* ... and the integer it stands for */
     const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
     const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
-    const char *
-        required; /* what an error says is missing, as in "missing output file: pass -o FILE"; NULL: optional */
-    const char *implied; /* the value of --key without =VALUE (the value is then never a word of its own) */
-    bool may_be_stdout;  /* OPT_OUTPUT: "-" is standard output */
-    char joined_by;      /* OPT_FILE: the value names several files, joined by this character; '\0': one file */
-    bool is_argument;    /* a positional argument; key is its name in the usage line: FILE */
-    const char *metavar; /* FILE, N; NULL: chosen by the type */
-    const char *
-        section; /* title in --help and the man page for this row and those after it; NULL: no new title */
+    const char *required; /* what an error says is missing, as in "missing output file: pass -o FILE"; NULL: optional */
+    const char *implied;  /* the value of --key without =VALUE (the value is then never a word of its own) */
+    bool may_be_stdout;   /* OPT_OUTPUT: "-" is standard output */
+    char joined_by;       /* OPT_FILE: the value names several files, joined by this character; '\0': one file */
+    bool is_argument;     /* a positional argument; key is its name in the usage line: FILE */
+    const char *metavar;  /* FILE, N; NULL: chosen by the type */
+    const char *section;  /* title in --help and the man page for this row and those after it; NULL: no new title */
     const char *(*suggest)(int); /* words for completions, by index, then NULL; the value need not be among them */
     const char *help;            /* one or two sentences; range and default are added to them */
 } Option;
