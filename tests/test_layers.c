@@ -206,8 +206,8 @@ static bool is_for_library(const char *header) {
         "dirent.h",    "fcntl.h",      "pthread.h",  "sched.h",
         "strings.h",   "unistd.h",     "sys/auxv.h", /* the system */
         "sys/mman.h",  "sys/random.h", "sys/stat.h", "sys/syscall.h",
-        "sys/types.h", "arm_neon.h",   "cpuid.h",    "immintrin.h",
-        "xmmintrin.h", /* the compiler */
+        "sys/types.h", "arm_neon.h",   "cpuid.h",    "emmintrin.h",
+        "immintrin.h", "xmmintrin.h", /* the compiler */
     };
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (strcmp(allowed[i], header) == 0) return true;
