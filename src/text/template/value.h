@@ -7,7 +7,7 @@
 #define TEMPLATE_VALUE_H
 
 #include "base/hash.h"
-#include "text/template/marked_text.h"
+#include "text/template/template_text.h"
 
 typedef enum ValueKind {
     V_MISSING,   /* no value: an argument that was not given */

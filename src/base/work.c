@@ -1,5 +1,5 @@
 /* work.c - blocks of growing size; allocations are cut off the newest one. */
-#include "text/template/work.h"
+#include "base/work.h"
 
 #include "base/mem.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 1 << 20, ALIGN = 16 };
+enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 1 << 20, ALIGN = 16, STEP = 16 /* bytes or items */ };
 
 typedef struct WorkBlock {
     struct WorkBlock *next;
@@ -95,14 +95,22 @@ void *work_grow(Work *w, void *p, size_t bytes, size_t wanted) {
     return bigger;
 }
 
-void work_spend(Work *w, size_t n) {
-    int64_t steps = 1 + (int64_t)(n / 16);
+void work_count(Work *w, size_t n) {
+    int64_t steps = (int64_t)(n / STEP);
+    w->n_rest += (int)(n % STEP);
+    steps += w->n_rest / STEP;
+    w->n_rest %= STEP;
     if (steps > w->max_steps - w->n_steps)
         work_fail(w, FR_ERR_MEMORY, "more than %lld steps are needed, which is the limit", (long long)w->max_steps);
     w->n_steps += steps;
     if (!w->should_stop || w->n_steps < w->next_look) return;
     w->next_look = w->n_steps + WORK_LOOK_STEPS;
     if (w->should_stop(w->stop_user)) work_fail(w, FR_ERR_CANCELLED, "the work was stopped by its caller");
+}
+
+void work_spend(Work *w, size_t n) {
+    work_count(w, STEP);
+    work_count(w, n);
 }
 
 void work_enter(Work *w) {

@@ -1,8 +1,8 @@
 /* marked_text.h - strings that remember which of their bytes are data (template.h), and the builder of such strings. */
-#ifndef TEMPLATE_MARKED_TEXT_H
-#define TEMPLATE_MARKED_TEXT_H
+#ifndef TEXT_TEMPLATE_TEMPLATE_TEXT_H
+#define TEXT_TEMPLATE_TEMPLATE_TEXT_H
 
-#include "text/template/work.h"
+#include "base/work.h"
 
 /* Immutable. Slices share the bytes of what they were cut from. */
 typedef struct Text {
@@ -17,9 +17,10 @@ const Text *text_new(Work *w, const char *bytes, size_t n, bool is_data); /* bor
 const Text *text_copy(Work *w, const char *bytes, size_t n, bool is_data);
 const Text *text_slice(Work *w, const Text *t, size_t from, size_t to); /* bytes */
 bool text_equal(const Text *a, const Text *b);
+bool text_same(Work *w, const Text *a, const Text *b); /* the same, and counts the work */
 bool text_is(const Text *t, const char *literal);
 int text_order(const Text *a, const Text *b);
-bool text_has_data(const Text *t); /* any byte is data */
+bool text_has_data(Work *w, const Text *t); /* any byte is data */
 /* The byte offset of `part` in t at or after `from`; t->n + 1: not there. */
 size_t text_find(Work *w, const Text *t, const Text *part, size_t from);
 size_t text_find_last(Work *w, const Text *t, const Text *part);
@@ -39,5 +40,30 @@ void builder_add_bytes(TextBuilder *b, const char *bytes, size_t n, bool is_data
 void builder_add_literal(TextBuilder *b, const char *text); /* the template's own */
 void builder_add_repeated(TextBuilder *b, const Text *t, int64_t times);
 const Text *builder_text(TextBuilder *b); /* what was added so far; the builder must not be used any more */
+
+/* unicode_text.h - characters of a text as Python's str sees them: by code points, with Unicode's white space and case. */
+
+/* Bytes of the character at data[at..n); *code is its code point, or 0xDC00 + the byte where it is not UTF-8. */
+size_t char_next(const char *data, size_t n, size_t at, int32_t *code);
+/* Where the character that ends at `at` begins. */
+size_t char_previous(const char *data, size_t at);
+size_t text_n_chars(Work *w, const Text *t);
+/* The byte offset of character i <= n_chars. */
+size_t text_char_offset(Work *w, const Text *t, size_t i);
+
+bool code_is_space(int32_t code);     /* str.isspace */
+bool code_is_printable(int32_t code); /* str.isprintable */
+bool code_is_alpha(int32_t code);
+bool code_is_digit(int32_t code);
+bool code_is_upper(int32_t code);
+bool code_is_lower(int32_t code);
+void builder_add_code(TextBuilder *b, int32_t code, bool is_data);
+
+/* text[*from..*to) without white space, or without the characters of `chars` (not NULL), at its left or right end. */
+const Text *text_strip(Work *w, const Text *t, const Text *chars, bool left, bool right);
+
+typedef enum TextCase { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP } TextCase;
+/* Case mapping of one character to one, and of the German sharp s to SS; other characters whose other case has several are kept. */
+const Text *text_with_case(Work *w, const Text *t, TextCase text_case);
 
 #endif
