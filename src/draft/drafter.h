@@ -23,14 +23,14 @@
  * more for that request, and the text goes on without it.
  *
  * To add a method:
- *   1. Write src/spec/drafters/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
+ *   1. Write src/draft/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
  *      a struct of options with its table (base/options.h); and `const DrafterClass draft_<method>_class`.
  *   2. Add the method to the list in drafter_registry.c. `--draft <method>`, --help, error messages and the interface test of
  *      tests/draft/test_draft_spec.c follow from the list.
  *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay` measures
  *      acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is drafters/text/draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that
+ * The smallest example is src/draft/text/draft_pld_llma.c; text_drafter.h keeps the texts of the sequences for methods that
  * copy from them, feedback.h helps those that learn from the target's logits, drafter_file.h reads the files of
  * learned ones.
  */

@@ -7,8 +7,7 @@
 #include "base/hash_table.h"
 #include "gguf/gguf_internal.h"
 #include "gguf_build.h"
-#include "draft/text/count_trie.h"
-#include "draft/text/ngram_text.h"
+#include "draft/text/text_index.h"
 #include "text/bpe.h"
 #include "text/special_match.h"
 

@@ -625,9 +625,7 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
     DraftModel *d = (DraftModel *)drafter;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++)
-        if (budgets[i] > 0)
-            status = catch_up(&d->small_model, sequence_of(&d->small_model, sequences[i]),
-                                             err);
+        if (budgets[i] > 0) status = catch_up(&d->small_model, sequence_of(&d->small_model, sequences[i]), err);
     for (int i = 0; i < n && !status; i += d->n_group) {
         d->n_group = n - i < d->max_group ? n - i : d->max_group;
         for (int k = 0; k < d->n_group; k++) d->group[k] = member_of(d, sequences[i + k], budgets[i + k], trees[i + k]);
