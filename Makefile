@@ -19,7 +19,7 @@ LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
 CLI_PKGS := libedit libevent libevent_openssl openssl
-# Only the headers are needed to build: the libraries are loaded when training or pulling begins (train/ops/gemm.c,
+# Only the headers are needed to build: the libraries are loaded when training or pulling begins (train/gemm.c,
 # cli/model/http.c).
 HEADER_PKGS := openblas libcurl libcrypto
 CFLAGS  ?= -O2 -g
@@ -71,12 +71,12 @@ HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
 $(BUILD)/src/compute/cpu/kernels/%.o $(BUILD)/tidy/src/compute/cpu/kernels/%.ok: HARDEN_CHECKS :=
-$(BUILD)/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
+$(BUILD)/train/gemm%.o $(BUILD)/train/ops.o $(BUILD)/train/attention_ops.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
 # The rooms, in the order of their dependencies (docs/ARCHITECTURE.md): the library, training, the program with its server, research.
 LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu compute/cpu/kernels compute/reference tree verify draft \
                draft/text draft/models draft/learned engine
-TRAIN_ROOMS := train/ops train/nets train/data train/loop train/import
+TRAIN_ROOMS := train
 CLI_ROOMS   := cli cli/run cli/chat cli/bench cli/train cli/inspect cli/perf cli/model cli/convert \
                server server/engine server/http server/answer server/api research
 TEST_ROOMS  := base gguf text grammar model compute draft verify engine lossless golden train cli server research tree
@@ -126,14 +126,14 @@ AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-on
 $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
-$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
-$(foreach room,ops nets data loop,$(BUILD)/train/$(room)/%.o) $(BUILD)/src/gguf/quant%.o $(BUILD)/src/gguf/nvfp4%.o $(BUILD)/src/gguf/importance.o: ISA := -O3 -fno-trapping-math -fno-math-errno
-$(BUILD)/train/ops/%_avx512_bf16.o $(BUILD)/tidy/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
-$(BUILD)/train/ops/%_amx.o $(BUILD)/tidy/train/ops/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
+$(BUILD)/train/%.o $(BUILD)/src/gguf/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+$(BUILD)/train/%_avx512_bf16.o $(BUILD)/tidy/train/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 

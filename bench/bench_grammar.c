@@ -7,8 +7,8 @@
  * masks, so that each token's mask is asked for once, as in decoding. "cold": the grammar is opened anew for each text; "warm":
  * what one text found out serves the next, as in a server. Prints the processor time of a mask, and of applying it to a row of logits.
  */
-#include "base/clock.h"
-#include "base/hash_table.h"
+#include "base/system.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "gguf/gguf_write.h"
 #include "grammar/grammar.h"
@@ -221,7 +221,8 @@ int main(int argc, char **argv) {
                 double start_s = clock_cpu_s();
                 if (cold || !g) {
                     grammar_release(g);
-                    if (grammar_open(&g, t, GRAMMAR_JSON_SCHEMA, schemas[s], strlen(schemas[s]), &err))
+                    if (grammar_open(&g, t, GRAMMAR_JSON_SCHEMA, schemas[s], strlen(schemas[s]), (GrammarStop){NULL},
+                                     &err))
                         fprintf(stderr, "%s\n", err.message), exit(1);
                 }
                 compile_s += clock_cpu_s() - start_s;

@@ -15,12 +15,6 @@ enum { CLI_WIDTH = 80 }; /* columns of --help */
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_BUS_ERROR = 3 };
 
-/* One table and the struct it fills; {NULL, NULL} ends the list of a command. */
-typedef struct OptionSet {
-    const Option *rows;
-    void *to;
-} OptionSet;
-
 typedef struct CommandFiles CommandFiles; /* app/command_files.h */
 typedef struct Command Command;
 struct Command {

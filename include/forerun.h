@@ -174,10 +174,16 @@ typedef enum fr_grammar_kind {
     FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
 } fr_grammar_kind;
 
-/* Compiles n_bytes of text, which is quick, and makes an index of the model's vocabulary when that is done for the first
- * time. FR_ERR_ARGUMENT: the text is malformed, or asks for what is not supported; the error names it. */
+/* Compiles n_bytes of text, and makes an index of the model's vocabulary when that is done for the first time. Most texts take
+ * less than a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
+ * malformed, or asks for what is not supported; the error names it. FR_ERR_MEMORY: it needs more steps or memory than the
+ * limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
 FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                            size_t n_bytes, fr_error *err);
+/* Does the same and can be stopped: should_stop is called with `user` by the calling thread, once every 65,536 steps. Where
+ * it returns anything but 0, the call ends with FR_ERR_CANCELLED. NULL: it is not called. */
+FR_API int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
+                                     size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err);
 /* Requests that were opened with it go on. NULL is fine. */
 FR_API void fr_grammar_close(fr_grammar *grammar);
 /* Where valid texts are not quite those of the schema (oneOf that is read as anyOf): a sentence about it; else "". It

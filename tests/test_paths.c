@@ -109,7 +109,7 @@ static int read_file(const char *path, const struct stat *st, int kind, struct F
 
 static void every_file_that_is_named_exists(void **state) {
     (void)state;
-    assert_int_equal(nftw(".", read_file, 16, FTW_PHYS | FTW_ACTIONRETVAL), 0);
+    assert_int_equal(nftw(".", read_file, 16, FTW_ACTIONRETVAL), 0); /* the runner of tests links the folders */
     assert_true(n_checked > 200); /* fewer: the program was not started in the root of the project */
     if (n_missing) fail_msg("%d paths lead nowhere", n_missing);
 }

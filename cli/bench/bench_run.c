@@ -7,7 +7,7 @@
  * engine's own. */
 #include "cli/bench/bench.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/hash.h"
 #include "base/mem.h"
 

@@ -5,7 +5,7 @@
 #ifndef CONVERT_HUB_FOLDER_H
 #define CONVERT_HUB_FOLDER_H
 
-#include "train/import/safetensors.h"
+#include "train/safetensors.h"
 
 #include <jansson.h>
 

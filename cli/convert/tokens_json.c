@@ -8,7 +8,7 @@
  * of the scores; where tokenizer.model is there, it is read instead. */
 #include "cli/convert/convert_vocab.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/pre_patterns.h"
 
 #include <stdio.h>

@@ -1,22 +1,21 @@
 /* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: how much each input of each matrix matters, for quantize.
  *
  * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs);
- * a matrix of experts has sums and a number of rows for each of them, and so have the heads of latent attention. A file with one
- * attn_kv_b, which is applied in two halves (model/arch_deepseek2.c), gets the sums of the latents that it was made for.
+ * a matrix of experts has sums and a number of rows for each of them, and so have the heads of latent attention.
  * quant/importance.h has the format of the file. */
 #include "cli/model/text_windows.h"
 #include "compute/executor.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "gguf/gguf_write.h"
-#include "gguf/importance.h"
+#include "gguf/quantize.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64, MOST_MATRICES = 16 + STATE_PRODUCTS_MAX /* of a layer */ };
+enum { CHUNK = 64 };
 
 typedef struct ImatrixArgs {
     CliModel model;
@@ -149,62 +148,37 @@ static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, in
     return FR_OK;
 }
 
-/* A matrix of a layer, NULL: the layer has none, and what it reads. */
+/* The tensor that the sums of a matrix are written for, and what it reads. */
 typedef struct Reader {
-    const GgufTensor *matrix;
+    const GgufTensor *matrix; /* NULL: there is nothing to be written */
     InputKind inputs;
 } Reader;
 
-/* The matrix of the file that the heads' matrices of latent attention were made of; NULL: they are the file's own. */
-static const GgufTensor *joined_kv_b(const Model *m, const LayerSpec *l) {
-    const GgufTensor *k_b = l->latent.k_b;
-    return k_b && strstr(k_b->name, "attn_kv_b") ? gguf_find_tensor(m->gguf, k_b->name) : NULL;
+/* The matrices of the heads of latent attention may have been made of one tensor of the file, attn_kv_b, which gets the sums of
+ * the latents that it was made for. */
+static Reader reader_of(const Model *m, const LayerSpec *l, LayerMatrix k) {
+    Reader r = {.matrix = l->matrices[k], .inputs = layer_matrix_inputs(l, k)};
+    if (r.matrix && layer_matrix_info[k].count == MATRIX_OF_HEADS && strstr(r.matrix->name, "attn_kv_b"))
+        r = (Reader){.matrix = gguf_find_tensor(m->gguf, r.matrix->name), .inputs = INPUT_LATENT};
+    return r;
 }
 
-static void list_readers(const Model *m, const LayerSpec *l, Reader out[MOST_MATRICES]) {
-    const GgufTensor *joined = joined_kv_b(m, l);
-    bool is_latent = l->mixer == MIXER_LATENT;
-    bool dense = l->ffn == FFN_DENSE;
-    StateProduct in[STATE_PRODUCTS_MAX] = {0};
-    (void)layer_state_products(l, in);
-    InputKind gate_up = dense ? INPUT_GATE_UP : INPUT_EXPERT_GATE_UP, down = dense ? INPUT_DOWN : INPUT_EXPERT_DOWN;
-    const Reader all[MOST_MATRICES] = {
-        {l->q, l->latent.q_a ? INPUT_Q_LATENT : INPUT_QKV},
-        {l->k, INPUT_QKV},
-        {l->v, INPUT_QKV},
-        {l->o, layer_has_state(l) ? INPUT_STATE_O
-               : is_latent        ? INPUT_LATENT_O
-                                  : INPUT_O},
-        {l->latent.q_a, INPUT_QKV},
-        {l->latent.kv_a, INPUT_QKV},
-        {joined, INPUT_LATENT},
-        {joined ? NULL : l->latent.k_b, INPUT_LATENT_QUERIES},
-        {joined ? NULL : l->latent.v_b, INPUT_READ_LATENTS},
-        {in[0].m, INPUT_QKV},
-        {in[1].m, INPUT_QKV},
-        {in[2].m, INPUT_QKV},
-        {in[3].m, INPUT_QKV},
-        {dense ? NULL : l->router, INPUT_GATE_UP},
-        {l->gate, gate_up},
-        {l->up, gate_up},
-        {l->down, down},
-        {dense ? NULL : l->shared_gate, INPUT_GATE_UP},
-        {dense ? NULL : l->shared_up, INPUT_GATE_UP},
-        {dense ? NULL : l->shared_down, INPUT_SHARED_DOWN},
-    };
-    memcpy(out, all, sizeof all);
-    for (int k = 1; k < MOST_MATRICES; k++) /* of phi3 and others, rows of one matrix, which has one entry */
-        for (int i = 0; i < k && out[k].matrix; i++)
+static void list_readers(const Model *m, const LayerSpec *l, Reader out[LAYER_MATRICES]) {
+    for (int k = 0; k < LAYER_MATRICES; k++) {
+        out[k] = reader_of(m, l, (LayerMatrix)k);
+        for (int i = 0; i < k && out[k].matrix;
+             i++) /* phi3 and others have several in one tensor, which has one entry */
             if (out[i].matrix && strcmp(out[i].matrix->name, out[k].matrix->name) == 0) out[k].matrix = NULL;
+    }
 }
 
 static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquares *s, Entry *entries, fr_error *err) {
-    Reader readers[MOST_MATRICES];
+    Reader readers[LAYER_MATRICES];
     int64_t widths[INPUT_KINDS];
     int status = FR_OK;
     list_readers(m, &m->layers[i], readers);
     count_sums(&m->hparams, widths);
-    for (int k = 0; k < MOST_MATRICES && !status; k++) {
+    for (int k = 0; k < LAYER_MATRICES && !status; k++) {
         const Reader *r = &readers[k];
         bool of_experts = r->inputs == INPUT_EXPERT_GATE_UP || r->inputs == INPUT_EXPERT_DOWN;
         const int64_t *counts = of_experts ? s->expert_rows + (int64_t)i * m->hparams.n_expert : &s->n_rows;
@@ -218,7 +192,7 @@ static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquare
 
 static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSquares *s, fr_error *err) {
     const Model *m = a->model.model;
-    size_t n_entries = (size_t)m->hparams.n_layer * MOST_MATRICES;
+    size_t n_entries = (size_t)m->hparams.n_layer * LAYER_MATRICES;
     Entry *entries = calloc(n_entries, sizeof *entries);
     GgufWriter *w = gguf_writer_new();
     int status = entries && w ? FR_OK : (int)error_memory(err, "an importance matrix", n_entries * sizeof *entries);
@@ -229,7 +203,7 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
         gguf_set_u32(w, "imatrix.chunk_size", (uint32_t)t->n_ctx);
     }
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++)
-        status = add_layer(w, m, i, s, entries + (size_t)i * MOST_MATRICES, err);
+        status = add_layer(w, m, i, s, entries + (size_t)i * LAYER_MATRICES, err);
     if (!status) status = gguf_writer_finish(w, a->out, err);
     gguf_writer_free(w);
     for (size_t i = 0; entries && i < n_entries; i++) free(entries[i].sums), free(entries[i].counts);
@@ -241,9 +215,9 @@ static void print_result(const ImatrixArgs *a, const InputSquares *s) {
     const Model *m = a->model.model;
     int n_matrices = 0, n_experts = 0, n_unread = 0;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
-        Reader readers[MOST_MATRICES];
+        Reader readers[LAYER_MATRICES];
         list_readers(m, &m->layers[i], readers);
-        for (int k = 0; k < MOST_MATRICES; k++) n_matrices += readers[k].matrix != NULL;
+        for (int k = 0; k < LAYER_MATRICES; k++) n_matrices += readers[k].matrix != NULL;
         for (int32_t e = 0; m->layers[i].ffn == FFN_EXPERTS && e < m->hparams.n_expert; e++, n_experts++)
             n_unread += s->expert_rows[(int64_t)i * m->hparams.n_expert + e] == 0;
     }

@@ -8,7 +8,7 @@
 #include "cli/perf/perf_figures.h"
 
 #include "cli/json_values.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "compute/cost_parts.h"
 
 #include <jansson.h>
@@ -86,9 +86,12 @@ static int measure_parts(Figures *f, Executor *e, double seconds, fr_error *err)
 
 static void print_text(const Figures *f, const CliModel *m) {
     const double *peak = f->speed.peak_gop_s;
+    const GgufTensor *const *matrices = m->model->layers[0].matrices, *typical = matrices[MATRIX_O];
+    if (matrices[MATRIX_GATE]) typical = matrices[MATRIX_GATE];
+    if (matrices[MATRIX_EXPERT_GATE]) typical = matrices[MATRIX_EXPERT_GATE];
     printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion op/s\n",
-           tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8],
-           peak[PEAK_BF16], peak[PEAK_F32]);
+           tensor_type_info(typical->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
+           peak[PEAK_F32]);
     printf("%-22s %9s %9s %9s %8s\n", "", "ms", "limit ms", "measured", "limit");
     for (int i = 0; i < N_COUNTS; i++) {
         char name[32];

@@ -7,12 +7,243 @@
  * other requests of the batch do not matter. With a temperature, record i (from 0) is sampled with the seed --seed +
  * i, so that the answers are independent of each other, also to equal questions; the turns of a record are, because
  * noise is keyed by the prompt too. */
+#include "base/hash.h"
+#include "base/mem.h"
 #include "base/progress.h"
-#include "cli/train/distill_records.h"
 #include "cli/run/generate.h"
+#include "train/records.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* A file of answers that grows by whole lines. */
+typedef struct AnswerFile {
+    const char *path; /* borrowed */
+    int fd;           /* -1: closed */
+    off_t n_bytes;    /* of whole lines */
+} AnswerFile;
+
+static bool is_answer(const ChatMessage *m) { return m->role && strcmp(m->role, "assistant") == 0; }
+
+/* A fingerprint of the questions of a record, which is the same before and after it is answered. */
+static uint64_t key_of(const Record *r) {
+    if (r->kind == RECORD_PAIR) return hash64(r->prompt, strlen(r->prompt), 1);
+    uint64_t h = 2;
+    for (int i = 0; i < r->n_messages; i++) {
+        const ChatMessage *m = &r->messages[i];
+        if (m->role && !is_answer(m)) h = hash64(m->content, strlen(m->content), hash64(m->role, strlen(m->role), h));
+    }
+    return h;
+}
+
+/* The next message of a conversation that the model generates, from `from` on: one of the assistant, or the one after the last;
+ * -1: none is left. */
+static int distill_next_answer(const Record *r, int from) {
+    for (int i = from; i < r->n_messages; i++)
+        if (is_answer(&r->messages[i])) return i;
+    return from <= r->n_messages && !is_answer(&r->messages[r->n_messages - 1]) ? r->n_messages : -1;
+}
+
+/* The text as a JSON string without zero bytes, which JSON lines do not hold; NULL: no memory. */
+static json_t *string_of(const char *text, size_t n) {
+    Buf out = {.max_bytes = LINE_MAX_BYTES};
+    bool fits = buf_append(&out, "", 0);
+    for (size_t i = 0; i < n && fits; i++) fits = text[i] == '\0' || buf_append(&out, text + i, 1);
+    json_t *string = fits ? json_stringn(out.data, out.n) : NULL;
+    buf_free(&out);
+    return string;
+}
+
+/* Stores the answer as message i of a conversation or as the response of a pair (i is ignored), with "finish", which
+ * says why it ended, and with "lossy": true if it does not follow the model's distribution. */
+static int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, bool is_lossy,
+                              fr_error *err) {
+    json_t *answer = string_of(text, n), *object = r->object;
+    const char *key = r->kind == RECORD_PAIR ? "response" : "content";
+    if (r->kind == RECORD_CHAT) {
+        json_t *list = json_object_get(r->object, "messages");
+        if (i == r->n_messages) json_array_append_new(list, json_pack("{s:s}", "role", "assistant"));
+        object = json_array_get(list, (size_t)i);
+    }
+    if (!answer || json_object_set_new(object, key, answer) ||
+        json_object_set_new(object, "finish", json_string(finish)))
+        return error_memory(err, "an answer", n);
+    json_object_del(object, "lossy"); /* left from an earlier answer */
+    if (is_lossy && json_object_set_new(object, "lossy", json_true())) return error_memory(err, "an answer", n);
+    if (i < r->n_messages) r->messages[i].content = json_string_value(answer);
+    return FR_OK;
+}
+
+/* ---- the input ---------------------------------------------------------------------------------- */
+
+/* The number of bytes of the text that become its prompt. */
+static size_t beginning(const char *text, int n_words) {
+    static const char answer[] = "\nASSISTANT:";
+    const char *found = strstr(text, answer);
+    if (found) return (size_t)(found - text) + sizeof answer - 1;
+    size_t at = 0;
+    for (int i = 0; i < n_words; i++) {
+        at += strspn(text + at, " \n\t");
+        at += strcspn(text + at, " \n\t");
+    }
+    return at;
+}
+
+/* The next record of the input: 1 and the record, 0 at the end. With n_words > 0 the model continues texts: a text
+ * becomes a pair whose prompt is its first n_words words, or, in a conversation written USER: ...\nASSISTANT: ...,
+ * everything up to the first answer. */
+static int distill_next(LineReader *in, int n_words, Record *out, fr_error *err) {
+    int got = record_next_question(in, out, err);
+    if (got != 1 || n_words == 0 || out->kind != RECORD_TEXT) return got;
+    json_t *prompt = json_stringn(out->text, beginning(out->text, n_words));
+    if (!prompt || json_object_set_new(out->object, "prompt", prompt)) {
+        record_free(out);
+        return error_memory(err, "a prompt", 0);
+    }
+    json_object_del(out->object, "text");
+    out->kind = RECORD_PAIR;
+    out->text = NULL;
+    out->prompt = json_string_value(prompt);
+    return 1;
+}
+
+static int check_record(const Record *r, fr_error *err) {
+    if (r->kind == RECORD_TEXT)
+        return error_set(err, FR_ERR_FORMAT,
+                         "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N "
+                         "words, or use \"prompt\" or \"messages\"");
+    if (r->kind == RECORD_TOKENS)
+        return error_set(err, FR_ERR_FORMAT, "has \"tokens\", which are no question: use \"prompt\" or \"messages\"");
+    for (int i = 0; i < r->n_messages; i++)
+        if (!r->messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
+    if (r->kind == RECORD_CHAT && is_answer(&r->messages[0]))
+        return error_set(err, FR_ERR_FORMAT, "begins with a message of the assistant, which answers nothing");
+    return FR_OK;
+}
+
+/* Reads the whole file and counts its records; refuses lines without a question, by number. */
+static int distill_count(const char *path, int n_words, int64_t *n_records, fr_error *err) {
+    LineReader *r;
+    Record record;
+    *n_records = 0;
+    int status = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
+    if (status) return status;
+    while ((status = distill_next(r, n_words, &record, err)) == 1) {
+        fr_error why;
+        status = check_record(&record, &why);
+        record_free(&record);
+        if (status) {
+            status = line_reader_refuse(r, &why, err);
+            break;
+        }
+        ++*n_records;
+    }
+    line_reader_close(r);
+    if (!status && *n_records == 0) status = error_set(err, FR_ERR_FORMAT, "%s: the file has nothing to answer", path);
+    return status;
+}
+
+/* ---- what is answered already -------------------------------------------------------------------- */
+
+/* Reads `in` up to and including the next record with that key. */
+static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr_error *err) {
+    Record record;
+    int status;
+    while ((status = distill_next(in, n_words, &record, err)) == 1) {
+        bool found = key_of(&record) == key;
+        record_free(&record);
+        ++*n_passed;
+        if (found) return FR_OK;
+    }
+    return status ? status
+                  : error_set(err, FR_ERR_MISMATCH,
+                              "answers a question that the input does not have there, so the file belongs to another "
+                              "input: pass another -o, or delete it");
+}
+
+/* *n_bytes counts complete lines only. */
+static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered, off_t *n_bytes,
+                   fr_error *err) {
+    const char *line;
+    size_t n;
+    int got;
+    while ((got = line_reader_next(old, &line, &n, err)) == 1) {
+        Record record;
+        fr_error why;
+        bool is_whole = *n_bytes + (off_t)n < line_reader_n_read(old); /* a newline follows */
+        int status = is_whole ? record_parse(&record, line, n, &why) : FR_OK;
+        if (!is_whole && n > 0 && line[0] != '{' && line[0] != '\0') /* '\0': what some file systems leave in a crash */
+            status = error_set(&why, FR_ERR_FORMAT,
+                               "is not the beginning of an answer, so the file belongs to "
+                               "something else: pass another -o, or delete it");
+        else if (!is_whole) break;
+        uint64_t key = status ? 0 : key_of(&record);
+        if (!status) record_free(&record);
+        if (!status) status = pass(in, n_words, key, n_passed, &why);
+        if (status) return line_reader_refuse(old, &why, err);
+        *n_bytes += (off_t)n + 1;
+        ++*n_answered;
+    }
+    return got < 0 ? got : FR_OK;
+}
+
+/* status: the result so far. Syncs and closes the file. */
+static int distill_close(AnswerFile *f, int status, fr_error *err) {
+    bool fine = f->fd < 0 || (fsync(f->fd) == 0) + (close(f->fd) == 0) == 2;
+    f->fd = -1;
+    if (fine || status) return status;
+    return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, strerror(errno));
+}
+
+/* Opens the file of answers for appending. Its content is compared with the input, line by line: *n_passed is the
+ * number of records read from `in`, up to the last answered one, and *n_answered the number of answers. An incomplete
+ * last line is removed; answers to other questions are refused. */
+static int distill_continue(const char *path, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered,
+                            AnswerFile *out, fr_error *err) {
+    *n_passed = *n_answered = 0;
+    *out = (AnswerFile){.path = path, .fd = -1};
+    if (access(path, F_OK) == 0) {
+        LineReader *old;
+        int status = line_reader_open(&old, path, false, LINE_MAX_BYTES, err);
+        if (!status) status = compare(old, in, n_words, n_passed, n_answered, &out->n_bytes, err);
+        line_reader_close(old);
+        if (status) return status;
+    }
+    out->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (out->fd >= 0 && ftruncate(out->fd, out->n_bytes) == 0) return FR_OK;
+    return distill_close(out, error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)), err);
+}
+
+/* ---- the output --------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const char *text, size_t n) {
+    while (n > 0) {
+        ssize_t n_written = write(fd, text, n);
+        if (n_written < 0 && errno == EINTR) continue;
+        if (n_written <= 0) return false;
+        text += n_written;
+        n -= (size_t)n_written;
+    }
+    return true;
+}
+
+/* Appends the record as a line. After a failure the file ends with the line before. */
+static int distill_append(AnswerFile *f, const Record *r, fr_error *err) {
+    char *text = json_dumps(r->object, JSON_COMPACT);
+    if (!text) return error_memory(err, "an answer", 1);
+    size_t n = strlen(text);
+    text[n] = '\n'; /* in the place of the '\0': a line goes out in one write */
+    bool fine = write_all(f->fd, text, n + 1);
+    int why = errno;
+    free(text);
+    if (fine) f->n_bytes += (off_t)n + 1;
+    else if (ftruncate(f->fd, f->n_bytes) != 0) why = errno;
+    return fine ? FR_OK : (int)error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, strerror(why));
+}
 
 enum { MAX_PARALLEL = 256, AHEAD = 4 };
 

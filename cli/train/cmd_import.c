@@ -3,7 +3,7 @@
 #include "cli/command_files.h"
 
 #include "base/progress.h"
-#include "train/import/import.h"
+#include "train/import.h"
 
 #include <dirent.h>
 #include <stdio.h>

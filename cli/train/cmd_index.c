@@ -1,9 +1,8 @@
 /* cmd_index.c - `forerun index`: turns a corpus into the index in which the drafter rest looks up continuations. */
-#include "cli/cli.h"
-
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/progress.h"
-#include "cli/train/corpus_reader.h"
+#include "cli/cli.h"
+#include "train/records.h"
 #include "research/corpus_build.h"
 #include "text/tokenizer.h"
 

@@ -2,16 +2,17 @@
  *
  * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run)
  * fails before the data is read. */
+#include "base/hash.h"
 #include "cli/cli.h"
 #include "cli/command_files.h"
 #include "cli/plot.h"
 #include "cli/signals.h"
-#include "cli/train/traffic.h"
-#include "cli/train/train_methods.h"
-#include "cli/train/train_plot.h"
-#include "train/loop/drafter_trainer.h"
-#include "train/loop/train_log.h"
+#include "train/methods.h"
+#include "train/loop.h"
+#include "train/records.h"
+#include "train/drafter_trainer.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
@@ -43,6 +44,156 @@ static volatile sig_atomic_t stop_requested;
 static void catch_signals(void) {
     signals_request_stop(SIGINT, &stop_requested);
     signals_request_stop(SIGTERM, &stop_requested);
+}
+
+/* ---- --from-traffic: what is new in a file of records ---------------------------------------------------------
+ *
+ *
+ * The file only grows, so what an earlier training has read is its first n lines. The drafter's file remembers n and a
+ * hash of these lines: if the file still begins with them, the records after them are new; if not, because it was
+ * deleted, rotated or edited, all are. So there is no state beside the two files, and deleting either is safe.
+ *
+ * A line is read only if it is complete: a process may be about to write the rest of the last one, which counts next
+ * time. */
+
+/* What the drafter's file remembers. A file that is no drafter, or cannot be read, remembers nothing. */
+static DrafterTraffic remembered(const char *drafter, const char *method, uint64_t target) {
+    Gguf *g;
+    DrafterTraffic t = {0};
+    if (access(drafter, F_OK) != 0 || gguf_open(&g, drafter, NULL)) return t;
+    drafter_file_get_traffic(g, method, target, &t);
+    gguf_close(g);
+    return t;
+}
+
+/* Counts and hashes the complete lines. *n_known: those that `known` describes; 0 if the file does not begin with them. */
+static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *out, int64_t *n_known, fr_error *err) {
+    LineReader *r;
+    const char *line;
+    size_t n;
+    *out = (DrafterTraffic){0};
+    *n_known = 0;
+    int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
+    if (got) return got;
+    while ((got = line_reader_next(r, &line, &n, err)) == 1 && line_reader_is_complete(r)) {
+        out->n_lines++;
+        out->hash = hash64(line, n, out->hash);
+        if (out->n_lines == known->n_lines && out->hash == known->hash) *n_known = (int64_t)out->n_lines;
+    }
+    line_reader_close(r);
+    return got < 0 ? got : FR_OK;
+}
+
+/* Finds out which lines of a->traffic a training of that method for `target` reads. With a->init these are the lines that
+ * were added since its file was trained; else all, of which those are new that were added since a->output was written.
+ * *state receives what the file of this training has to remember. */
+static int traffic_open(Traffic *out, DrafterTraffic *state, const TrainArgs *a, const char *method, const Gguf *target,
+                        fr_error *err) {
+    Model *model;
+    *out = (Traffic){.path = a->traffic};
+    int status = model_open(&model, target, err);
+    if (status) return status;
+    out->target = drafter_target_fingerprint(model);
+    model_close(model);
+    status = gguf_check(target, err); /* the fingerprint has read the weights */
+    DrafterTraffic known = remembered(a->init ? a->init : a->output, method, out->target);
+    if (!status) status = scan(a->traffic, &known, state, &out->new_line, err);
+    if (a->init) out->first_line = out->new_line;
+    out->end_line = (int64_t)state->n_lines;
+    return status;
+}
+
+static int64_t n_right(const TrainSums *s) {
+    int64_t n = 0;
+    for (int i = 0; i < s->n_heads; i++) n += s->right[i];
+    return n;
+}
+
+/* Refuses a drafter that is right less often than before the training, on the held-out records. */
+static int traffic_check_gain(const TrainSums *before, const TrainSums *after, const char *output, fr_error *err) {
+    if (n_right(after) >= n_right(before)) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s is not written: on the held-out records the drafter was right in %lld predictions before the "
+                     "training and in %lld after it; wait for more records, or pass a lower --lr",
+                     output, (long long)n_right(before), (long long)n_right(after));
+}
+
+/* ---- the figure of a run ------------------------------------------------------------------------------------- */
+
+enum { MAX_POINTS = 100 };
+
+typedef struct Curve {
+    double *x, *y;
+    int n, capacity;
+} Curve;
+
+static bool add(Curve *c, double x, double y) {
+    if (c->n == c->capacity) {
+        int wanted = c->capacity ? 2 * c->capacity : 256;
+        double *xs = realloc(c->x, (size_t)wanted * sizeof *xs);
+        if (xs) c->x = xs;
+        double *ys = realloc(c->y, (size_t)wanted * sizeof *ys);
+        if (ys) c->y = ys;
+        if (!xs || !ys) return false;
+        c->capacity = wanted;
+    }
+    c->x[c->n] = x;
+    c->y[c->n++] = y;
+    return true;
+}
+
+static int read_log(const char *path, Curve *train, Curve *valid, fr_error *err) {
+    LineReader *r;
+    const char *line;
+    size_t n;
+    int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
+    if (got) return got;
+    while ((got = line_reader_next(r, &line, &n, err)) == 1) {
+        json_t *object = json_loadb(line, n, 0, NULL);
+        double step = json_number_value(json_object_get(object, "step"));
+        json_t *loss = json_object_get(object, "loss"), *valid_loss = json_object_get(object, "valid_loss");
+        bool fits = (!json_is_number(loss) || add(train, step, json_number_value(loss))) &&
+                    (!json_is_number(valid_loss) || add(valid, step, json_number_value(valid_loss)));
+        json_decref(object);
+        if (!fits) {
+            got = error_memory(err, "a figure", 1);
+            break;
+        }
+    }
+    line_reader_close(r);
+    return got;
+}
+
+/* Replaces the curve by its means over MAX_POINTS stretches, in place. */
+static void smooth(Curve *c) {
+    int n = c->n < MAX_POINTS ? c->n : MAX_POINTS;
+    for (int i = 0; i < n; i++) {
+        int from = (int)((int64_t)c->n * i / n), to = (int)((int64_t)c->n * (i + 1) / n);
+        double x = 0, y = 0;
+        for (int k = from; k < to; k++) x += c->x[k] / (to - from), y += c->y[k] / (to - from);
+        c->x[i] = x; /* i <= from: the overwritten values have been read */
+        c->y[i] = y;
+    }
+    c->n = n;
+}
+
+/* Draws the losses of a log over the training steps: the training loss as means over up to MAX_POINTS equal stretches,
+ * the validation loss as it is. */
+static int train_plot(const char *log, const char *path, fr_error *err) {
+    Curve train = {0}, valid = {0};
+    int status = read_log(log, &train, &valid, err);
+    smooth(&train);
+    const PlotSeries series[] = {{.name = "training", .n = train.n, .x = train.x, .y = train.y},
+                                 {.name = "held out", .n = valid.n, .x = valid.x, .y = valid.y}};
+    const Plot plot = {.kind = PLOT_LINES,
+                       .title = "Loss (nats per token)",
+                       .x_label = "training step",
+                       .series = series,
+                       .n_series = 2,
+                       .x_from_zero = true};
+    if (!status) status = plot_write_svg(&plot, path, err);
+    free(train.x), free(train.y), free(valid.x), free(valid.y);
+    return status;
 }
 
 /* ---- before anything is read -------------------------------------------------------------------- */

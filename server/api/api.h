@@ -85,6 +85,7 @@ typedef struct Plan {
     int n_bias;
     CachedGrammar *grammar; /* which the text matches; NULL: none */
     GrammarCache *grammars; /* that it is given back to */
+    CompileWatch watch;     /* over all that is compiled for this request */
     bool is_format;         /* the grammar is a schema for what is no call: `response_format` and its kin */
     /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
      * once; static */

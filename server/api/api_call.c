@@ -7,7 +7,7 @@
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
 #include "server/api/request_log.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +97,7 @@ static void on_gone(void *user) {
     ApiCall *call = user;
     call->exchange = NULL;
     call->service->metrics.hung_up++;
+    atomic_store(&call->job.wants_stop, true);
     cancel_all(call);
     finish_call(call, STATUS_GONE);
 }
@@ -314,7 +315,8 @@ static void prepare(void *user) {
 
 static void run_job(Job *job) {
     ApiCall *call = (ApiCall *)job;
-    if (!json_memory_limit(call->service->max_json_bytes, prepare, call))
+    if (atomic_load(&job->wants_stop)) api_refuse(&call->error, 503, NULL, NULL, "the client is gone");
+    else if (!json_memory_limit(call->service->max_json_bytes, prepare, call))
         api_refuse(&call->error, 413, "invalid_json", NULL, "the values of the JSON take more than %zu MiB of memory",
                    call->service->max_json_bytes >> 20);
     free(call->body);
@@ -370,6 +372,7 @@ void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
     http_exchange_on_gone(x, on_gone, call);
     call->body = http_exchange_take_body(x, &call->n_body);
     call->job.run = run_job;
+    call->plan.watch.wants_stop = &call->job.wants_stop;
     call->job.message.deliver = on_prepared;
     call->is_in_worker = true;
     worker_submit(&s->worker, &call->job);

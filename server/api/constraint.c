@@ -176,6 +176,16 @@ static bool write_text(const Wanted *w, Buf *buffer, const char **text, size_t *
     return fits && !out.failed;
 }
 
+static int refuse_grammar(const Plan *plan, const Wanted *w, bool is_full, const fr_error *why, ApiError *error) {
+    bool is_stopped = why->code == FR_ERR_CANCELLED && plan->watch.n_looks <= COMPILE_MAX_LOOKS;
+    return api_refuse(
+        error, is_full || is_stopped ? 503 : 400,
+        w->kind == FR_GRAMMAR_JSON_SCHEMA ? "invalid_json_schema" : "invalid_grammar", w->field, "'%s': %s", w->field,
+        why->code != FR_ERR_CANCELLED ? why->message
+        : is_stopped                  ? "the server was stopped"
+                     : "the grammars of this request need more than 40 million steps together, which is the limit");
+}
+
 /* No value of the JSON is allocated meanwhile, so the buffer cannot be lost (json_memory.h). */
 static int compile(Plan *plan, GrammarCache *cache, const Wanted *w, ApiError *error) {
     Buf buffer = {.max_bytes = TEXT_MAX_BYTES};
@@ -185,10 +195,9 @@ static int compile(Plan *plan, GrammarCache *cache, const Wanted *w, ApiError *e
     fr_error why;
     int status = write_text(w, &buffer, &text, &n) ? 0 : api_refuse(error, 500, NULL, NULL, "memory ran out");
     plan->grammars = cache;
-    if (!status && grammar_cache_get(cache, &plan->grammar, plan->model, w->kind, text, n, &is_full, &why))
-        status = api_refuse(error, is_full ? 503 : 400,
-                            w->kind == FR_GRAMMAR_JSON_SCHEMA ? "invalid_json_schema" : "invalid_grammar", w->field,
-                            "'%s': %s", w->field, why.message);
+    if (!status &&
+        grammar_cache_get(cache, &plan->grammar, plan->model, w->kind, text, n, &plan->watch, &is_full, &why))
+        status = refuse_grammar(plan, w, is_full, &why, error);
     const char *notice = fr_grammar_notice(cached_grammar(plan->grammar));
     if (!status && w->is_strict && *notice)
         status = api_refuse(error, 400, "invalid_json_schema", w->field, "'%s': 'strict' cannot be kept: %s", w->field,

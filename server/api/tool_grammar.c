@@ -160,15 +160,16 @@ static bool is_strict(const ToolGrammar *t, const ChatMessages *f, size_t i) {
 }
 
 /* Tells in *why what is wrong with the schema of a tool; "": nothing. */
-static int judge_schema(const ToolGrammar *t, const ApiCall *call, size_t i, fr_error *why) {
+static int judge_schema(const ToolGrammar *t, ApiCall *call, size_t i, fr_error *why) {
     Buf text = {.max_bytes = TEXT_MAX_BYTES};
     fr_grammar *g = NULL;
     const json_t *parameters = json_object_get(function_at(t, i), "parameters");
     *why = (fr_error){0};
     if (json_object_size(parameters) == 0) return FR_OK;
     constraint_write_value(&text, parameters);
-    int status = fr_grammar_open(&g, call->plan.model->model, FR_GRAMMAR_JSON_SCHEMA, text.data ? text.data : "",
-                                 text.n, why);
+    int status = fr_grammar_open_stoppable(&g, call->plan.model->model, FR_GRAMMAR_JSON_SCHEMA,
+                                           text.data ? text.data : "", text.n, compile_watch_should_stop,
+                                           &call->plan.watch, why);
     if (!status && *fr_grammar_notice(g)) error_set(why, FR_OK, "%s", fr_grammar_notice(g));
     fr_grammar_close(g);
     buf_free(&text);

@@ -7,7 +7,7 @@
 #include "server/engine/engine_thread.h"
 
 #include "server/engine/step_notes.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* generation.c - what the event loop does with a generation. */
 #include "server/engine/generation.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <stdlib.h>
 

@@ -80,14 +80,19 @@ static CachedGrammar *find(GrammarCache *c, const ServedModel *m, fr_grammar_kin
     return NULL;
 }
 
+int compile_watch_should_stop(void *user) {
+    CompileWatch *w = user;
+    return ++w->n_looks > COMPILE_MAX_LOOKS || (w->wants_stop && atomic_load(w->wants_stop));
+}
+
 static int compile(CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind, const char *text, size_t n,
-                   fr_error *err) {
+                   CompileWatch *watch, fr_error *err) {
     CachedGrammar *g = malloc(sizeof *g + n);
     *out = NULL;
     if (!g) return error_memory(err, "a grammar", sizeof *g + n);
     *g = (CachedGrammar){.model = m, .kind = kind, .n_text = n};
     memcpy(g->text, text, n);
-    int status = fr_grammar_open(&g->grammar, m->model, kind, text, n, err);
+    int status = fr_grammar_open_stoppable(&g->grammar, m->model, kind, text, n, compile_watch_should_stop, watch, err);
     if (status) free(g);
     else *out = g;
     return status;
@@ -95,7 +100,7 @@ static int compile(CachedGrammar **out, const ServedModel *m, fr_grammar_kind ki
 
 /* Only the worker adds grammars, so none can come while the lock is open. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
-                      const char *text, size_t n, bool *is_full, fr_error *err) {
+                      const char *text, size_t n, CompileWatch *watch, bool *is_full, fr_error *err) {
     int status = FR_OK;
     pthread_mutex_lock(&c->lock);
     c->n_queries++;
@@ -109,7 +114,7 @@ int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m
         return error_set(err, FR_ERR_MEMORY,
                          "the grammars of the running requests take more than %zu MiB; try again later",
                          c->max_bytes >> 20);
-    if ((status = compile(&g, m, kind, text, n, err))) return status;
+    if ((status = compile(&g, m, kind, text, n, watch, err))) return status;
     g->n_users = 1;
     pthread_mutex_lock(&c->lock);
     g->next = c->first;

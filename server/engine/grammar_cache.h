@@ -6,6 +6,7 @@
 #include "base/error.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* One of the cache's, held by a request. */
 typedef struct CachedGrammar CachedGrammar;
@@ -24,13 +25,24 @@ typedef struct GrammarCacheStats {
     size_t n_bytes;
 } GrammarCacheStats;
 
+/* What limits the compilations of one request. It has compiled enough after COMPILE_MAX_LOOKS times 65,536 steps, twice what
+ * one grammar may take: a request may have a grammar and many schemas of tools. */
+enum { COMPILE_MAX_LOOKS = 610 };
+typedef struct CompileWatch {
+    const atomic_bool *wants_stop; /* the client is gone, or the server ends */
+    int n_looks;
+} CompileWatch;
+
+/* For fr_grammar_open_stoppable; `user` is a CompileWatch. */
+int compile_watch_should_stop(void *user);
+
 void grammar_cache_open(GrammarCache *c, size_t max_bytes);
 /* All grammars have been given back. Before the models are closed. */
 void grammar_cache_close(GrammarCache *c);
-/* The grammar of a text, compiled if it is not there, which the caller gives back. *is_full: it is not, because those that
- * requests hold take all memory. Called by one thread. */
+/* The grammar of a text, which is compiled if it is not in the cache and which the caller gives back. *is_full: it was not
+ * compiled, because the grammars that requests hold take all memory. Called by one thread. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
-                      const char *text, size_t n, bool *is_full, fr_error *err);
+                      const char *text, size_t n, CompileWatch *watch, bool *is_full, fr_error *err);
 void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g); /* NULL is fine */
 const fr_grammar *cached_grammar(const CachedGrammar *g);        /* of NULL: NULL */
 /* The text that it was compiled from. */

@@ -11,6 +11,7 @@ static Job *take(Worker *w) {
         w->first = job->next;
         if (!w->first) w->last = &w->first;
     }
+    w->running = job;
     pthread_mutex_unlock(&w->lock);
     return job;
 }
@@ -19,6 +20,9 @@ static void *run_jobs(void *arg) {
     Worker *w = arg;
     for (Job *job; (job = take(w));) {
         job->run(job);
+        pthread_mutex_lock(&w->lock);
+        w->running = NULL; /* once it is posted, the job may be gone */
+        pthread_mutex_unlock(&w->lock);
         mailbox_post(w->mailbox, &job->message);
     }
     return NULL;
@@ -38,6 +42,7 @@ void worker_stop(Worker *w) {
     if (!w->is_running) return;
     pthread_mutex_lock(&w->lock);
     w->stops = true;
+    if (w->running) atomic_store(&w->running->wants_stop, true);
     pthread_cond_signal(&w->wake);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);

@@ -7,11 +7,14 @@
 
 #include "server/engine/mailbox.h"
 
+#include <stdatomic.h>
+
 typedef struct Job Job;
 struct Job {
     Message message; /* first: its deliver is called in the event loop when the job is done */
     Job *next;
-    void (*run)(Job *job); /* in the worker's thread */
+    void (*run)(Job *job);  /* in the worker's thread */
+    atomic_bool wants_stop; /* the job may end early: nobody waits for its result */
 };
 
 typedef struct Worker {
@@ -19,12 +22,13 @@ typedef struct Worker {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     Job *first, **last;
+    Job *running; /* NULL: none */
     Mailbox *mailbox;
     bool is_running, stops;
 } Worker;
 
 int worker_start(Worker *w, Mailbox *mailbox, fr_error *err);
-/* Waits for the job that is running; those that wait are not run. */
+/* Asks the job that is running to stop and waits for it; those that wait are not run. */
 void worker_stop(Worker *w);
 void worker_submit(Worker *w, Job *job);
 

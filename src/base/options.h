@@ -96,6 +96,12 @@ typedef struct Option {
     const char *help;            /* one or two sentences without range and default, which are added */
 } Option;
 
+/* One table and the struct it fills; {NULL, NULL} ends the list of a command. */
+typedef struct OptionSet {
+    const Option *rows;
+    void *to;
+} OptionSet;
+
 #define OPT_FIELD(S, field) (((S *)0)->field)
 #define OPT_FLAG(S, field) \
     .kind = _Generic(OPT_FIELD(S, field), bool : OPTION_BOOL, int : OPTION_INT_FLAG), .offset = offsetof(S, field)

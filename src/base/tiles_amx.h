@@ -1,5 +1,5 @@
 /* tiles_amx.h - the tile instructions of AMX, one macro each, for kernels/tile_body.h and
- * train/ops/gemm_tile_body.h. tests/support/plain_tiles.h has the same
+ * train/gemm_tile_body.h. tests/support/plain_tiles.h has the same
  * names in plain C, so that the code above them is tested on any CPU.
  *
  * A register is named by its number, written as a literal or as a macro that is one, because it becomes a part of the
@@ -8,7 +8,7 @@
 #ifndef BASE_TILES_AMX_H
 #define BASE_TILES_AMX_H
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 #include <stddef.h>
 

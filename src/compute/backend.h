@@ -18,8 +18,8 @@
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
 
-#include "base/machine_speed.h"
-#include "base/mapped_file.h"
+#include "base/system.h"
+#include "base/files.h"
 #include "base/row_kernels.h"
 #include "base/threads.h"
 #include "model/model.h"
@@ -135,27 +135,7 @@ typedef struct CostWork {
     int32_t window;                 /* tokens that these see at most */
 } CostWork;
 
-/* The inputs of the matrices of each layer. */
-typedef enum InputKind {
-    INPUT_QKV,     /* likewise of the matrices in a layer with a recurrent state */
-    INPUT_O,       /* of a layer with attention */
-    INPUT_STATE_O, /* of one with a recurrent state */
-    INPUT_GATE_UP, /* likewise of a router, and of the expert that every row passes */
-    INPUT_DOWN,
-    INPUT_SHARED_DOWN,    /* of the expert that every row passes */
-    INPUT_EXPERT_GATE_UP, /* of each expert, over the rows that chose it */
-    INPUT_EXPERT_DOWN,
-    /* Of latent attention (LatentSpec): what keys and values of the heads would be made of, and queries; queries of all heads,
-     * n_rot rotated components of each at the end; what each head reads; and its values. */
-    INPUT_LATENT,
-    INPUT_Q_LATENT,
-    INPUT_LATENT_QUERIES,
-    INPUT_READ_LATENTS,
-    INPUT_LATENT_O,
-    INPUT_KINDS
-} InputKind;
-
-/* Sums of their squares over the rows of forwards, for importance matrices. */
+/* Sums of the squares of what matrices read, over the rows of forwards, for importance matrices. */
 typedef struct InputSquares {
     int64_t n_rows;            /* that were added */
     double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind]; of experts [n_layer][n_expert][inputs] */

@@ -1,7 +1,7 @@
 /* cost.c - T(n): the time of a forward of n rows, measured, and the least that the machine would allow. */
 #include "compute/cost.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 
 #include <math.h>

@@ -2,9 +2,8 @@
 #include "compute/cost_cache.h"
 
 #include "base/hash.h"
-#include "base/input_file.h"
-#include "base/replace_file.h"
-#include "base/machine_speed.h"
+#include "base/files.h"
+#include "base/system.h"
 
 #include <inttypes.h>
 #include <string.h>

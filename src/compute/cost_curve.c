@@ -5,7 +5,7 @@
  * counts. */
 #include "compute/cost_curve.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "compute/cost.h"
 
 #include <math.h>

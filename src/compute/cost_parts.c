@@ -1,7 +1,7 @@
 /* cost_parts.c - takes a forward apart by the parts that its backend names. */
 #include "compute/cost_parts.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 
 #include "compute/backend.h"
 #include "compute/sequence_marks.h"
-#include "base/arena.h"
+#include "base/mem.h"
 
 typedef struct SequenceState {
     int32_t length;           /* tokens that the state has taken in */

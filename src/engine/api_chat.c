@@ -2,7 +2,7 @@
 #include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/named_templates.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* api_model.c - the parts of forerun.h that need no engine: fr_model and tokenizing. */
 #include "base/threads.h"
 #include "engine/api_check.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "draft/drafter_file.h"

@@ -39,7 +39,7 @@
 #include "compute/cost_cache.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdlib.h>
 

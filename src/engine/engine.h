@@ -9,8 +9,8 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
-#include "base/arena.h"
-#include "base/fp_env.h"
+#include "base/mem.h"
+#include "base/system.h"
 #include "engine/draft_policy.h"
 #include "engine/drafter_pool.h"
 #include "engine/prefix_cache.h"

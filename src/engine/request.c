@@ -6,7 +6,7 @@
  * stop string is held back from the callback. */
 #include "engine/request.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/hash.h"
 #include "engine/api_check.h"
 #include "engine/engine.h"
@@ -195,6 +195,7 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (r->dists) r->dists->only_points = !r->rule->takes_any_tree || r->options.n_drafts > 1;
+    if (r->dists) r->dists->whole_groups = r->rule->looks_ahead;
     return status ? status : request_queue_reserve(r, err);
 }
 

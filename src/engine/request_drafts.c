@@ -4,10 +4,10 @@
  * What it writes is checked before it is used. */
 #include "engine/request_drafts.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -27,13 +27,18 @@ static int find_trie(fr_model *m, fr_error *err) {
     return status;
 }
 
-static int open_grammar(fr_grammar *g, GrammarKind kind, const char *text, size_t n, fr_error *err) {
+static int open_grammar(fr_grammar *g, GrammarKind kind, const char *text, size_t n, GrammarStop stop, fr_error *err) {
     int status = find_trie(g->model, err);
-    return status ? status : grammar_open(&g->grammar, g->model->trie, kind, text, n, err);
+    return status ? status : grammar_open(&g->grammar, g->model->trie, kind, text, n, stop, err);
 }
 
 int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text, size_t n_bytes,
                     fr_error *err) {
+    return fr_grammar_open_stoppable(out, model, kind, text, n_bytes, NULL, NULL, err);
+}
+
+int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
+                              size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err) {
     static const char function[] = "fr_grammar_open";
     int status = check_given(out, function, "out", err);
     if (status) return status;
@@ -50,7 +55,7 @@ int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kin
     g->model = (fr_model *)(uintptr_t)model; /* its number of users and its trie change */
     atomic_fetch_add(&g->model->n_users, 1);
     FpEnv caller_env = fp_env_enter();
-    status = open_grammar(g, (GrammarKind)kind, text, n_bytes, err);
+    status = open_grammar(g, (GrammarKind)kind, text, n_bytes, (GrammarStop){should_stop, user}, err);
     fp_env_leave(&caller_env);
     if (status) fr_grammar_close(g);
     else *out = g;

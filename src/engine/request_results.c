@@ -1,6 +1,6 @@
 /* request_results.c - what a caller reads of a request, at any time, also within a callback. Without a request, each
  * function gives what an ended request without text would. */
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 

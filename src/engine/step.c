@@ -17,7 +17,7 @@
  * goes wrong with one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
 #include "engine/prompt_marks.h"
@@ -25,7 +25,7 @@
 #include "engine/request.h"
 #include "engine/request_drafts.h"
 #include "engine/request_queue.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
 static Row *append_rows(fr_request *r, int32_t n) {

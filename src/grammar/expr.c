@@ -72,9 +72,17 @@ const Expr *expr_range(Work *w, uint32_t lo, uint32_t hi) {
     return expr_class(w, &set);
 }
 
+/* One of ?, * and +. */
+static bool is_simple(int32_t min, int32_t max) { return min <= 1 && (max == 1 || max == EXPR_UNBOUNDED); }
+
 const Expr *expr_repeat(Work *w, const Expr *body, int32_t min, int32_t max) {
     if (max == 0) return expr_empty(w);
     if (min == 1 && max == 1) return body;
+    if (body->kind == EXPR_REPEAT && is_simple(min, max) && is_simple(body->min, body->max)) { /* (a+)? is a* */
+        min = min && body->min;
+        max = max == 1 && body->max == 1 ? 1 : EXPR_UNBOUNDED;
+        body = body->body;
+    }
     Expr *e = make(w, EXPR_REPEAT);
     e->body = body;
     e->min = min;

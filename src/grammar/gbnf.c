@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-enum { MAX_NESTING = 200, MAX_MARK = 200 };
+enum { MAX_STACKED = 10, MAX_NESTING = 200, MAX_MARK = 200 };
 
 typedef struct Gbnf {
     Cursor c;
@@ -214,7 +214,8 @@ static const Expr *read_sequence(Gbnf *p, bool is_nested) {
         if (!item) return seq->n_parts == 1 ? seq->parts[0] : seq;
         int32_t min, max;
         skip_space(p, is_nested);
-        while (cursor_quantifier(&p->c, &min, &max)) {
+        for (int n = 0; cursor_quantifier(&p->c, &min, &max); n++) {
+            if (n == MAX_STACKED) cursor_fail(&p->c, "more than 10 quantifiers in a row, which is the limit");
             item = expr_repeat(p->g->w, item, min, max);
             skip_space(p, is_nested);
         }

@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum { MAX_EPOCH_BYTES = 64 << 20, MAX_PHASES = 16 };
-enum { MAX_COMPILE_BYTES = 512 << 20, MAX_COMPILE_STEPS = 40000000, MAX_COMPILE_DEPTH = 400 };
+enum { MAX_COMPILE_BYTES = 512 << 20, MAX_COMPILE_STEPS = 20000000, MAX_COMPILE_DEPTH = 400 };
 
 typedef struct GrammarEpoch {
     int n_users; /* texts, and the phase while it is the current one */
@@ -58,8 +58,13 @@ static void compile(void *subject) {
     c->built = automaton_build(&c->g);
 }
 
-static int compile_text(Automaton **out, GrammarKind kind, const char *text, size_t n, char *notice, fr_error *err) {
-    Work w = {.max_bytes = MAX_COMPILE_BYTES, .max_steps = MAX_COMPILE_STEPS, .max_depth = MAX_COMPILE_DEPTH};
+static int compile_text(Automaton **out, GrammarKind kind, const char *text, size_t n, GrammarStop stop, char *notice,
+                        fr_error *err) {
+    Work w = {.max_bytes = MAX_COMPILE_BYTES,
+              .max_steps = MAX_COMPILE_STEPS,
+              .max_depth = MAX_COMPILE_DEPTH,
+              .should_stop = stop.should_stop,
+              .stop_user = stop.user};
     Compile c = {.g.w = &w, .kind = kind, .text = text, .n = n, .notice = notice};
     fr_error own;
     *out = NULL;
@@ -69,13 +74,14 @@ static int compile_text(Automaton **out, GrammarKind kind, const char *text, siz
     return status;
 }
 
-int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, fr_error *err) {
+int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, GrammarStop stop,
+                 fr_error *err) {
     *out = NULL;
     if (n > GRAMMAR_MAX_TEXT)
         return error_set(err, FR_ERR_ARGUMENT, "the grammar has %zu bytes; the limit is %d", n, GRAMMAR_MAX_TEXT);
     Grammar *g = calloc(1, sizeof *g);
     if (!g) return error_memory(err, "a grammar", sizeof *g);
-    int status = compile_text(&g->phases[0].automaton, kind, text, n, g->notice, err);
+    int status = compile_text(&g->phases[0].automaton, kind, text, n, stop, g->notice, err);
     if (status) {
         free(g);
         return status;

@@ -11,8 +11,15 @@ enum { GRAMMAR_MAX_AFTER = 256, GRAMMAR_MAX_TEXT = 4 << 20, GRAMMAR_NOTICE = 256
 /* Used by any number of threads and texts at once; what one of them finds out, masks above all, serves the others. */
 typedef struct Grammar Grammar;
 
+/* What a compilation asks from time to time, and ends with FR_ERR_CANCELLED where the answer is not 0. */
+typedef struct GrammarStop {
+    int (*should_stop)(void *user); /* NULL: it is not asked */
+    void *user;
+} GrammarStop;
+
 /* The trie is borrowed. Refused where the text is malformed, asks for what is not supported, or needs too much. */
-int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, fr_error *err);
+int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, GrammarStop stop,
+                 fr_error *err);
 void grammar_release(Grammar *g);             /* it lives on while a text uses it; NULL is fine */
 const char *grammar_notice(const Grammar *g); /* what is not quite as the schema says; "": nothing */
 const TokenTrie *grammar_trie(const Grammar *g);

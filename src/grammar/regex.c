@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_NESTING = 200 };
+enum { MAX_STACKED = 10, MAX_NESTING = 200 };
 
 typedef struct Regex {
     Cursor c;
@@ -230,8 +230,9 @@ static const Expr *read_sequence(Regex *p, bool is_whole) {
             p->c.at--;
         }
         const Expr *atom = read_atom(p);
-        while (is_quantifier(p)) {
+        for (int n = 0; is_quantifier(p); n++) {
             int32_t min, max;
+            if (n == MAX_STACKED) cursor_fail(&p->c, "more than 10 quantifiers in a row, which is the limit");
             cursor_quantifier(&p->c, &min, &max);
             cursor_skip(&p->c, '?');
             atom = expr_repeat(w, atom, min, max);

@@ -19,6 +19,7 @@
 
 #include "text/template/template.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,7 @@ bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *o
     const Value *v = schema_get(s, schema, keyword);
     if (!v) return false;
     double count = v->kind == V_INT ? (double)v->i : v->kind == V_FLOAT ? v->f : -1;
-    if (!(count >= 0) || count != (double)(int64_t)count) schema_fail(s, "'%s' must be an integer from 0 on", keyword);
+    if (!(count >= 0) || count != floor(count)) schema_fail(s, "'%s' must be an integer from 0 on", keyword);
     if (count > EXPR_MAX_COUNT) schema_fail(s, "'%s' is above %d, which is the limit", keyword, EXPR_MAX_COUNT);
     *out = (int32_t)count;
     return true;
@@ -151,15 +152,16 @@ static const Expr *of_keywords(Schema *s, Value schema) {
 
 /* ---- constants ---------------------------------------------------------------------------------------------- */
 
-static bool type_fits(const Value *type, Value v) {
+static bool type_fits(const Schema *s, const Value *type, Value v) {
     if (!type || type->kind == V_MISSING) return true;
     if (type->kind == V_SEQ) {
+        work_spend(s->w, 64 * type->seq->n);
         for (size_t i = 0; i < type->seq->n; i++)
-            if (type_fits(&type->seq->items[i], v)) return true;
+            if (type_fits(s, &type->seq->items[i], v)) return true;
         return false;
     }
     if (type->kind != V_TEXT) return false;
-    bool is_whole = v.kind == V_INT || (v.kind == V_FLOAT && v.f == (double)(int64_t)v.f);
+    bool is_whole = v.kind == V_INT || (v.kind == V_FLOAT && v.f == floor(v.f));
     switch (v.kind) {
     case V_NONE: return text_is(type->text, "null");
     case V_BOOL: return text_is(type->text, "boolean");
@@ -182,9 +184,9 @@ static const Expr *of_constants(Schema *s, Value schema, const Seq *values, cons
                         (int)k->n, k->data);
     }
     Expr *alt = expr_alt(s->w);
-    if (!values && type_fits(type, *constant)) expr_add(s->w, alt, schema_constant(s, *constant));
+    if (!values && type_fits(s, type, *constant)) expr_add(s->w, alt, schema_constant(s, *constant));
     for (size_t i = 0; values && i < values->n; i++)
-        if (type_fits(type, values->items[i]) && (!constant || value_equal(s->w, values->items[i], *constant)))
+        if (type_fits(s, type, values->items[i]) && (!constant || value_equal(s->w, values->items[i], *constant)))
             expr_add(s->w, alt, schema_constant(s, values->items[i]));
     return alt;
 }

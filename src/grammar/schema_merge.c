@@ -84,7 +84,8 @@ static Value common_types(Schema *s, Value a, Value b) {
     else seq_add(s->w, x, a);
     if (b.kind == V_SEQ) y = b.seq;
     else seq_add(s->w, y, b);
-    for (size_t i = 0; i < x->n; i++)
+    for (size_t i = 0; i < x->n; i++) {
+        work_spend(s->w, 64 * y->n);
         for (size_t k = 0; k < y->n; k++) {
             Value p = x->items[i], q = y->items[k];
             if (!is_text(p) || !is_text(q)) schema_fail(s, "'type' must be a string or an array of strings");
@@ -92,6 +93,7 @@ static Value common_types(Schema *s, Value a, Value b) {
             else if (text_is(p.text, "integer") && text_is(q.text, "number")) seq_add(s->w, out, p);
             else if (text_is(p.text, "number") && text_is(q.text, "integer")) seq_add(s->w, out, q);
         }
+    }
     return value_seq(out);
 }
 

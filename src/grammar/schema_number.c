@@ -17,6 +17,7 @@ static bool number_of(const Schema *s, Value schema, const char *keyword, double
     if (v->kind == V_BOOL) schema_fail(s, "'%s' must be a number; write the bound itself instead of true", keyword);
     if (!is_number(*v)) schema_fail(s, "'%s' must be a number", keyword);
     *out = value_to_double(*v);
+    if (!isfinite(*out)) schema_fail(s, "'%s' is beyond the range of a double, which is about 1.8e308", keyword);
     return true;
 }
 

@@ -107,29 +107,28 @@ static const Expr *named_value(Schema *s, const Expr *name, const Expr *value) {
     return seq;
 }
 
-static bool is_required(const Schema *s, const Seq *required, const Text *name) {
+/* The names in `required`, each once and in their order. */
+static Dict *required_names(const Schema *s, Value schema) {
+    Dict *names = dict_new(s->w);
+    const Seq *required = schema_list(s, schema, "required");
     for (size_t i = 0; required && i < required->n; i++) {
         if (!is_text(required->items[i])) schema_fail(s, "'required' must be an array of strings");
-        if (text_equal(required->items[i].text, name)) return true;
+        dict_set(s->w, names, required->items[i], value_bool(true));
     }
-    return false;
+    return names;
 }
 
-/* The names of `properties`, then those that are required only. */
+/* Lists the names of `properties`, and then those that are only in `required`. */
 static void list_members(Schema *s, Value schema, Members *m, const Value *additional) {
-    const Dict *properties = schema_dict(s, schema, "properties");
-    const Seq *required = schema_list(s, schema, "required");
+    const Dict *properties = schema_dict(s, schema, "properties"), *required = required_names(s, schema);
     for (size_t i = 0; properties && i < properties->n; i++) {
-        const Text *name = properties->entries[i].key.text;
-        add_member(s, m, (Member){name, properties->entries[i].value, is_required(s, required, name)});
+        const DictEntry *e = &properties->entries[i];
+        add_member(s, m, (Member){e->key.text, e->value, dict_get(s->w, required, e->key) != NULL});
     }
-    for (size_t i = 0; required && i < required->n; i++) {
-        is_required(s, required, required->items[0].text); /* checks the types */
-        const Text *name = required->items[i].text;
-        if (properties && dict_get(s->w, properties, required->items[i])) continue;
-        bool is_new = true;
-        for (size_t k = 0; k < m->n && is_new; k++) is_new = !text_equal(m->at[k].name, name);
-        if (is_new) add_member(s, m, (Member){name, additional ? *additional : value_bool(true), true});
+    for (size_t i = 0; i < required->n; i++) {
+        Value name = required->entries[i].key;
+        if (properties && dict_get(s->w, properties, name)) continue;
+        add_member(s, m, (Member){name.text, additional ? *additional : value_bool(true), true});
     }
 }
 

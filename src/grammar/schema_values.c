@@ -1,6 +1,7 @@
 /* schema_values.c - expressions of JSON itself: white space, strings, constants, any value. */
 #include "grammar/schema.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -124,6 +125,7 @@ const Expr *schema_constant(Schema *s, Value v) {
         e = expr_literal(s->w, text);
         break;
     case V_FLOAT:
+        if (!isfinite(v.f)) schema_fail(s, "a constant is beyond the range of a double, which is about 1.8e308");
         text[double_write(text, v.f)] = '\0';
         e = expr_literal(s->w, text);
         break;

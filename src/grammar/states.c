@@ -49,7 +49,7 @@ static void add_place(GrammarStates *s, GrammarFrame f) {
     GrammarFrame *places = with_room(s, s->places, s->n_places, &s->place_capacity, sizeof *s->places);
     if (!places) return;
     s->places = places;
-    if (s->n_places == MAX_PLACES) s->is_full = true;
+    if (s->n_places == MAX_PLACES) s->is_full = s->has_many_places = true;
     else s->places[s->n_places++] = f;
 }
 
@@ -73,6 +73,7 @@ static void meet(GrammarStates *s, GrammarFrame f) {
     GrammarFrame *met = with_room(s, s->met, s->n_met, &s->met_capacity, sizeof *s->met);
     if (!met) return;
     s->met = met;
+    s->has_many_places |= s->n_met == MAX_PLACES;
     if (s->n_met == MAX_PLACES || (2 * ((size_t)s->n_met + 1) > s->n_met_slots && !grow_met_slots(s))) {
         s->is_full = true;
         return;
@@ -102,7 +103,7 @@ static void push_item(GrammarStates *s, int32_t rule, GrammarFrame frame) {
     if (!items) return;
     s->items = items;
     if (s->n_items == MAX_PLACES) {
-        s->is_full = true;
+        s->is_full = s->has_many_places = true;
         return;
     }
     CallItem item = {rule, frame};
@@ -194,6 +195,7 @@ static const GrammarState *finish_state(GrammarStates *s) {
 
 static const GrammarState *compute_next(GrammarStates *s, const GrammarState *state, uint8_t byte) {
     const Automaton *a = s->automaton;
+    s->has_many_places = false;
     for (uint32_t i = 0; i < state->n; i++) {
         const GrammarFrame *f = &state->frames[i];
         const GrammarNode *x = &a->nodes[f->node];
@@ -233,11 +235,11 @@ const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uin
         set_next(s->automaton, from, byte, next);
         return next;
     }
-    error_set(err, FR_ERR_MEMORY,
-              "the grammar cannot be followed further: memory ran out, or it is so ambiguous that more than %d places "
-              "in it fit "
-              "the text",
-              MAX_PLACES);
+    if (s->has_many_places)
+        error_set(err, FR_ERR_UNSUPPORTED,
+                  "the grammar is so ambiguous that the text may be in more than %d places of it, which is the limit",
+                  MAX_PLACES);
+    else error_memory(err, "the states of a grammar", sizeof *from);
     return NULL;
 }
 

@@ -23,7 +23,8 @@ struct GrammarStates {
     size_t n_met_slots;
     CallItem *items; /* a heap */
     int32_t n_items, item_capacity;
-    bool is_full; /* memory or MAX_PLACES ran out */
+    bool is_full;         /* memory or MAX_PLACES ran out */
+    bool has_many_places; /* it was MAX_PLACES */
 };
 
 uint64_t states_hash_frame(const GrammarStates *s, uint64_t hash,

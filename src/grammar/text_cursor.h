@@ -3,7 +3,7 @@
 #ifndef GRAMMAR_TEXT_CURSOR_H
 #define GRAMMAR_TEXT_CURSOR_H
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "grammar/expr.h"
 #include "text/template/marked_text.h"
 

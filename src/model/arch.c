@@ -44,10 +44,11 @@ static int attention(ArchReader *r, int32_t i_layer, int64_t q_rows, LayerSpec *
     int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     out->mixer = MIXER_ATTENTION;
     int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_rows, false, &out->q);
-    if (!status) status = arch_matrix(r, i_layer, "attn_k.weight", embd, kv_dim, false, &out->k);
-    if (!status) status = arch_matrix(r, i_layer, "attn_v.weight", embd, kv_dim, false, &out->v);
-    return status ? status : arch_matrix(r, i_layer, "attn_output.weight", q_dim, embd, false, &out->o);
+    if (!status) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_rows, false, &out->matrices[MATRIX_Q]);
+    if (!status) status = arch_matrix(r, i_layer, "attn_k.weight", embd, kv_dim, false, &out->matrices[MATRIX_K]);
+    if (!status) status = arch_matrix(r, i_layer, "attn_v.weight", embd, kv_dim, false, &out->matrices[MATRIX_V]);
+    return status ? status
+                  : arch_matrix(r, i_layer, "attn_output.weight", q_dim, embd, false, &out->matrices[MATRIX_O]);
 }
 
 int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -82,9 +83,12 @@ int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     out->ffn = FFN_DENSE;
     int status = ffn_norm(r, i_layer, out);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_gate.weight", h->n_embd, h->n_ff, false, &out->gate);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, h->n_ff, false, &out->up);
-    return status ? status : arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->down);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_gate.weight", h->n_embd, h->n_ff, false, &out->matrices[MATRIX_GATE]);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, h->n_ff, false, &out->matrices[MATRIX_UP]);
+    return status ? status
+                  : arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->matrices[MATRIX_DOWN]);
 }
 
 void arch_expert_keys(KeyReader *r, Hparams *h) {
@@ -117,9 +121,13 @@ static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int64_t n = h->n_ff_shared;
     if (n == 0) return FR_OK;
-    int status = arch_matrix(r, i_layer, "ffn_gate_shexp.weight", h->n_embd, n, false, &out->shared_gate);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_up_shexp.weight", h->n_embd, n, false, &out->shared_up);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_down_shexp.weight", n, h->n_embd, false, &out->shared_down);
+    int status = arch_matrix(r, i_layer, "ffn_gate_shexp.weight", h->n_embd, n, false,
+                             &out->matrices[MATRIX_SHARED_GATE]);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_up_shexp.weight", h->n_embd, n, false, &out->matrices[MATRIX_SHARED_UP]);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_down_shexp.weight", n, h->n_embd, false,
+                             &out->matrices[MATRIX_SHARED_DOWN]);
     return status ? status : arch_vector(r, i_layer, "ffn_gate_inp_shexp.weight", h->n_embd, true, &out->shared_router);
 }
 
@@ -129,10 +137,15 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     out->ffn = FFN_EXPERTS;
     out->n_expert_used = h->n_expert_used;
     int status = ffn_norm(r, i_layer, out);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false, &out->router);
-    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->gate);
-    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->up);
-    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_down_exps.weight", n, embd, &out->down);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false,
+                             &out->matrices[MATRIX_ROUTER]);
+    if (!status)
+        status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->matrices[MATRIX_EXPERT_GATE]);
+    if (!status)
+        status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->matrices[MATRIX_EXPERT_UP]);
+    if (!status)
+        status = arch_expert_matrices(r, i_layer, "ffn_down_exps.weight", n, embd, &out->matrices[MATRIX_EXPERT_DOWN]);
     return status ? status : shared_expert(r, i_layer, out);
 }
 

@@ -15,7 +15,7 @@
  * The layer for multi-token prediction (nextn.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,15 +81,16 @@ static void keys(KeyReader *r, Hparams *h) {
 }
 
 /* attn_kv_b of older files. */
-static int split_kv_b(ArchReader *r, int32_t i_layer, LatentSpec *out) {
+static int split_kv_b(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     const int64_t rank = h->latent.rank, n_plain = h->latent.plain_dim, n_values = h->latent.value_dim, n = h->n_head;
     const GgufTensor *both;
     void *k, *v;
     float row[MAX_RANK];
     int status = arch_matrix(r, i_layer, "attn_kv_b.weight", rank, n * (n_plain + n_values), false, &both);
-    if (!status) status = arch_own_matrices(r, both->name, TYPE_F32, n_plain, rank, n, &out->k_b, &k);
-    if (!status) status = arch_own_matrices(r, both->name, both->type, rank, n_values, n, &out->v_b, &v);
+    if (!status) status = arch_own_matrices(r, both->name, TYPE_F32, n_plain, rank, n, &out->matrices[MATRIX_K_B], &k);
+    if (!status)
+        status = arch_own_matrices(r, both->name, both->type, rank, n_values, n, &out->matrices[MATRIX_V_B], &v);
     if (status) return status;
     size_t row_bytes = both->bytes / (size_t)both->dims[1];
     for (int64_t head = 0; head < n; head++) {
@@ -105,13 +106,16 @@ static int split_kv_b(ArchReader *r, int32_t i_layer, LatentSpec *out) {
     return FR_OK;
 }
 
-static int heads_of_latent(ArchReader *r, int32_t i_layer, LatentSpec *out) {
+static int heads_of_latent(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     const LatentShape *s = &h->latent;
     if (!arch_has(r, i_layer, "attn_k_b.weight") && arch_has(r, i_layer, "attn_kv_b.weight"))
         return split_kv_b(r, i_layer, out);
-    int status = arch_matrices(r, i_layer, "attn_k_b.weight", s->plain_dim, s->rank, h->n_head, &out->k_b);
-    return status ? status : arch_matrices(r, i_layer, "attn_v_b.weight", s->rank, s->value_dim, h->n_head, &out->v_b);
+    int status = arch_matrices(r, i_layer, "attn_k_b.weight", s->plain_dim, s->rank, h->n_head,
+                               &out->matrices[MATRIX_K_B]);
+    return status ? status
+                  : arch_matrices(r, i_layer, "attn_v_b.weight", s->rank, s->value_dim, h->n_head,
+                                  &out->matrices[MATRIX_V_B]);
 }
 
 static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -121,15 +125,21 @@ static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     LatentSpec *l = &out->latent;
     out->mixer = MIXER_LATENT, out->attn_scale = h->attn_scale, out->temperature = h->temperature;
     int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status && s->q_rank) status = arch_matrix(r, i_layer, "attn_q_a.weight", embd, s->q_rank, false, &l->q_a);
+    if (!status && s->q_rank)
+        status = arch_matrix(r, i_layer, "attn_q_a.weight", embd, s->q_rank, false, &out->matrices[MATRIX_Q_A]);
     if (!status && s->q_rank) status = arch_vector(r, i_layer, "attn_q_a_norm.weight", s->q_rank, false, &l->q_a_norm);
-    if (!status && s->q_rank) status = arch_matrix(r, i_layer, "attn_q_b.weight", s->q_rank, q_dim, false, &out->q);
-    if (!status && !s->q_rank) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_dim, false, &out->q);
-    if (!status) status = arch_matrix(r, i_layer, "attn_kv_a_mqa.weight", embd, s->rank + n_rot, false, &l->kv_a);
+    if (!status && s->q_rank)
+        status = arch_matrix(r, i_layer, "attn_q_b.weight", s->q_rank, q_dim, false, &out->matrices[MATRIX_Q]);
+    if (!status && !s->q_rank)
+        status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_dim, false, &out->matrices[MATRIX_Q]);
+    if (!status)
+        status = arch_matrix(r, i_layer, "attn_kv_a_mqa.weight", embd, s->rank + n_rot, false,
+                             &out->matrices[MATRIX_KV_A]);
     if (!status) status = arch_vector(r, i_layer, "attn_kv_a_norm.weight", s->rank, false, &l->kv_a_norm);
-    if (!status) status = heads_of_latent(r, i_layer, l);
+    if (!status) status = heads_of_latent(r, i_layer, out);
     if (status) return status;
-    return arch_matrix(r, i_layer, "attn_output.weight", (int64_t)h->n_head * s->value_dim, embd, false, &out->o);
+    return arch_matrix(r, i_layer, "attn_output.weight", (int64_t)h->n_head * s->value_dim, embd, false,
+                       &out->matrices[MATRIX_O]);
 }
 
 static int experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {

@@ -33,19 +33,23 @@ static int delta_net(ArchReader *r, int32_t i, bool beta_alpha, LayerSpec *out) 
     const Hparams *h = arch_hparams(r);
     DeltaNetSpec *d = &out->delta;
     int64_t embd = h->n_embd, n_channels = h->state.n_channels, n_values = h->state.n_values, n = h->state.n_heads;
-    d->shape = h->delta;
+    d->shape = h->delta, d->joins_gates = beta_alpha;
     out->mixer = MIXER_DELTA_NET;
     int status = arch_vector(r, i, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status) status = arch_matrix(r, i, "attn_qkv.weight", embd, n_channels, false, &d->qkv);
-    if (!status) status = arch_matrix(r, i, "attn_gate.weight", embd, n_values, false, &d->z);
-    if (!status && beta_alpha) status = arch_matrix(r, i, "ssm_ba.weight", embd, 2 * n, false, &d->beta_alpha);
-    if (!status && !beta_alpha) status = arch_matrix(r, i, "ssm_beta.weight", embd, n, false, &d->beta);
-    if (!status && !beta_alpha) status = arch_matrix(r, i, "ssm_alpha.weight", embd, n, false, &d->alpha);
+    if (!status)
+        status = arch_matrix(r, i, "attn_qkv.weight", embd, n_channels, false, &out->matrices[MATRIX_STATE_INPUTS]);
+    if (!status) status = arch_matrix(r, i, "attn_gate.weight", embd, n_values, false, &out->matrices[MATRIX_STATE_Z]);
+    if (!status && beta_alpha)
+        status = arch_matrix(r, i, "ssm_ba.weight", embd, 2 * n, false, &out->matrices[MATRIX_STATE_GATES]);
+    if (!status && !beta_alpha)
+        status = arch_matrix(r, i, "ssm_beta.weight", embd, n, false, &out->matrices[MATRIX_STATE_GATES]);
+    if (!status && !beta_alpha)
+        status = arch_matrix(r, i, "ssm_alpha.weight", embd, n, false, &out->matrices[MATRIX_STATE_MORE_GATES]);
     if (!status) status = arch_table(r, i, "ssm_conv1d.weight", h->state.n_conv, n_channels, &out->conv);
     if (!status) status = arch_vector(r, i, "ssm_dt.bias", n, false, &d->dt);
     if (!status) status = arch_vector(r, i, "ssm_a", n, false, &d->a);
     if (!status) status = arch_vector(r, i, "ssm_norm.weight", d->shape.dim, false, &d->norm);
-    return status ? status : arch_matrix(r, i, "ssm_out.weight", n_values, embd, false, &out->o);
+    return status ? status : arch_matrix(r, i, "ssm_out.weight", n_values, embd, false, &out->matrices[MATRIX_O]);
 }
 
 int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out) {

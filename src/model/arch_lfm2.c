@@ -21,11 +21,11 @@ static int short_conv(ArchReader *r, int32_t i, LayerSpec *out) {
     out->mixer = MIXER_SHORT_CONV;
     int status = arch_vector(r, i, "attn_norm.weight", n, false, &out->attn_norm);
     if (!status) status = arch_matrix(r, i, "shortconv.in_proj.weight", n, 3 * n, false, &bcx);
-    if (!status) status = arch_matrix_rows(r, bcx, 0, n, &out->short_conv.b);
-    if (!status) status = arch_matrix_rows(r, bcx, n, n, &out->short_conv.c);
-    if (!status) status = arch_matrix_rows(r, bcx, 2 * n, n, &out->short_conv.x);
+    if (!status) status = arch_matrix_rows(r, bcx, 0, n, &out->matrices[MATRIX_STATE_FACTOR]);
+    if (!status) status = arch_matrix_rows(r, bcx, n, n, &out->matrices[MATRIX_STATE_Z]);
+    if (!status) status = arch_matrix_rows(r, bcx, 2 * n, n, &out->matrices[MATRIX_STATE_INPUTS]);
     if (!status) status = arch_table(r, i, "shortconv.conv.weight", h->state.n_conv, n, &out->conv);
-    return status ? status : arch_matrix(r, i, "shortconv.out_proj.weight", n, n, false, &out->o);
+    return status ? status : arch_matrix(r, i, "shortconv.out_proj.weight", n, n, false, &out->matrices[MATRIX_O]);
 }
 
 static int mixer(ArchReader *r, int32_t i_layer, LayerSpec *out) {

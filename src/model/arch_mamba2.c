@@ -35,16 +35,16 @@ int arch_mamba2_mixer(ArchReader *r, int32_t i, LayerSpec *out) {
     out->mixer = MIXER_MAMBA2;
     int status = arch_vector(r, i, "attn_norm.weight", embd, false, &out->attn_norm);
     if (!status) status = arch_matrix(r, i, "ssm_in.weight", embd, n + s->n_channels + n_heads, false, &in);
-    if (!status) status = arch_matrix_rows(r, in, 0, n, &m->z);
-    if (!status) status = arch_matrix_rows(r, in, n, s->n_channels, &m->xbc);
-    if (!status) status = arch_matrix_rows(r, in, n + s->n_channels, n_heads, &m->dt);
+    if (!status) status = arch_matrix_rows(r, in, 0, n, &out->matrices[MATRIX_STATE_Z]);
+    if (!status) status = arch_matrix_rows(r, in, n, s->n_channels, &out->matrices[MATRIX_STATE_INPUTS]);
+    if (!status) status = arch_matrix_rows(r, in, n + s->n_channels, n_heads, &out->matrices[MATRIX_STATE_GATES]);
     if (!status) status = arch_table(r, i, "ssm_conv1d.weight", s->n_conv, s->n_channels, &out->conv);
     if (!status) status = arch_vector(r, i, "ssm_conv1d.bias", s->n_channels, true, &m->conv_bias);
     if (!status) status = arch_vector(r, i, "ssm_dt.bias", n_heads, false, &m->dt_bias);
     if (!status) status = arch_table(r, i, "ssm_a", 1, n_heads, &m->a);
     if (!status) status = arch_table(r, i, "ssm_d", 1, n_heads, &m->skip);
     if (!status) status = arch_table(r, i, "ssm_norm.weight", n / n_groups, n_groups, &m->norm);
-    return status ? status : arch_matrix(r, i, "ssm_out.weight", n, embd, false, &out->o);
+    return status ? status : arch_matrix(r, i, "ssm_out.weight", n, embd, false, &out->matrices[MATRIX_O]);
 }
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {

@@ -10,10 +10,10 @@ static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const GgufTensor *qkv;
     int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
     if (!status) status = arch_matrix(r, i_layer, "attn_qkv.weight", embd, q + 2 * kv, false, &qkv);
-    if (!status) status = arch_matrix_rows(r, qkv, 0, q, &out->q);
-    if (!status) status = arch_matrix_rows(r, qkv, q, kv, &out->k);
-    if (!status) status = arch_matrix_rows(r, qkv, q + kv, kv, &out->v);
-    return status ? status : arch_matrix(r, i_layer, "attn_output.weight", q, embd, false, &out->o);
+    if (!status) status = arch_matrix_rows(r, qkv, 0, q, &out->matrices[MATRIX_Q]);
+    if (!status) status = arch_matrix_rows(r, qkv, q, kv, &out->matrices[MATRIX_K]);
+    if (!status) status = arch_matrix_rows(r, qkv, q + kv, kv, &out->matrices[MATRIX_V]);
+    return status ? status : arch_matrix(r, i_layer, "attn_output.weight", q, embd, false, &out->matrices[MATRIX_O]);
 }
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -22,9 +22,10 @@ static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = attention(r, i_layer, out);
     if (!status) status = arch_vector(r, i_layer, "ffn_norm.weight", h->n_embd, false, &out->ffn_norm);
     if (!status) status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, 2 * (int64_t)h->n_ff, false, &gate_up);
-    if (!status) status = arch_matrix_rows(r, gate_up, 0, h->n_ff, &out->gate);
-    if (!status) status = arch_matrix_rows(r, gate_up, h->n_ff, h->n_ff, &out->up);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->down);
+    if (!status) status = arch_matrix_rows(r, gate_up, 0, h->n_ff, &out->matrices[MATRIX_GATE]);
+    if (!status) status = arch_matrix_rows(r, gate_up, h->n_ff, h->n_ff, &out->matrices[MATRIX_UP]);
+    if (!status)
+        status = arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->matrices[MATRIX_DOWN]);
     arch_window(r, out);
     return status;
 }

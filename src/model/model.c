@@ -3,11 +3,9 @@
 #include "model/model.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
-#include "gguf/printable.h"
+#include "gguf/tensor_type.h"
+#include "base/error.h"
 #include "model/arch.h"
-#include "model/scales.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,9 +15,7 @@ struct ModelMemory {
     LayerSpec *layers;
     GgufTensor *views; /* [n_views] matrices that are rows of another; room for MAX_VIEWS of each layer */
     int64_t n_views;
-    MatrixScale *scales; /* [n_scales] */
-    int64_t n_scales;
-    float **vectors; /* [n_vectors]; room for every tensor of the file */
+    float **vectors; /* [n_vectors], with room for two for each tensor of the file */
     int64_t n_vectors;
 };
 
@@ -154,7 +150,7 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
     size_t row_bytes;
     if (!tensor_type_row_bytes(type, n_in, &row_bytes))
         return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
-    fr_assert(memory->n_vectors < gguf_n_tensors(r->m->gguf)); /* a file has more tensors than become vectors */
+    fr_assert(memory->n_vectors < 2 * gguf_n_tensors(r->m->gguf));
     float *own = view ? mem_calloc((size_t)(n_out * n), row_bytes) : NULL;
     if (!own) return error_memory(r->err, name, (size_t)(n_out * n) * row_bytes);
     memory->vectors[memory->n_vectors++] = own;
@@ -166,7 +162,7 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
 
 int arch_ones(ArchReader *r, int64_t n, const float **out) {
     struct ModelMemory *memory = r->m->memory;
-    fr_assert(memory->n_vectors < gguf_n_tensors(r->m->gguf)); /* of a layer's tensors only some become vectors */
+    fr_assert(memory->n_vectors < 2 * gguf_n_tensors(r->m->gguf));
     float *own = mem_calloc((size_t)n, sizeof *own);
     if (!own) return error_memory(r->err, "a vector of ones", (size_t)n * sizeof *own);
     memory->vectors[memory->n_vectors++] = own;
@@ -251,49 +247,25 @@ static int refuse_unknown_tensors(const ArchReader *r) {
     return FR_OK;
 }
 
-/* The matrix of a layer that a tensor "NAME.scale" or "NAME.input_scale" is for; NULL: it is no such tensor, or for one that is
- * not multiplied with as it is. */
-static const GgufTensor *scaled_matrix(const ArchReader *r, const char *name) {
-    char full[96];
-    const char *dot = strrchr(name, '.');
-    if (!dot || (strcmp(dot, ".scale") != 0 && strcmp(dot, ".input_scale") != 0)) return NULL;
-    snprintf(full, sizeof full, "%.*s.weight", (int)(dot - name), name);
-    const GgufTensor *m = gguf_find_tensor(r->m->gguf, full);
-    bool is_product = m && m->type == TYPE_NVFP4 && m->n_dims >= 2 && strncmp(name, "blk.", 4) == 0 &&
-                      r->taken[m - gguf_tensor(r->m->gguf, 0)] && !strstr(name, "attn_kv_b");
-    return is_product ? m : NULL;
+/* The tensor "NAME.scale" or "NAME.input_scale" beside a tensor "NAME.weight". */
+static TensorName name_beside(const GgufTensor *t, const char *suffix) {
+    TensorName out;
+    const char *dot = strrchr(t->name, '.');
+    snprintf(out.text, sizeof out.text, "%.*s.%s", dot ? (int)(dot - t->name) : 0, t->name, suffix);
+    return out;
 }
 
-/* Of the matrices that the layers have taken. */
-static int take_scales(ArchReader *r) {
-    struct ModelMemory *memory = r->m->memory;
-    int64_t n_all = gguf_n_tensors(r->m->gguf);
-    for (int64_t i = 0; i < n_all; i++) {
-        const GgufTensor *t = gguf_tensor(r->m->gguf, i), *matrix = r->taken[i] ? NULL : scaled_matrix(r, t->name),
-                         *any;
-        if (!matrix) continue;
-        bool of_input = strstr(t->name, ".input_scale") != NULL;
-        const float *values = NULL;
-        if (!memory->scales && !(memory->scales = mem_calloc((size_t)n_all, sizeof *memory->scales)))
-            return error_memory(r->err, "scales", (size_t)n_all * sizeof *memory->scales);
-        int status = of_input ? take(r, t->name, matrix->dims[2], 0, false, &any)
-                              : take_vector(r, t->name, matrix->dims[2], false, &values);
+/* The factors of the matrices of a layer. attn_kv_b is not used as it is in the file, so factors of it are refused. */
+static int take_scales(ArchReader *r, LayerSpec *l) {
+    for (int m = 0; m < LAYER_MATRICES; m++) {
+        const GgufTensor *t = l->matrices[m], *any;
+        if (!t || t->type != TYPE_NVFP4 || strstr(t->name, "attn_kv_b")) continue;
+        TensorName scale = name_beside(t, "scale"), of_inputs = name_beside(t, "input_scale");
+        int status = take_vector(r, scale.text, t->dims[2], true, &l->scales[m]);
+        if (!status) status = take(r, of_inputs.text, t->dims[2], 0, true, &any);
         if (status) return status;
-        if (!of_input) memory->scales[memory->n_scales++] = (MatrixScale){matrix, values};
     }
     return FR_OK;
-}
-
-bool model_has_scales(const Model *m) { return m->memory && m->memory->n_scales > 0; }
-
-float model_scale(const Model *m, const void *data) {
-    for (int64_t i = 0; m->memory && i < m->memory->n_scales; i++) {
-        const MatrixScale *s = &m->memory->scales[i];
-        uintptr_t first = (uintptr_t)s->matrix->data, at = (uintptr_t)data;
-        size_t each = s->matrix->bytes / (size_t)s->matrix->dims[2];
-        if (at >= first && at - first < s->matrix->bytes) return s->values[(at - first) / each];
-    }
-    return 1;
 }
 
 static int load(ArchReader *r) {
@@ -311,9 +283,10 @@ static int load(ArchReader *r) {
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
     m->layers = m->memory->layers = layers;
-    for (int32_t i = 0; i < h->n_layer; i++)
+    for (int32_t i = 0; i < h->n_layer; i++) {
         if ((status = arch->layer(r, i, &layers[i]))) return status;
-    if ((status = take_scales(r))) return status;
+        if ((status = take_scales(r, &layers[i]))) return status;
+    }
     return refuse_unknown_tensors(r);
 }
 
@@ -325,7 +298,7 @@ int model_open(Model **out, const Gguf *g, fr_error *err) {
     size_t n = (size_t)gguf_n_tensors(g);
     ArchReader r = {.m = m, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
     m->memory = mem_calloc(1, sizeof *m->memory);
-    if (m->memory) m->memory->vectors = mem_calloc(n, sizeof *m->memory->vectors);
+    if (m->memory) m->memory->vectors = mem_calloc(2 * n, sizeof *m->memory->vectors);
     bool has_memory = r.taken && m->memory && m->memory->vectors;
     int status = has_memory ? load(&r) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
     mem_free(r.taken);
@@ -341,7 +314,6 @@ static void free_memory(struct ModelMemory *memory) {
     if (!memory) return;
     for (int64_t i = 0; memory->vectors && i < memory->n_vectors; i++) mem_free(memory->vectors[i]);
     mem_free(memory->vectors);
-    mem_free(memory->scales);
     mem_free(memory->layers);
     mem_free(memory->views);
     mem_free(memory);
@@ -376,7 +348,7 @@ int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *re
     out->layers = NULL;
     ArchReader r = {.m = out, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
     out->memory = mem_calloc(1, sizeof *out->memory);
-    if (out->memory) out->memory->vectors = mem_calloc(n, sizeof *out->memory->vectors);
+    if (out->memory) out->memory->vectors = mem_calloc(2 * n, sizeof *out->memory->vectors);
     bool has_memory = r.taken && out->memory && out->memory->vectors;
     int status = has_memory ? read(&r, i_layer, user) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
     if (!status) status = check_layer(&r, i_layer);

@@ -21,9 +21,12 @@ typedef enum MixerKind {
     MIXER_WINDOW,    /* the last `window` positions are, the row's own included; or those of its chunk */
     MIXER_LATENT,    /* every earlier position is, by a latent that all heads share (LatentSpec) */
     /* None is: a state sums them up. */
-    MIXER_DELTA_NET,  /* DeltaNetSpec */
-    MIXER_MAMBA2,     /* Mamba2Spec */
-    MIXER_SHORT_CONV, /* ShortConvSpec: the inputs of the last positions are all of the state */
+    MIXER_DELTA_NET, /* DeltaNetSpec */
+    MIXER_MAMBA2,    /* Mamba2Spec */
+    /* The short convolution of LFM2, whose state is the inputs of the last positions and nothing else:
+     *     output = Wo (Wc n * sum over j of conv[j] * (Wb n * Wx n)_{t - n_conv + 1 + j})
+     * Wx is MATRIX_STATE_INPUTS, Wb MATRIX_STATE_FACTOR and Wc MATRIX_STATE_Z, [n_embd][n_embd] each. */
+    MIXER_SHORT_CONV,
 } MixerKind;
 
 typedef enum FeedForwardKind {
@@ -38,89 +41,133 @@ typedef enum Activation {
     ACTIVATION_CLAMPED_SWIGLU, /* of gpt-oss: x / (1 + exp(-1.702 x)), x at most 7; and up x, within -7..7, gains 1 */
 } Activation;
 
+/* The matrices of a layer, in the order in which a forward reads them. Files of packed weights keep them in this order, too. */
+typedef enum LayerMatrix {
+    MATRIX_Q_A,  /* [q_rank][n_embd] of latent attention; NULL where queries are made of the input itself */
+    MATRIX_KV_A, /* [rank + n_rot][n_embd] of latent attention */
+    MATRIX_Q,    /* [q_dim][n_embd]; twice the rows where the output is gated; for latent attention see LatentSpec */
+    MATRIX_K,    /* [kv_dim][n_embd] */
+    MATRIX_V,    /* [kv_dim][n_embd] */
+    /* A layer with a recurrent state reads its normed input through these; DeltaNetSpec, Mamba2Spec and MIXER_SHORT_CONV say what
+     * each of them is. */
+    MATRIX_STATE_INPUTS,     /* makes the inputs of the convolution */
+    MATRIX_STATE_FACTOR,     /* makes factors that these inputs are multiplied by */
+    MATRIX_STATE_Z,          /* makes factors that the values are multiplied by */
+    MATRIX_STATE_GATES,      /* makes the numbers that the heads read beside the convolution */
+    MATRIX_STATE_MORE_GATES, /* makes more such numbers, which follow those of MATRIX_STATE_GATES */
+    MATRIX_O,                /* [n_embd][q_dim], or [n_embd][values] in a layer with a recurrent state */
+    /* The dense feed-forward part: [n_ff][n_embd] twice, and [n_embd][n_ff]. */
+    MATRIX_GATE,
+    MATRIX_UP,
+    MATRIX_DOWN,
+    /* The expert that every row passes, in a layer of experts: as above, n_ff_shared wide. */
+    MATRIX_SHARED_GATE,
+    MATRIX_SHARED_UP,
+    MATRIX_SHARED_DOWN,
+    MATRIX_ROUTER, /* [n_expert][n_embd] */
+    /* One matrix for each head of latent attention. */
+    MATRIX_K_B, /* [n_head][rank][plain_dim] */
+    MATRIX_V_B, /* [n_head][value_dim][rank] */
+    /* One matrix for each expert: [n_expert][n_ff_expert][n_embd] twice, and [n_expert][n_embd][n_ff_expert]. */
+    MATRIX_EXPERT_GATE,
+    MATRIX_EXPERT_UP,
+    MATRIX_EXPERT_DOWN,
+    LAYER_MATRICES
+} LayerMatrix;
+
+/* What a matrix reads. */
+typedef enum InputKind {
+    INPUT_QKV,            /* the normed input of attention or of a layer with a recurrent state */
+    INPUT_O,              /* what attention read */
+    INPUT_STATE_O,        /* what a layer with a recurrent state read */
+    INPUT_GATE_UP,        /* the normed input of the feed-forward part */
+    INPUT_DOWN,           /* the inner row of a dense feed-forward part */
+    INPUT_SHARED_DOWN,    /* the inner row of the expert that every row passes */
+    INPUT_EXPERT_GATE_UP, /* the normed input, for each expert over the rows that chose it */
+    INPUT_EXPERT_DOWN,    /* the inner row of each expert */
+    INPUT_LATENT,         /* the latent that keys and values are made of */
+    INPUT_Q_LATENT,       /* the latent that queries are made of */
+    INPUT_LATENT_QUERIES, /* the queries of all heads, each with its n_rot rotated components at the end */
+    INPUT_READ_LATENTS,   /* what each head of latent attention read */
+    INPUT_LATENT_O,       /* the values of the heads of latent attention */
+    INPUT_KINDS
+} InputKind;
+
+/* The part of a layer that a matrix belongs to. */
+typedef enum LayerPart { PART_QKV, PART_O, PART_GATE_UP, PART_DOWN } LayerPart;
+
+/* Whether a layer has one such matrix, or one for each head or expert. */
+typedef enum MatrixCount { ONE_MATRIX, MATRIX_OF_HEADS, MATRIX_OF_EXPERTS } MatrixCount;
+
+typedef struct LayerMatrixInfo {
+    LayerPart part;
+    MatrixCount count;
+    InputKind inputs; /* usually: layer_matrix_inputs knows the exceptions */
+} LayerMatrixInfo;
+extern const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES];
+
 /* Gated DeltaNet (arXiv 2412.06464): a matrix S [dim][dim] for each value head in the place of earlier keys and values.
  *
- *     c_t        = silu(sum over j of conv[j] * x_{t - n_conv + 1 + j}),  x = qkv n: queries, keys, values; n = norm(input)
+ *     c_t        = silu(sum over j of conv[j] * x_{t - n_conv + 1 + j}),  x = Wx n: queries, keys, values; n = norm(input)
  *     q, k       = c's, each head divided by sqrt(its squares' sum + eps), and q by sqrt(dim)
- *     decay      = exp(a * log(1 + exp(alpha n + dt))),  b = 1 / (1 + exp(-beta n))
+ *     decay      = exp(a * log(1 + exp(alpha + dt))),  b = 1 / (1 + exp(-beta))
  *     S_t        = decay S_{t-1} + k (b (v - k' decay S_{t-1}))'
- *     output     = Wo (norm(S_t' q) * silu(z n)) */
+ *     output     = Wo (norm(S_t' q) * silu(Wz n))
+ *
+ * Wx is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd]. The betas are made by MATRIX_STATE_GATES
+ * and the alphas by MATRIX_STATE_MORE_GATES, [n_value_heads][n_embd] each; or MATRIX_STATE_GATES makes both (joins_gates). */
 typedef struct DeltaNetSpec {
     DeltaNetShape shape;
-    bool shares_adjacent;           /* value head h has key head h / (values per key), not h % n_key_heads */
-    const GgufTensor *qkv, *z;      /* [channels | values][n_embd] */
-    const GgufTensor *beta, *alpha; /* [n_value_heads][n_embd] */
-    const GgufTensor *beta_alpha;   /* [2 n_value_heads][n_embd] in their place: by key head its betas, its alphas */
-    const float *dt, *a;            /* [n_value_heads] */
-    const float *norm;              /* [dim] of each value head */
+    bool shares_adjacent; /* value head h has key head h / (values per key), not h % n_key_heads */
+    bool joins_gates; /* one matrix makes, key head by key head, first the betas and then the alphas of its value heads */
+    const float *dt, *a; /* [n_value_heads] */
+    const float *norm;   /* [dim], applied to each value head */
 } DeltaNetSpec;
 
-/* Multi-head latent attention (arXiv 2405.04434). What is cached of a position is c = norm(latent), of which every head has
- * its keys and values, and one rotated key for all heads:
- *
- *     [latent, r]   = Wkv_a n                            n = norm(input)
- *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           of each head: plain_dim components, then n_rot that are rotated
- *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
- *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
- *
- * The key of head h would be Wk_b_h' c and its value Wv_b_h c; multiplied with the query and with what was read instead
- * ("absorbed"), neither is ever computed for an earlier position. */
-typedef struct LatentSpec {
-    const GgufTensor *q_a;  /* [q_rank][n_embd]; NULL: queries are made of the input itself */
-    const float *q_a_norm;  /* [q_rank] */
-    const GgufTensor *kv_a; /* [rank + n_rot][n_embd] */
-    const float *kv_a_norm; /* [rank] */
-    const GgufTensor *k_b;  /* [n_head][rank][plain_dim] */
-    const GgufTensor *v_b;  /* [n_head][value_dim][rank] */
-} LatentSpec;
-
-/* Of value head h: the head of its queries and keys, and its places in the rows of beta_alpha. */
+/* The key head that value head h uses, and the places of its beta and its alpha among the gates of a row. */
 static inline int32_t delta_key_head(const DeltaNetSpec *d, int32_t h) {
     const DeltaNetShape *s = &d->shape;
     return d->shares_adjacent ? h / (s->n_value_heads / s->n_key_heads) : h % s->n_key_heads;
 }
 static inline int32_t delta_beta_place(const DeltaNetSpec *d, int32_t h) {
     int32_t n = d->shape.n_value_heads / d->shape.n_key_heads;
-    return d->beta_alpha ? h + h / n * n : h;
+    return d->joins_gates ? h + h / n * n : h;
 }
 static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
     int32_t n = d->shape.n_value_heads / d->shape.n_key_heads;
-    return d->beta_alpha ? delta_beta_place(d, h) + n : d->shape.n_value_heads + h;
+    return d->joins_gates ? delta_beta_place(d, h) + n : d->shape.n_value_heads + h;
 }
 
 /* Mamba-2 (arXiv 2405.21060): a matrix S [n_state][dim] for each head.
  *
- *     c_t     = silu(conv_bias + sum over j of conv[j] * u_{t - n_conv + 1 + j}),  u = xbc n: x of all heads, B and C of all groups
- *     d       = log(1 + exp(dt n + dt_bias)),  decay = exp(a d)
+ *     c_t     = silu(conv_bias + sum over j of conv[j] * u_{t - n_conv + 1 + j}),  u = Wu n: x of all heads, B and C of all groups
+ *     d       = log(1 + exp(Wd n + dt_bias)),  decay = exp(a d)
  *     S_t     = decay S_{t-1} + B (d x)'
  *     y       = S_t' C + skip x
- *     output  = Wo norm(y * silu(z n)),  the norm over the heads of each group */
+ *     output  = Wo norm(y * silu(Wz n)),  the norm over the heads of each group
+ *
+ * Wu is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd], Wd is MATRIX_STATE_GATES [n_heads][n_embd]. */
 typedef struct Mamba2Spec {
     Mamba2Shape shape;
-    const GgufTensor *xbc, *z, *dt;  /* [channels | values | n_heads][n_embd] */
     const float *conv_bias;          /* [channels]; NULL: none */
     const float *dt_bias, *a, *skip; /* [n_heads] */
     const float *norm;               /* [n_groups][values / n_groups] */
 } Mamba2Spec;
 
-/* The short convolution of LFM2: output = Wo (c n * sum over j of conv[j] * (b n * x n)_{t - n_conv + 1 + j}). */
-typedef struct ShortConvSpec {
-    const GgufTensor *b, *c, *x; /* [n_embd][n_embd] */
-} ShortConvSpec;
-
-/* Where the outputs of a matrix that reads the normed input of a recurrent layer belong. */
-typedef enum StatePlace {
-    STATE_INPUTS, /* of the convolution */
-    STATE_FACTOR, /* what these are multiplied by */
-    STATE_Z,      /* what the values are multiplied by */
-    STATE_GATES,  /* from number `at` on */
-} StatePlace;
-typedef struct StateProduct {
-    const GgufTensor *m;
-    StatePlace place;
-    int64_t at;
-} StateProduct;
-enum { STATE_PRODUCTS_MAX = 4 };
+/* Multi-head latent attention (arXiv 2405.04434). The cache holds for each position c = norm(latent), from which every head gets
+ * its keys and values, and one rotated key that all heads share:
+ *
+ *     [latent, r]   = Wkv_a n                            n = norm(input)
+ *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           for each head: plain_dim components, then n_rot that are rotated
+ *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
+ *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
+ *
+ * The key of head h would be Wk_b_h' c and its value Wv_b_h c. Both matrices are applied to the query and to the weighted sum
+ * instead ("absorbed"), so that neither keys nor values are ever computed for an earlier position. */
+typedef struct LatentSpec {
+    const float *q_a_norm;  /* [q_rank] */
+    const float *kv_a_norm; /* [rank] */
+} LatentSpec;
 
 /* Under the root, in the place of a norm's eps. */
 #define DELTA_NORM_EPS 1e-6
@@ -129,62 +176,72 @@ enum { STATE_PRODUCTS_MAX = 4 };
 
 enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_STATE_DIM = 512 };
 
-/* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
- * has none. */
+/* One layer. Matrices are tensors of the file; vectors are floats that the Model owns. A layer that lacks something has NULL in its
+ * place. */
 typedef struct LayerSpec {
+    const GgufTensor *matrices[LAYER_MATRICES];
+    /* Factors of whole matrices, by which their outputs are multiplied: a number for each matrix of the slot. NULL: 1. */
+    const float *scales[LAYER_MATRICES];
+
     MixerKind mixer;
     int32_t window;              /* MIXER_WINDOW: positions */
     bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
     int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
-    float attn_scale;            /* of scores; 0: 1 / sqrt(head_dim) */
-    AttnTemperature temperature; /* by which they grow */
-    float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay */
-    const float *attn_norm;      /* [n_embd]; a drafter's layer may have none */
-    const GgufTensor *q, *k, *v; /* [q_dim | kv_dim | kv_dim][n_embd] */
-    bool gates_output; /* q is [2 q_dim]: each head's queries, then a gate g of what it reads: times 1 / (1 + exp(-g)) */
-    const GgufTensor *o;                   /* [n_embd][q_dim]; of layers with a recurrent state [n_embd][values] */
+    float attn_scale;            /* by which scores are multiplied; 0: 1 / sqrt(head_dim) */
+    AttnTemperature temperature; /* by which scores grow with the position */
+    float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay as they are */
+    const float *attn_norm;      /* [n_embd]; the layer of a drafter may have none */
+    bool gates_output; /* MATRIX_Q has for each head its queries, then a gate g; what the head reads is multiplied by 1 / (1 + exp(-g)) */
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
     const float *o_bias;                   /* [n_embd] */
-    const float *q_norm, *k_norm;          /* [head_dim], of each head */
-    const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
-    const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
-    LatentSpec latent; /* MIXER_LATENT: of what stands above it, attn_norm, attn_scale, o and q of plain_dim + n_rot */
-    /* Of layers with a recurrent state, which of what stands above have attn_norm and o alone: */
-    const float *conv; /* [channels][n_conv], the row's own position last */
-    DeltaNetSpec delta;
-    Mamba2Spec mamba;
-    ShortConvSpec short_conv;
+    const float *q_norm, *k_norm;          /* [head_dim], applied to each head */
+    const float *sinks;          /* [n_head] a logit that joins the softmax of each head and carries no value */
+    const float *post_attn_norm; /* [n_embd] norm of what attention adds to the residual stream */
+    LatentSpec latent;           /* MIXER_LATENT */
+    const float *conv;           /* [channels][n_conv] of a layer with a recurrent state, the row's own position last */
+    DeltaNetSpec delta;          /* MIXER_DELTA_NET */
+    Mamba2Spec mamba;            /* MIXER_MAMBA2 */
 
     FeedForwardKind ffn;
     Activation activation;
-    const float *ffn_norm;       /* [n_embd] */
-    const float *post_ffn_norm;  /* [n_embd] of what the feed-forward part adds to the residual stream */
-    float residual_scale;        /* of what either part adds; 0: 1 */
-    const GgufTensor *gate, *up; /* [n_ff][n_embd]; of experts [n_expert][n_ff][n_embd] */
-    const GgufTensor *down;      /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
+    const float *ffn_norm;      /* [n_embd] */
+    const float *post_ffn_norm; /* [n_embd] norm of what the feed-forward part adds to the residual stream */
+    float residual_scale;       /* by which what either part adds is multiplied; 0: 1 */
 
     /* FFN_EXPERTS: */
-    const GgufTensor *router;                     /* [n_expert][n_embd] */
-    const float *router_bias;                     /* [n_expert] of its logits */
-    const float *gate_bias, *up_bias, *down_bias; /* [n_expert] of n_ff, n_ff and n_embd */
+    const float *router_bias;                     /* [n_expert], added to the logits of the router */
+    const float *gate_bias, *up_bias, *down_bias; /* [n_expert] times n_ff_expert, n_ff_expert and n_embd */
     int32_t n_expert_used;
-    bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
-    RouterGate router_gate;   /* probabilities are a softmax over all experts, or a sigmoid of each */
+    bool keeps_probabilities; /* the weights of the chosen experts are their probabilities among all; false: they sum to 1 */
+    RouterGate router_gate; /* probabilities are a softmax over all experts, or a sigmoid of each */
     const float
-        *choice_bias; /* [n_expert] added to probabilities where experts are chosen, not where they are weighted */
-    /* Experts are chosen in the best groups alone, by their two greatest (probability + bias), or by the greatest probability
-     * of a softmax; 0: among all. */
+        *choice_bias; /* [n_expert] added to the probabilities when experts are chosen, but not to their weights */
+    /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest values
+     * (probability + bias), or by its greatest probability under a softmax. 0: there are no groups. */
     int32_t n_groups, n_groups_used;
-    float expert_scale;                                      /* of the weights; 0: 1 */
-    bool weights_inputs;                                     /* the weights multiply what the experts read */
-    const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
-    const float *shared_router; /* [n_embd] its weight is 1 / (1 + exp(-router . x)); NULL: 1 */
+    float expert_scale;         /* by which the weights are multiplied; 0: 1 */
+    bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
+    const float *shared_router; /* [n_embd]; the shared expert has the weight 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;
 
 bool layer_has_state(const LayerSpec *l);
-/* The matrices that read the input of a layer with a recurrent state, in the order in which they stand in memory. Returns their
- * number. */
-int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]);
+/* The experts of a layer; 0: it has none. */
+static inline int32_t layer_n_experts(const LayerSpec *l) {
+    return l->ffn == FFN_EXPERTS ? (int32_t)l->matrices[MATRIX_ROUTER]->dims[1] : 0;
+}
+/* How many matrices a layer has in a slot: one for each head or expert, otherwise 1 or 0. */
+static inline int64_t layer_matrix_count(const LayerSpec *l, LayerMatrix m) {
+    return l->matrices[m] ? l->matrices[m]->dims[2] : 0;
+}
+/* What a matrix of this layer reads. */
+InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m);
+/* The factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a matrix; GGUF files have
+ * it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095). Outputs are multiplied by it
+ * before anything else is done with them. A tensor "NAME.input_scale" is the factor of the inputs that a GPU's 4-bit products would
+ * use; here, as in llama.cpp, inputs are rounded in another way, and it is ignored. */
+static inline float layer_matrix_scale(const LayerSpec *l, LayerMatrix m, int64_t i) {
+    return l->scales[m] ? l->scales[m][i] : 1;
+}
 /* The first of n keys that the last of these positions sees. */
 static inline int64_t layer_first_key(const LayerSpec *l, int64_t n) {
     if (l->mixer != MIXER_WINDOW || n <= l->window) return 0;

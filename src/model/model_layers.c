@@ -2,24 +2,43 @@
  * among those of its kind; the matrix of one expert, the embedding of one token, and a model of other layers. */
 #include "model/model.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 bool layer_has_state(const LayerSpec *l) {
     return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;
 }
 
-int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]) {
-    const DeltaNetSpec *d = &l->delta;
-    const StateProduct all[] = {{d->qkv, STATE_INPUTS, 0},          {d->z, STATE_Z, 0},
-                                {d->beta, STATE_GATES, 0},          {d->alpha, STATE_GATES, d->shape.n_value_heads},
-                                {d->beta_alpha, STATE_GATES, 0},    {l->mamba.xbc, STATE_INPUTS, 0},
-                                {l->mamba.z, STATE_Z, 0},           {l->mamba.dt, STATE_GATES, 0},
-                                {l->short_conv.x, STATE_INPUTS, 0}, {l->short_conv.b, STATE_FACTOR, 0},
-                                {l->short_conv.c, STATE_Z, 0}};
-    int n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].m) out[n++] = all[i];
-    return n;
+const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES] = {
+    [MATRIX_Q_A] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_KV_A] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_Q] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_K] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_V] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_STATE_INPUTS] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_STATE_FACTOR] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_STATE_Z] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_STATE_GATES] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_STATE_MORE_GATES] = {PART_QKV, ONE_MATRIX, INPUT_QKV},
+    [MATRIX_O] = {PART_O, ONE_MATRIX, INPUT_O},
+    [MATRIX_GATE] = {PART_GATE_UP, ONE_MATRIX, INPUT_GATE_UP},
+    [MATRIX_UP] = {PART_GATE_UP, ONE_MATRIX, INPUT_GATE_UP},
+    [MATRIX_DOWN] = {PART_DOWN, ONE_MATRIX, INPUT_DOWN},
+    [MATRIX_SHARED_GATE] = {PART_GATE_UP, ONE_MATRIX, INPUT_GATE_UP},
+    [MATRIX_SHARED_UP] = {PART_GATE_UP, ONE_MATRIX, INPUT_GATE_UP},
+    [MATRIX_SHARED_DOWN] = {PART_DOWN, ONE_MATRIX, INPUT_SHARED_DOWN},
+    [MATRIX_ROUTER] = {PART_GATE_UP, ONE_MATRIX, INPUT_GATE_UP},
+    [MATRIX_K_B] = {PART_QKV, MATRIX_OF_HEADS, INPUT_LATENT_QUERIES},
+    [MATRIX_V_B] = {PART_O, MATRIX_OF_HEADS, INPUT_READ_LATENTS},
+    [MATRIX_EXPERT_GATE] = {PART_GATE_UP, MATRIX_OF_EXPERTS, INPUT_EXPERT_GATE_UP},
+    [MATRIX_EXPERT_UP] = {PART_GATE_UP, MATRIX_OF_EXPERTS, INPUT_EXPERT_GATE_UP},
+    [MATRIX_EXPERT_DOWN] = {PART_DOWN, MATRIX_OF_EXPERTS, INPUT_EXPERT_DOWN},
+};
+
+InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m) {
+    if (m == MATRIX_Q && l->matrices[MATRIX_Q_A]) return INPUT_Q_LATENT;
+    if (m == MATRIX_O && layer_has_state(l)) return INPUT_STATE_O;
+    if (m == MATRIX_O && l->mixer == MIXER_LATENT) return INPUT_LATENT_O;
+    return layer_matrix_info[m].inputs;
 }
 
 int32_t model_mixer_place(const Model *m, int32_t i) {

@@ -16,7 +16,7 @@
 
 #include "text/pretokenizer.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/pre_patterns.h"
 #include "text/utf8.h"
 

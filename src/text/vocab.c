@@ -2,7 +2,7 @@
 #include "text/vocab.h"
 
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/byte_map.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "gguf/gguf.h"
-#include "base/hash_table.h"
+#include "base/hash.h"
 
 /* Most bytes of a spelling: bounds the detokenizer's buffer, and the cost of look-ups in a hostile file. */
 enum { VOCAB_MAX_PIECE = 1024 };

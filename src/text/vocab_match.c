@@ -3,7 +3,7 @@
 #include "text/vocab_match.h"
 
 #include "base/hash.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/vocab.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * all workers; and the caller finds its environment as it was, after each call and within callbacks. */
 #include "engine_rig.h"
 
-#include "base/fp_env.h"
+#include "base/system.h"
 #include "random_model.h"
 
 #include <fenv.h>

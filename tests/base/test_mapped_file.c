@@ -4,14 +4,13 @@
 
 #include "cli/bus_error.h"
 #include "cli/command.h"
-#include "base/input_file.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine_rig.h"
 #include "gguf/gguf.h"
 #include "gguf_build.h"
-#include "train/import/safetensors.h"
+#include "train/safetensors.h"
 #include "research/corpus_build.h"
 #include "draft/text/corpus_index.h"
 

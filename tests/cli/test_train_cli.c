@@ -4,7 +4,7 @@
 #include "train_rig.h"
 
 #include "model_rig.h"
-#include "train/ops/gemm.h"
+#include "train/gemm.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,7 @@
-/* test_matrix_scales.c - factors of whole matrices (model/scales.h): outputs are multiplied by them, each expert's by its own, and
+/* test_matrix_scales.c - factors of whole matrices (layer_matrix_scale): outputs are multiplied by them, each expert's by its own, and
  * files that have them where they could not be used are refused by name. Values: test_golden_own.c, test_reference.c. */
 #include "testing.h"
 
-#include "model/scales.h"
 #include "model_patch.h"
 #include "model_rig.h"
 #include "random_model.h"
@@ -43,13 +42,10 @@ static void each_matrix_has_its_own(void **state) {
     Gguf *g = rig_gguf(PATH);
     Weights *w = rig_weights(g, NULL);
     const LayerSpec *l = &w->model->layers[1];
-    assert_true(model_scale(w->model, l->q->data) == first_scale(g, "blk.1.attn_q.scale", 0));
-    for (int64_t e = 0; e < model.n_expert; e++) {
-        GgufTensor one = expert_matrix(l->up, e);
-        assert_true(model_scale(w->model, one.data) == first_scale(g, "blk.1.ffn_up_exps.scale", e));
-    }
-    assert_true(model_scale(w->model, w->model->output->data) == 1);
-    assert_true(model_scale(w->model, "elsewhere") == 1);
+    assert_true(layer_matrix_scale(l, MATRIX_Q, 0) == first_scale(g, "blk.1.attn_q.scale", 0));
+    for (int64_t e = 0; e < model.n_expert; e++)
+        assert_true(layer_matrix_scale(l, MATRIX_EXPERT_UP, e) == first_scale(g, "blk.1.ffn_up_exps.scale", e));
+    assert_true(layer_matrix_scale(l, MATRIX_Q_A, 0) == 1);
     rig_weights_close(w);
     gguf_close(g);
 }

@@ -4,7 +4,7 @@
  * files that are refused. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/cpu_backend.h"
 #include "compute/reference/reference_backend.h"
 #include "model_patch.h"

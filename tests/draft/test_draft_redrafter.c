@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/blocks.h"
-#include "tree/union.h"
+#include "gguf/tensor_type.h"
+#include "tree/tree.h"
 
 #define TARGET "build/redrafter-target.gguf"
 

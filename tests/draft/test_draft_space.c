@@ -3,7 +3,7 @@
  * precision, and the text through the engine, also with drafters that add impossible rows. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/mask_plan.h"
 
 #include <math.h>

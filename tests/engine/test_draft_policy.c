@@ -3,7 +3,7 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include "memory_file.h"
 
 #include "base/error.h"
-#include "train/loop/checkpoint.h"
+#include "train/loop.h"
 
 #include <stdbool.h>
 

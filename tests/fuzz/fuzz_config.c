@@ -2,7 +2,7 @@
 #include "scratch_file.h"
 
 #include "base/error.h"
-#include "train/import/published.h"
+#include "train/import.h"
 
 #include <stdio.h>
 

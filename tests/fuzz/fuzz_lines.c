@@ -2,7 +2,7 @@
  * or the reader stops with an error. Byte 0: bit 0, the file is zstd; bit 1, the whole file is one line. */
 #include "scratch_file.h"
 
-#include "train/data/line_reader.h"
+#include "train/records.h"
 
 #include <string.h>
 

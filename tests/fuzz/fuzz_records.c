@@ -1,7 +1,7 @@
 /* fuzz_records.c - any bytes as a line of training data: it is refused, or it is one of the four forms with all its
  * parts. */
 #include "base/error.h"
-#include "train/data/record.h"
+#include "train/records.h"
 
 #include <string.h>
 

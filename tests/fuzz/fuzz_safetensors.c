@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c - any bytes given to the safetensors reader: they are refused, or all data of all tensors is
  * there. */
 #include "base/error.h"
-#include "train/import/safetensors.h"
+#include "train/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 

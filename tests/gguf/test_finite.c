@@ -5,8 +5,7 @@
 #include "model_patch.h"
 
 #include "compute/backend.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 #include "random_model.h"
 
 #include <float.h>

@@ -131,7 +131,8 @@ static void check_values(const Golden *c, const Kernels *kernels, ActPrecision f
     rig_append(e, rig_sequence(e), c->tokens, n, 32, c->n_vocab, logits);
     double ours = rel_rms(logits, c->exact, n_all), peer = peer_error(c), bound = 1.5 * peer + 1e-5;
     if (m->model->output->type != TYPE_BF16) bound = fmin(bound, 5e-4);
-    const ActForm up = act_form(m->model->layers[0].up->type, form == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16);
+    const ActForm up = act_form(m->model->layers[0].matrices[MATRIX_UP]->type,
+                                form == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16);
     if (up == ACT_Q8) bound = Q8_LIMIT;
     print_message("%-18s %-12s %s ours %.3e  peer %.3e\n", c->name, kernels->name, act_form_name(up), ours, peer);
     if (!(ours <= bound))

@@ -152,15 +152,17 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     memcpy(before, c.layers, sizeof before);
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < N_LAYER; i++) {
-            gate[k][i] = experts_of(before[i].gate, N_EXPERT, 1);
-            up[k][i] = experts_of(before[i].up, N_EXPERT, 1);
-            down[k][i] = experts_of(before[i].down, N_EXPERT, k ? 2 : 1);
+            gate[k][i] = experts_of(before[i].matrices[MATRIX_GATE], N_EXPERT, 1);
+            up[k][i] = experts_of(before[i].matrices[MATRIX_UP], N_EXPERT, 1);
+            down[k][i] = experts_of(before[i].matrices[MATRIX_DOWN], N_EXPERT, k ? 2 : 1);
         }
     for (int used = 1; used <= N_EXPERT; used++) { /* equal experts are one, however many share the work */
         for (int i = 0; i < N_LAYER; i++) {
             LayerSpec *l = &c.layers[i];
-            l->ffn = FFN_EXPERTS, l->router = &router, l->n_expert_used = used;
-            l->gate = &gate[0][i], l->up = &up[0][i], l->down = &down[0][i];
+            l->ffn = FFN_EXPERTS, l->matrices[MATRIX_ROUTER] = &router, l->n_expert_used = used;
+            l->matrices[MATRIX_EXPERT_GATE] = &gate[0][i];
+            l->matrices[MATRIX_EXPERT_UP] = &up[0][i];
+            l->matrices[MATRIX_EXPERT_DOWN] = &down[0][i];
         }
         logits_of(&c, mixed);
         assert_true(rig_rel_rms(mixed, dense, N * V) < 1e-6);
@@ -174,15 +176,17 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     assert_non_null(strstr(err.message, "layer 1 uses 4 of 3 experts"));
     c.layers[1].n_expert_used = N_EXPERT;
     /* A router of zeros gives all the same probability: with all used, the last one's doubled output weighs a third. */
-    for (int i = 0; i < N_LAYER; i++) c.layers[i].down = &down[1][i];
+    for (int i = 0; i < N_LAYER; i++) c.layers[i].matrices[MATRIX_EXPERT_DOWN] = &down[1][i];
     logits_of(&c, mixed);
     for (int i = 0; i < N_LAYER; i++) { /* by hand: a dense layer whose output is (1 + 1 + 2) / 3 as large */
         c.layers[i] = before[i];
         GgufTensor *scaled = &down[0][i];
-        for (int64_t k = 0; k < before[i].down->dims[0] * before[i].down->dims[1]; k++)
-            ((float *)(uintptr_t)scaled->data)[k] = ((const float *)before[i].down->data)[k] * (4.0f / 3.0f);
+        for (int64_t k = 0; k < before[i].matrices[MATRIX_DOWN]->dims[0] * before[i].matrices[MATRIX_DOWN]->dims[1];
+             k++)
+            ((float *)(uintptr_t)scaled->data)[k] = ((const float *)before[i].matrices[MATRIX_DOWN]->data)[k] *
+                                                    (4.0f / 3.0f);
         scaled->n_dims = 2;
-        c.layers[i].down = scaled;
+        c.layers[i].matrices[MATRIX_DOWN] = scaled;
     }
     logits_of(&c, doubled);
     assert_true(rig_rel_rms(mixed, doubled, N * V) < 1e-6);

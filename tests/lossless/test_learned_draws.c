@@ -1,6 +1,7 @@
-/* test_learned_draws.c - learned drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
- * sequences follow the target's distribution. Negative controls: wrong declared distributions, and a tree pruned by the
- * probabilities of its tokens instead of by psi, fail the test. */
+/* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
+ * sequences follow the target's distribution. Four negative controls fail the test: declared distributions that are
+ * wrong, a tree that is pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node
+ * by node for a rule that looks ahead, by two drafters. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 #include "model_rig.h"
@@ -11,7 +12,7 @@
 
 #include <string.h>
 
-enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2000, N_AT_ONCE = 20, BUDGET = 8 };
+enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2500, N_AT_ONCE = 20, BUDGET = 8 };
 enum { N_OUTCOMES = TOP_K * TOP_K * TOP_K };
 
 #define PROMPT "Once upon a time, there was a little"
@@ -20,7 +21,7 @@ static int32_t *prompt;
 static int64_t n_prompt;
 
 static SamplingOptions exact_sampling(void) {
-    return (SamplingOptions){.temperature = 1.5f, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1};
+    return (SamplingOptions){.temperature = 1, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1};
 }
 
 /* All sequences of LENGTH tokens that the target can generate, each with its probability. */
@@ -70,7 +71,7 @@ static void find_exact(Exact *x) {
 
 /* ---- controls ----------------------------------------------------------------------------------------- */
 
-typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q } Lie;
+typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q, CUT_BY_RANK } Lie;
 
 static Lie g_lie;
 static const DrafterClass *g_honest;
@@ -104,6 +105,7 @@ static void cut_by_q(Tree *t) {
 
 static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                        fr_error *err) {
+    for (int i = 0; i < n && g_lie == CUT_BY_RANK; i++) trees[i]->dists->whole_groups = false;
     int status = g_honest->propose(d, sequences, budgets, trees, n, err);
     for (int i = 0; i < n && !status; i++) {
         if (trees[i]->dists->n_draws != trees[i]->n - 1) fail_msg("not every node is declared");
@@ -132,7 +134,7 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
                                     .verify = rule,
                                     .drafts = &draft,
                                     .n_drafts = 1};
-            o.sampling.temperature = 1.5f, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
+            o.sampling.temperature = 1, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
             if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
@@ -173,12 +175,15 @@ static void sequences_follow_the_targets_dist(void **state) {
         Lie lie;
     } cases[] = {
         {"recursive", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
-        {"transport", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
+        {"transport", "eagle:file=models/eagle.gguf", NO_LIE},
         {"transport", "lyanna:file=models/lyanna.gguf", NO_LIE},
-        {"recursive", "hydra:file=models/hydra.gguf", NO_LIE},
-        {"recursive", "redrafter:file=models/redrafter.gguf", NO_LIE},
+        {"transport", "hydra:file=models/hydra.gguf", NO_LIE},
+        {"transport", "redrafter:file=models/redrafter.gguf", NO_LIE},
+        {"transport", "rsd-s:model=models/draft.gguf", NO_LIE},
         {"transport", "eagle:file=models/eagle.gguf,top=4", FLATTER_DIST},
         {"recursive", "eagle:file=models/eagle.gguf,top=4", CUT_BY_Q},
+        {"transport", "eagle:file=models/eagle.gguf", CUT_BY_RANK},
+        {"transport", "lyanna:file=models/lyanna.gguf", CUT_BY_RANK},
     };
     static Exact x;
     static int counts[N_OUTCOMES];

@@ -26,8 +26,9 @@ static int close_model(void **state) {
 static CachedGrammar *get(GrammarCache *c, const ServedModel *m, const char *text) {
     CachedGrammar *g;
     bool is_full;
+    CompileWatch watch = {NULL, 0};
     fr_error err = {0};
-    if (grammar_cache_get(c, &g, m, FR_GRAMMAR_REGEX, text, strlen(text), &is_full, &err))
+    if (grammar_cache_get(c, &g, m, FR_GRAMMAR_REGEX, text, strlen(text), &watch, &is_full, &err))
         assert_true(is_full || err.code == FR_ERR_ARGUMENT);
     return g;
 }

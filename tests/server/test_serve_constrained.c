@@ -2,9 +2,13 @@
  * is wrong with them is told, and the server goes on. */
 #include "serve_rig.h"
 
+#include "base/system.h"
+
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static ServeRig server;
 
@@ -240,6 +244,83 @@ static void large_and_deep_schemas_are_refused(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"x\", \"max_tokens\": 2}"));
 }
 
+/* ---- what needs too much ------------------------------------------------------------------------------------------ */
+
+static char *regex_body(const char *before, const char *part, size_t n, const char *after) {
+    char *inner = body_around(before, part, n * strlen(part), after);
+    char *body = body_around("{\"prompt\": \"A\", \"max_tokens\": 2, \"guided_regex\": \"", inner, 1, "\"}");
+    free(inner);
+    return body;
+}
+
+static void limits_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *part;
+        size_t n;
+        const char *after, *names;
+    } cases[] = {
+        {"", "a?", 5000, "", "8000000 transitions, which is the limit"},
+        {"(", ".*|", 21000, ".*)x",
+         "20000 places of it, which is the limit"}, /* found when the first mask is computed */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *body = regex_body(cases[i].before, cases[i].part, cases[i].n, cases[i].after);
+        json_t *j = serve_json(&server, "/v1/completions", 400, body);
+        if (!strstr(json_text_at(j, "error.message"), cases[i].names)) fail_msg("%s", json_text_at(j, "error.message"));
+        json_decref(j);
+        free(body);
+    }
+}
+
+enum { N_HEAVY = 12 };
+
+/* Sends many requests whose grammars take long to compile. */
+static void send_heavy(const ServeRig *s, const char *body, int fds[N_HEAVY]) {
+    size_t size = strlen(body) + 1000;
+    char *text = malloc(size);
+    serve_format_post(text, size, "/v1/completions", body);
+    for (int i = 0; i < N_HEAVY; i++) {
+        fds[i] = serve_connect(s);
+        serve_send(fds[i], text);
+    }
+    free(text);
+}
+
+/* What nobody waits for is not compiled: all of it would take as long as N_HEAVY requests. */
+static void a_compilation_ends_with_its_client_and_with_the_server(void **state) {
+    (void)state;
+    ServeRig s;
+    int fds[N_HEAVY];
+    char *body = regex_body("", "a?", 5000, "");
+    serve_start(&s, "-t 1 -c 128 --draft none");
+    double start_s = clock_s();
+    json_decref(serve_json(&s, "/v1/completions", 400, body));
+    double once_s = clock_s() - start_s;
+    start_s = clock_s();
+    send_heavy(&s, body, fds);
+    for (int i = 0; i < N_HEAVY; i++) close(fds[i]);
+    json_decref(serve_json(&s, "/v1/completions", 200, "{\"prompt\": \"x\", \"max_tokens\": 2}"));
+    double gone_s = clock_s() - start_s;
+    start_s = clock_s();
+    send_heavy(&s, body, fds);
+    kill(s.pid, SIGTERM);
+    Answer a = {0};
+    do { /* until the signal has arrived */
+        answer_free(&a);
+        a = serve_get(&s, "/health");
+    } while (a.status == 200);
+    answer_free(&a);
+    kill(s.pid, SIGTERM);
+    assert_int_equal(serve_wait_end(&s), 0);
+    double end_s = clock_s() - start_s;
+    for (int i = 0; i < N_HEAVY; i++) close(fds[i]);
+    print_message("one compilation %.2f s; all hung up after %.2f s; the server ended after %.2f s\n", once_s, gone_s,
+                  end_s);
+    assert_true(gone_s < 0.6 * N_HEAVY * once_s && end_s < 0.6 * N_HEAVY * once_s);
+    free(body);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -251,6 +332,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_cache_is_bounded),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(large_and_deep_schemas_are_refused),
+        cmocka_unit_test(limits_are_named),
+        cmocka_unit_test(a_compilation_ends_with_its_client_and_with_the_server),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -263,7 +263,8 @@ static void a_response_is_the_chat_completion_of_its_items(void **state) {
 static void items_of_tools_reach_the_template(void **state) {
     (void)state;
     static const char format[] =
-        "{\"model\": \"thinker\", \"max_output_tokens\": 5, \"instructions\": \"Be kind\", \"tools\": [{\"type\": "
+        "{\"model\": \"thinker\", \"max_output_tokens\": 5, \"temperature\": 0, \"instructions\": \"Be kind\", "
+        "\"tools\": [{\"type\": "
         "\"function\", \"name\": \"f\", \"parameters\": {}}], \"input\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
         "{\"type\": \"function_call\", \"call_id\": \"c\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"type\": "
         "\"function_call_output\", \"call_id\": \"c\", \"output\": \"%s\"}]}";

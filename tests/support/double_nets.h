@@ -1,31 +1,21 @@
 /* double_nets.h - the networks of the drafters, compiled in double into the test that includes this header first.
  *
- * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (ops/real.h).
+ * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (train/real.h).
  * Network files have static functions of the same names; here they share one translation unit, so while they are
  * included each such name stands for NET_name, and NET is defined anew before each file. */
 #ifndef TESTS_DOUBLE_NETS_H
 #define TESTS_DOUBLE_NETS_H
 
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used.
- * */
-#include "train/ops/op_embedding.c"
-#include "train/ops/op_linear.c"
-#include "train/ops/op_regression.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_residual.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_rope.c"
-#include "train/ops/op_softmax_loss.c"
-#include "train/ops/op_unroll_attention.c"
-#include "train/nets/head_loss.c"
-#include "train/nets/confidence_head.c"
-#include "train/nets/info_factors.c"
-#include "train/nets/info_gate.c"
-#include "train/ops/residual_chain.c"
-#include "train/nets/unroll_layer.c"
-#include "train/nets/unroll_net.c"
-#include "train/nets/mask_rows.c"
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been
+ * used. */
+#include "train/ops.c"
+#include "train/attention_ops.c"
+#include "train/head_loss.c"
+#include "train/token_info_net.c"
+#include "train/unroll_layer.c"
+#include "train/unroll_net.c"
+#include "train/mask_rows.c"
 
 #define NET_NAME_2(net, name) net##_##name
 #define NET_NAME_1(net, name) NET_NAME_2(net, name)
@@ -40,22 +30,16 @@
 #define tensor NET_NAME(tensor)
 #define tensors_of_head NET_NAME(tensors_of_head)
 #define NET medusa
-#include "train/nets/net_medusa.c"
+#include "train/medusa_net.c"
 #undef NET
 #define NET hydra
-#include "train/nets/net_hydra.c"
+#include "train/hydra_net.c"
 #undef NET
 #define NET redrafter
-#include "train/nets/net_redrafter.c"
-#undef NET
-#define NET eagle
-#include "train/nets/net_eagle.c"
-#undef NET
-#define NET lyanna
-#include "train/nets/net_lyanna.c"
+#include "train/redrafter_net.c"
 #undef NET
 #define NET space
-#include "train/nets/net_space.c"
+#include "train/space_net.c"
 #undef NET
 #undef acts_close
 #undef acts_open

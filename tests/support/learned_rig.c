@@ -3,8 +3,8 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "gguf/blocks.h"
-#include "tree/union.h"
+#include "gguf/tensor_type.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "gradient_check.h"
 #include "testing.h"
-#include "train/nets/net.h"
+#include "train/net.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* net_check.h - checks the derivatives of a drafter's network (train/nets/net.h) in double. The calling test
+/* net_check.h - checks the derivatives of a drafter's network (train/net.h) in double. The calling test
  * compiles the network and the ops with TRAIN_DOUBLE (double_nets.h). */
 #ifndef TESTS_NET_CHECK_H
 #define TESTS_NET_CHECK_H

@@ -18,11 +18,20 @@
 #define cross_entropy_backward small_cross_entropy_backward
 #define soft_cross_entropy_forward small_soft_cross_entropy_forward
 #define soft_cross_entropy_backward small_soft_cross_entropy_backward
-#define kl_forward small_kl_forward
-#define softmax_l1_forward small_softmax_l1_forward
-#define softmax_l1_backward small_softmax_l1_backward
-#include "train/ops/op_attention.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_rope.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_softmax_loss.c"
+#define embedding_backward small_embedding_backward
+#define embedding_forward small_embedding_forward
+#define linear_backward small_linear_backward
+#define linear_forward small_linear_forward
+#define regression_backward small_regression_backward
+#define regression_forward small_regression_forward
+#define residual_backward small_residual_backward
+#define residual_chain_back small_residual_chain_back
+#define residual_chain_close small_residual_chain_close
+#define residual_chain_forward small_residual_chain_forward
+#define residual_chain_open small_residual_chain_open
+#define residual_chain_out small_residual_chain_out
+#define residual_forward small_residual_forward
+#define unroll_attention_backward small_unroll_attention_backward
+#define unroll_attention_forward small_unroll_attention_forward
+#include "train/attention_ops.c"
+#include "train/ops.c"

@@ -3,11 +3,7 @@
 #ifndef TESTS_SMALL_OPS_H
 #define TESTS_SMALL_OPS_H
 
-#include "train/ops/op_attention.h"
-#include "train/ops/op_rmsnorm.h"
-#include "train/ops/op_rope.h"
-#include "train/ops/op_silu.h"
-#include "train/ops/op_softmax_loss.h"
+#include "train/ops.h"
 
 extern __typeof__(attention_forward) small_attention_forward;
 extern __typeof__(attention_backward) small_attention_backward;
@@ -23,8 +19,5 @@ extern __typeof__(cross_entropy_forward) small_cross_entropy_forward;
 extern __typeof__(cross_entropy_backward) small_cross_entropy_backward;
 extern __typeof__(soft_cross_entropy_forward) small_soft_cross_entropy_forward;
 extern __typeof__(soft_cross_entropy_backward) small_soft_cross_entropy_backward;
-extern __typeof__(kl_forward) small_kl_forward;
-extern __typeof__(softmax_l1_forward) small_softmax_l1_forward;
-extern __typeof__(softmax_l1_backward) small_softmax_l1_backward;
 
 #endif

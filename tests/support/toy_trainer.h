@@ -2,7 +2,7 @@
 #ifndef TESTS_TOY_TRAINER_H
 #define TESTS_TOY_TRAINER_H
 
-#include "train/nets/trainer.h"
+#include "train/drafter_trainer.h"
 
 /* Begins with all logits zero; write() puts the table into the file as raw float32. Fails the test without memory. */
 Trainer *toy_trainer_open(int32_t n_vocab);

@@ -2,7 +2,7 @@
 #include "testing.h"
 #include "vocab_build.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "text/pretokenizer.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "jobs.h"
 
 #include "base/error.h"
-#include "train/data/permutation.h"
+#include "train/dataset.h"
 
 #include <fcntl.h>
 #include <stdio.h>

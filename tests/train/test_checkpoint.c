@@ -5,9 +5,7 @@
 
 #include "model_rig.h"
 #include "toy_trainer.h"
-#include "train/loop/checkpoint.h"
-#include "train/loop/loop.h"
-#include "train/loop/train_log.h"
+#include "train/loop.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -4,8 +4,7 @@
 
 #include "base/mem.h"
 #include "model_rig.h"
-#include "train/data/dataset.h"
-#include "train/data/permutation.h"
+#include "train/dataset.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "learned_rig.h"
 
 #include "cli_rig.h"
-#include "gguf/blocks.h"
-#include "train/import/import.h"
+#include "gguf/tensor_type.h"
+#include "train/import.h"
 #include "safetensors_build.h"
 
 #include <math.h>

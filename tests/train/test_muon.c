@@ -1,10 +1,10 @@
 /* test_muon.c - the optimiser Muon: its step is that of the formulas in double, its directions are those of a singular
  * value decomposition, and vectors and embeddings are AdamW's. */
-#include "train/loop/muon.h"
+#include "train/optimizer.h"
 
 #include "base/rng.h"
 #include "testing.h"
-#include "train/ops/gemm.h"
+#include "train/gemm.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * ones. */
 #include "safetensors_build.h"
 
-#include "train/import/safetensors.h"
+#include "train/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "testing.h"
 
 #include "model_rig.h"
-#include "train/data/dataset.h"
+#include "train/dataset.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,13 +4,11 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "tree/static_tree.h"
-#include "train/loop/adamw.h"
-#include "train/loop/drafter_trainer.h"
-#include "train/ops/gemm.h"
-#include "train/nets/net_hydra.h"
-#include "train/nets/net_medusa.h"
-#include "train/nets/net_redrafter.h"
+#include "tree/tree_shapes.h"
+#include "train/optimizer.h"
+#include "train/drafter_trainer.h"
+#include "train/gemm.h"
+#include "train/nets.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /* test_train_llama.c - the trainer of a Llama-style target: its loss falls, it is deterministic, and inference with the
  * file that it writes computes the network that was trained. */
-#include "train/nets/llama.h"
+#include "train/llama.h"
+#include "train/ops.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model_rig.h"
 #include "testing.h"
-#include "train/loop/adamw.h"
-#include "train/ops/gemm.h"
-#include "train/ops/op_silu.h"
+#include "train/optimizer.h"
+#include "train/gemm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -237,7 +237,7 @@ static void logits_of_trainer(Trainer *t, LlamaShape shape, float *logits) {
     LlamaWeights w = llama_place_weights(&shape, layers, t->class->param(t, 0)->value);
     assert_int_equal(llama_acts_open(&acts, &shape, LENGTH, NULL), FR_OK);
     llama_forward(&shape, &w, &acts, tokens[0], LENGTH);
-    llama_logits(&shape, &w, &acts, LENGTH, logits);
+    linear_forward(logits, acts.normed, w.token_embd, NULL, LENGTH, shape.n_embd, shape.n_vocab);
     llama_acts_close(&acts);
 }
 

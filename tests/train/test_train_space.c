@@ -4,10 +4,10 @@
 
 #include "base/rng.h"
 #include "random_model.h"
-#include "train/loop/adamw.h"
-#include "train/loop/drafter_trainer.h"
-#include "train/nets/net_space.h"
-#include "train/ops/gemm.h"
+#include "train/optimizer.h"
+#include "train/drafter_trainer.h"
+#include "train/nets.h"
+#include "train/gemm.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,14 +5,11 @@
 
 #include "base/mem.h"
 #include "draft/learned/confidence.h"
-#include "train/loop/adamw.h"
-#include "train/loop/drafter_trainer.h"
-#include "train/data/hot_tokens.h"
-#include "train/nets/net_eagle.h"
-#include "train/nets/net_lyanna.h"
-#include "train/data/noise.h"
-#include "train/nets/start_values.h"
-#include "train/ops/gemm.h"
+#include "train/optimizer.h"
+#include "train/drafter_trainer.h"
+#include "train/dataset.h"
+#include "train/nets.h"
+#include "train/gemm.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* test_rule_typical.c - Typical acceptance (spec/verify/rule_typical.c): against an enumeration of all paths of the
+/* test_rule_typical.c - Typical acceptance (src/verify/rule_typical.c): against an enumeration of all paths of the
  * tree; refused unless lossy rules are allowed; and reported as lossy wherever its results appear. */
 #include "engine_rig.h"
 

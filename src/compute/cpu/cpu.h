@@ -13,7 +13,7 @@
 #define CPU_CPU_H
 
 #include "compute/backend.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/threads.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"
@@ -36,40 +36,25 @@ int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows
 
 /* ---- weights -------------------------------------------------------------------------------------- */
 
-typedef struct CpuExpert {
-    PackedMatrix gate, up; /* [n_ff_expert][n_embd] */
-    PackedMatrix down;     /* [n_embd][n_ff_expert] */
-} CpuExpert;
-
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
-    PackedMatrix q, k, v;   /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
-    PackedMatrix o;         /* [n_embd][q_dim], or of layers with a state [n_embd][values] */
-    PackedMatrix q_a, kv_a; /* LatentSpec; its queries are q, its values' way out o */
-    PackedMatrix *k_b;      /* [n_head], then as many of v_b; NULL: none */
-    PackedMatrix state_matrices[STATE_PRODUCTS_MAX]; /* that read the input of a layer with a state */
-    StateProduct state_in[STATE_PRODUCTS_MAX];       /* where their outputs belong */
-    int n_state_in;
-    float *conv;           /* [n_conv][channels] of it; NULL: none */
-    PackedMatrix gate, up; /* [n_ff][n_embd]; of FFN_EXPERTS the expert's that every row passes, if there is one */
-    PackedMatrix down;     /* [n_embd][n_ff]; likewise */
-    PackedMatrix router;   /* [n_expert][n_embd] of FFN_EXPERTS */
-    CpuExpert *experts;    /* [n_expert], or NULL */
+    PackedMatrix *matrices[LAYER_MATRICES]; /* NULL: none; an array where there is one for each head or expert */
+    float *conv;                            /* [n_conv][channels] of a layer with a recurrent state; NULL: none */
 } CpuLayer;
 
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel mostly the target's */
-    CpuLayer *layers;     /* [n_layer] */
-    size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
-    void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
-    GgufTensor embedding; /* the model's embedding, in memory: nothing is read from the file after loading. data is NULL
-                             * where its rows are those of `output` */
-    void *embedding_memory;  /* NULL: the target's, or mapped */
-    struct CpuScale *scales; /* [n_scales] (matrix_scale.h) */
-    int64_t n_scales;
+    PackedMatrix output;    /* [n_vocab][n_embd]; a submodel mostly has the target's */
+    CpuLayer *layers;       /* [n_layer] */
+    PackedMatrix *matrices; /* those of all layers */
+    size_t block_bytes;     /* of all matrices; base.bytes counts only as many experts of each layer as one row uses */
+    void *block;            /* holds all matrices in the order in which a forward reads them; NULL: they are mapped */
+    /* The embedding, in memory of its own, because nothing is read from the model's file after loading. data is NULL where its rows
+     * are those of `output`. */
+    GgufTensor embedding;
+    void *embedding_memory; /* NULL: the target's, or mapped */
 } CpuWeights;
 
 /* The embedding of a token, out: [n_embd]. */
@@ -309,6 +294,10 @@ static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, in
     return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n_rot);
 }
 
+/* Multiplies rows of activations with tiles [first, last) of a matrix, as Kernels.matmul does, and with the factor of that matrix:
+ * one rounding more for each output, the same in every batch and with every kernel table (forward.c). */
+void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
+                  int64_t stride, int64_t first, int64_t last);
 /* The forward of rows (forward.c). */
 void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the
@@ -337,7 +326,7 @@ Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at);
 int cpu_states_open(CpuContext *c, fr_error *err);
 void cpu_states_close(CpuContext *c);
 void cpu_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* For the kinds: n channels of a convolution, from `first` on; and tiles of product k of a layer. */
+/* For the kinds: n channels of a convolution, from `first` on; and tiles of product k of an operation. */
 void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w, int64_t first, int64_t n, float *out);
 void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end);
 int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
 /* What the layers want at most. */
 typedef struct Widths {
     size_t act;                 /* bytes of an activation row */
@@ -18,30 +16,29 @@ typedef struct Widths {
 } Widths;
 
 static void widen_by_experts(Widths *w, const CpuLayer *l) {
-    const CpuExpert *e = &l->experts[0];
+    const PackedMatrix *gate = l->matrices[MATRIX_EXPERT_GATE];
     size_t used = (size_t)l->spec->n_expert_used;
     w->places = max_size(w->places, used);
-    w->n_expert = max_size(w->n_expert, (size_t)l->spec->router->dims[1]);
-    w->ff = max_size(w->ff, used * (size_t)e->gate.n_out);
-    w->forms[e->gate.act] = w->forms[e->up.act] = true;
-    w->has_shared = w->has_shared || l->spec->shared_gate;
+    w->n_expert = max_size(w->n_expert, (size_t)layer_n_experts(l->spec));
+    w->ff = max_size(w->ff, used * (size_t)gate->n_out);
+    w->forms[gate->act] = w->forms[l->matrices[MATRIX_EXPERT_UP]->act] = true;
+    w->has_shared = w->has_shared || l->matrices[MATRIX_SHARED_GATE];
 }
 
 static Widths find_widths(const CpuWeights *weights) {
     Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
-        const PackedMatrix *all[13 + STATE_PRODUCTS_MAX] = {&l->q,    &l->k,  &l->v,    &l->o,
-                                                            &l->gate, &l->up, &l->down, &l->router};
-        for (int k = 0; k < l->n_state_in; k++) all[13 + k] = &l->state_matrices[k];
-        all[11] = &l->q_a, all[12] = &l->kv_a;
-        if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));
-        w.ff = max_size(w.ff, (size_t)l->gate.n_out);
+        const PackedMatrix *dense = l->matrices[MATRIX_GATE], *shared = l->matrices[MATRIX_SHARED_GATE];
+        for (int m = 0; m < LAYER_MATRICES; m++) { /* matrices of heads have memory of their own */
+            const PackedMatrix *p = layer_matrix_info[m].count == MATRIX_OF_HEADS ? NULL : l->matrices[m];
+            if (p) w.act = max_size(w.act, act_row_bytes(p->act, p->n_in));
+        }
+        if (dense) w.ff = max_size(w.ff, (size_t)dense->n_out);
+        if (shared) w.ff = max_size(w.ff, (size_t)shared->n_out);
         w.gates_output = w.gates_output || l->spec->gates_output;
-        if (l->k_b) w.head_act = max_size(w.head_act, latent_act_bytes(l));
-        if (l->experts) widen_by_experts(&w, l);
+        if (l->matrices[MATRIX_K_B]) w.head_act = max_size(w.head_act, latent_act_bytes(l));
+        if (l->spec->ffn == FFN_EXPERTS) widen_by_experts(&w, l);
     }
     return w;
 }

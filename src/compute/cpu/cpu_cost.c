@@ -2,84 +2,36 @@
 #include "compute/cpu/cpu.h"
 
 #include "compute/cost.h"
-#include "base/clock.h"
-#include "compute/cpu/kernels/machine.h"
+#include "base/system.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>
-#include <stddef.h>
-#include <string.h>
-
-/* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
-static const size_t kinds[] = {offsetof(CpuLayer, q_a),
-                               offsetof(CpuLayer, kv_a),
-                               offsetof(CpuLayer, q),
-                               offsetof(CpuLayer, k),
-                               offsetof(CpuLayer, v),
-                               offsetof(CpuLayer, state_matrices[0]),
-                               offsetof(CpuLayer, state_matrices[1]),
-                               offsetof(CpuLayer, state_matrices[2]),
-                               offsetof(CpuLayer, state_matrices[3]),
-                               offsetof(CpuLayer, o),
-                               offsetof(CpuLayer, router),
-                               offsetof(CpuLayer, gate),
-                               offsetof(CpuLayer, up),
-                               offsetof(CpuLayer, down)};
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
-
-static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
-    if (kind < 0 || kind >= N_KINDS) return &w->output;
-    return (const PackedMatrix *)(const void *)((const char *)&w->layers[layer] + kinds[kind]);
-}
 
 static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
-
-/* The matrices of a layer's experts that belong to a kind of stage. */
-static double expert_bytes(const CpuLayer *l, ForwardKind kind) {
-    if (!l->experts) return 0;
-    const CpuExpert *e = &l->experts[0];
-    size_t one = kind == FORWARD_GATE_UP ? packed_bytes(&e->gate) + packed_bytes(&e->up)
-                 : kind == FORWARD_DOWN  ? packed_bytes(&e->down)
-                                         : 0;
-    return (double)one * (double)l->spec->router->dims[1];
-}
-
-static double expert_share(const CpuLayer *l) {
-    return l->experts ? (double)l->spec->n_expert_used / (double)l->spec->router->dims[1] : 0;
-}
 
 /* Multiplications and additions of one row; 16-bit activations are two byte planes. */
 static double ops_of(const PackedMatrix *m) {
     return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
 }
 
-static void add_experts(CostWork *out, const CpuLayer *l) {
-    if (!l->experts) return;
-    const PackedMatrix *of_one[] = {&l->experts[0].gate, &l->experts[0].up, &l->experts[0].down};
-    double bytes = expert_bytes(l, FORWARD_GATE_UP) + expert_bytes(l, FORWARD_DOWN);
-    for (size_t k = 0; k < sizeof of_one / sizeof *of_one; k++)
-        out->ops_per_row[peak_of(of_one[k]->act)] += ops_of(of_one[k]) * l->spec->n_expert_used;
-    out->weight_bytes -= bytes;
-    out->expert_bytes += bytes;
-    out->expert_share = expert_share(l);
+/* How many of the matrices in a slot each row is multiplied with. */
+static double n_of_row(const CpuLayer *l, LayerMatrix m) {
+    bool of_experts = layer_matrix_info[m].count == MATRIX_OF_EXPERTS;
+    return of_experts ? l->spec->n_expert_used : (double)layer_matrix_count(l->spec, m);
 }
 
-/* The heads' matrices of latent attention that belong to a kind of stage, all of one shape and type; their number, and one. */
-static int64_t head_matrices(const CpuLayer *l, ForwardKind kind, const PackedMatrix **one) {
-    if (!l->k_b || (kind != FORWARD_QKV && kind != FORWARD_O)) return 0;
-    int64_t n = l->spec->latent.k_b->dims[2];
-    *one = &l->k_b[kind == FORWARD_O ? n : 0];
-    return n;
-}
-
-static double head_ops(const CpuLayer *l, PeakKind peak) {
-    static const ForwardKind kinds_of_heads[] = {FORWARD_QKV, FORWARD_O};
-    double ops = 0;
-    for (int i = 0; i < 2; i++) {
-        const PackedMatrix *one = NULL;
-        int64_t n = head_matrices(l, kinds_of_heads[i], &one);
-        if (n && peak_of(one->act) == peak) ops += ops_of(one) * (double)n;
+/* Those of a layer, all in one slot having one shape and type. */
+static void add_work(CostWork *out, const CpuLayer *l) {
+    for (LayerMatrix m = 0; m < LAYER_MATRICES; m++) {
+        const PackedMatrix *p = l->matrices[m];
+        if (!p) continue;
+        out->ops_per_row[peak_of(p->act)] += ops_of(p) * n_of_row(l, m);
+        if (layer_matrix_info[m].count != MATRIX_OF_EXPERTS) continue;
+        double bytes = (double)packed_bytes(p) * (double)layer_matrix_count(l->spec, m);
+        out->weight_bytes -= bytes;
+        out->expert_bytes += bytes;
+        out->expert_share = (double)l->spec->n_expert_used / layer_n_experts(l->spec);
     }
-    return ops;
 }
 
 /* The recurrent state of a sequence. */
@@ -102,29 +54,28 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
                         fmax(1, model_n_attention(weights->model));
     out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
-    for (int32_t i = 0; i < h->n_layer; i++)
-        for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
-            const PackedMatrix *m = matrix_of(w, kind, i);
-            out->ops_per_row[peak_of(m->act)] += ops_of(m);
-        }
-    for (int32_t i = 0; i < h->n_layer; i++)
-        for (int peak = 0; peak < PEAK_COUNT; peak++) out->ops_per_row[peak] += head_ops(&w->layers[i], (PeakKind)peak);
-    for (int32_t i = 0; i < h->n_layer; i++) add_experts(out, &w->layers[i]);
+    out->ops_per_row[peak_of(w->output.act)] += ops_of(&w->output);
+    for (int32_t i = 0; i < h->n_layer; i++) add_work(out, &w->layers[i]);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
 
-/* The matrices of a kind of stage, as indices into kinds. */
+/* The parts that are products: the first ones are those of LayerPart. */
 static const struct {
     const char *name;
     ForwardKind kind;
-    int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 8},
-                {"attn_output", FORWARD_O, 9, 9},
-                {"ffn_gate_up", FORWARD_GATE_UP, 10, 12},
-                {"ffn_down", FORWARD_DOWN, 13, 13},
-                {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
-enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
+} products[] = {[PART_QKV] = {"attn_qkv", FORWARD_QKV},
+                [PART_O] = {"attn_output", FORWARD_O},
+                [PART_GATE_UP] = {"ffn_gate_up", FORWARD_GATE_UP},
+                [PART_DOWN] = {"ffn_down", FORWARD_DOWN},
+                {"output", FORWARD_OUTPUT}};
+enum {
+    N_PRODUCTS = sizeof products / sizeof *products,
+    PART_OUTPUT = N_PRODUCTS - 1,
+    PART_ATTENTION = N_PRODUCTS,
+    PART_NORMS,
+    N_PARTS
+};
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
 
 static double floor_of(const MachineSpeed *speed, double bytes, double ops, PeakKind peak) {
@@ -132,46 +83,38 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
     return read_s > compute_s ? read_s : compute_s;
 }
 
-static void add_matrix(CostPart *p, const PackedMatrix *m, const MachineSpeed *speed, int32_t n_rows,
-                       bool is_first_layer) {
-    double bytes = (double)packed_bytes(m), ops = ops_of(m) * n_rows;
-    if (m->n_out == 0) return;
-    if (is_first_layer) p->n_out += m->n_out, p->n_in = m->n_in;
+/* n_read matrices of one shape are read, and n_products products with rows are computed. */
+static void add_matrices(CostPart *p, const PackedMatrix *m, double n_read, double n_products,
+                         const MachineSpeed *speed) {
+    double bytes = (double)packed_bytes(m) * n_read, ops = ops_of(m) * n_products;
     p->bytes += bytes, p->ops += ops;
     p->floor_s += floor_of(speed, bytes, ops, peak_of(m->act));
 }
 
-/* Those of a layer that n_rows rows are expected to read. */
-static void add_expert_matrices(CostPart *p, const CpuLayer *l, ForwardKind kind, const MachineSpeed *speed,
-                                int32_t n_rows) {
-    if (expert_bytes(l, kind) == 0) return;
-    const CpuExpert *e = &l->experts[0];
-    double bytes = expert_bytes(l, kind) * (1 - pow(1 - expert_share(l), n_rows));
-    double ops = (kind == FORWARD_DOWN ? ops_of(&e->down) : ops_of(&e->gate) + ops_of(&e->up)) * n_rows *
-                 l->spec->n_expert_used;
-    p->bytes += bytes, p->ops += ops;
-    p->floor_s += floor_of(speed, bytes, ops, peak_of(e->gate.act));
+/* The part of the matrices in a slot that n_rows rows are expected to read. */
+static double n_expected(const CpuLayer *l, LayerMatrix m, int32_t n_rows) {
+    double n = (double)layer_matrix_count(l->spec, m);
+    return n * (1 - pow(1 - n_of_row(l, m) / n, n_rows));
 }
 
-static void add_head_matrices(CostPart *p, const CpuLayer *l, ForwardKind kind, const MachineSpeed *speed,
-                              int32_t n_rows) {
-    const PackedMatrix *one = NULL;
-    int64_t n = head_matrices(l, kind, &one);
-    if (n == 0) return;
-    double bytes = (double)packed_bytes(one) * (double)n, ops = ops_of(one) * (double)n * n_rows;
-    p->bytes += bytes, p->ops += ops;
-    p->floor_s += floor_of(speed, bytes, ops, peak_of(one->act));
+static CostPart describe_layers(const CpuWeights *w, int part, const MachineSpeed *speed, int32_t n_rows) {
+    int32_t n = w->base.model->hparams.n_layer;
+    CostPart p = {.name = products[part].name, .n_layers = n};
+    for (int32_t layer = 0; layer < n; layer++)
+        for (LayerMatrix m = 0; m < LAYER_MATRICES; m++) {
+            const CpuLayer *l = &w->layers[layer];
+            const PackedMatrix *packed = l->matrices[m];
+            if (!packed || (int)layer_matrix_info[m].part != part) continue;
+            if (layer == 0 && layer_matrix_info[m].count == ONE_MATRIX) p.n_out += packed->n_out, p.n_in = packed->n_in;
+            add_matrices(&p, packed, n_expected(l, m, n_rows), n_of_row(l, m) * n_rows, speed);
+        }
+    return p;
 }
 
-static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed *speed, int32_t n_rows) {
-    int32_t n = products[i].first == N_KINDS ? 1 : w->base.model->hparams.n_layer;
-    CostPart p = {.name = products[i].name, .n_layers = n};
-    for (int32_t layer = 0; layer < n; layer++) {
-        for (int k = products[i].first; k <= products[i].last; k++)
-            add_matrix(&p, matrix_of(w, k, layer), speed, n_rows, layer == 0);
-        add_head_matrices(&p, &w->layers[layer], products[i].kind, speed, n_rows);
-        add_expert_matrices(&p, &w->layers[layer], products[i].kind, speed, n_rows);
-    }
+static CostPart describe_output(const CpuWeights *w, const MachineSpeed *speed, int32_t n_rows) {
+    const PackedMatrix *m = &w->output;
+    CostPart p = {.name = products[PART_OUTPUT].name, .n_layers = 1, .n_out = m->n_out, .n_in = m->n_in};
+    add_matrices(&p, m, 1, n_rows, speed);
     return p;
 }
 
@@ -193,7 +136,8 @@ static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const Ma
 int cpu_parts(const Weights *weights, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
               CostPart *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
-    for (int i = 0; i < N_PRODUCTS; i++) out[i] = describe_product(w, i, speed, n_rows);
+    for (int i = 0; i < PART_OUTPUT; i++) out[i] = describe_layers(w, i, speed, n_rows);
+    out[PART_OUTPUT] = describe_output(w, speed, n_rows);
     out[PART_ATTENTION] = describe_attention(w, kv_type, speed, n_rows, n_context);
     out[PART_NORMS] = (CostPart){.name = "norms"};
     return N_PARTS;
@@ -224,16 +168,21 @@ typedef struct Reading {
     uint32_t seen[THREADS_MAX * READS_PER_THREAD]; /* what read_loop returned: it means nothing */
 } Reading;
 
+static void read_matrix(Reading *r, const PackedMatrix *m, int i_part, int n_parts) {
+    int64_t begin, end;
+    threads_split(packed_n_tiles(m) * (int64_t)m->tile_bytes / 256 * 256, 256, i_part, n_parts, &begin, &end);
+    r->seen[i_part] += r->w->kernels->read_loop((const char *)m->data + begin, (size_t)(end - begin));
+}
+
 static void read_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     Reading *r = ctx;
     for (int32_t layer = 0; layer < r->w->base.model->hparams.n_layer; layer++)
-        for (int kind = 0; kind < N_KINDS + (layer == 0); kind++) {
-            const PackedMatrix *m = matrix_of(r->w, kind, layer);
-            int64_t begin, end;
-            threads_split(packed_n_tiles(m) * (int64_t)m->tile_bytes / 256 * 256, 256, i_part, n_parts, &begin, &end);
-            r->seen[i_part] += r->w->kernels->read_loop((const char *)m->data + begin, (size_t)(end - begin));
+        for (int m = 0; m < LAYER_MATRICES; m++) {
+            const PackedMatrix *packed = r->w->layers[layer].matrices[m];
+            if (packed && layer_matrix_info[m].count == ONE_MATRIX) read_matrix(r, packed, i_part, n_parts);
         }
+    read_matrix(r, &r->w->output, i_part, n_parts);
 }
 
 int cpu_read_weights(Device *device, const Weights *w, double *seconds, fr_error *err) {

@@ -1,14 +1,11 @@
 /* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
 #include "compute/cpu/cpu_backend.h"
 #include "compute/cpu/packed_file.h"
 
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
-#include "model/scales.h"
+#include "gguf/tensor_type.h"
 
 #include <stdatomic.h>
 
@@ -97,8 +94,8 @@ static int check_embedding(const CpuWeights *w, fr_error *err) {
     return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
 }
 
-/* Sets the shape of a matrix that pack_all will fill: of the tensor, or its expert i. */
-static int will_pack_expert(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *out) {
+/* Sets the shape of a matrix that pack_all will fill with matrix i of the tensor. */
+static int will_pack(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *out) {
     GgufTensor one = expert_matrix(t, i);
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
@@ -107,8 +104,6 @@ static int will_pack_expert(Loader *l, const GgufTensor *t, int64_t i, PackedMat
         return error_memory(l->err, "the weights", SIZE_MAX);
     return FR_OK;
 }
-
-static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) { return will_pack_expert(l, t, 0, out); }
 
 /* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
 static int pack_all(Loader *l) {
@@ -172,79 +167,46 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-enum { MATRICES_OF_LAYER = 10 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
-
-static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
-
 /* The kernels read whole groups of experts from arrays of this length. */
 static int check_experts(const Model *m, int32_t i, fr_error *err) {
     const LayerSpec *s = &m->layers[i];
-    int64_t n = n_experts(s), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
+    int64_t n = layer_n_experts(s), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
     if (n == 0 || (n <= MODEL_MAX_EXPERTS && s->n_expert_used >= 1 && s->n_expert_used <= most)) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible", gguf_path(m->gguf), i,
                      s->n_expert_used, (long long)n, (long long)most);
 }
 
-static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
-    int64_t n = n_experts(s);
+static int load_matrix(Loader *l, CpuLayer *layer, LayerMatrix m, int64_t i) {
+    const LayerSpec *s = layer->spec;
+    int status = will_pack(l, s->matrices[m], i, &layer->matrices[m][i]);
+    layer->matrices[m][i].scale = layer_matrix_scale(s, m, i);
+    return status;
+}
+
+/* One matrix of each slot, or one for each head. */
+static int load_matrices(Loader *l, CpuLayer *layer) {
     size_t before = l->w->block_bytes;
-    fr_assert(n > 0);
-    if (!(layer->experts = mem_calloc((size_t)n, sizeof *layer->experts)))
-        return error_memory(l->err, "experts", (size_t)n * sizeof *layer->experts);
     int status = FR_OK;
-    for (int64_t k = 0; k < n && !status; k++) {
-        CpuExpert *e = &layer->experts[k];
-        status = will_pack_expert(l, s->gate, k, &e->gate);
-        if (!status) status = will_pack_expert(l, s->up, k, &e->up);
-        if (!status) status = will_pack_expert(l, s->down, k, &e->down);
+    for (LayerMatrix m = 0; m < LAYER_MATRICES; m++) {
+        bool of_experts = layer_matrix_info[m].count == MATRIX_OF_EXPERTS;
+        int64_t n = of_experts ? 0 : layer_matrix_count(layer->spec, m);
+        for (int64_t i = 0; i < n && !status; i++) status = load_matrix(l, layer, m, i);
     }
-    l->w->base.bytes += (l->w->block_bytes - before) / (size_t)n * (size_t)s->n_expert_used;
-    return status;
-}
-
-/* Of latent attention: of each head what makes a query fit latents, then of each what makes its values of them. */
-static int load_heads(Loader *l, const LatentSpec *s, CpuLayer *layer) {
-    int64_t n = s->k_b->dims[2];
-    size_t before = l->w->block_bytes;
-    if (!(layer->k_b = mem_calloc((size_t)(2 * n), sizeof *layer->k_b)))
-        return error_memory(l->err, "heads", (size_t)(2 * n) * sizeof *layer->k_b);
-    int status = FR_OK;
-    for (int64_t k = 0; k < 2 * n && !status; k++)
-        status = will_pack_expert(l, k < n ? s->k_b : s->v_b, k % n, &layer->k_b[k]);
     l->w->base.bytes += l->w->block_bytes - before;
     return status;
 }
 
-/* Matrices in the order in which a forward reads them. */
-static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
-    bool has_experts = n_experts(s) > 0;
-    layer->n_state_in = layer_state_products(s, layer->state_in);
-    const struct {
-        const GgufTensor *from;
-        PackedMatrix *to;
-    } matrices[] = {{s->latent.q_a, &layer->q_a},
-                    {s->latent.kv_a, &layer->kv_a},
-                    {s->q, &layer->q},
-                    {s->k, &layer->k},
-                    {s->v, &layer->v},
-                    {layer->state_in[0].m, &layer->state_matrices[0]},
-                    {layer->state_in[1].m, &layer->state_matrices[1]},
-                    {layer->state_in[2].m, &layer->state_matrices[2]},
-                    {layer->state_in[3].m, &layer->state_matrices[3]},
-                    {s->o, &layer->o},
-                    {has_experts ? s->shared_gate : s->gate, &layer->gate},
-                    {has_experts ? s->shared_up : s->up, &layer->up},
-                    {has_experts ? s->shared_down : s->down, &layer->down},
-                    {s->router, &layer->router}};
-    _Static_assert(sizeof matrices / sizeof *matrices == MATRICES_OF_LAYER, "room in Loader.packings");
+/* The matrices of an expert lie side by side. */
+static int load_experts(Loader *l, CpuLayer *layer) {
+    int64_t n = layer_n_experts(layer->spec);
     size_t before = l->w->block_bytes;
     int status = FR_OK;
-    for (size_t k = 0; k < MATRICES_OF_LAYER && !status; k++)
-        if (matrices[k].from) status = will_pack(l, matrices[k].from, matrices[k].to);
-    l->w->base.bytes += l->w->block_bytes - before;
-    if (!status && s->latent.k_b) status = load_heads(l, &s->latent, layer);
-    return status || !has_experts ? status : load_experts(l, s, layer);
+    for (int64_t i = 0; i < n; i++)
+        for (LayerMatrix m = 0; m < LAYER_MATRICES && !status; m++)
+            if (layer_matrix_info[m].count == MATRIX_OF_EXPERTS) status = load_matrix(l, layer, m, i);
+    if (n) l->w->base.bytes += (l->w->block_bytes - before) / (size_t)n * (size_t)layer->spec->n_expert_used;
+    return status;
 }
 
 /* The taps of a convolution, each of all channels. */
@@ -257,24 +219,37 @@ static int copy_conv(Loader *l, const float *conv, CpuLayer *layer) {
     return FR_OK;
 }
 
+/* Points to the matrices of a layer among all of them, from `at` on; returns the place after its last one. */
+static PackedMatrix *place_matrices(CpuLayer *layer, PackedMatrix *at) {
+    for (int m = 0; m < LAYER_MATRICES; m++) {
+        int64_t n = layer_matrix_count(layer->spec, (LayerMatrix)m);
+        if (n) layer->matrices[m] = at;
+        at += n;
+    }
+    return at;
+}
+
 static int load_layers(Loader *l) {
     const Model *m = l->w->base.model;
+    PackedMatrix *at = l->w->matrices;
     int status = FR_OK;
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
-        l->w->layers[i].spec = &m->layers[i];
-        l->w->layers[i].place = model_mixer_place(m, i);
+        CpuLayer *layer = &l->w->layers[i];
+        layer->spec = &m->layers[i];
+        layer->place = model_mixer_place(m, i);
+        at = place_matrices(layer, at);
         status = check_experts(m, i, l->err);
-        if (!status && layer_has_state(&m->layers[i])) status = copy_conv(l, m->layers[i].conv, &l->w->layers[i]);
-        if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
+        if (!status && layer_has_state(layer->spec)) status = copy_conv(l, layer->spec->conv, layer);
+        if (!status) status = load_matrices(l, layer);
+        if (!status) status = load_experts(l, layer);
     }
     return status;
 }
 
-static size_t count_matrices(const Model *m) {
-    size_t n = 1;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT +
-             (m->layers[i].latent.k_b ? 2 * (size_t)m->hparams.n_head : 0);
+static size_t count_matrices(const Model *model) {
+    size_t n = 0;
+    for (int32_t i = 0; i < model->hparams.n_layer; i++)
+        for (int m = 0; m < LAYER_MATRICES; m++) n += (size_t)layer_matrix_count(&model->layers[i], (LayerMatrix)m);
     return n;
 }
 
@@ -294,17 +269,18 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!w) return error_memory(err, "the weights", sizeof *w);
     w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
     size_t n_layer = (size_t)model->hparams.n_layer;
-    Loader l = {.w = w, .err = err, .packings = mem_calloc(count_matrices(model), sizeof *l.packings)};
+    size_t n_matrices = count_matrices(model) + 1; /* and the LM head */
+    Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices, sizeof *l.packings)};
     w->layers = mem_calloc(n_layer, sizeof *w->layers);
-    int status = l.packings && w->layers ? kernels_find(options->kernels, &w->kernels, err)
-                                         : error_memory(err, "layers", n_layer * sizeof *w->layers);
+    w->matrices = mem_calloc(n_matrices, sizeof *w->matrices);
+    int status = l.packings && w->layers && w->matrices ? kernels_find(options->kernels, &w->kernels, err)
+                                                        : error_memory(err, "layers", n_matrices * sizeof *w->matrices);
     if (!status) w->base.options.kernels = w->kernels->name;
     if (!status) status = load_layers(&l);
     if (target && model->output == target->base.model->output) w->output = target->output;
-    else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
+    else if (!status && !(status = will_pack(&l, model->output, 0, &w->output)))
+        w->base.bytes += packed_bytes(&w->output);
     if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
-    for (int64_t i = 0; i < l.n_packings && !status; i++)
-        status = cpu_note_scale(w, l.packings[i].m, model_scale(model, l.packings[i].data), l.n_packings, err);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
@@ -329,12 +305,11 @@ int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_e
 void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
     mapped_file_close(w->base.mapped);
-    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++)
-        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv), mem_free(w->layers[i].k_b);
+    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++) mem_free(w->layers[i].conv);
     mem_free(w->layers);
+    mem_free(w->matrices);
     mem_free(w->block);
     mem_free(w->embedding_memory);
-    mem_free(w->scales);
     mem_free(w);
 }
 

@@ -38,12 +38,10 @@
  * with few experts chosen of many, eight rows read nearly eight times as much as one. When trees lose because of that, the
  * cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- which experts --------------------------------------------------------------------------------- */
 
@@ -144,11 +142,12 @@ static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     (void)i_thread;
     CpuContext *c = op->c;
     const LayerSpec *l = op->l->spec;
-    int64_t n_embd = c->model->hparams.n_embd, n = l->router->dims[1];
+    int64_t n_embd = c->model->hparams.n_embd, n = layer_n_experts(l);
     for (int64_t i = begin; i < end; i++) {
         if (l->router_bias) c->kernels->add(c->router + row_at(i, n), l->router_bias, n);
         choose_of_row(l, c->router + row_at(i, n), (int32_t)n, c->choices + row_at(i, l->n_expert_used));
-        if (l->shared_gate) c->shared_weights[i] = shared_weight(l, c->normed + row_at(i, n_embd), n_embd);
+        if (l->matrices[MATRIX_SHARED_GATE])
+            c->shared_weights[i] = shared_weight(l, c->normed + row_at(i, n_embd), n_embd);
     }
 }
 
@@ -160,7 +159,7 @@ static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
     CpuContext *c = op->c;
     if (begin == end) return;
     const LayerSpec *l = op->l->spec;
-    int32_t n_choices = c->n_rows * l->n_expert_used, n_expert = (int32_t)l->router->dims[1], place = 0;
+    int32_t n_choices = c->n_rows * l->n_expert_used, n_expert = layer_n_experts(l), place = 0;
     memset(c->n_of_expert, 0, (size_t)n_expert * sizeof *c->n_of_expert);
     for (int32_t i = 0; i < n_choices; i++) c->n_of_expert[c->choices[i].expert]++;
     c->n_groups = 0;
@@ -215,22 +214,23 @@ enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
 
 static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
-    const CpuExpert *e = &op->l->experts[g->expert];
-    const PackedMatrix *both[] = {&e->gate, &e->up};
+    PackedMatrix *const *matrices = op->l->matrices;
+    const PackedMatrix *both[] = {&matrices[MATRIX_EXPERT_GATE][g->expert], &matrices[MATRIX_EXPERT_UP][g->expert]};
     float *const y[] = {c->gate, c->up};
-    int64_t n_ff = e->gate.n_out, n_tiles = packed_n_tiles(&e->gate);
+    int64_t n_ff = both[0]->n_out, n_tiles = packed_n_tiles(both[0]);
     for (int k = 0; k < 2; k++)
         cpu_multiply(c, both[k],
                      (const char *)c->expert_acts[both[k]->act] +
                          row_at(g->first, (int64_t)act_row_bytes(both[k]->act, both[k]->n_in)),
                      g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
-                     least(end * FF_UNIT_TILES, n_tiles));
-    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+                     min_i64(end * FF_UNIT_TILES, n_tiles));
+    int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
     if (op->l->spec->weights_inputs)
         weigh_places(c, g, c->gate, n_ff, from, n), weigh_places(c, g, c->up, n_ff, from, n);
     add_biases(c, g, op->l->spec->gate_bias, c->gate, n_ff, from, n);
     add_biases(c, g, op->l->spec->up_bias, c->up, n_ff, from, n);
-    for (int64_t i = g->first; i < g->first + g->n; i++) activate(op, &e->down, i, from, n);
+    for (int64_t i = g->first; i < g->first + g->n; i++)
+        activate(op, &matrices[MATRIX_EXPERT_DOWN][g->expert], i, from, n);
 }
 
 /* Runs fn over items [begin, end), of which each group has n_items_of_group. */
@@ -238,7 +238,7 @@ static void by_group(const Op *op, int64_t begin, int64_t end,
                      void (*fn)(const Op *, const ExpertGroup *, int64_t, int64_t)) {
     int64_t each = op->n_items_of_group;
     while (begin < end) {
-        int64_t group = begin / each, last = least((group + 1) * each, end);
+        int64_t group = begin / each, last = min_i64((group + 1) * each, end);
         fn(op, &op->c->groups[group], begin - group * each, last - group * each);
         begin = last;
     }
@@ -251,11 +251,11 @@ static void gate_up_items(const Op *op, int64_t begin, int64_t end, int i_thread
 
 static void group_down(const Op *op, const ExpertGroup *g, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
-    const PackedMatrix *m = &op->l->experts[g->expert].down;
+    const PackedMatrix *m = &op->l->matrices[MATRIX_EXPERT_DOWN][g->expert];
     cpu_multiply(c, m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
                  c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS;
-    add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, least(end * TILE_ROWS, m->n_out) - from);
+    add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, min_i64(end * TILE_ROWS, m->n_out) - from);
 }
 
 static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -280,7 +280,7 @@ static void sum_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
         const ExpertChoice *choices = c->choices + row_at(i, l->n_expert_used);
         for (int32_t k = 0; k < l->n_expert_used; k++)
             add_weighted(sum, choices[k].weight, c->expert_out + row_at(choices[k].place, n), n);
-        if (l->shared_gate) add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n), n);
+        if (l->matrices[MATRIX_SHARED_GATE]) add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n), n);
         add_to_residual(op, i);
     }
 }
@@ -289,34 +289,36 @@ static void sum_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    const CpuExpert *any = &l->experts[0]; /* all have one shape and type */
+    /* The matrices of the first expert: those of all have one shape and type. */
+    const PackedMatrix *gate = l->matrices[MATRIX_EXPERT_GATE], *up = l->matrices[MATRIX_EXPERT_UP],
+                       *down = l->matrices[MATRIX_EXPERT_DOWN], *shared = l->matrices[MATRIX_SHARED_GATE];
     int64_t rows = c->n_rows, n_choices = rows * l->spec->n_expert_used;
-    int64_t units = (any->gate.n_out + ACT_BLOCK - 1) / ACT_BLOCK, tiles = packed_n_tiles(&any->down);
-    int64_t most = least(n_choices, (int64_t)l->spec->router->dims[1]);
+    int64_t units = (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK, tiles = packed_n_tiles(down);
+    int64_t most = min_i64(n_choices, layer_n_experts(l->spec));
     const Op base = {.c = c, .layer = layer, .l = l, .post_norm = l->spec->post_ffn_norm};
 
     Op router = base;
-    router.norm = l->spec->ffn_norm, router.n_products = l->spec->shared_gate ? 5 : 3;
-    router.products[0] = (Product){&l->router, c->router};
-    router.products[1] = (Product){&any->gate, NULL}, router.products[2] = (Product){&any->up, NULL};
-    router.products[3] = (Product){&l->gate, NULL}, router.products[4] = (Product){&l->up, NULL};
+    router.norm = l->spec->ffn_norm, router.n_products = shared ? 5 : 3;
+    router.products[0] = (Product){l->matrices[MATRIX_ROUTER], c->router};
+    router.products[1] = (Product){gate, NULL}, router.products[2] = (Product){up, NULL};
+    router.products[3] = (Product){shared, NULL}, router.products[4] = (Product){l->matrices[MATRIX_SHARED_UP], NULL};
     at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
-    at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, any->gate.n_in, at);
-    if (l->spec->shared_gate) at = shared_expert_ops(c, layer, at);
+    at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, gate->n_in, at);
+    if (shared) at = shared_expert_ops(c, layer, at);
     router.n_products = 1;
-    at = put_op(at, router, FORWARD_GATE_UP, router_tiles, packed_n_tiles(&l->router), rows);
+    at = put_op(at, router, FORWARD_GATE_UP, router_tiles, packed_n_tiles(l->matrices[MATRIX_ROUTER]), rows);
     at = put_op(at, base, FORWARD_GATE_UP, choose_rows, rows, 0);
     at = put_op(at, base, FORWARD_GATE_UP, gather, 1, 0);
 
     Op gate_up = base;
     gate_up.n_products = 2, gate_up.n_items_of_group = units;
-    gate_up.products[0] = (Product){&any->gate, c->gate}, gate_up.products[1] = (Product){&any->up, c->up};
+    gate_up.products[0] = (Product){gate, c->gate}, gate_up.products[1] = (Product){up, c->up};
     at = put_op(at, gate_up, FORWARD_GATE_UP, copy_places, n_choices, 0);
     at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_items, most * units, 0);
 
-    Op down = base;
-    down.n_products = 1, down.n_items_of_group = tiles, down.products[0] = (Product){&any->down, c->expert_out};
-    at = put_op(at, down, FORWARD_DOWN, down_items, most * tiles, 0);
+    Op last = base;
+    last.n_products = 1, last.n_items_of_group = tiles, last.products[0] = (Product){down, c->expert_out};
+    at = put_op(at, last, FORWARD_DOWN, down_items, most * tiles, 0);
     at = expert_squares_ops(c, layer, at);
     return put_op(at, base, FORWARD_DOWN, sum_rows, rows, 0);
 }

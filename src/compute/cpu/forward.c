@@ -11,7 +11,6 @@
  * test_golden.c and test_reference.c (the values).
  */
 #include "compute/cpu/attention.h"
-#include "compute/cpu/matrix_scale.h"
 
 #include <string.h>
 
@@ -24,6 +23,17 @@ void convert_row(const Op *op, const float *x, int64_t i) {
         done[form] = true;
         char *out = (char *)op->c->acts[form] + row_at(i, (int64_t)act_row_bytes(form, m->n_in));
         op->c->kernels->act_convert(form, x, m->n_in, out);
+    }
+}
+
+void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
+                  int64_t stride, int64_t first, int64_t last) {
+    c->kernels->matmul(m, acts, n_rows, y, stride, first, last);
+    if (m->scale == 1) return;
+    int64_t from = first * TILE_ROWS, to = last * TILE_ROWS < m->n_out ? last * TILE_ROWS : m->n_out;
+    for (int64_t i = 0; i < n_rows; i++) {
+        float *row = y + row_at(i, stride);
+        for (int64_t o = from; o < to; o++) row[o] *= m->scale;
     }
 }
 

@@ -28,7 +28,7 @@ Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *
 /* ---- experts --------------------------------------------------------------------------------------- */
 
 static double *sums_of_expert(const Op *op, int32_t expert) {
-    int64_t n_expert = op->l->spec->router->dims[1];
+    int64_t n_expert = layer_n_experts(op->l->spec);
     return op->c->squares->sums[op->inputs] + row_at(op->layer * n_expert + expert, op->n_items);
 }
 
@@ -41,7 +41,7 @@ static void add_gate_up_columns(const Op *op, int64_t begin, int64_t end, int i_
         double *sums = sums_of_expert(op, g->expert);
         for (int32_t i = g->first; i < g->first + g->n; i++)
             add_squares(sums, c->normed + row_at(c->place_rows[i], op->n_items), begin, end);
-        if (begin == 0) c->squares->expert_rows[op->layer * op->l->spec->router->dims[1] + g->expert] += g->n;
+        if (begin == 0) c->squares->expert_rows[op->layer * layer_n_experts(op->l->spec) + g->expert] += g->n;
     }
 }
 
@@ -60,7 +60,7 @@ Op *expert_squares_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     if (!c->squares) return at;
     Op base = {.c = c, .layer = layer, .l = l, .inputs = INPUT_EXPERT_GATE_UP};
-    at = put_op(at, base, FORWARD_NORM, add_gate_up_columns, l->experts[0].gate.n_in, 0);
+    at = put_op(at, base, FORWARD_NORM, add_gate_up_columns, l->matrices[MATRIX_EXPERT_GATE]->n_in, 0);
     base.inputs = INPUT_EXPERT_DOWN;
-    return put_op(at, base, FORWARD_NORM, add_down_columns, l->experts[0].down.n_in, 0);
+    return put_op(at, base, FORWARD_NORM, add_down_columns, l->matrices[MATRIX_EXPERT_DOWN]->n_in, 0);
 }

@@ -32,14 +32,12 @@
  *
  * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written), test_forward.c. */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
+#include "base/mem.h"
 
 #include <string.h>
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 size_t latent_act_bytes(const CpuLayer *l) {
-    const PackedMatrix *k_b = &l->k_b[0], *v_b = &l->k_b[l->spec->latent.k_b->dims[2]];
+    const PackedMatrix *k_b = l->matrices[MATRIX_K_B], *v_b = l->matrices[MATRIX_V_B];
     size_t a = act_row_bytes(k_b->act, k_b->n_in), b = act_row_bytes(v_b->act, v_b->n_in);
     return a > b ? a : b;
 }
@@ -52,7 +50,7 @@ static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread
     const CpuContext *c = op->c;
     for (int k = 0; k < op->n_products; k++) {
         const Product *p = &op->products[k];
-        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = least(end, n);
+        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, first, last);
         begin -= n, end -= n;
     }
@@ -71,7 +69,7 @@ static void latent_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
         c->kernels->rope(h->rope.style, k + rank, 1, n_rot, n_rot, cpu_angles(c, op->l, i));
         c->kernels->kv_store(kv->type, k, h->head_dim,
                              cpu_kv_keys(kv, op->l->place, 0) + (size_t)c->rows[i].slots[KV_ALL].own * kv->slot_bytes);
-        if (!l->q_a) continue;
+        if (!op->l->matrices[MATRIX_Q_A]) continue;
         c->kernels->rmsnorm(q, q, l->q_a_norm, n_q, h->rms_eps);
         convert_row(op, q, i);
     }
@@ -98,7 +96,7 @@ static void absorb_heads(const Op *op, int64_t begin, int64_t end, int i_thread)
     for (int64_t head = begin; head < end; head++) {
         const float *queries = c->queries + head * (n_plain + n_rot);
         float *q = c->q + head * h->head_dim;
-        multiply_head(op, &op->l->k_b[head], head, queries, latent_query_dim(h), q, q_dim);
+        multiply_head(op, &op->l->matrices[MATRIX_K_B][head], head, queries, latent_query_dim(h), q, q_dim);
         for (int64_t i = 0; i < c->n_rows; i++) {
             float *turned = q + row_at(i, q_dim) + rank;
             memcpy(turned, queries + row_at(i, latent_query_dim(h)) + n_plain, (size_t)n_rot * sizeof *turned);
@@ -113,7 +111,7 @@ static void value_heads(const Op *op, int64_t begin, int64_t end, int i_thread) 
     const CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
     for (int64_t head = begin; head < end; head++)
-        multiply_head(op, &op->l->k_b[h->n_head + head], head, c->attended + head * h->latent.rank,
+        multiply_head(op, &op->l->matrices[MATRIX_V_B][head], head, c->attended + head * h->latent.rank,
                       (int64_t)h->n_head * h->latent.rank, c->head_values + head * h->latent.value_dim,
                       latent_values_dim(h));
 }
@@ -123,34 +121,40 @@ static void value_heads(const Op *op, int64_t begin, int64_t end, int i_thread) 
 Op *latent_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    const int64_t rows = c->n_rows, n_tiles = packed_n_tiles(&l->kv_a);
-    const bool has_q_latent = l->spec->latent.q_a != NULL;
+    const int64_t rows = c->n_rows, n_tiles = packed_n_tiles(l->matrices[MATRIX_KV_A]);
+    const bool has_q_latent = l->matrices[MATRIX_Q_A] != NULL;
     const Op base = {.c = c, .layer = layer, .l = l};
     Op down = base;
     down.norm = l->spec->attn_norm, down.n_products = 2;
-    down.products[0] = (Product){&l->kv_a, c->k};
-    down.products[1] = has_q_latent ? (Product){&l->q_a, c->q_latent} : (Product){&l->q, c->queries};
+    down.products[0] = (Product){l->matrices[MATRIX_KV_A], c->k};
+    down.products[1] = has_q_latent ? (Product){l->matrices[MATRIX_Q_A], c->q_latent}
+                                    : (Product){l->matrices[MATRIX_Q], c->queries};
     at = put_op(at, down, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, down, FORWARD_QKV, product_tiles, n_tiles + packed_n_tiles(down.products[1].m), rows);
 
     Op queries = base;
-    queries.n_products = 1, queries.products[0] = (Product){&l->q, c->queries};
+    queries.n_products = 1, queries.products[0] = (Product){l->matrices[MATRIX_Q], c->queries};
     at = put_op(at, queries, FORWARD_QKV, latent_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_LATENT, c->k, h->head_dim, at);
     if (has_q_latent) at = input_squares_op(c, layer, INPUT_Q_LATENT, c->q_latent, h->latent.q_rank, at);
-    if (has_q_latent) at = put_op(at, queries, FORWARD_QKV, product_tiles, packed_n_tiles(&l->q), rows);
+    if (has_q_latent) at = put_op(at, queries, FORWARD_QKV, product_tiles, packed_n_tiles(l->matrices[MATRIX_Q]), rows);
 
     Op heads = base;
-    heads.n_products = 1, heads.products[0] = (Product){&l->k_b[0], c->q};
+    heads.n_products = 1, heads.products[0] = (Product){l->matrices[MATRIX_K_B], c->q};
     at = input_squares_op(c, layer, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), at);
     at = put_op(at, heads, FORWARD_QKV, absorb_heads, h->n_head, rows);
     at = attention_ops(c, layer, at);
     at = input_squares_op(c, layer, INPUT_READ_LATENTS, c->attended, (int64_t)h->n_head * h->latent.rank, at);
-    heads.products[0] = (Product){&l->k_b[h->n_head], c->head_values};
+    heads.products[0] = (Product){l->matrices[MATRIX_V_B], c->head_values};
     at = put_op(at, heads, FORWARD_O, value_heads, h->n_head, rows);
     at = input_squares_op(c, layer, INPUT_LATENT_O, c->head_values, latent_values_dim(h), at);
 
-    Op o = {.c = c, .layer = layer, .l = l, .x = c->head_values, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c,
+            .layer = layer,
+            .l = l,
+            .x = c->head_values,
+            .n_products = 1,
+            .products = {{l->matrices[MATRIX_O], c->delta}}};
     return put_op(at, o, FORWARD_O, convert_rows, rows, 0);
 }

@@ -38,11 +38,9 @@
  * test_reference.c.
  */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
+#include "base/mem.h"
 
 #include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
@@ -103,10 +101,10 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
                 *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
-    int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
+    int64_t first = begin * unit, last = min_i64(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
     if (k == 0 && op->l->spec->gates_output) tiles *= 2;
     cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
-                 least(end * tiles, packed_n_tiles(p->m)));
+                 min_i64(end * tiles, packed_n_tiles(p->m)));
     if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
     float *const y[] = {c->q, c->k, c->v};
     int64_t width = (k ? h->n_head_kv : h->n_head) * (int64_t)h->head_dim;
@@ -125,7 +123,7 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const Hparams *h = &op->c->model->hparams;
     for (int k = 0; k < 3; k++) {
-        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = least(end, n);
+        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) heads_of(op, k, first, last);
         begin -= n, end -= n;
     }
@@ -180,7 +178,7 @@ static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end
     CpuContext *c = op->c;
     const PackedMatrix *m = op->products[0].m;
     cpu_multiply(c, m, acts, op->n_rows, c->delta, m->n_out, begin, end);
-    int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
+    int64_t from = begin * TILE_ROWS, n = min_i64(end * TILE_ROWS, m->n_out) - from;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *delta = c->delta + row_at(i, m->n_out) + from;
         if (op->bias) c->kernels->add(delta, op->bias + from, n);
@@ -229,9 +227,10 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
     int64_t n_ff = op->products[0].m->n_out, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
         cpu_multiply(c, op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
-                     begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
-    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
-    for (int64_t i = 0; i < op->n_rows; i++) activate(op, &op->l->down, i, from, n);
+                     begin * FF_UNIT_TILES, min_i64(end * FF_UNIT_TILES, n_tiles));
+    int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
+    const PackedMatrix *down = op->l->matrices[op->l->spec->ffn == FFN_EXPERTS ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
+    for (int64_t i = 0; i < op->n_rows; i++) activate(op, down, i, from, n);
 }
 
 /* A product that adds to the residual stream: at once, or after a stage that finishes what is added. */
@@ -243,34 +242,38 @@ static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, cons
     return put_op(at, op, FORWARD_NORM, residual_rows, rows, 0);
 }
 
-static Op gate_up_op(CpuContext *c, int32_t layer) {
+static Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up) {
     const CpuLayer *l = &c->weights->layers[layer];
     return (Op){.c = c,
                 .layer = layer,
                 .l = l,
                 .norm = l->spec->ffn_norm,
                 .n_products = 2,
-                .products = {{&l->gate, c->gate}, {&l->up, c->up}}};
+                .products = {{gate, c->gate}, {up, c->up}}};
 }
 
-static int64_t ff_units(const CpuLayer *l) { return (l->gate.n_out + ACT_BLOCK - 1) / ACT_BLOCK; }
+static int64_t ff_units(const PackedMatrix *gate) { return (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK; }
 
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    Op down = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, c->shared_out}}};
-    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
-    at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, l->down.n_in, at);
-    return put_op(at, down, FORWARD_DOWN, down_tiles_only, packed_n_tiles(&l->down), c->n_rows);
+    const PackedMatrix *gate = l->matrices[MATRIX_SHARED_GATE], *down = l->matrices[MATRIX_SHARED_DOWN];
+    Op gate_up = gate_up_op(c, layer, gate, l->matrices[MATRIX_SHARED_UP]);
+    Op add = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{down, c->shared_out}}};
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units(gate), c->n_rows);
+    at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, down->n_in, at);
+    return put_op(at, add, FORWARD_DOWN, down_tiles_only, packed_n_tiles(down), c->n_rows);
 }
 
 static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     const Hparams *h = &c->model->hparams;
-    at = put_op(at, gate_up_op(c, layer), FORWARD_NORM, norm_rows, c->n_rows, 0);
+    const PackedMatrix *gate = l->matrices[MATRIX_GATE];
+    Op gate_up = gate_up_op(c, layer, gate, l->matrices[MATRIX_UP]);
+    at = put_op(at, gate_up, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
-    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units(gate), c->n_rows);
     at = input_squares_op(c, layer, INPUT_DOWN, c->gate, h->n_ff, at);
-    Op down = {.c = c, .layer = layer, .l = l, .products = {{&l->down, c->delta}}};
+    Op down = {.c = c, .layer = layer, .l = l, .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
     return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, l->spec->post_ffn_norm);
 }
 
@@ -284,19 +287,31 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
               .l = l,
               .norm = l->spec->attn_norm,
               .n_products = 3,
-              .products = {{&l->q, l->spec->gates_output ? c->q_gated : c->q}, {&l->k, c->k}, {&l->v, c->v}}};
+              .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
+                           {l->matrices[MATRIX_K], c->k},
+                           {l->matrices[MATRIX_V], c->v}}};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
     at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
-    Op o = {.c = c, .layer = layer, .l = l, .x = c->attended, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c,
+            .layer = layer,
+            .l = l,
+            .x = c->attended,
+            .n_products = 1,
+            .products = {{l->matrices[MATRIX_O], c->delta}}};
     return attention_converts(c) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
 }
 
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c,
+            .layer = layer,
+            .l = l,
+            .bias = l->spec->o_bias,
+            .n_products = 1,
+            .products = {{l->matrices[MATRIX_O], c->delta}}};
     at = layer_has_state(l->spec)         ? recurrent_ops(c, layer, at)
          : l->spec->mixer == MIXER_LATENT ? latent_ops(c, layer, at)
                                           : read_ops(c, layer, at);
@@ -306,5 +321,5 @@ static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
     at = mixer_ops(c, layer, at);
     if (c->weights->layers[layer].spec->ffn == FFN_NONE) return at;
-    return c->weights->layers[layer].experts ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
+    return c->weights->layers[layer].spec->ffn == FFN_EXPERTS ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
 }

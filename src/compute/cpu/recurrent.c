@@ -32,7 +32,6 @@
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/compute/test_sequence_states.c. */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/matrix_scale.h"
 
 #include "base/mem.h"
 
@@ -147,7 +146,7 @@ void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w
 static bool converts_heads(const CpuStates *s) { return !s->cell->finish_row && s->shape.head_dim % ACT_BLOCK == 0; }
 
 static void convert_head(const Op *op, int32_t row, int32_t head, const float *z) {
-    const PackedMatrix *o = &op->l->o;
+    const PackedMatrix *o = op->l->matrices[MATRIX_O];
     CpuContext *c = op->c;
     c->kernels->act_convert(o->act, z, state_head_values(&c->states.shape, head),
                             (char *)c->acts[o->act] + row_at(row, (int64_t)act_row_bytes(o->act, o->n_in)) +
@@ -197,7 +196,8 @@ static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
 
 void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end) {
     const Product *p = &op->products[k];
-    int64_t stride = op->l->state_in[k].place == STATE_GATES ? op->c->states.shape.n_gates : p->m->n_out;
+    bool is_gates = p->m == op->l->matrices[MATRIX_STATE_GATES] || p->m == op->l->matrices[MATRIX_STATE_MORE_GATES];
+    int64_t stride = is_gates ? op->c->states.shape.n_gates : p->m->n_out;
     cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, stride, begin, end);
 }
 
@@ -211,32 +211,38 @@ static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread
     }
 }
 
-static float *place_of(CpuContext *c, const CpuLayer *l, const StateProduct *p) {
-    int32_t first = c->rows[0].row;
-    switch (p->place) {
-    case STATE_INPUTS: return inputs_of(c, l, first);
-    case STATE_FACTOR: return c->delta;
-    case STATE_Z: return c->states.z;
-    case STATE_GATES: return gates_of(c, l, first) + p->at;
-    }
-    return NULL;
+/* The products of a layer with its normed input; returns their number. */
+static int state_products(CpuContext *c, const CpuLayer *l, Product out[5]) {
+    const PackedMatrix *first_gates = l->matrices[MATRIX_STATE_GATES];
+    float *gates = gates_of(c, l, c->rows[0].row);
+    const struct {
+        LayerMatrix m;
+        float *y;
+    } all[] = {{MATRIX_STATE_INPUTS, inputs_of(c, l, c->rows[0].row)},
+               {MATRIX_STATE_FACTOR, c->delta},
+               {MATRIX_STATE_Z, c->states.z},
+               {MATRIX_STATE_GATES, gates},
+               {MATRIX_STATE_MORE_GATES, gates + (first_gates ? first_gates->n_out : 0)}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (l->matrices[all[i].m]) out[n++] = (Product){l->matrices[all[i].m], all[i].y};
+    return n;
 }
 
 Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     const CpuStates *s = &c->states;
     int64_t n_tiles = 0;
-    Op op = {.c = c, .layer = layer, .l = l, .norm = l->spec->attn_norm, .n_products = l->n_state_in};
-    for (int k = 0; k < l->n_state_in; k++) {
-        op.products[k] = (Product){&l->state_matrices[k], place_of(c, l, &l->state_in[k])};
-        n_tiles += packed_n_tiles(&l->state_matrices[k]);
-    }
+    Op op = {.c = c, .layer = layer, .l = l, .norm = l->spec->attn_norm};
+    op.n_products = state_products(c, l, op.products);
+    for (int k = 0; k < op.n_products; k++) n_tiles += packed_n_tiles(op.products[k].m);
     at = put_op(at, op, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, c->model->hparams.n_embd, at);
     if (s->cell->products)
-        at = put_op(at, op, FORWARD_QKV, s->cell->products, packed_n_tiles(&l->state_matrices[0]), c->n_rows);
+        at = put_op(at, op, FORWARD_QKV, s->cell->products, packed_n_tiles(op.products[0].m), c->n_rows);
     else at = put_op(at, op, FORWARD_QKV, product_tiles, n_tiles, c->n_rows);
-    Op read = {.c = c, .layer = layer, .l = l, .x = s->z, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op read =
+        {.c = c, .layer = layer, .l = l, .x = s->z, .n_products = 1, .products = {{l->matrices[MATRIX_O], c->delta}}};
     at = put_op(at, read, FORWARD_ATTENTION, recurrence, (int64_t)s->walk.n_trees * s->shape.n_heads, 0);
     if (s->cell->finish_row) at = put_op(at, read, FORWARD_ATTENTION, finish_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_STATE_O, s->z, s->shape.n_values, at);

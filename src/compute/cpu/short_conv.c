@@ -1,4 +1,4 @@
-/* short_conv.c - the short convolution of LFM2 (ShortConvSpec of model.h) for one position of some channels.
+/* short_conv.c - the short convolution of LFM2 (MIXER_SHORT_CONV in model.h) for one position of some channels.
  *
  *     z = c * convolution of (b * x)       b, c, x: products of the normed input
  *
@@ -18,8 +18,8 @@ static void products(const Op *op, int64_t begin, int64_t end, int i_thread) {
     const float *factor = NULL;
     for (int k = 0; k < op->n_products; k++) {
         state_product_tiles(op, k, begin, end);
-        if (op->l->state_in[k].place == STATE_INPUTS) inputs = op->products[k].y;
-        if (op->l->state_in[k].place == STATE_FACTOR) factor = op->products[k].y;
+        if (op->products[k].m == op->l->matrices[MATRIX_STATE_INPUTS]) inputs = op->products[k].y;
+        if (op->products[k].m == op->l->matrices[MATRIX_STATE_FACTOR]) factor = op->products[k].y;
     }
     fr_assert(inputs && factor);
     for (int64_t row = 0; row < op->n_rows; row++)

@@ -95,7 +95,9 @@ double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t
 /* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
 void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
                              int32_t n_rows);
-void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
+/* y [n_rows][n_out] = x [n_rows][n_in] times matrix i of a slot of the layer, and times the factor of that matrix. */
+void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
+                          int32_t n_rows, double *y);
 void reference_sum_inputs(Context *c, InputSquares *to);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;

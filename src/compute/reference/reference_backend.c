@@ -3,29 +3,15 @@
 
 #include "compute/reference/reference.h"
 #include "base/mem.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
-
-enum { LAYER_MATRICES = 11 + STATE_PRODUCTS_MAX };
-
-/* All matrices that a layer may have; NULL: it has none. */
-static void layer_matrices(const LayerSpec *l, const GgufTensor *out[LAYER_MATRICES]) {
-    StateProduct of_state[STATE_PRODUCTS_MAX] = {0};
-    const GgufTensor *const all[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
-                                     l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
-    memcpy(out, all, sizeof all);
-    (void)layer_state_products(l, of_state);
-    for (int k = 0; k < STATE_PRODUCTS_MAX; k++) out[11 + k] = of_state[k].m;
-}
 
 /* Bytes of all matrices of the layers, and of the LM head. */
 static size_t matrix_bytes(const Model *m) {
     size_t bytes = m->output->bytes;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
-        const LayerSpec *l = &m->layers[i];
-        const GgufTensor *matrices[LAYER_MATRICES];
-        layer_matrices(l, matrices);
+        const GgufTensor *const *matrices = m->layers[i].matrices;
         for (int k = 0; k < LAYER_MATRICES; k++) bytes += matrices[k] ? matrices[k]->bytes : 0;
     }
     return bytes;
@@ -36,7 +22,7 @@ static int check_experts(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
         if (l->ffn != FFN_EXPERTS) continue;
-        int64_t n = l->router->dims[1], most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
+        int64_t n = layer_n_experts(l), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
         if (l->n_expert_used < 1 || l->n_expert_used > most)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible",
@@ -54,10 +40,7 @@ static int check_weights(const Model *m, fr_error *err) {
     int status = check_finite(m, m->token_embd, err);
     if (!status) status = check_finite(m, m->output, err);
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
-        const LayerSpec *l = &m->layers[i];
-        const GgufTensor *matrices[LAYER_MATRICES];
-        layer_matrices(l, matrices);
-        for (int k = 0; k < LAYER_MATRICES && !status; k++) status = check_finite(m, matrices[k], err);
+        for (int k = 0; k < LAYER_MATRICES && !status; k++) status = check_finite(m, m->layers[i].matrices[k], err);
     }
     return status;
 }

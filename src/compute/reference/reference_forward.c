@@ -16,8 +16,7 @@
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "compute/reference/reference.h"
 
-#include "gguf/blocks.h"
-#include "model/scales.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>
@@ -50,10 +49,12 @@ void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps
 
 double reference_silu(double x) { return x / (1 + exp(-x)); }
 
-void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
-    double scale = (double)model_scale(c->model, w->data);
-    reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
-    for (int64_t i = 0; i < n_rows * w->dims[1]; i++) y[i] *= scale;
+void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
+                          int32_t n_rows, double *y) {
+    const GgufTensor w = expert_matrix(l->matrices[m], i);
+    double scale = (double)layer_matrix_scale(l, m, i);
+    reference_product(&w, w.data, x, n_rows, c->rounds_bf16 && w.type == TYPE_BF16, y, c->weight_row);
+    for (int64_t k = 0; k < n_rows * w.dims[1]; k++) y[k] *= scale;
 }
 
 static void add_bias(const float *bias, int32_t n_rows, int64_t n, double *y) {
@@ -78,12 +79,12 @@ void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind 
 static void square_expert_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, int32_t expert,
                                  const double *x, int64_t n) {
     if (!c->squares) return;
-    double *sums = c->squares->sums[kind] + ((l - c->model->layers) * l->router->dims[1] + expert) * n;
+    double *sums = c->squares->sums[kind] + ((l - c->model->layers) * layer_n_experts(l) + expert) * n;
     for (int64_t i = 0; i < n; i++) sums[i] += x[i] * x[i];
 }
 
 static void count_choice(const RefContext *c, const LayerSpec *l, int32_t expert) {
-    if (c->squares) c->squares->expert_rows[(l - c->model->layers) * l->router->dims[1] + expert]++;
+    if (c->squares) c->squares->expert_rows[(l - c->model->layers) * layer_n_experts(l) + expert]++;
 }
 
 /* x += scale * norm(delta), the norm and the scale where the layer has them. */
@@ -190,10 +191,10 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     int32_t place = model_mixer_place(c->model, layer);
     KvGroup group = kv_group_of(l);
-    reference_product_of(c, l->q, c->normed, n_rows, c->q);
+    reference_product_of(c, l, MATRIX_Q, 0, c->normed, n_rows, c->q);
     if (l->gates_output) take_gates(c, n_rows);
-    reference_product_of(c, l->k, c->normed, n_rows, c->k);
-    reference_product_of(c, l->v, c->normed, n_rows, c->v);
+    reference_product_of(c, l, MATRIX_K, 0, c->normed, n_rows, c->k);
+    reference_product_of(c, l, MATRIX_V, 0, c->normed, n_rows, c->v);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
         finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
@@ -212,7 +213,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         }
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
     reference_square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
-    reference_product_of(c, l->o, c->attended, n_rows, c->delta);
+    reference_product_of(c, l, MATRIX_O, 0, c->attended, n_rows, c->delta);
     add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
 }
 
@@ -244,61 +245,53 @@ static double activated(Activation f, double gate, double up) {
     return x / (1 + exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
 }
 
-/* One feed-forward network: its matrices, and their biases or NULL. */
+/* Three matrices of a layer: gate, up and down, in this order. The biases are those of the first expert, or NULL. */
 typedef struct Network {
-    GgufTensor gate, up, down;
+    LayerMatrix gate, up, down;
     const float *gate_bias, *up_bias, *down_bias;
 } Network;
 
-/* down (f(gate x) * (up x)) into delta, for rows x [n_rows]. */
-static void feed_forward_of(const RefContext *c, Activation f, const Network *net, const double *x, int32_t n_rows,
-                            double *delta) {
-    int64_t n_ff = net->gate.dims[1];
-    reference_product_of(c, &net->gate, x, n_rows, c->gate);
-    reference_product_of(c, &net->up, x, n_rows, c->up);
-    add_bias(net->gate_bias, n_rows, n_ff, c->gate);
-    add_bias(net->up_bias, n_rows, n_ff, c->up);
-    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = activated(f, c->gate[k], c->up[k]);
-    reference_product_of(c, &net->down, c->gate, n_rows, delta);
-    add_bias(net->down_bias, n_rows, net->down.dims[1], delta);
-}
-
 static const float *bias_of(const float *biases, int64_t i, int64_t n) { return biases ? biases + i * n : NULL; }
 
-static Network expert_network(const LayerSpec *l, int64_t i) {
-    int64_t n_embd = l->gate->dims[0], n_ff = l->gate->dims[1];
-    return (Network){.gate = expert_matrix(l->gate, i),
-                     .up = expert_matrix(l->up, i),
-                     .down = expert_matrix(l->down, i),
-                     .gate_bias = bias_of(l->gate_bias, i, n_ff),
-                     .up_bias = bias_of(l->up_bias, i, n_ff),
-                     .down_bias = bias_of(l->down_bias, i, n_embd)};
+/* down (f(gate x) * (up x)) into delta, for rows x [n_rows], with the matrices number i of the network. Leaves f(gate x) * (up x)
+ * in c->gate. */
+static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Network *net, int64_t i, const double *x,
+                            int32_t n_rows, double *delta) {
+    int64_t n_embd = l->matrices[net->gate]->dims[0], n_ff = l->matrices[net->gate]->dims[1];
+    reference_product_of(c, l, net->gate, i, x, n_rows, c->gate);
+    reference_product_of(c, l, net->up, i, x, n_rows, c->up);
+    add_bias(bias_of(net->gate_bias, i, n_ff), n_rows, n_ff, c->gate);
+    add_bias(bias_of(net->up_bias, i, n_ff), n_rows, n_ff, c->up);
+    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = activated(l->activation, c->gate[k], c->up[k]);
+    reference_product_of(c, l, net->down, i, c->gate, n_rows, delta);
+    add_bias(bias_of(net->down_bias, i, n_embd), n_rows, n_embd, delta);
 }
 
 /* Of one row, into delta: the experts, weighted, and the one that every row passes. */
 static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
     int64_t n_embd = c->model->hparams.n_embd;
     int32_t best[MODEL_MAX_EXPERTS_USED];
-    reference_product_of(c, l->router, normed, 1, c->experts);
-    add_bias(l->router_bias, 1, l->router->dims[1], c->experts);
+    reference_product_of(c, l, MATRIX_ROUTER, 0, normed, 1, c->experts);
+    add_bias(l->router_bias, 1, layer_n_experts(l), c->experts);
     double divisor = reference_choose_experts(c, l, best), *out = c->expert_out;
+    const Network experts = {MATRIX_EXPERT_GATE, MATRIX_EXPERT_UP, MATRIX_EXPERT_DOWN,
+                             l->gate_bias,       l->up_bias,       l->down_bias};
     memset(delta, 0, (size_t)n_embd * sizeof *delta);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
-        Network net = expert_network(l, best[k]);
         double weight = c->experts[best[k]] / divisor;
         for (int64_t i = 0; i < n_embd; i++) c->expert_in[i] = l->weights_inputs ? weight * normed[i] : normed[i];
-        feed_forward_of(c, l->activation, &net, c->expert_in, 1, out);
+        feed_forward_of(c, l, &experts, best[k], c->expert_in, 1, out);
         count_choice(c, l, best[k]);
         square_expert_inputs(c, l, INPUT_EXPERT_GATE_UP, best[k], normed, n_embd);
-        square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, net.gate.dims[1]);
+        square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, l->matrices[MATRIX_EXPERT_GATE]->dims[1]);
         for (int64_t i = 0; i < n_embd; i++) delta[i] += l->weights_inputs ? out[i] : weight * out[i];
     }
-    if (!l->shared_gate) return;
+    if (!l->matrices[MATRIX_SHARED_GATE]) return;
     double logit = 0;
     for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
-    Network shared = {.gate = *l->shared_gate, .up = *l->shared_up, .down = *l->shared_down};
-    feed_forward_of(c, l->activation, &shared, normed, 1, out);
-    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, shared.gate.dims[1], 1);
+    const Network shared = {.gate = MATRIX_SHARED_GATE, .up = MATRIX_SHARED_UP, .down = MATRIX_SHARED_DOWN};
+    feed_forward_of(c, l, &shared, 0, normed, 1, out);
+    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, l->matrices[MATRIX_SHARED_GATE]->dims[1], 1);
     double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
@@ -308,9 +301,9 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows
     norm_rows(c, l->ffn_norm, n_rows);
     reference_square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
     if (l->ffn == FFN_DENSE) {
-        Network net = {.gate = *l->gate, .up = *l->up, .down = *l->down};
-        feed_forward_of(c, l->activation, &net, c->normed, n_rows, c->delta);
-        reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
+        const Network dense = {.gate = MATRIX_GATE, .up = MATRIX_UP, .down = MATRIX_DOWN};
+        feed_forward_of(c, l, &dense, 0, c->normed, n_rows, c->delta);
+        reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->matrices[MATRIX_GATE]->dims[1], n_rows);
     }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
         run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
@@ -336,14 +329,16 @@ double reference_finish_logit(const Hparams *h, double logit) {
 
 static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
+    const GgufTensor *output = c->model->output;
     double *logits = c->gate; /* room for [n_vocab], reference_context_open says */
+    bool rounds = c->rounds_bf16 && output->type == TYPE_BF16;
     norm_rows(c, c->model->output_norm, n_rows);
     for (int32_t i = 0; i < n_rows; i++) {
         const double *hidden = c->normed + (int64_t)i * h->n_embd;
         if (rows[i].i_hidden < 0) continue;
         for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
         if (rows[i].i_logits < 0) continue;
-        reference_product_of(c, c->model->output, hidden, 1, logits);
+        reference_product(output, output->data, hidden, 1, rounds, logits, c->weight_row);
         for (int32_t k = 0; k < h->n_vocab; k++)
             c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(h, logits[k]);
     }

@@ -13,7 +13,7 @@ static void store_latents(const RefContext *c, const LayerSpec *spec, int32_t pl
     const Hparams *h = &c->model->hparams;
     const LatentSpec *l = &spec->latent;
     int64_t dim = h->head_dim, rank = h->latent.rank;
-    reference_product_of(c, l->kv_a, c->normed, n_rows, c->k);
+    reference_product_of(c, spec, MATRIX_KV_A, 0, c->normed, n_rows, c->k);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * dim;
         reference_rmsnorm(k, l->kv_a_norm, rank, (double)h->rms_eps, k);
@@ -28,11 +28,12 @@ static void store_latents(const RefContext *c, const LayerSpec *spec, int32_t pl
 static void make_queries(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     int64_t n = h->latent.q_rank;
-    if (l->latent.q_a) reference_product_of(c, l->latent.q_a, c->normed, n_rows, c->q_latent);
-    for (int32_t i = 0; l->latent.q_a && i < n_rows; i++)
+    bool has_latent = l->matrices[MATRIX_Q_A] != NULL;
+    if (has_latent) reference_product_of(c, l, MATRIX_Q_A, 0, c->normed, n_rows, c->q_latent);
+    for (int32_t i = 0; has_latent && i < n_rows; i++)
         reference_rmsnorm(c->q_latent + i * n, l->latent.q_a_norm, n, (double)h->rms_eps, c->q_latent + i * n);
-    if (l->latent.q_a) reference_square_inputs(c, l, INPUT_Q_LATENT, c->q_latent, n, n_rows);
-    reference_product_of(c, l->q, l->latent.q_a ? c->q_latent : c->normed, n_rows, c->queries);
+    if (has_latent) reference_square_inputs(c, l, INPUT_Q_LATENT, c->q_latent, n, n_rows);
+    reference_product_of(c, l, MATRIX_Q, 0, has_latent ? c->q_latent : c->normed, n_rows, c->queries);
     reference_square_inputs(c, l, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), n_rows);
 }
 
@@ -44,12 +45,11 @@ static void attend_head(const RefContext *c, const LayerSpec *l, int32_t place, 
     int64_t n_rot = h->rope.n_rot, at = i * h->n_head + head;
     const double *query = c->queries + at * (s->plain_dim + n_rot);
     double *q = c->q + at * h->head_dim, *out = c->attended + at * s->rank;
-    GgufTensor k_b = expert_matrix(l->latent.k_b, head), v_b = expert_matrix(l->latent.v_b, head);
-    reference_product_of(c, &k_b, query, 1, q);
+    reference_product_of(c, l, MATRIX_K_B, head, query, 1, q);
     memcpy(q + s->rank, query + s->plain_dim, (size_t)n_rot * sizeof *q);
     reference_rotate(rope, row->position, q + s->rank);
     reference_attend(c, l, place, row, head, q, out);
-    reference_product_of(c, &v_b, out, 1, c->head_values + at * s->value_dim);
+    reference_product_of(c, l, MATRIX_V_B, head, out, 1, c->head_values + at * s->value_dim);
 }
 
 void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
@@ -64,5 +64,5 @@ void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t
     const Hparams *h = &c->model->hparams;
     reference_square_inputs(c, l, INPUT_READ_LATENTS, c->attended, (int64_t)h->n_head * h->latent.rank, n_rows);
     reference_square_inputs(c, l, INPUT_LATENT_O, c->head_values, latent_values_dim(h), n_rows);
-    reference_product_of(c, l->o, c->head_values, n_rows, c->delta);
+    reference_product_of(c, l, MATRIX_O, 0, c->head_values, n_rows, c->delta);
 }

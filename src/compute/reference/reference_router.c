@@ -25,7 +25,7 @@ static double score_of(const RefContext *c, const LayerSpec *l, int64_t i) {
 }
 
 static double score_of_group(const RefContext *c, const LayerSpec *l, int64_t group) {
-    int64_t n = l->router->dims[1] / l->n_groups;
+    int64_t n = layer_n_experts(l) / l->n_groups;
     double first = -INFINITY, second = -INFINITY;
     for (int64_t i = group * n; i < (group + 1) * n; i++) {
         double score = score_of(c, l, i);
@@ -38,7 +38,7 @@ static double score_of_group(const RefContext *c, const LayerSpec *l, int64_t gr
 /* Whether fewer than n_groups_used groups are better; of equals the first is. */
 static bool is_in_a_used_group(const RefContext *c, const LayerSpec *l, int64_t expert) {
     if (!l->n_groups) return true;
-    int64_t own = expert / (l->router->dims[1] / l->n_groups), n_better = 0;
+    int64_t own = expert / (layer_n_experts(l) / l->n_groups), n_better = 0;
     double score = score_of_group(c, l, own);
     for (int64_t g = 0; g < l->n_groups; g++) {
         double other = score_of_group(c, l, g);
@@ -55,7 +55,7 @@ static bool is_among(const int32_t *best, int32_t n, int32_t expert) {
 
 /* Of equals the first. */
 double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best) {
-    int64_t n = l->router->dims[1];
+    int64_t n = layer_n_experts(l);
     double chosen = 0, scale = l->expert_scale != 0 ? (double)l->expert_scale : 1;
     make_probabilities(l->router_gate, n, c->experts);
     for (int32_t k = 0; k < l->n_expert_used; k++) {

@@ -111,18 +111,19 @@ static void run_head(const RefContext *c, const LayerSpec *l, int32_t place, int
 static void run_products(const RefContext *c, const LayerSpec *l, int32_t place, int32_t row, int32_t i) {
     const StateShape *s = &c->states.shape;
     const double *normed = c->normed + (int64_t)i * c->model->hparams.n_embd;
-    StateProduct products[STATE_PRODUCTS_MAX];
-    int n = layer_state_products(l, products);
-    double *inputs = inputs_of(c, place, row), *factor = NULL;
-    for (int k = 0; k < n; k++) {
-        double *const to[] = {[STATE_INPUTS] = inputs,
-                              [STATE_FACTOR] = c->delta,
-                              [STATE_Z] = c->states.z + i * s->n_values,
-                              [STATE_GATES] = gates_of(c, place, row) + products[k].at};
-        reference_product_of(c, products[k].m, normed, 1, to[products[k].place]);
-        if (products[k].place == STATE_FACTOR) factor = c->delta;
-    }
-    for (int64_t k = 0; factor && k < s->n_channels; k++) inputs[k] *= factor[k];
+    double *inputs = inputs_of(c, place, row), *gates = gates_of(c, place, row);
+    const GgufTensor *first_gates = l->matrices[MATRIX_STATE_GATES];
+    const struct {
+        LayerMatrix m;
+        double *to;
+    } products[] = {{MATRIX_STATE_INPUTS, inputs},
+                    {MATRIX_STATE_FACTOR, c->delta},
+                    {MATRIX_STATE_Z, c->states.z + i * s->n_values},
+                    {MATRIX_STATE_GATES, gates},
+                    {MATRIX_STATE_MORE_GATES, gates + (first_gates ? first_gates->dims[1] : 0)}};
+    for (size_t k = 0; k < sizeof products / sizeof *products; k++)
+        if (l->matrices[products[k].m]) reference_product_of(c, l, products[k].m, 0, normed, 1, products[k].to);
+    for (int64_t k = 0; l->matrices[MATRIX_STATE_FACTOR] && k < s->n_channels; k++) inputs[k] *= c->delta[k];
 }
 
 void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows) {
@@ -134,7 +135,7 @@ void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *row
     for (int32_t i = 0; i < n_rows; i++)
         reference_finish_values(s, l, (double)c->model->hparams.rms_eps, c->states.z + i * s->n_values,
                                 c->attended + i * s->n_values);
-    reference_product_of(c, l->o, c->attended, n_rows, c->delta);
+    reference_product_of(c, l, MATRIX_O, 0, c->attended, n_rows, c->delta);
 }
 
 /* ---- committed rows --------------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
  *
  *     p = .6 .3 .05    c = .3   ->  .3 .15 .025        c = .8   ->  .8 .15 .025
  *
- * Cost: a dot product for each state. Training: train/nets/confidence_head.c. Proof: tests/draft/test_confidence.c. */
+ * Cost: a dot product for each state. Training: train/unroll_net.c. Proof: tests/draft/test_confidence.c. */
 #include "draft/learned/confidence.h"
 
 #include "base/mem.h"

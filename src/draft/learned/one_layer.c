@@ -17,10 +17,13 @@ static int read_tensors(OneLayer *l, LearnedDrafter *d, const OneLayerNames *nam
         const char *name;
         int64_t n_in, n_out;
         const GgufTensor **out;
-    } matrices[] = {{names->q, embd, q_dim, &l->spec.q},      {names->k, embd, kv_dim, &l->spec.k},
-                    {names->v, embd, kv_dim, &l->spec.v},     {names->o, q_dim, embd, &l->spec.o},
-                    {names->gate, embd, n_ff, &l->spec.gate}, {names->up, embd, n_ff, &l->spec.up},
-                    {names->down, n_ff, embd, &l->spec.down}};
+    } matrices[] = {{names->q, embd, q_dim, &l->spec.matrices[MATRIX_Q]},
+                    {names->k, embd, kv_dim, &l->spec.matrices[MATRIX_K]},
+                    {names->v, embd, kv_dim, &l->spec.matrices[MATRIX_V]},
+                    {names->o, q_dim, embd, &l->spec.matrices[MATRIX_O]},
+                    {names->gate, embd, n_ff, &l->spec.matrices[MATRIX_GATE]},
+                    {names->up, embd, n_ff, &l->spec.matrices[MATRIX_UP]},
+                    {names->down, n_ff, embd, &l->spec.matrices[MATRIX_DOWN]}};
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
         status = drafter_file_matrix(&d->file, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out,
                                      err);

@@ -4,7 +4,7 @@
 #define DRAFT_TEXT_TEXT_INDEX_H
 
 #include "base/error.h"
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,7 +6,7 @@
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
 
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 #include "text/template/marked_text.h"
 
 typedef enum ValueKind {

@@ -100,6 +100,9 @@ void work_spend(Work *w, size_t n) {
     if (steps > w->max_steps - w->n_steps)
         work_fail(w, FR_ERR_MEMORY, "more than %lld steps are needed, which is the limit", (long long)w->max_steps);
     w->n_steps += steps;
+    if (!w->should_stop || w->n_steps < w->next_look) return;
+    w->next_look = w->n_steps + WORK_LOOK_STEPS;
+    if (w->should_stop(w->stop_user)) work_fail(w, FR_ERR_CANCELLED, "the work was stopped by its caller");
 }
 
 void work_enter(Work *w) {

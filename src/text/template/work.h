@@ -14,11 +14,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { WORK_LOOK_STEPS = 65536 };
+
 typedef struct Work {
     struct WorkBlock *blocks; /* the newest first */
     char *last;               /* the allocation made last, which work_grow can extend in place */
     size_t n_bytes, max_bytes;
     int64_t n_steps, max_steps;
+    int64_t next_look; /* the step at which should_stop is asked next */
+    /* May be NULL. Called every WORK_LOOK_STEPS steps; where it returns anything but 0, the work ends with FR_ERR_CANCELLED. */
+    int (*should_stop)(void *user);
+    void *stop_user;
     int depth, max_depth;
     int line; /* of the template, for errors; 0: errors name none */
     fr_error *err;

@@ -12,7 +12,6 @@
 
 bool kernels_amx_open(Kernels *out) {
     fill_tile_table(out, "amx");
-    tile_ways_measure(out);
     return true;
 }
 #else

@@ -292,4 +292,96 @@ INLINE bool bf16_end(uint64_t control) {
     return !(status & FPSR_UFC);
 }
 
+/* ---- scores by integers: keys turned to vectors of words (scores_body.h) ------------------------------------------ */
+
+INLINE void v_store_int(int32_t *p, Vi a) {
+    vst1q_s32(p, a.lo);
+    vst1q_s32(p + 4, a.hi);
+}
+
+INLINE void v_turn_blocks(const unsigned char *const *rows, size_t at, Vi units[8]) {
+    Vf a[8];
+    UNROLL for (int i = 0; i < 8; i++) a[i] = v_as_float(v_load_int(rows[i] + at));
+    v_transpose(a);
+    UNROLL for (int i = 0; i < 8; i++) units[i] = v_as_int(a[i]);
+}
+
+/* Four keys of four bytes to words of elements 0 and 2, and of 1 and 3. */
+INLINE void to_words(int32x4_t unit, int32x4_t *even, int32x4_t *odd) {
+    static const uint8_t order[16] = {0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15};
+    int8x16_t bytes = vqtbl1q_s8(vreinterpretq_s8_s32(unit), vld1q_u8(order));
+    *even = vreinterpretq_s32_s16(vmovl_s8(vget_low_s8(bytes)));
+    *odd = vreinterpretq_s32_s16(vmovl_high_s8(bytes));
+}
+INLINE void v_to_words(Vi unit, Vi *even, Vi *odd) {
+    to_words(unit.lo, &even->lo, &odd->lo);
+    to_words(unit.hi, &even->hi, &odd->hi);
+}
+
+INLINE int32x4_t dot_words(int32x4_t t, int32x4_t k, int32x4_t q) {
+    int16x8_t words = vreinterpretq_s16_s32(k), pair = vreinterpretq_s16_s32(q);
+    t = vmlal_lane_s16(t, vget_low_s16(words), vget_low_s16(pair), 0);
+    return vmlal_high_lane_s16(t, words, vget_low_s16(pair), 1);
+}
+INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return (Vi){dot_words(t.lo, k.lo, q.lo), dot_words(t.hi, k.hi, q.hi)}; }
+
+/* ---- rows of logits: comparisons, doubles and random words (row_body.h) ----------------------------------------- */
+
+INLINE uint32_t mask_bits(uint32x4_t lo, uint32x4_t hi) {
+    const uint32x4_t bit = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(lo, bit)) | vaddvq_u32(vandq_u32(hi, bit)) << 4;
+}
+INLINE uint32_t v_mask_gt(Vf a, Vf b) { return mask_bits(vcgtq_f32(a.lo, b.lo), vcgtq_f32(a.hi, b.hi)); }
+INLINE uint32_t v_mask_ge(Vf a, Vf b) { return mask_bits(vcgeq_f32(a.lo, b.lo), vcgeq_f32(a.hi, b.hi)); }
+INLINE Vf v_load_blocks(const float *row, const uint32_t *blocks) {
+    return (Vf){vld1q_f32(row + 4 * (size_t)blocks[0]), vld1q_f32(row + 4 * (size_t)blocks[1])};
+}
+
+typedef struct Vd {
+    float64x2_t lo, hi;
+} Vd;
+INLINE Vd d_set(double x) { return (Vd){vdupq_n_f64(x), vdupq_n_f64(x)}; }
+INLINE Vd d_widen(const float *p) {
+    float32x4_t a = vld1q_f32(p);
+    return (Vd){vcvt_f64_f32(vget_low_f32(a)), vcvt_high_f64_f32(a)};
+}
+INLINE void d_store(double *p, Vd a) {
+    vst1q_f64(p, a.lo);
+    vst1q_f64(p + 2, a.hi);
+}
+INLINE Vd d_add(Vd a, Vd b) { return (Vd){a.lo + b.lo, a.hi + b.hi}; }
+INLINE Vd d_sub(Vd a, Vd b) { return (Vd){a.lo - b.lo, a.hi - b.hi}; }
+INLINE Vd d_mul(Vd a, Vd b) { return (Vd){a.lo * b.lo, a.hi * b.hi}; }
+INLINE Vd d_fma(Vd a, Vd b, Vd c) { return (Vd){vfmaq_f64(c.lo, a.lo, b.lo), vfmaq_f64(c.hi, a.hi, b.hi)}; }
+INLINE float64x2_t where_ge(float64x2_t x, double limit, float64x2_t a) {
+    return vreinterpretq_f64_u64(vandq_u64(vcgeq_f64(x, vdupq_n_f64(limit)), vreinterpretq_u64_f64(a)));
+}
+INLINE Vd d_where_ge(Vd x, double limit, Vd a) {
+    return (Vd){where_ge(x.lo, limit, a.lo), where_ge(x.hi, limit, a.hi)};
+}
+INLINE float64x2_t scale_doubles(float64x2_t a, float64x2_t k) {
+    return vreinterpretq_f64_s64(vaddq_s64(vreinterpretq_s64_f64(a), vshlq_n_s64(vreinterpretq_s64_f64(k), 52)));
+}
+INLINE Vd d_scale(Vd a, Vd k) { return (Vd){scale_doubles(a.lo, k.lo), scale_doubles(a.hi, k.hi)}; }
+
+/* The upper and the lower halves of the products with m. */
+INLINE uint32x4x2_t wide_products(uint32x4_t x, uint32_t m) {
+    uint32x4_t low = vreinterpretq_u32_u64(vmull_n_u32(vget_low_u32(x), m));
+    uint32x4_t high = vreinterpretq_u32_u64(vmull_high_n_u32(x, m));
+    return (uint32x4x2_t){{vuzp2q_u32(low, high), vuzp1q_u32(low, high)}};
+}
+
+enum { PHILOX_BLOCKS = 4 };
+INLINE void v_philox(const Philox *p, const uint32_t *blocks, uint32_t *words) {
+    uint32x4x4_t x = {
+        {vld1q_u32(blocks), vdupq_n_u32(p->counter[0]), vdupq_n_u32(p->counter[1]), vdupq_n_u32(p->counter[2])}};
+    UNROLL for (int i = 0; i < PHILOX_ROUNDS; i++) {
+        uint32x4x2_t a = wide_products(x.val[0], PHILOX_M0), b = wide_products(x.val[2], PHILOX_M1);
+        x.val[0] = b.val[0] ^ x.val[1] ^ vdupq_n_u32(p->keys[i][0]);
+        x.val[2] = a.val[0] ^ x.val[3] ^ vdupq_n_u32(p->keys[i][1]);
+        x.val[1] = b.val[1], x.val[3] = a.val[1];
+    }
+    vst4q_u32(words, x);
+}
+
 #endif

@@ -1,0 +1,370 @@
+/* drafter_trainer.c - trains a drafter's network against the hidden states of its frozen target.
+ *
+ *     batch    sequence 0 .. n-1 --> the target, one after the other, all threads on each --> hidden states
+ *              then threads take whole sequences each: forward and backward through the network
+ *
+ * Hidden states are not stored beyond the batch, on disk or in memory: they are computed again whenever a sequence
+ * comes. They are computed by the inference code, so the drafter is trained on the very numbers that it will read when
+ * it drafts.
+ *
+ * Tests: test_train_unroll.c, test_train_heads_file.c. */
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "gguf/tensor_type.h"
+#include "train/drafter_trainer.h"
+#include "train/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_TENSORS = 256 };
+
+typedef struct DrafterTrainer {
+    Trainer trainer;
+    DrafterTrainerOptions options;
+    FrozenTarget target;
+    Arena arena; /* of all arrays below but `hidden` */
+    int32_t n_tensors;
+    NetTensor *tensors; /* [n_tensors] */
+    Param *params;      /* [n_tensors] */
+    float *values, *grads;
+    Gradients gradients;
+    void **acts;   /* [n_threads] */
+    float *hidden; /* [n_sequences][max_length][C] */
+    float *noise;  /* [n_threads][max_length][C]; NULL: none */
+    int32_t n_sequences;
+} DrafterTrainer;
+
+/* ---- initial values ----------------------------------------------------------------------------- */
+
+/* Copies that tensor of the target's last layer; false where it has none, or one of another shape. */
+static bool copy_from_layer(const DrafterTrainer *t, const NetTensor *x, float *out) {
+    char name[96];
+    const Model *m = t->target.model;
+    snprintf(name, sizeof name, "blk.%d.%s", m->hparams.n_layer - 1, x->suffix);
+    const GgufTensor *from = gguf_find_tensor(m->gguf, name);
+    if (!from || from->dims[0] != x->n ||
+        (x->n_rows ? from->n_dims != 2 || from->dims[1] != x->n_rows : from->n_dims != 1))
+        return false;
+    blocks_dequantize(from->type, from->data, net_tensor_count(x), out);
+    return true;
+}
+
+static void init_values_of(const DrafterTrainer *t, int32_t i) {
+    const NetTensor *x = &t->tensors[i];
+    float *out = t->params[i].value;
+    int64_t n = t->params[i].n;
+    if (x->start == NET_LAYER && copy_from_layer(t, x, out)) return;
+    if (x->start == NET_ONES || (x->start == NET_LAYER && !x->n_rows)) {
+        for (int64_t k = 0; k < n; k++) out[k] = 1;
+    } else if (x->start == NET_CONSTANT) {
+        for (int64_t k = 0; k < n; k++) out[k] = (float)x->std;
+    } else if (x->std > 0) {
+        start_normal(out, n, x->std, t->options.seed, (uint64_t)i);
+    }
+    for (int64_t r = 0; (x->start == NET_FUSE || x->start == NET_PASS) && r < x->n_rows; r++) {
+        float *through = out + r * x->n + (x->start == NET_FUSE ? x->n - x->n_rows : 0);
+        for (int64_t k = 0; k < x->n_rows; k++) through[k] = k == r;
+    }
+    int64_t width = t->target.model->hparams.n_embd;
+    for (int64_t r = 0; x->start == NET_HEAD && r < x->n_rows; r++)
+        memcpy(out + r * x->n + (x->n - width), t->target.head + r * width, (size_t)width * sizeof *out);
+}
+
+/* ---- learn -------------------------------------------------------------------------------------- */
+
+typedef struct Task {
+    DrafterTrainer *t;
+    const TrainBatch *batch;
+    double weight;
+} Task;
+
+/* The noise of sequence i of the batch; none in validation. */
+static const float *noise_of(const Task *task, int i_run, int32_t i) {
+    const DrafterTrainer *t = task->t;
+    int64_t width = t->target.model->hparams.n_embd;
+    if (!t->noise || task->weight == 0) return NULL;
+    float *noise = t->noise + i_run * t->options.max_length * width;
+    noise_uniform(noise, task->batch->length * width, t->options.noise, t->options.seed, task->batch->i_sequence + i);
+    return noise;
+}
+
+static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainSums *sums) {
+    const Task *task = ctx;
+    DrafterTrainer *t = task->t;
+    const TrainBatch *b = task->batch;
+    const NetClass *class = t->options.class;
+    float *w[MAX_TENSORS], *dw[MAX_TENSORS];
+    for (int32_t k = 0; k < t->n_tensors; k++) {
+        w[k] = t->params[k].value;
+        dw[k] = grads ? grads + (t->params[k].value - t->values) : NULL;
+    }
+    const TrainSequence seq = {.T = b->length,
+                               .tokens = b->tokens + (int64_t)i * (b->length + 1),
+                               .loss_mask = b->loss_mask + (int64_t)i * b->length,
+                               .hidden = t->hidden + (int64_t)i * b->length * t->target.model->hparams.n_embd,
+                               .embd = t->target.embd,
+                               .head = t->target.head,
+                               .noise = noise_of(task, i_run, i)};
+    class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &seq, task->weight, sums);
+}
+
+static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *err) {
+    int32_t n_vocab = t->target.model->hparams.n_vocab;
+    if (b->length < 1 || b->length > t->options.max_length)
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d",
+                         b->length, t->options.max_length);
+    for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
+        if (b->tokens[i] < 0 || b->tokens[i] >= n_vocab)
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the "
+                "target's file",
+                b->tokens[i], n_vocab);
+    return FR_OK;
+}
+
+/* Makes room for the hidden states of n sequences. */
+static int grow_hidden(DrafterTrainer *t, int32_t n, fr_error *err) {
+    if (n <= t->n_sequences) return FR_OK;
+    mem_free(t->hidden);
+    size_t bytes = (size_t)n * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd *
+                   sizeof *t->hidden;
+    t->hidden = mem_alloc(bytes);
+    t->n_sequences = t->hidden ? n : 0;
+    return t->hidden ? FR_OK : (int)error_memory(err, "the target's hidden states of a batch", bytes);
+}
+
+static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums *sums, fr_error *err) {
+    DrafterTrainer *t = (DrafterTrainer *)trainer;
+    int status = check_batch(t, b, err);
+    if (!status) status = grow_hidden(t, b->n_sequences, err);
+    int64_t width = t->target.model->hparams.n_embd;
+    for (int32_t i = 0; i < b->n_sequences && !status; i++)
+        status = frozen_read(&t->target, b->tokens + (int64_t)i * (b->length + 1), b->length,
+                             t->hidden + (int64_t)i * b->length * width, err);
+    if (status) return status;
+    Task task = {t, b, weight};
+    gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
+    return FR_OK;
+}
+
+/* ---- write -------------------------------------------------------------------------------------- */
+
+static int write_file(const Trainer *trainer, const char *path, const DrafterTraining *record, fr_error *err) {
+    const DrafterTrainer *t = (const DrafterTrainer *)trainer;
+    GgufWriter *w = drafter_file_writer(t->options.class->method, t->target.model, record);
+    if (!w) return error_memory(err, "a writer of GGUF files", 0);
+    FloatRows rows[MAX_TENSORS];
+    t->options.class->set_keys(t->options.net, w);
+    for (int32_t i = 0; i < t->n_tensors; i++) {
+        const NetTensor *x = &t->tensors[i];
+        rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
+        float_rows_add(w, x->name, &rows[i]);
+    }
+    const char *accuracy = t->options.class->accuracy;
+    if (accuracy && record && record->accuracy)
+        gguf_add_tensor(w, accuracy, TYPE_F32, 2, (int64_t[]){record->n_ranks, record->n_heads}, record->accuracy);
+    int status = gguf_writer_finish(w, path, err);
+    gguf_writer_free(w);
+    return status;
+}
+
+bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]) {
+    for (int32_t i = 0; i < sums->n_heads; i++) {
+        if (sums->of[i] == 0) return false;
+        for (int32_t r = 0; r < TRAIN_RANKS; r++)
+            accuracy[i * TRAIN_RANKS + r] = (float)((double)sums->at_rank[i][r] / (double)sums->of[i]);
+    }
+    return sums->n_heads > 0;
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
+static int32_t n_params(const Trainer *t) { return ((const DrafterTrainer *)t)->n_tensors; }
+static Param *param(Trainer *t, int32_t i) { return &((DrafterTrainer *)t)->params[i]; }
+
+static void close_trainer(Trainer *trainer) {
+    DrafterTrainer *t = (DrafterTrainer *)trainer;
+    for (int i = 0; t->acts && i < t->options.n_threads; i++) t->options.class->acts_close(t->acts[i]);
+    gradients_close(&t->gradients);
+    frozen_close(&t->target);
+    arena_free(&t->arena);
+    mem_free(t->hidden);
+    mem_free(t);
+}
+
+static int open_params(DrafterTrainer *t, fr_error *err) {
+    const NetClass *class = t->options.class;
+    t->n_tensors = class->n_tensors(t->options.net);
+    if (t->n_tensors > MAX_TENSORS)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; the trainer takes at most %d",
+                         class->method, t->n_tensors, MAX_TENSORS);
+    const ArenaItem lists[] = {ARENA_ITEM(&t->tensors, t->n_tensors), ARENA_ITEM(&t->params, t->n_tensors)};
+    int status = arena_take(&t->arena, lists, ARENA_COUNT(lists), "a drafter's list of tensors", err);
+    if (status) return status;
+    int64_t n = 0, at = 0, n_vocab = t->target.model->hparams.n_vocab;
+    for (int32_t i = 0; i < t->n_tensors; i++) {
+        t->tensors[i] = class->tensor(t->options.net, i);
+        if (t->tensors[i].start == NET_LAYER && t->target.model->hparams.latent.rank)
+            return error_set(
+                err, FR_ERR_UNSUPPORTED,
+                "%s: a drafter with a layer of its own cannot be trained for a model with latent attention "
+                "(MLA), whose cache has no keys and values of heads; train medusa, hydra or redrafter",
+                gguf_path(t->target.model->gguf));
+        n += net_tensor_count(&t->tensors[i]);
+    }
+    const ArenaItem arrays[] = {ARENA_ITEM(&t->values, n), ARENA_ITEM(&t->grads, n)};
+    status = arena_take(&t->arena, arrays, ARENA_COUNT(arrays), "a drafter's parameters and gradients", err);
+    if (status) return status;
+    for (int32_t i = 0; i < t->n_tensors; i++) {
+        const NetTensor *x = &t->tensors[i];
+        t->params[i] = (Param){x->name,       net_tensor_count(x), t->values + at,
+                               t->grads + at, x->n_rows > 0,       x->n_rows == n_vocab ? 0 : x->n_rows};
+        at += t->params[i].n;
+        init_values_of(t, i);
+    }
+    return gradients_open(&t->gradients, n, t->options.n_threads, err);
+}
+
+static int open_acts(DrafterTrainer *t, fr_error *err) {
+    const DrafterTrainerOptions *o = &t->options;
+    int64_t n_noise = (int64_t)o->n_threads * o->max_length * t->target.model->hparams.n_embd;
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->noise, n_noise)};
+    size_t n_items = o->noise > 0 ? 2 : 1;
+    int status = arena_take(&t->arena, items, n_items, "a drafter's activations; choose a smaller --length", err);
+    if (status) return status;
+    for (int i = 0; i < o->n_threads; i++)
+        if (!(t->acts[i] = o->class->acts_open(o->net, o->max_length, err))) return FR_ERR_MEMORY;
+    return FR_OK;
+}
+
+int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err) {
+    static const TrainerClass class = {"drafter", n_params, param, learn, write_file, close_trainer};
+    *out = NULL;
+    DrafterTrainer *t = mem_calloc(1, sizeof *t);
+    if (!t) {
+        frozen_close(target);
+        return error_memory(err, "a trainer", sizeof *t);
+    }
+    t->trainer.class = &class;
+    t->options = *options;
+    t->target = *target;
+    *target = (FrozenTarget){0};
+    int status = open_params(t, err);
+    if (!status) status = open_acts(t, err);
+    if (status) {
+        close_trainer(&t->trainer);
+        return status;
+    }
+    *out = &t->trainer;
+    return FR_OK;
+}
+
+/* Goes on from a trained drafter (`forerun train --init`).
+ *
+ * The file must be one that this run could have written itself: the same method and target, the same keys (the width of
+ * the feed-forward, the rank and the hot tokens of token info, the number of heads), and the same tensors. Only what a
+ * file does not depend on may differ, such as the number of steps ahead of a layer that continues from its own
+ * predictions, which is how a curriculum is trained. Matrices are read in whatever type the file has; the optimiser
+ * begins anew, because a drafter's file does not have its means.
+ *
+ * Test: test_train_init_cli.c. */
+
+/* The command that trained the file, for messages. */
+static void get_command(const Gguf *g, char out[200]) {
+    GgufString s = {"an unknown command", 18};
+    gguf_get_string(g, DRAFTER_KEY("training.command"), &s);
+    size_t n = s.n < 199 ? s.n : 199;
+    for (size_t i = 0; i < n; i++) out[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
+    out[n] = '\0';
+}
+
+static int check_keys(const Gguf *g, const NetClass *class, const void *net, fr_error *err) {
+    char prefix[96], command[200];
+    GgufWriter *w = gguf_writer_new();
+    if (!w) return error_memory(err, "a drafter's keys", 0);
+    class->set_keys(net, w);
+    snprintf(prefix, sizeof prefix, DRAFTER_KEY("%s."), class->method);
+    const char *key = gguf_writer_differs(w, g, prefix);
+    int status = FR_OK;
+    if (key && !*key) status = error_memory(err, "a drafter's keys", 0);
+    else if (key) {
+        get_command(g, command);
+        status = error_set(err, FR_ERR_MISMATCH,
+                           "%.100s: cannot be continued with these options: its %.60s differs; pass those that it was "
+                           "trained with: %s",
+                           gguf_path(g), key + strlen(DRAFTER_KEY("")), command);
+    }
+    gguf_writer_free(w);
+    return status;
+}
+
+/* Every tensor of the file is a parameter, or the accuracy that was measured with them. */
+static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, fr_error *err) {
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const char *name = gguf_tensor(g, i)->name;
+        bool is_known = class->accuracy && strcmp(name, class->accuracy) == 0;
+        for (int32_t k = 0; k < t->class->n_params(t) && !is_known; k++)
+            is_known = strcmp(name, t->class->param(t, k)->name) == 0;
+        if (!is_known)
+            return error_set(err, FR_ERR_MISMATCH, "%s: holds the tensor %s, which these options do not train",
+                             gguf_path(g), name);
+    }
+    return FR_OK;
+}
+
+static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const void *net, uint64_t *fingerprint,
+                       fr_error *err) {
+    *fingerprint = 0;
+    for (int32_t i = 0; i < t->class->n_params(t); i++) {
+        NetTensor x = class->tensor(net, i);
+        Param *p = t->class->param(t, i);
+        const GgufTensor *from;
+        if (x.is_addition && !drafter_file_has(f, x.name)) continue;
+        int status = drafter_file_matrix(f, x.name, x.n, x.n_rows, &from, err);
+        if (status) return status;
+        blocks_dequantize(from->type, from->data, p->n, p->value);
+        *fingerprint = hash64(p->value, (size_t)p->n * sizeof *p->value, *fingerprint);
+    }
+    return FR_OK;
+}
+
+int init_file_read(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
+                   uint64_t *fingerprint, fr_error *err) {
+    DrafterFile f;
+    int status = drafter_file_open(&f, path, class->method, target, err);
+    if (!status) status = check_keys(f.gguf, class, net, err);
+    if (!status) status = check_no_others(f.gguf, t, class, err);
+    if (!status) status = read_params(&f, t, class, net, fingerprint, err);
+    if (!status) status = gguf_check(f.gguf, err); /* the file has not changed meanwhile */
+    drafter_file_close(&f);
+    return status;
+}
+
+/* Quantises a tensor row by row while the GGUF file is written, so that no second copy of it is
+ * needed. */
+
+static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
+    const FloatRows *r = ctx;
+    blocks_quantize(r->type, r->value + first_row * r->n, n_rows * r->n, dst);
+}
+
+void float_rows_add(GgufWriter *w, const char *name, FloatRows *rows) {
+    int n_dims = rows->n_rows ? 2 : 1;
+    if (rows->n % tensor_type_info(rows->type)->block_n) rows->type = TYPE_F32;
+    gguf_add_tensor_filled(w, name, rows->type, n_dims, (int64_t[]){rows->n, rows->n_rows ? rows->n_rows : 1}, fill,
+                           rows);
+}
+
+/* Noise from the counter-based generator (base/rng.h), keyed by seed and sequence number. A resumed run
+ * therefore draws the same noise as an undisturbed one, and threads need no shared state. */
+
+void noise_uniform(float *out, int64_t n, double width, uint64_t seed, int64_t i_sequence) {
+    uint32_t words[4] = {0};
+    for (int64_t k = 0; k < n; k++) {
+        if (k % 4 == 0) rng_words(seed, RNG_NOISE, (uint64_t)i_sequence, (uint32_t)(k / 4), words);
+        out[k] = (float)(width * (((double)words[k % 4] + 0.5) * 0x1p-31 - 1));
+    }
+}

@@ -1,0 +1,80 @@
+/* drafter_trainer.h - a Trainer for any drafter's network (net.h) and its frozen target. */
+#ifndef TRAIN_DRAFTER_TRAINER_H
+#define TRAIN_DRAFTER_TRAINER_H
+
+#include "base/mem.h"
+#include "base/threads.h"
+#include "train/frozen.h"
+#include "train/net.h"
+
+#include <stdint.h>
+
+typedef struct DrafterTrainerOptions {
+    const NetClass *class;
+    const void *net;    /* the method's own struct, for that target; must outlive the trainer */
+    int32_t max_length; /* length of the longest sequence that learn will be given */
+    TensorType type;    /* of the matrices in the file: F32, F16 or Q8_0; vectors are F32 */
+    uint64_t seed;      /* of the initial values and the noise */
+    double noise; /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
+    int n_threads;
+} DrafterTrainerOptions;
+
+/* Takes ownership of the frozen target: it is closed with the trainer, or here on failure. The target reads each
+ * sequence once with all threads; then each thread takes whole sequences forward and backward (gradients.c). */
+int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err);
+
+/* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], from the sums of a validation. False: some step has no
+ * predictions. */
+bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]);
+
+/* Data parallelism over sequences: each thread takes whole sequences and has a gradient of its own, and
+ * the gradients are added at the end.
+ *
+ * Threads do not wait for each other inside a layer. The result depends on the batch and the number of threads, not on
+ * which thread did what: run r of consecutive sequences adds to gradient r, and the gradients are added in order. */
+
+typedef struct Gradients {
+    ThreadPool *pool;
+    int n_threads;
+    int64_t n_weights;
+    float **of_run;  /* [n_threads][n_weights] */
+    TrainSums *sums; /* [n_threads] */
+    Arena arena;
+} Gradients;
+
+/* After a failure gradients_close is safe; a zeroed struct is fine, too. */
+int gradients_open(Gradients *g, int64_t n_weights, int n_threads, fr_error *err);
+void gradients_close(Gradients *g);
+
+/* Processes sequence i of the batch in run i_run, below n_threads, which selects the activations to work in. Adds to
+ * grads (NULL: no gradient) and to the sums. */
+typedef void (*LearnSequence)(void *ctx, int i_run, int32_t i, float *grads, TrainSums *sums);
+
+/* Processes all n sequences. total: [n_weights], added to; NULL: no gradient. */
+void gradients_run(Gradients *g, int32_t n, LearnSequence fn, void *ctx, float *total, TrainSums *sums);
+
+/* The initial values of parameters. */
+
+/* n normally distributed numbers of standard deviation std, each a function of nothing but (seed, tensor, its
+ * index). */
+void start_normal(float *out, int64_t n, double std, uint64_t seed, uint64_t tensor);
+
+/* The standard deviation for a matrix that reads embeddings, such that its outputs are about 1, as large as the
+ * components of a hidden state. Embeddings are small numbers, and with the usual 0.02 the token would hardly matter for
+ * long. embd: [V][C]. */
+double start_token_std(const float *embd, int64_t V, int64_t C);
+
+/* A drafter's file as the initial values of a training run. */
+
+/* Replaces all parameters of the trainer, which trains that network for that target, by those in the file, converted
+ * to floats. A file of another method, target or shape is refused, and the message names what differs; the parameters
+ * are then undefined. *fingerprint is that of the new values. */
+int init_file_read(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
+                   uint64_t *fingerprint, fr_error *err);
+
+/* The noise added to the hidden states that EAGLE's layer reads in training. */
+
+/* out: [n] independent numbers, uniform in (-width, width), for sequence number `i_sequence` of the run. */
+void noise_uniform(float *out, int64_t n, double width, uint64_t seed, int64_t i_sequence);
+
+#endif

@@ -1,0 +1,152 @@
+/* eagle.c - `forerun train eagle`: one layer that predicts hidden states from states and tokens. */
+#include "train/methods.h"
+#include "draft/learned/eagle.h"
+#include "train/import.h"
+#include "train/nets.h"
+
+typedef struct EagleSettings {
+    UnrollSettings unroll;
+    InfoSettings info;
+} EagleSettings;
+
+static EagleSettings settings = {.unroll.drafter.loss.n_steps = 3};
+static UnrollNet net; /* used by the trainer; its shape follows the target */
+
+static const Option option_table[] = {
+    {.key = "noise",
+     OPT_REAL(EagleSettings, unroll.drafter.noise, 0, 100),
+     .section = "The drafter",
+     .default_value = "0",
+     .help = "while training, add uniform noise from -X to X to the target's hidden states that it reads; the paper "
+             "uses 0.1"},
+    {.key = NULL},
+};
+
+static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                      fr_error *err) {
+    FrozenTarget target = {0};
+    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    if (!status) {
+        net = (UnrollNet){.layer = train_unroll_shape("eagle", &target, &settings.unroll),
+                          .info = train_info_shape("eagle", &target, settings.info.rank),
+                          .loss = settings.unroll.drafter.loss};
+        net.layer.fuses_each_step = true;
+        train_unroll_set_confidence(&net, &settings.unroll);
+        status = train_info_check(&net.info, err);
+    }
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
+    snprintf(signature, n_signature, "eagle");
+    train_info_signature(&net.info, signature, n_signature);
+    return train_unroll_open(out, &target, &eagle_net_class, &net, &settings.unroll, &net.layer, a, signature,
+                             n_signature, err);
+}
+
+static int check(fr_error *err) { return train_drafter_check(&settings.unroll.drafter, err); }
+
+const TrainMethod train_eagle = {
+    .name = "eagle",
+    .summary = "one layer that predicts the target's next hidden states, given each token",
+    .about = "Train EAGLE's layer for a target: from the hidden state of a token and the token after it, it predicts "
+             "the next hidden state, and "
+             "continues from its own prediction.",
+    .notes = "--steps-ahead is the number of steps for which it learns to do that (by default 3, as in HASS); with 1 "
+             "it only ever sees the target's own "
+             "states: EAGLE as published, with --noise 0.1. Best trained on the target's own answers (forerun "
+             "distill-data). --rank adds Lyanna's "
+             "token info to the logits, which costs memory for a table and a row of it for each token of a draft (see "
+             "train lyanna).",
+    .examples = "  forerun train eagle -m target.gguf --data answers.jsonl -o eagle.gguf\n"
+                "  forerun run -m target.gguf -p \"Once upon a time\" --draft eagle:file=eagle.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+                                {train_unroll_options, &settings.unroll},
+                                {train_info_options, &settings.info},
+                                {option_table, &settings},
+                                {NULL, NULL}},
+    .check = check,
+    .needs_model = true,
+    .open = open_eagle,
+};
+
+/* EAGLE-1 and EAGLE-2 as SafeAILab publishes them (model/cnets.py, later cnets1.py, of their
+ * repository).
+ *
+ *     embed_tokens.weight                       the target's embedding: checked, not copied
+ *     fc.weight [H][2H], fc.bias [H]            embedding first, then the hidden state, as in our files; some have no bias
+ *     layers.0.self_attn.{q,k,v,o}_proj.weight  q and k in rotated halves; made into pairs where the target rotates pairs
+ *     layers.0.post_attention_layernorm.weight  the norm before the MLP; there is none before attention
+ *     layers.0.mlp.{gate,up,down}_proj.weight
+ *
+ * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method. It is
+ * recognised by its tensors and refused. */
+
+static int refuse_eagle3(const Import *x, fr_error *err) {
+    const SafeTensor *fc = published_find(x->from, "fc.weight");
+    if (!published_find(x->from, "d2t") && !published_find(x->from, "midlayer.self_attn.q_proj.weight") &&
+        !(fc && fc->dims[1] == 3 * (int64_t)x->target->hparams.n_embd))
+        return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: is an EAGLE-3 drafter, which cannot be imported; only EAGLE-1 and EAGLE-2 can",
+                     published_path(x->from));
+}
+
+/* The drafter takes its head counts and rope from the target; the shape of a matrix does not show how many heads it
+ * has. */
+static int check_heads(const Import *x, fr_error *err) {
+    const Hparams *h = &x->target->hparams;
+    const struct {
+        const char *key;
+        int32_t is;
+    } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};
+    for (int i = 0; i < 2; i++) {
+        int64_t n = counts[i].is;
+        if (published_config(x->from, counts[i].key, &n) && n != counts[i].is)
+            return error_set(
+                err, FR_ERR_MISMATCH,
+                "%s: its config.json has %lld for %s, the target %d; the drafter was trained for another target",
+                published_path(x->from), (long long)n, counts[i].key, counts[i].is);
+    }
+    if (h->rope.style != ROPE_PAIRS || h->rope.n_rot == h->head_dim) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: the target rotates only %d of the %d components of a head; importing a layer for such a "
+                     "target is not supported",
+                     published_path(x->from), h->rope.n_rot, h->head_dim);
+}
+
+int import_plan_eagle(Import *x, fr_error *err) {
+    const Hparams *h = &x->target->hparams;
+    const SafeTensor *gate = published_find(x->from, "layers.0.mlp.gate_proj.weight");
+    int64_t embd = h->n_embd, q = hparams_q_dim(h), kv = hparams_kv_dim(h), ff = gate ? gate->dims[0] : 0;
+    int status = refuse_eagle3(x, err);
+    if (!status) status = check_heads(x, err);
+    if (!status) status = import_check_embedding(x, "embed_tokens.weight", err);
+    if (status) return status;
+    ImportRows paired = h->rope.style == ROPE_PAIRS ? IMPORT_ROWS_PAIRED : IMPORT_ROWS_SAME;
+    const struct {
+        const char *name, *from;
+        int64_t n_in, n_out;
+        ImportRows rows;
+    } tensors[] = {
+        {EAGLE_FC ".weight", "fc.weight", 2 * embd, embd, 0},
+        {EAGLE_ATTN_Q, "layers.0.self_attn.q_proj.weight", embd, q, paired},
+        {EAGLE_ATTN_K, "layers.0.self_attn.k_proj.weight", embd, kv, paired},
+        {EAGLE_ATTN_V, "layers.0.self_attn.v_proj.weight", embd, kv, 0},
+        {EAGLE_ATTN_OUTPUT, "layers.0.self_attn.o_proj.weight", q, embd, 0},
+        {EAGLE_FFN_NORM, "layers.0.post_attention_layernorm.weight", embd, 0, 0},
+        {EAGLE_FFN_GATE, "layers.0.mlp.gate_proj.weight", embd, ff, 0},
+        {EAGLE_FFN_UP, "layers.0.mlp.up_proj.weight", embd, ff, 0},
+        {EAGLE_FFN_DOWN, "layers.0.mlp.down_proj.weight", ff, embd, 0},
+    };
+    import_set_int(x, EAGLE_KEY_FEED_FORWARD, ff);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
+        ImportTensor *t;
+        status = import_add(x, tensors[i].name, tensors[i].from, tensors[i].n_in, tensors[i].n_out, &t, err);
+        if (!status) t->rows = tensors[i].rows;
+    }
+    if (status) return status;
+    bool has_bias = published_find(x->from, "fc.bias") != NULL;
+    return has_bias ? import_add(x, EAGLE_FC ".bias", "fc.bias", embd, 0, NULL, err)
+                    : import_add_zeros(x, EAGLE_FC ".bias", embd, err);
+}

@@ -1,0 +1,181 @@
+/* head_loss.c - the loss of a drafter's logits, only for the positions in the loss mask.
+ *
+ * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are
+ * gathered first, and a prompt, which is outside the mask, costs none of them:
+ *
+ *     loss mask   0 0 0 1 1 0 1          positions 3 4 6          the target's distribution at each: softmax(head h_p), computed once
+ *                                        step 2    rows 1 2 4     of the rows of the drafter's second step
+ *
+ * All steps of a drafter are compared with that one distribution, one step after the other. Only HEAD_LOSS_ROWS rows of
+ * logits exist at a time.
+ *
+ * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
+#include "train/head_loss.h"
+
+#include "draft/learned/learned.h"
+#include "train/ops.h"
+
+#include <string.h>
+
+/* The weight of a step in the mean over the steps. */
+static double weight_of(const HeadLossOptions *o, int32_t step) {
+    return o->step_weights ? o->step_weights[step - 1] : 1;
+}
+
+static double sum_of_weights(const HeadLossOptions *o) {
+    double sum = 0;
+    for (int32_t step = 1; step <= o->n_steps; step++) sum += weight_of(o, step);
+    return sum;
+}
+
+int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
+    int64_t rows = HEAD_LOSS_ROWS;
+    *h = (HeadLoss){.options = *options, .C = C, .V = V, .sum_of_weights = sum_of_weights(options)};
+    const ArenaItem items[] = {
+        ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
+        ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->target_hidden, rows * C),
+        ARENA_ITEM(&h->loss, rows),     ARENA_ITEM(&h->dloss, rows),      ARENA_ITEM(&h->log_dist, rows),
+    };
+    return arena_take(&h->arena, items, ARENA_COUNT(items), "the logits of a drafter's loss", err);
+}
+
+void head_loss_close(HeadLoss *h) { arena_free(&h->arena); }
+
+/* out: [n][C], row i that of positions[i] - back. */
+static void gather(real *out, const real *rows, const int32_t *positions, int32_t n, int32_t back, int64_t C) {
+    for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (positions[i] - back) * C, (size_t)C * sizeof *out);
+}
+
+bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
+    h->n = 0;
+    for (; *from < seq->T && h->n < HEAD_LOSS_ROWS; ++*from)
+        if (seq->loss_mask[*from]) h->positions[h->n++] = *from;
+    if (h->n == 0) return false;
+    gather(h->target_hidden, seq->hidden, h->positions, h->n, 0, h->C);
+    linear_forward(h->logits, h->target_hidden, seq->head, NULL, h->n, h->C, h->V);
+    for (int32_t i = 0; i < h->n; i++) {
+        real *p = h->dist + i * h->V, *logits = h->logits + i * h->V, log_sum = real_softmax(p, logits, h->V);
+        h->log_dist[i] = real_dot(p, logits, h->V) - log_sum; /* log p_k = logit_k - log_sum */
+    }
+    return true;
+}
+
+static int64_t most_probable(const real *p, int64_t n) {
+    real max = real_max(p, n);
+    int64_t i = 0;
+    while (i < n - 1 && !(p[i] == max)) i++;
+    return i;
+}
+
+/* How many tokens rank before token k by x, ties going to the lower token. */
+static int64_t rank_of(const real *x, int64_t n, int64_t k) {
+    int64_t rank = 0;
+    for (int64_t i = 0; i < n; i++) rank += i < k ? x[i] >= x[k] : x[i] > x[k];
+    return rank;
+}
+
+/* The logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters estimate
+ * what a greedy target chooses. */
+static real find_margin(const real *logits, int64_t n) {
+    const real scale = (real)(1 / (double)LEARNED_MIN_TEMPERATURE), max = real_max(logits, n);
+    real others = 0;
+    for (int64_t i = 0; i < n; i++) others += real_exp((logits[i] - max) * scale);
+    others -= 1;
+    real least = (real)exp(-HEAD_LOSS_MAX_MARGIN);
+    return -(real)log(others > least ? others : least);
+}
+
+static void count_correct(HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
+    for (int32_t i = 0; i < n; i++) {
+        int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V),
+                rank = rank_of(h->logits + i * h->V, h->V, best);
+        sums->right[step - 1] += rank == 0;
+        h->is_right[i + skipped] = rank == 0;
+        if (h->options.has_margins) h->margin[i + skipped] = find_margin(h->logits + i * h->V, h->V);
+        if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
+    }
+    sums->of[step - 1] += n;
+}
+
+double head_loss_share(const HeadLoss *h, int32_t step) { return weight_of(&h->options, step) / h->sum_of_weights; }
+
+/* Adds `part` times the rows' losses, which the ops left in h->loss. */
+static void add_losses(const HeadLoss *h, int32_t step, int32_t n, double part, TrainSums *sums) {
+    part *= weight_of(&h->options, step);
+    for (int32_t i = 0; i < n; i++) sums->loss += part * (double)h->loss[i] / h->sum_of_weights;
+}
+
+static void set_dloss(HeadLoss *h, int32_t step, int32_t n, double part, double weight) {
+    part *= weight_of(&h->options, step);
+    for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->sum_of_weights);
+}
+
+/* Replaces the logits by probabilities, and writes dlogits. */
+static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t step, int32_t skipped, bool wants_gradient,
+                       double weight, TrainSums *sums) {
+    const HeadLossOptions *o = &h->options;
+    int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS];
+    const real *dist = h->dist + skipped * h->V;
+    for (int32_t i = 0; i < n; i++) next[i] = seq->tokens[h->positions[i + skipped] + 1];
+    if (o->hard_labels) {
+        cross_entropy_forward(h->loss, h->logits, h->logits, next, n, h->V);
+    } else {
+        soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->V);
+        for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
+    }
+    add_losses(h, step, n, o->token_weight, sums);
+    if (!wants_gradient) return;
+    memset(h->dlogits, 0, (size_t)(n * h->V) * sizeof(real));
+    set_dloss(h, step, n, o->token_weight, weight);
+    if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
+    else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
+}
+
+static void hidden_loss(HeadLoss *h, int32_t step, int32_t skipped, const real *x, real *dx, double weight,
+                        TrainSums *sums) {
+    const HeadLossOptions *o = &h->options;
+    int32_t n = h->n - skipped;
+    const real *target = h->target_hidden + skipped * h->C;
+    regression_forward(o->regression, h->loss, x, target, n, h->C);
+    add_losses(h, step, n, o->hidden_weight, sums);
+    if (!dx) return;
+    set_dloss(h, step, n, o->hidden_weight, weight);
+    regression_backward(o->regression, dx, h->dloss, x, target, n, h->C);
+}
+
+int32_t head_loss_skipped(const HeadLoss *h, int32_t step) {
+    int32_t n = 0; /* positions are ascending */
+    while (n < h->n && h->positions[n] < step) n++;
+    return n;
+}
+
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
+                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
+    int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
+    if (step == 1) sums->n += h->n;
+    if (sums->n_heads < step) sums->n_heads = step;
+    if (n == 0) return;
+    int64_t n_logits = n * h->V;
+    x += skipped * width;
+    if (dx) dx += skipped * width;
+    linear_forward(h->logits, x, w, NULL, n, width, h->V);
+    if (info)
+        for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->V + i];
+    count_correct(h, step, n, skipped, sums);
+    token_loss(h, seq, step, skipped, dx != NULL, weight, sums);
+    if (h->options.hidden_weight > 0) hidden_loss(h, step, skipped, x, dx, weight, sums);
+    if (!dx) return;
+    linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->V);
+    for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];
+}
+
+void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
+                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
+    int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
+    const int32_t *positions = h->positions + skipped;
+    gather(h->x + skipped * h->C, x, positions, n, step, h->C);
+    if (dx) memset(h->dx, 0, (size_t)(h->n * h->C) * sizeof(real));
+    head_loss_rows(h, seq, step, h->x, h->C, w, info, dx ? h->dx : NULL, dw, dinfo, weight, sums);
+    for (int32_t i = 0; dx && i < n; i++)
+        for (int64_t k = 0; k < h->C; k++) dx[(positions[i] - step) * h->C + k] += h->dx[(i + skipped) * h->C + k];
+}

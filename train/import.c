@@ -1,0 +1,376 @@
+/* import.c - converts a published checkpoint into a drafter file.
+ *
+ * A method's plan lists the tensors of the drafter file, and for each the tensor of the checkpoint that it comes from
+ * and how its rows and columns are reordered. All numbers are checked before anything is written; then rows are
+ * converted one by one while the file is written, so memory holds one row of each tensor. Test: test_import.c. */
+#include "base/files.h"
+#include "base/mem.h"
+#include "gguf/tensor_type.h"
+#include "base/error.h"
+#include "train/import.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const ImportMethod methods[] = {
+    {"eagle", "EAGLE-1 and EAGLE-2 (SafeAILab; yuhuili/EAGLE-*)", import_plan_eagle},
+    {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
+    {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
+    {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
+    {NULL, NULL, NULL},
+};
+
+const ImportMethod *import_methods(void) { return methods; }
+
+const ImportMethod *import_find(const char *name) {
+    for (const ImportMethod *m = methods; m->name; m++)
+        if (strcmp(m->name, name) == 0) return m;
+    return NULL;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------------- */
+
+static int add(Import *x, const char *name, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err) {
+    size_t row_bytes;
+    if (x->n_tensors == IMPORT_MAX_TENSORS)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: needs more than %d tensors", published_path(x->from),
+                         IMPORT_MAX_TENSORS);
+    ImportTensor *t = *out = &x->tensors[x->n_tensors++];
+    *t = (ImportTensor){.type = n_out ? x->type : TYPE_F32, .n_in = n_in, .n_out = n_out ? n_out : 1, .import = x};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    if (tensor_type_row_bytes(t->type, n_in, &row_bytes)) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: rows of %lld numbers cannot be divided into blocks of %s; choose --type F16", name,
+                     (long long)n_in, tensor_type_info(t->type)->name);
+}
+
+int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out,
+               fr_error *err) {
+    const SafeTensor *source;
+    ImportTensor *t = NULL;
+    int status = published_take(x->from, from, n_in, n_out, &source, err);
+    if (!status) status = add(x, name, n_in, n_out, &t, err);
+    if (status) return status;
+    t->from = source;
+    if (out) *out = t;
+    return FR_OK;
+}
+
+int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err) {
+    ImportTensor *t = NULL;
+    return add(x, name, n, 0, &t, err);
+}
+
+void import_set_int(Import *x, const char *name, int64_t v) {
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    gguf_set_u32(x->w, key, (uint32_t)v);
+}
+
+void import_set_text(Import *x, const char *name, const char *text) {
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    gguf_set_string(x->w, key, text, strlen(text));
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
+    size_t row_bytes = s->n_dims == 2 ? s->bytes / (size_t)s->dims[0] : s->bytes;
+    blocks_dequantize(s->type, (const char *)s->data + (size_t)row * row_bytes, n, out);
+}
+
+/* The row of the checkpoint's tensor that becomes row o. */
+static int64_t source_row(const ImportTensor *t, int64_t o) {
+    if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
+    if (t->rows == IMPORT_ROWS_SAME) return o;
+    int64_t dim = t->import->target->hparams.head_dim, head = o / dim, i = o % dim;
+    return head * dim + i % 2 * (dim / 2) + i / 2;
+}
+
+static void swap_halves(float *x, int64_t n) {
+    for (int64_t i = 0; i < n / 2; i++) {
+        float y = x[i];
+        x[i] = x[i + n / 2];
+        x[i + n / 2] = y;
+    }
+}
+
+static void make_row(const ImportTensor *t, int64_t o) {
+    if (!t->from) {
+        memset(t->row, 0, (size_t)t->n_in * sizeof *t->row);
+        return;
+    }
+    read_row(t->from, source_row(t, o), t->n_in, t->row);
+    if (t->swaps_columns) swap_halves(t->row, t->n_in);
+}
+
+static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
+    const ImportTensor *t = ctx;
+    Import *x = (Import *)(uintptr_t)t->import;
+    size_t row_bytes = 0;
+    tensor_type_row_bytes(t->type, t->n_in, &row_bytes);
+    for (int64_t i = 0; i < n_rows; i++) {
+        make_row(t, first_row + i);
+        blocks_quantize(t->type, t->row, t->n_in, (char *)dst + (size_t)i * row_bytes);
+    }
+    x->n_done += n_rows;
+    if (x->progress) x->progress(x->progress_user, (double)x->n_done / (double)x->n_rows);
+}
+
+/* Before anything is written: are all numbers finite, and within the range of the tensor's type? */
+static int check_numbers(const ImportTensor *t, fr_error *err) {
+    float limit = t->type == TYPE_F16 || t->type == TYPE_Q8_0 ? 65504.0f : INFINITY;
+    for (int64_t o = 0; o < t->n_out; o++) {
+        make_row(t, o);
+        for (int64_t i = 0; i < t->n_in; i++) {
+            if (!isfinite(t->row[i]))
+                return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity",
+                                 published_path(t->import->from), t->from->name);
+            if (fabsf(t->row[i]) > limit)
+                return error_set(
+                    err, FR_ERR_UNSUPPORTED, "%s: tensor %s holds %g, which is too large for %s; choose --type F32",
+                    published_path(t->import->from), t->from->name, (double)t->row[i], tensor_type_info(t->type)->name);
+        }
+    }
+    return FR_OK;
+}
+
+/* ---- the target ------------------------------------------------------------------------------------ */
+
+int import_check_embedding(Import *x, const char *name, fr_error *err) {
+    const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
+    const SafeTensor *s;
+    int64_t n = x->target->hparams.n_embd;
+    if (!published_find(x->from, name)) return FR_OK;
+    int status = published_take(x->from, name, n, x->target->hparams.n_vocab, &s, err);
+    if (status) return status;
+    float *row = mem_calloc((size_t)n * 2, sizeof *row);
+    if (!row) return error_memory(err, name, (size_t)n * sizeof *row);
+    double apart = 0, whole = 0;
+    for (int32_t v = 0; v < x->target->hparams.n_vocab; v++) {
+        read_row(s, v, n, row);
+        model_embedding(x->target, v, row + n);
+        for (int64_t i = 0; i < n; i++) {
+            double d = (double)row[i] - (double)row[n + i];
+            apart += d * d;
+            whole += (double)row[n + i] * (double)row[n + i];
+        }
+    }
+    mem_free(row);
+    if (apart <= tolerance * tolerance * whole) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: tensor %s is not this target's embedding, from which it differs by %.0f %%: the drafter was "
+                     "trained for another target",
+                     published_path(x->from), name, 100 * sqrt(apart / whole));
+}
+
+/* ---- writing -------------------------------------------------------------------------------------- */
+
+static int take_rows(Import *x, fr_error *err) {
+    ArenaItem rows[IMPORT_MAX_TENSORS];
+    for (int i = 0; i < x->n_tensors; i++) {
+        rows[i] = (ArenaItem)ARENA_ITEM(&x->tensors[i].row, x->tensors[i].n_in);
+        x->n_rows += x->tensors[i].n_out;
+    }
+    return arena_take(&x->arena, rows, (size_t)x->n_tensors, "a row of each tensor", err);
+}
+
+static int write_file(Import *x, const char *path, fr_error *err) {
+    int status = take_rows(x, err);
+    for (int i = 0; i < x->n_tensors && !status; i++) status = check_numbers(&x->tensors[i], err);
+    if (!status) status = published_check(x->from, err);
+    if (!status) status = gguf_check(x->target->gguf, err);
+    for (int i = 0; i < x->n_tensors && !status; i++) {
+        ImportTensor *t = &x->tensors[i];
+        bool is_vector = t->n_out == 1;
+        gguf_add_tensor_filled(x->w, t->name, t->type, is_vector ? 1 : 2, (int64_t[]){t->n_in, t->n_out}, fill, t);
+    }
+    return status ? status : gguf_writer_finish(x->w, path, err);
+}
+
+int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o,
+                   const char *path, fr_error *err) {
+    char command[4096];
+    snprintf(command, sizeof command, "others: imported from %s", published_path(from));
+    Import *x = mem_calloc(1, sizeof *x);
+    if (!x) return error_memory(err, "an import", sizeof *x);
+    *x = (Import){.target = target,
+                  .from = from,
+                  .type = o->type,
+                  .progress = o->progress,
+                  .progress_user = o->progress_user,
+                  .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};
+    int status = x->w ? method->plan(x, err) : error_memory(err, "a writer of GGUF files", 0);
+    if (!status) status = published_finish(from, method->name, err);
+    if (!status) status = write_file(x, path, err);
+    if (!status) status = published_check(from, err);
+    arena_free(&x->arena);
+    gguf_writer_free(x->w);
+    mem_free(x);
+    return status;
+}
+
+/* Finds tensors among the files of a checkpoint, and keeps account of those that were taken. */
+
+/* ---- opening --------------------------------------------------------------------------------------- */
+
+static int add_file(Published *c, const char *path, fr_error *err) {
+    if (c->n_files == PUBLISHED_MAX_FILES)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: the checkpoint has more than %d files, which is not supported",
+                         path, PUBLISHED_MAX_FILES);
+    int status = safetensors_open(&c->files[c->n_files], path, err);
+    if (status) return status;
+    size_t n = (size_t)safetensors_count(c->files[c->n_files]);
+    c->taken[c->n_files] = mem_calloc(n + 1, sizeof **c->taken);
+    if (!c->taken[c->n_files++]) return error_memory(err, "a checkpoint", n);
+    return FR_OK;
+}
+
+static int is_safetensors(const struct dirent *d) {
+    size_t n = strlen(d->d_name), n_end = strlen(".safetensors");
+    return n > n_end && strcmp(d->d_name + n - n_end, ".safetensors") == 0;
+}
+
+static int add_folder(Published *c, const char *path, fr_error *err) {
+    struct dirent **names = NULL;
+    int n = scandir(path, &names, is_safetensors, alphasort), status = FR_OK;
+    if (n < 1)
+        status = error_set(err, FR_ERR_IO,
+                           "%s: there is no *.safetensors in this folder; if there is a *.bin or *.pt, pass that file "
+                           "to see how to convert it",
+                           path);
+    for (int i = 0; i < n; i++) {
+        char file[4096 + 300];
+        snprintf(file, sizeof file, "%.4095s/%s", path, names[i]->d_name);
+        if (!status) status = add_file(c, file, err);
+        free(names[i]);
+    }
+    free(names);
+    return status;
+}
+
+int published_open(Published *c, const char *const *paths, int n, fr_error *err) {
+    *c = (Published){.n_files = 0};
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) {
+        struct stat st;
+        bool is_folder = stat(paths[i], &st) == 0 && S_ISDIR(st.st_mode);
+        if (i == 0) {
+            const char *slash = strrchr(paths[0], '/');
+            if (is_folder) snprintf(c->folder, sizeof c->folder, "%s", paths[0]);
+            else
+                snprintf(c->folder, sizeof c->folder, "%.*s", slash ? (int)(slash - paths[0]) + 1 : 1,
+                         slash ? paths[0] : ".");
+        }
+        status = (is_folder ? add_folder : add_file)(c, paths[i], err);
+    }
+    return status;
+}
+
+void published_close(Published *c) {
+    for (int i = 0; i < c->n_files; i++) {
+        safetensors_close(c->files[i]);
+        mem_free(c->taken[i]);
+    }
+    c->n_files = 0;
+}
+
+int published_check(const Published *c, fr_error *err) {
+    int status = FR_OK;
+    for (int i = 0; i < c->n_files && !status; i++) status = safetensors_check(c->files[i], err);
+    return status;
+}
+
+const char *published_path(const Published *c) { return safetensors_path(c->files[0]); }
+
+/* ---- tensors -------------------------------------------------------------------------------------- */
+
+static const SafeTensor *find(const Published *c, const char *name, bool **taken) {
+    for (int i = 0; i < c->n_files; i++) {
+        const SafeTensor *t = safetensors_find(c->files[i], name);
+        if (!t) continue;
+        *taken = &c->taken[i][t - safetensors_tensor(c->files[i], 0)];
+        return t;
+    }
+    return NULL;
+}
+
+const SafeTensor *published_find(const Published *c, const char *name) {
+    bool *taken;
+    return find(c, name, &taken);
+}
+
+int published_take(Published *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out, fr_error *err) {
+    bool *taken;
+    const SafeTensor *t = *out = find(c, name, &taken);
+    if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", published_path(c), name);
+    if (!t->has_type)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: tensor %s has the type %s; only F32, F16 and BF16 can be imported", published_path(c),
+                         name, t->dtype);
+    bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in
+                      : t->n_dims == 1 && t->dims[0] == n_in;
+    if (!fits)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: tensor %s is %lld x %lld, but the target needs %lld x %lld; the drafter was trained for "
+                         "another target",
+                         published_path(c), name, (long long)t->dims[0], (long long)t->dims[1],
+                         (long long)(n_out ? n_out : n_in), (long long)(n_out ? n_in : 1));
+    *taken = true;
+    return FR_OK;
+}
+
+void published_pass_over(Published *c, const char *prefix) {
+    for (int i = 0; i < c->n_files; i++)
+        for (int64_t k = 0; k < safetensors_count(c->files[i]); k++)
+            if (strncmp(safetensors_tensor(c->files[i], k)->name, prefix, strlen(prefix)) == 0) c->taken[i][k] = true;
+}
+
+int published_finish(const Published *c, const char *method, fr_error *err) {
+    for (int i = 0; i < c->n_files; i++)
+        for (int64_t k = 0; k < safetensors_count(c->files[i]); k++) {
+            if (c->taken[i][k]) continue;
+            const char *name = safetensors_tensor(c->files[i], k)->name;
+            Printable p;
+            return error_set(
+                err, FR_ERR_UNSUPPORTED,
+                "%s: holds the tensor %s, which the method %s does not have; the drafter would not compute "
+                "the same without it",
+                safetensors_path(c->files[i]), printable(&p, name, strlen(name)), method);
+        }
+    return FR_OK;
+}
+
+enum { MAX_CONFIG = 1 << 20 }; /* bytes of a config.json; published ones have a few thousand */
+
+typedef struct ConfigReader {
+    FILE *file;
+    size_t n_left;
+} ConfigReader;
+
+/* For json_load_callback: a file that is too long ends early, and then is no JSON. */
+static size_t read_config(void *buffer, size_t n, void *user) {
+    ConfigReader *r = user;
+    n = fread(buffer, 1, n < r->n_left ? n : r->n_left, r->file);
+    r->n_left -= n;
+    return n;
+}
+
+bool published_config(const Published *c, const char *key, int64_t *out) {
+    char path[sizeof c->folder + 16];
+    snprintf(path, sizeof path, "%s/config.json", c->folder);
+    ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
+    json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
+    if (reader.file) fclose(reader.file);
+    const json_t *value = json_object_get(config, key);
+    bool is_there = json_is_integer(value);
+    if (is_there) *out = (int64_t)json_integer_value(value);
+    json_decref(config);
+    return is_there;
+}

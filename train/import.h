@@ -1,0 +1,116 @@
+/* import.h - published drafters: reading a checkpoint and converting it into a drafter file.
+ *
+ * A checkpoint is one or several safetensors files, or a folder of them.
+ *
+ * Every tensor that an import uses is marked as taken. At the end no tensor may be left: a checkpoint with more tensors
+ * is of a variant that the import does not know, and its drafter would compute something else. */
+#ifndef TRAIN_IMPORT_H
+#define TRAIN_IMPORT_H
+
+#include "base/mem.h"
+#include "draft/drafter_file.h"
+#include "train/safetensors.h"
+
+enum { PUBLISHED_MAX_FILES = 64 };
+
+typedef struct Published {
+    SafeTensors *files[PUBLISHED_MAX_FILES];
+    bool *taken[PUBLISHED_MAX_FILES]; /* for each tensor of the file */
+    int n_files;
+    char folder[4096]; /* of the first file, where config.json may be */
+} Published;
+
+/* paths: files, and folders, of which every *.safetensors is opened. After a failure published_close is safe. */
+int published_open(Published *c, const char *const *paths, int n, fr_error *err);
+void published_close(Published *c);
+/* FR_ERR_IO if one of the files has been written to or cut since it was opened. */
+int published_check(const Published *c, fr_error *err);
+const char *published_path(const Published *c); /* the path of the first file, for messages */
+
+/* The tensor of that name, without taking it; NULL: there is none. */
+const SafeTensor *published_find(const Published *c, const char *name);
+/* Takes the tensor, which must have exactly the shape [n_out][n_in] or, with n_out 0, [n_in]. */
+int published_take(Published *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out, fr_error *err);
+/* Takes every tensor whose name begins with the prefix: they are known and not needed. */
+void published_pass_over(Published *c, const char *prefix);
+/* Refuses a checkpoint with a tensor that was not taken. */
+int published_finish(const Published *c, const char *method, fr_error *err);
+/* An integer of config.json beside the checkpoint; false: there is none of that key. */
+bool published_config(const Published *c, const char *key, int64_t *out);
+
+/* Converts drafters that others have trained and published into drafter files (drafter_file.h).
+ *
+ * import.c does what all methods share; each import_<method>.c has a plan, which says which published tensor becomes
+ * which tensor of the drafter file. */
+
+enum { IMPORT_MAX_TENSORS = 512 };
+
+/* How the rows of a tensor are reordered. */
+typedef enum ImportRows {
+    IMPORT_ROWS_SAME,
+    IMPORT_ROWS_PAIRED,  /* q and k: the halves of each head become pairs, for ROPE_PAIRS */
+    IMPORT_ROWS_SWAPPED, /* the two halves are exchanged */
+} ImportRows;
+
+typedef struct ImportTensor {
+    char name[64];          /* in the drafter file */
+    const SafeTensor *from; /* NULL: zeros */
+    TensorType type;
+    int64_t n_in, n_out; /* [n_out][n_in] as rows; n_out 1: a vector */
+    ImportRows rows;
+    bool swaps_columns; /* the two halves of each row are exchanged */
+    const struct Import *import;
+    float *row; /* [n_in] scratch */
+} ImportTensor;
+
+typedef struct Import {
+    const Model *target;
+    Published *from;
+    TensorType type; /* of matrices */
+    GgufWriter *w;
+    ImportTensor tensors[IMPORT_MAX_TENSORS];
+    int n_tensors;
+    Arena arena;            /* of the tensors' rows */
+    int64_t n_done, n_rows; /* rows written, and in all */
+    void (*progress)(void *user, double part);
+    void *progress_user;
+} Import;
+
+typedef struct ImportMethod {
+    const char *name;   /* of the drafter */
+    const char *source; /* of the published weights, for --help */
+    int (*plan)(Import *x, fr_error *err);
+} ImportMethod;
+
+/* All methods, ending with name == NULL. */
+const ImportMethod *import_methods(void);
+const ImportMethod *import_find(const char *name); /* NULL: unknown */
+
+typedef struct ImportOptions {
+    TensorType type;                           /* of matrices; vectors stay F32 */
+    void (*progress)(void *user, double part); /* optional */
+    void *progress_user;
+} ImportOptions;
+
+/* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds tensors that the method does not have, or
+ * whose shapes or embedding do not match the target. */
+int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o,
+                   const char *path, fr_error *err);
+
+/* For plans: adds tensor `name` to the drafter file, from tensor `from` of the checkpoint, whose shape is checked.
+ * n_out 0: a vector. *out (NULL is fine) may be changed until the plan ends. */
+int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out,
+               fr_error *err);
+/* Adds a vector of zeros. */
+int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
+/* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
+int import_check_embedding(Import *x, const char *name, fr_error *err);
+void import_set_int(Import *x, const char *name, int64_t v);
+void import_set_text(Import *x, const char *name, const char *text);
+
+int import_plan_eagle(Import *x, fr_error *err);
+int import_plan_medusa(Import *x, fr_error *err);
+int import_plan_hydra(Import *x, fr_error *err);
+int import_plan_redrafter(Import *x, fr_error *err);
+
+#endif

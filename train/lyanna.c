@@ -1,0 +1,151 @@
+/* lyanna.c - `forerun train lyanna`: one layer that predicts hidden states only from hidden states, and token info. */
+#include "base/hash.h"
+#include "train/methods.h"
+#include "train/dataset.h"
+#include "train/nets.h"
+
+#include <string.h>
+
+/* As in the paper: of a vocabulary of more than MANY_TOKENS, HOT_TOKENS are hot. */
+enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768, HOT_BY_SIZE = -1 };
+
+typedef struct LyannaSettings {
+    UnrollSettings unroll;
+    int32_t rank, n_hot; /* n_hot 0: all */
+    int32_t gate_rank;
+    bool fuses_token, is_parallel;
+    const char *frequencies; /* file of texts in which tokens are counted; NULL: the training data */
+} LyannaSettings;
+
+static LyannaSettings settings = {.unroll.drafter.loss.n_steps = 3, .n_hot = HOT_BY_SIZE};
+static UnrollNet net; /* used by the trainer; its shape follows the target */
+
+static const Option option_table[] = {
+    {.key = "rank",
+     OPT_INT(LyannaSettings, rank, 0, TRAIN_MAX_RANK),
+     .section = "The drafter",
+     .default_value = "64",
+     .help = "rank of the token info, which predicts the next token from nothing but the last one; 0: none"},
+    {.key = "gate-rank",
+     OPT_INT(LyannaSettings, gate_rank, 0, TRAIN_MAX_RANK),
+     .default_value = "0",
+     .help = "rank of a bias on the logits that depends on the last token and on the hidden state together; 0: none"},
+    {.key = "chain",
+     OPT_CHOICE(LyannaSettings, is_parallel, "serial", "parallel"),
+     .default_value = "serial",
+     .help = "serial: each hidden state is computed from the one before; parallel: all of them in one forward, from "
+             "learned inputs"},
+    {.key = "first-token",
+     OPT_CHOICE(LyannaSettings, fuses_token, "none", "fused"),
+     .default_value = "fused",
+     .help = "what a draft begins from: the target's hidden state and the token sampled from it (fused), or the state "
+             "alone (none)"},
+    {.key = "hot-tokens",
+     OPT_INT(LyannaSettings, n_hot, 0, 1 << 24),
+     .default_help = "all, for a vocabulary of at most 40960; else 32768",
+     .help = "restrict token info to the N most frequent tokens of the data; 0: all"},
+    {.key = "frequencies",
+     OPT_FILE(LyannaSettings, frequencies),
+     .default_help = "the training data",
+     .help = "texts, in the formats of --data, in which the most frequent tokens are counted: those that the drafter "
+             "will be used for"},
+    {.key = NULL},
+};
+
+/* The n most frequent tokens of --frequencies, else of the data. */
+static int count_hot(const TrainArgs *a, const Gguf *source, int32_t n, int32_t **hot, fr_error *err) {
+    if (!settings.frequencies) return hot_tokens_choose(&a->dataset->train, net.info.V, n, hot, err);
+    Dataset texts;
+    DatasetOptions o = a->data;
+    char *file = (char *)(uintptr_t)settings.frequencies; /* dataset_open only reads it */
+    o.files = &file, o.n_files = 1;
+    o.valid_file = NULL, o.valid_share = 0;
+    int status = dataset_open(&texts, &o, source, err);
+    if (!status) status = hot_tokens_choose(&texts.train, net.info.V, n, hot, err);
+    dataset_close(&texts);
+    return status;
+}
+
+/* Chooses the hot tokens; the net uses the list as long as the program runs. */
+static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
+    static int32_t *hot;
+    InfoShape *info = &net.info;
+    int32_t n = settings.n_hot != HOT_BY_SIZE ? settings.n_hot : info->V > MANY_TOKENS ? HOT_TOKENS : 0;
+    if (info->rank == 0) n = 0;
+    if (n == 0 && settings.frequencies)
+        return error_set(err, FR_ERR_ARGUMENT, "--frequencies has no effect %s: %s or leave it out",
+                         info->rank ? "because all tokens are hot" : "without token info",
+                         info->rank ? "pass --hot-tokens=N" : "pass --rank=N");
+    if (n == 0) return FR_OK;
+    if (n >= info->V)
+        return error_set(err, FR_ERR_ARGUMENT, "--hot-tokens=%d must be less than the %d tokens of the target; 0: all",
+                         n, info->V);
+    int status = count_hot(a, source, n, &hot, err);
+    info->n_hot = n;
+    info->hot = hot;
+    return status;
+}
+
+/* The words of LoopOptions.method. A run with other hot tokens is another run. */
+static void write_signature(char *signature, size_t n_signature) {
+    int n = snprintf(signature, n_signature, "lyanna rank=%d first-token=%s hot-tokens=%d", settings.rank,
+                     settings.fuses_token ? "fused" : "none", net.info.n_hot);
+    if (settings.gate_rank) n += snprintf(signature + n, n_signature - (size_t)n, " gate-rank=%d", settings.gate_rank);
+    if (settings.is_parallel) n += snprintf(signature + n, n_signature - (size_t)n, " chain=parallel");
+    if (settings.frequencies)
+        snprintf(signature + n, n_signature - (size_t)n, " frequencies=%016llx",
+                 (unsigned long long)hash64(net.info.hot, (size_t)net.info.n_hot * sizeof *net.info.hot, 0));
+}
+
+static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                       fr_error *err) {
+    FrozenTarget target = {0};
+    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    if (!status) {
+        net = (UnrollNet){.layer = train_unroll_shape("lyanna", &target, &settings.unroll),
+                          .info = train_info_shape("lyanna", &target, settings.rank),
+                          .loss = settings.unroll.drafter.loss};
+        net.gate = (GateShape){.method = "lyanna",
+                               .C = net.info.C,
+                               .V = net.info.V,
+                               .rank = settings.gate_rank,
+                               .token_std = net.layer.fc_std};
+        net.layer.is_parallel = settings.is_parallel;
+        net.layer.has_attn_norm = true;
+        train_unroll_set_confidence(&net, &settings.unroll);
+        net.layer.fuses_token = settings.fuses_token;
+        status = choose_hot(a, source, err);
+    }
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
+    write_signature(signature, n_signature);
+    return train_unroll_open(out, &target, &lyanna_net_class, &net, &settings.unroll, &net.layer, a, signature,
+                             n_signature, err);
+}
+
+static int check(fr_error *err) { return train_drafter_check(&settings.unroll.drafter, err); }
+
+const TrainMethod train_lyanna = {
+    .name = "lyanna",
+    .summary = "one layer that predicts a chain of hidden states, and token info",
+    .about = "Train Lyanna's drafter for a target: a layer that predicts a chain of hidden states, each from the last "
+             "one alone, and the token info "
+             "that is added to their logits.",
+    .notes = "--steps-ahead is the length of the chain for which it learns from its own predictions (by default 3). "
+             "Best trained on the target's own "
+             "answers (forerun distill-data). --rank 0 and --first-token none leave out one part, to measure what it "
+             "contributes.",
+    .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n"
+                "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf --hot-tokens 1024 "
+                "--frequencies mails.jsonl\n"
+                "  forerun run -m target.gguf -p \"Once upon a time\" --draft lyanna:file=lyanna.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+                                {train_unroll_options, &settings.unroll},
+                                {option_table, &settings},
+                                {NULL, NULL}},
+    .check = check,
+    .needs_model = true,
+    .open = open_lyanna,
+};

@@ -1,0 +1,102 @@
+/* medusa.c - `forerun train medusa`: heads that each predict one place ahead. */
+#include "train/methods.h"
+#include "draft/learned/medusa.h"
+#include "train/import.h"
+#include "train/nets.h"
+
+#include <stdio.h>
+
+static HeadsSettings settings = HEADS_SETTINGS;
+static MedusaNet net; /* used by the trainer; its shape follows the target */
+
+static int open_medusa(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                       fr_error *err) {
+    FrozenTarget target = {0};
+    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    if (status) return status;
+    const Hparams *h = &target.model->hparams;
+    net = (MedusaNet){h->n_embd,
+                      h->n_vocab,
+                      settings.drafter.loss.n_steps,
+                      settings.n_blocks,
+                      settings.has_own_output,
+                      settings.drafter.loss};
+    snprintf(signature, n_signature, "medusa blocks=%d lm-head=%s", net.n_blocks,
+             net.has_own_output ? "own" : "target");
+    return train_drafter_open(out, &target, &medusa_net_class, &net, &settings.drafter, a, signature, n_signature, err);
+}
+
+static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+
+const TrainMethod train_medusa = {
+    .name = "medusa",
+    .summary = "heads on the target's hidden state, each for one place ahead",
+    .about =
+        "Train Medusa's heads for a target: each predicts the token at one place ahead from the target's hidden state.",
+    .notes = "Best trained on the target's own answers (forerun distill-data). The file records how often the token of "
+             "each rank is right on the "
+             "held-out texts; the tree of --draft medusa:tree=static is built from that.",
+    .examples = "  forerun train medusa -m target.gguf --data answers.jsonl -o medusa.gguf\n"
+                "  forerun run -m target.gguf -p \"Once upon a time\" --draft medusa:file=medusa.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+                                {train_heads_options, &settings},
+                                {NULL, NULL}},
+    .check = check,
+    .needs_model = true,
+    .open = open_medusa,
+};
+
+/* Medusa heads as FasterDecoding publishes them (medusa/model/medusa_model.py of their repository).
+ *
+ *     [medusa_head.]<head>.<k>.linear.weight [H][H], .bias [H]      the blocks x + SiLU(A x + a)
+ *     [medusa_head.]<head>.<n>.weight [V][H]                        after n blocks: the head's own output
+ *
+ * In the released code all blocks of a head are the same module, which safetensors store once: a missing block equals
+ * the first. A file that holds the whole model has the target's weights too: its embedding is checked, and none of them
+ * are copied. */
+
+/* Writes "<prefix><head>.<k><end>" into `name`; returns whether the checkpoint has that tensor. */
+static bool has(const Import *x, char name[96], const char *prefix, int32_t head, int32_t k, const char *end) {
+    snprintf(name, 96, "%s%d.%d%s", prefix, head, k, end);
+    return published_find(x->from, name) != NULL;
+}
+
+static int add_block(Import *x, const char *prefix, int32_t head, int32_t k, fr_error *err) {
+    char from[96], name[64];
+    int64_t h = x->target->hparams.n_embd;
+    int32_t is_at = has(x, from, prefix, head, k, ".linear.weight") ? k : 0;
+    has(x, from, prefix, head, is_at, ".linear.weight");
+    snprintf(name, sizeof name, MEDUSA_BLOCK ".weight", head, k);
+    int status = import_add(x, name, from, h, h, NULL, err);
+    has(x, from, prefix, head, is_at, ".linear.bias");
+    snprintf(name, sizeof name, MEDUSA_BLOCK ".bias", head, k);
+    return status ? status : import_add(x, name, from, h, 0, NULL, err);
+}
+
+int import_plan_medusa(Import *x, fr_error *err) {
+    char from[96], name[64];
+    const char *prefix = "";
+    int32_t n_heads = 0, n_blocks = 0;
+    if (has(x, from, "medusa_head.", 0, 0, ".linear.weight") || has(x, from, "medusa_head.", 0, 0, ".weight"))
+        prefix = "medusa_head.";
+    while (n_blocks <= MEDUSA_MAX_BLOCKS && !has(x, from, prefix, 0, n_blocks, ".weight")) n_blocks++;
+    if (n_blocks > MEDUSA_MAX_BLOCKS)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: holds no Medusa heads: there is no tensor 0.<n>.weight or medusa_head.0.<n>.weight",
+                         published_path(x->from));
+    while (n_heads < MEDUSA_MAX_HEADS && has(x, from, prefix, n_heads, n_blocks, ".weight")) n_heads++;
+    import_set_int(x, MEDUSA_KEY_HEAD_COUNT, n_heads);
+    import_set_int(x, MEDUSA_KEY_BLOCK_COUNT, n_blocks);
+    import_set_text(x, MEDUSA_KEY_OUTPUT, "own");
+    int status = import_check_embedding(x, "model.embed_tokens.weight", err);
+    if (*prefix) published_pass_over(x->from, "model.");
+    if (*prefix) published_pass_over(x->from, "lm_head.");
+    for (int32_t i = 0; i < n_heads && !status; i++) {
+        for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, prefix, i, k, err);
+        has(x, from, prefix, i, n_blocks, ".weight");
+        snprintf(name, sizeof name, MEDUSA_OUTPUT ".weight", i);
+        if (!status)
+            status = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
+    }
+    return status;
+}

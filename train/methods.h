@@ -1,0 +1,136 @@
+/* methods.h - the methods of `forerun train`: what each has in common with others, and the list of them. */
+#ifndef TRAIN_METHODS_H
+#define TRAIN_METHODS_H
+
+#include "base/options.h"
+#include "train/drafter_trainer.h"
+#include "train/loop.h"
+#include "train/frozen.h"
+#include "train/head_loss.h"
+#include "train/token_info_net.h"
+#include "train/unroll.h"
+#include "train/gemm.h"
+
+enum { TRAIN_MAX_FILES = 64 };
+
+typedef struct TrainArgs {
+    const char *model, *vocab, *output;
+    const char *init;    /* the file to start from; NULL: none */
+    const char *traffic; /* file of records; NULL: none */
+    char *files[TRAIN_MAX_FILES];
+    DatasetOptions data;    /* its files are the ones above */
+    bool separate;          /* each document begins a sequence: data.packs is the opposite */
+    const Dataset *dataset; /* the data, once it is read */
+    LoopOptions loop;       /* schedule.n_steps 0: as many as `epochs` take */
+    double epochs;
+    int64_t warm_up;        /* steps; -1: a twentieth of all */
+    const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
+    int n_threads;
+    bool is_idle; /* run only while nothing else wants the processor */
+    GemmPrecision precision;
+} TrainArgs;
+
+/* For a TrainArgs that train_args_defaults filled: the file of a target (-m) or of a vocabulary (--vocab), and the
+ * rest. */
+extern const Option train_model_options[], train_vocab_options[], train_args_options[];
+void train_args_defaults(TrainArgs *a);
+
+/* What `forerun train` can train. A new method is one file with a TrainMethod and one line in
+ * method_options.c. */
+typedef struct TrainMethod {
+    const char *name, *summary;           /* a line each */
+    const char *about, *notes, *examples; /* for --help, as in Command */
+    const OptionSet *sets;                /* its own options */
+    int (*check)(fr_error *err);          /* optional: checks that involve several options */
+    bool needs_model; /* a drafter, trained for -m; else a new model with the vocabulary of --vocab */
+    /* `source`: the file of -m or --vocab, open until the trainer is closed. `signature` receives the words of
+     * LoopOptions.method. */
+    int (*open)(Trainer **out, const TrainArgs *args, const Gguf *source, char *signature, size_t n_signature,
+                fr_error *err);
+} TrainMethod;
+
+extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra,
+    train_space;
+
+const TrainMethod *const *train_methods(void);          /* ends with NULL */
+const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
+
+/* What all drafters of `forerun train` share: options, and opening a trainer for a target. */
+
+typedef struct DrafterSettings {
+    TensorType type;      /* of the matrices in the file */
+    double noise;         /* of DrafterTrainerOptions */
+    HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
+    double step_weights[TRAIN_MAX_STEPS];
+    int32_t n_step_weights; /* 0: all 1 */
+} DrafterSettings;
+
+/* Rows for a method's DrafterSettings, which holds the method's own defaults. */
+extern const Option train_drafter_options[];
+/* Refuses a loss without weight and weights of other steps, and passes those of the steps on to the loss. */
+int train_drafter_check(DrafterSettings *s, fr_error *err);
+
+/* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words
+ * of the settings to the method's own (LoopOptions.method). */
+int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
+                       const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
+                       fr_error *err);
+
+/* The options of `forerun train medusa` and `forerun train hydra`. */
+
+typedef struct HeadsSettings {
+    DrafterSettings drafter;
+    int32_t n_blocks;    /* of each head */
+    bool has_own_output; /* else the target's */
+} HeadsSettings;
+
+/* Defaults of what no row has a default for. */
+#define HEADS_SETTINGS \
+    { .drafter.loss.n_steps = 4 }
+
+extern const Option train_heads_options[]; /* rows for the method's HeadsSettings */
+
+/* Token info for the methods of `forerun train`: --rank, and the shape that follows the target. */
+
+enum { TRAIN_MAX_RANK = 1 << 14 };
+
+typedef struct InfoSettings {
+    int32_t rank; /* 0: no token info */
+} InfoSettings;
+
+/* --rank=N, by default 0. */
+extern const Option train_info_options[];
+
+/* The shape of token info for all tokens of the target. */
+InfoShape train_info_shape(const char *method, const FrozenTarget *target, int32_t rank);
+
+/* Refuses info of all tokens if the drafter's table for this vocabulary would be too large. */
+int train_info_check(const InfoShape *s, fr_error *err);
+
+/* Appends the rank to the words of LoopOptions.method, unless it is 0. */
+void train_info_signature(const InfoShape *s, char *signature, size_t n_signature);
+
+/* The options and the layer that `forerun train eagle` and `forerun train lyanna` share: one layer
+ * that continues from its own predictions. */
+
+typedef struct UnrollSettings {
+    DrafterSettings drafter;
+    int32_t n_ff; /* 0: the target's */
+    bool has_confidence;
+} UnrollSettings;
+
+/* Rows for a method's UnrollSettings, whose DrafterSettings have rows of their own. */
+extern const Option train_unroll_options[];
+
+/* The layer's shape, which follows the target. The method sets its own parts. */
+UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
+
+/* Gives the net, whose other parts are set, the confidence head that was asked for. */
+void train_unroll_set_confidence(UnrollNet *net, const UnrollSettings *s);
+
+/* train_drafter_open, with the words of these settings. */
+int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
+                      const UnrollSettings *s, const UnrollShape *shape, const TrainArgs *a, char *signature,
+                      size_t n_signature, fr_error *err);
+
+#endif

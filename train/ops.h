@@ -1,0 +1,185 @@
+/* ops.h - the operations of training over rows of numbers, and their derivatives (train/real.h has the conventions). */
+#ifndef TRAIN_OPS_H
+#define TRAIN_OPS_H
+
+#include "base/mem.h"
+#include "gguf/gguf_write.h"
+#include "gguf/tensor_type.h"
+#include "model/rope.h"
+#include "train/real.h"
+
+/* x: [n_rows][n]; table: [n_vocab][n]; tokens: [n_rows], each below n_vocab */
+void embedding_forward(real *x, const real *table, const int32_t *tokens, int64_t n_rows, int64_t n);
+/* dtable: [n_vocab][n]; dx: [n_rows][n] */
+void embedding_backward(real *dtable, const real *dx, const int32_t *tokens, int64_t n_rows, int64_t n);
+
+/* Y = x W^T + b, and its derivatives. */
+
+/* y: [n_rows][n_out] is written; x: [n_rows][n_in]; w: [n_out][n_in]; b: [n_out] or NULL */
+void linear_forward(real *y, const real *x, const real *w, const real *b, int64_t n_rows, int64_t n_in, int64_t n_out);
+/* dx: [n_rows][n_in]; dw: [n_out][n_in]; db: [n_out]; each may be NULL. dy: [n_rows][n_out] */
+void linear_backward(real *dx, real *dw, real *db, const real *dy, const real *x, const real *w, int64_t n_rows,
+                     int64_t n_in, int64_t n_out);
+
+/* Losses of vectors against their targets (here: hidden states of the target model), and their
+ * derivatives. */
+
+/* y, target, dy: [n_rows][n]; loss, dloss: [n_rows]; a row's loss is the mean over its n components. */
+
+typedef enum Regression {
+    REGRESSION_MSE,       /* e^2 */
+    REGRESSION_L1,        /* |e| */
+    REGRESSION_SMOOTH_L1, /* e^2 / 2 where |e| < 1, else |e| - 1/2 (arXiv 1504.08083, eq. 3) */
+} Regression;
+
+void regression_forward(Regression kind, real *loss, const real *y, const real *target, int64_t n_rows, int64_t n);
+void regression_backward(Regression kind, real *dy, const real *dloss, const real *y, const real *target,
+                         int64_t n_rows, int64_t n);
+
+/* SiLU, SwiGLU's product of it, and their derivatives. */
+
+/* y = silu(x), all [n]; y may be x where no backward pass follows */
+void silu_forward(real *y, const real *x, int64_t n);
+void silu_backward(real *dx, const real *dy, const real *x, int64_t n);
+
+/* h = silu(gate) * up, all [n] */
+void swiglu_forward(real *h, const real *gate, const real *up, int64_t n);
+void swiglu_backward(real *dgate, real *dup, const real *dh, const real *gate, const real *up, int64_t n);
+
+/* The block of Medusa's, Hydra's and ReDrafter's heads: y = x + SiLU(A x + a), and its derivatives. */
+
+/* y, x, sum: [n_rows][n]; sum = A x + a is written, for the backward pass; w: [n][n]; b: [n] */
+void residual_forward(real *y, real *sum, const real *x, const real *w, const real *b, int64_t n_rows, int64_t n);
+/* dx: [n_rows][n] or NULL; dw: [n][n]; db: [n]; scratch: [n_rows][n] */
+void residual_backward(real *dx, real *dw, real *db, const real *dy, const real *x, const real *sum, const real *w,
+                       real *scratch, int64_t n_rows, int64_t n);
+
+/* RMSNorm (arXiv 1910.07467), and its derivatives. */
+
+/* y, x: [n_rows][n]; w: [n]; inverse_rms: [n_rows], written, for the backward pass */
+void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, int64_t n_rows, int64_t n, real eps);
+/* dx: [n_rows][n]; dw: [n] or NULL (frozen); dy, x: [n_rows][n] */
+void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w, const real *inverse_rms,
+                      int64_t n_rows, int64_t n);
+
+/* The rotation angles of all positions of a sequence, for rope_forward.
+ *
+ * Inline, because it is compiled for float and for double (real.h). */
+
+/* cos_sin: [n_positions][n_rot/2][2], those of positions 0, 1, .., rounded to float as the target's forward pass has
+ * them. */
+static inline int rope_table_fill(real *cos_sin, const Rope *rope, int32_t n_positions, fr_error *err) {
+    int32_t n = rope->params.n_rot;
+    float *row = mem_alloc((size_t)n * sizeof *row);
+    if (!row) return error_memory(err, "rope angles", (size_t)n * sizeof *row);
+    for (int32_t t = 0; t < n_positions; t++) {
+        rope_angles(rope, t, row);
+        for (int32_t i = 0; i < n; i++) cos_sin[(int64_t)t * n + i] = (real)row[i];
+    }
+    mem_free(row);
+    return FR_OK;
+}
+
+/* Rotary position embedding (arXiv 2104.09864) in place, and its derivative in place. */
+
+/* x: [n_rows][n_heads][head_dim]; the first n_rot components of each head are rotated, paired as `style` says. cos_sin:
+ * [n_rows][n_rot/2][2], the angles of each row's position (model/rope.h). */
+void rope_forward(RopeStyle style, real *x, const real *cos_sin, int64_t n_rows, int64_t n_heads, int64_t head_dim,
+                  int64_t n_rot);
+/* dx: as x; turns the derivative with respect to the rotated x into that with respect to x */
+void rope_backward(RopeStyle style, real *dx, const real *cos_sin, int64_t n_rows, int64_t n_heads, int64_t head_dim,
+                   int64_t n_rot);
+
+/* Losses of logits against a token or a distribution over the vocabulary, and their derivatives. */
+
+/* In all of these: logits, probs, dlogits, dist: [n_rows][n]. probs is written (it may be the array of logits) and is
+ * read by the backward pass. loss: [n_rows]. dloss: [n_rows], the derivative with respect to each row's loss: 0 for a
+ * row outside the loss mask. */
+
+/* loss = -log softmax(logits)[target]; targets: [n_rows] */
+void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
+                           int64_t n);
+void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets, int64_t n_rows,
+                            int64_t n);
+
+/* loss = -sum_i dist_i log softmax(logits)_i; dist need not sum to 1 (it may be truncated) */
+void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows,
+                                int64_t n);
+void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist, int64_t n_rows,
+                                 int64_t n);
+
+/* Causal attention with grouped queries over one sequence, and its derivatives. */
+
+/* Query head h reads key-value head h / (n_head / n_head_kv). Queries and keys have been rotated already. */
+typedef struct AttentionShape {
+    int64_t n_rows; /* tokens of the sequence, T */
+    int64_t n_head, n_head_kv, head_dim;
+} AttentionShape;
+
+enum { ATTENTION_BLOCK = 64 }; /* queries at a time */
+
+/* out, q: [T][n_head][head_dim]; k, v: [T][n_head_kv][head_dim]; probs: [n_head][T][T], written, for the backward
+ * pass: row t holds the weights of keys 0 .. t, and zeros up to the end of its block of queries */
+void attention_forward(real *out, real *probs, const real *q, const real *k, const real *v, const AttentionShape *s);
+/* dq, dout: [T][n_head][head_dim]; dk, dv: [T][n_head_kv][head_dim]; scratch: [ATTENTION_BLOCK][T] */
+void attention_backward(real *dq, real *dk, real *dv, const real *dout, const real *probs, const real *q, const real *k,
+                        const real *v, real *scratch, const AttentionShape *s);
+
+/* Attention of rows that see a sequence up to some token, and after it a few keys of their
+ * own. */
+
+/* Row i sees keys 0 .. last[i] of the sequence and its own keys: row i of own_k[0], .., own_k[n_own - 1]. Query head h
+ * reads key-value head h / (n_head / n_head_kv). Queries and keys have been rotated already. */
+typedef struct UnrollAttention {
+    int64_t n_rows, n_keys, n_own;
+    int64_t n_head, n_head_kv, head_dim;
+    const int32_t *last;               /* [n_rows] ascending, below n_keys */
+    const real *k, *v;                 /* [n_keys][n_head_kv][head_dim] */
+    real *const *own_k, *const *own_v; /* [n_own] of [n_rows][n_head_kv][head_dim] */
+} UnrollAttention;
+
+enum { UNROLL_BLOCK = 64 }; /* rows at a time */
+
+/* out, q: [n_rows][n_head][head_dim]; probs: [n_head][n_rows][n_keys + n_own], written, for the backward pass */
+void unroll_attention_forward(real *out, real *probs, const real *q, const UnrollAttention *s);
+/* dq, dout: as q; dk, dv: as k, or NULL (frozen); own_dk, own_dv: as own_k; scratch: [UNROLL_BLOCK][n_keys + n_own] */
+void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, const real *dout,
+                               const real *probs, const real *q, real *scratch, const UnrollAttention *s);
+
+/* A stack of blocks x + SiLU(A x + a) over some rows, and the backward pass through it. */
+
+typedef struct ResidualChain {
+    int32_t n_blocks, max_rows; /* n_blocks may be 0 */
+    int64_t width;
+    Arena arena;
+    real *x;   /* [n_blocks + 1][max_rows][width]: the input, which the caller writes, and the output of each block */
+    real *sum; /* [n_blocks][max_rows][width]: A x + a */
+    real *dx;  /* [max_rows][width]: the derivative with respect to the output, which the caller writes */
+    real *dbelow, *scratch;
+} ResidualChain;
+
+int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err);
+void residual_chain_close(ResidualChain *c); /* a zeroed one is fine */
+
+/* The output, [n_rows][width]. */
+real *residual_chain_out(const ResidualChain *c);
+
+/* On the first n_rows rows. w, dw: A and a of the first block, then those of the second, ... */
+void residual_chain_forward(ResidualChain *c, real *const *w, int64_t n_rows);
+/* c->dx becomes the derivative with respect to the input; without wants_input it is left undefined, which saves a
+ * product. */
+void residual_chain_back(ResidualChain *c, real *const *w, real *const *dw, int64_t n_rows, bool wants_input);
+
+/* Writes a tensor of floats into a GGUF file as another type. */
+
+typedef struct FloatRows {
+    TensorType type;
+    int64_t n_rows, n;  /* n_rows 0: a vector */
+    const float *value; /* [n_rows][n] */
+} FloatRows;
+
+/* `rows` and its values must stay valid until the file is written. A tensor whose rows are no whole number of blocks of
+ * the type is written as F32. */
+void float_rows_add(GgufWriter *w, const char *name, FloatRows *rows);
+
+#endif

@@ -1,0 +1,346 @@
+/* unroll_layer.c - a drafter that reads its own predictions must be trained on its own predictions.
+ *
+ * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input
+ * comes from the target; then it continues from its own predictions, whose errors it never saw if it was trained on
+ * true states alone.
+ *
+ * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t,
+ * n_steps steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
+ *
+ *     step 1   row t: input fc [E(x_{t+1}) ; h_t], position t,     sees rows 0 .. t of step 1: true keys and values
+ *     step 2   row t: input from f^1_t,            position t + 1, sees rows 0 .. t of step 1, and itself
+ *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, and itself
+ *
+ * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own
+ * rows. The output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1}
+ * (head_loss.c).
+ *
+ *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
+ *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
+ *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
+ *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
+ *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
+ *
+ * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later
+ * steps predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and
+ * an answer n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
+ *
+ * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and
+ * values of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every
+ * prediction.
+ *
+ * Initial values: the layer is the target's last one, but Wo and Wdown are zeros, so that it adds nothing at first. The
+ * target's own add to its residual stream, before the final norm, where numbers may be far larger than in h, which
+ * comes after it: on such a target they buried h. fc passes the hidden state through and adds the token's embedding in
+ * random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
+ * long to use them, so those columns have start_token_std.
+ *
+ * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
+ * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters
+ * that run the files. */
+#include "train/unroll.h"
+
+#include "draft/learned/layer_names.h"
+#include "train/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int64_t q_dim(const UnrollShape *s) { return (int64_t)s->n_head * s->head_dim; }
+static int64_t kv_dim(const UnrollShape *s) { return (int64_t)s->n_head_kv * s->head_dim; }
+static int64_t fc_in(const UnrollShape *s) { return s->fuses_token ? 2 * s->C : s->C; }
+static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s->fuses_each_step; }
+/* Learned vectors of a parallel chain; a chain of one step has one that is not used. */
+static int32_t n_chain_inputs(const UnrollShape *s) { return s->n_steps > 1 ? s->n_steps - 1 : 1; }
+
+/* ---- tensors ------------------------------------------------------------------------------------ */
+
+int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm + s->is_parallel; }
+
+NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
+    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS,     LAYER_ATTN_Q,    LAYER_ATTN_K,
+                                           LAYER_ATTN_V,    LAYER_ATTN_OUTPUT, LAYER_FFN_NORM,  LAYER_FFN_GATE,
+                                           LAYER_FFN_UP,    LAYER_FFN_DOWN,    LAYER_ATTN_NORM, CHAIN_INPUTS};
+    int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0, n_chain_inputs(s)};
+    const int64_t n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C, C};
+    NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};
+    if (i == UNROLL_FC) t.start = NET_FUSE, t.std = s->fc_std;
+    if (i == UNROLL_O || i == UNROLL_DOWN || i == UNROLL_FC_BIAS || i == UNROLL_CHAIN_INPUTS)
+        t.start = NET_ZEROS, t.std = 0;
+    if ((i == UNROLL_Q || i == UNROLL_K) && s->qk_start_anew) t.start = NET_NORMAL;
+    snprintf(t.name, sizeof t.name, "%s.%s", s->method, suffixes[i]);
+    return t;
+}
+
+/* ---- activations -------------------------------------------------------------------------------- */
+
+static const char acts_name[] = "a layer's activations; choose a smaller --length";
+
+/* The arrays of one step's forward pass, and of the gradients that later steps leave in it. */
+static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    UnrollStep *p = &a->steps[step];
+    const ArenaItem items[] = {
+        ARENA_ITEM(&p->pair, T * 2 * C),
+        ARENA_ITEM(&p->x, T * C),
+        ARENA_ITEM(&p->attn_normed, T * C),
+        ARENA_ITEM(&p->attn_rms, T),
+        ARENA_ITEM(&p->q, T * Q),
+        ARENA_ITEM(&p->k, T * K),
+        ARENA_ITEM(&p->v, T * K),
+        ARENA_ITEM(&p->attended, T * Q),
+        ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
+        ARENA_ITEM(&p->x_mid, T * C),
+        ARENA_ITEM(&p->ffn_rms, T),
+        ARENA_ITEM(&p->ffn_normed, T * C),
+        ARENA_ITEM(&p->gate, T * F),
+        ARENA_ITEM(&p->up, T * F),
+        ARENA_ITEM(&p->hidden, T * F),
+        ARENA_ITEM(&p->f, T * C),
+        ARENA_ITEM(&p->df, T * C),
+        ARENA_ITEM(&p->dk, T * K),
+        ARENA_ITEM(&p->dv, T * K),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+}
+
+/* What all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
+static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), R = s->rope->params.n_rot;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->entries, T),       ARENA_ITEM(&a->chains, T),
+        ARENA_ITEM(&a->cos_sin, T * R),   ARENA_ITEM(&a->angles, T * R),
+        ARENA_ITEM(&a->delta, T * C),     ARENA_ITEM(&a->dx, T * C),
+        ARENA_ITEM(&a->dnormed, T * C),   ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),        ARENA_ITEM(&a->dgate, T * F),
+        ARENA_ITEM(&a->dup, T * F),       ARENA_ITEM(&a->dhidden, T * F),
+        ARENA_ITEM(&a->dpair, T * 2 * C), ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
+        ARENA_ITEM(&a->dfirst, T * C),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+}
+
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err) {
+    *a = (UnrollActs){.max_length = max_length};
+    int status = take_shared(a, s, err);
+    for (int32_t i = 0; i < s->n_steps && !status; i++) status = take_step(a, s, i, err);
+    if (!status) status = rope_table_fill(a->cos_sin, s->rope, max_length, err);
+    if (status) {
+        unroll_close(a);
+        return status;
+    }
+    for (int32_t t = 0; t < max_length; t++) a->entries[t] = t;
+    return FR_OK;
+}
+
+void unroll_close(UnrollActs *a) {
+    arena_free(&a->arena);
+    *a = (UnrollActs){0};
+}
+
+/* ---- which rows --------------------------------------------------------------------------------- */
+
+/* Does one of the steps 2 .. n_steps from t predict at a position in the loss mask? */
+static bool goes_on(const UnrollShape *s, const TrainSequence *seq, int32_t t) {
+    for (int32_t p = t + 2; p <= t + s->n_steps && p < seq->T; p++)
+        if (seq->loss_mask[p]) return true;
+    return false;
+}
+
+/* Step i + 1 from t predicts at position t + i + 1, which must lie within the sequence. */
+static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
+    int32_t n = 0;
+    for (int32_t t = 0; t < seq->T; t++)
+        if (goes_on(s, seq, t)) a->chains[n++] = t;
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        UnrollStep *p = &a->steps[i];
+        p->chains = i ? a->chains : a->entries;
+        p->n = i ? n : seq->T;
+        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= seq->T) p->n--;
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------------ */
+
+/* out: [n][width], row i that of index[i] + shift */
+static void take_rows(real *out, const real *rows, const int32_t *index, int32_t shift, int32_t n, int64_t width) {
+    for (int32_t i = 0; i < n; i++)
+        memcpy(out + i * width, rows + (index[i] + shift) * width, (size_t)width * sizeof *out);
+}
+
+/* out = a + b, all [n]; out may be a */
+static void add_to(real *out, const real *a, const real *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq, int32_t step) {
+    UnrollStep *p = &a->steps[step];
+    const real *state = step ? a->steps[step - 1].f : seq->hidden;
+    int64_t C = s->C, width = fc_in(s);
+    if (step && s->is_parallel) { /* the rows of the first step are those of all positions */
+        const real *learned = w[UNROLL_CHAIN_INPUTS] + (step - 1) * C;
+        for (int32_t i = 0; i < p->n; i++) add_to(p->x + i * C, a->steps[0].x + p->chains[i] * C, learned, C);
+        return;
+    }
+    if (!is_fused(s, step)) {
+        take_rows(p->x, state, p->chains, 0, p->n, C);
+        return;
+    }
+    for (int32_t i = 0; i < p->n; i++) {
+        int32_t t = p->chains[i];
+        real *pair = p->pair + i * width;
+        if (s->fuses_token) memcpy(pair, seq->embd + seq->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
+        memcpy(pair + width - C, state + t * C, (size_t)C * sizeof *pair);
+        if (seq->noise && step == 0) add_to(pair + width - C, pair + width - C, seq->noise + t * C, C);
+    }
+    linear_forward(p->x, p->pair, w[UNROLL_FC], w[UNROLL_FC_BIAS], p->n, width, C);
+}
+
+/* Keys and values that the rows of a step see. own_k, own_v: [step], written and borrowed. */
+static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, int32_t step, real **own_k,
+                                    real **own_v) {
+    for (int32_t i = 1; i <= step; i++) own_k[i - 1] = a->steps[i].k, own_v[i - 1] = a->steps[i].v;
+    return (UnrollAttention){a->steps[step].n,      a->steps[0].n, step,          s->n_head, s->n_head_kv, s->head_dim,
+                             a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
+}
+
+/* The input of attention: the norm of x, or x itself. */
+static real *attention_input(const UnrollShape *s, const UnrollStep *p) {
+    return s->has_attn_norm ? p->attn_normed : p->x;
+}
+
+static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
+    UnrollStep *p = &a->steps[step];
+    int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
+    RopeStyle style = s->rope->params.style;
+    real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *in = attention_input(s, p);
+    if (s->has_attn_norm) rmsnorm_forward(in, p->attn_rms, p->x, w[UNROLL_ATTN_NORM], n, C, (real)s->rms_eps);
+    linear_forward(p->q, in, w[UNROLL_Q], NULL, n, C, Q);
+    linear_forward(p->k, in, w[UNROLL_K], NULL, n, C, K);
+    linear_forward(p->v, in, w[UNROLL_V], NULL, n, C, K);
+    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
+    rope_forward(style, p->q, a->angles, n, s->n_head, D, R);
+    rope_forward(style, p->k, a->angles, n, s->n_head_kv, D, R);
+    UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
+    unroll_attention_forward(p->attended, p->probs, p->q, &attention);
+    linear_forward(a->delta, p->attended, w[UNROLL_O], NULL, n, Q, C);
+    add_to(p->x_mid, p->x, a->delta, n * C);
+}
+
+static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
+    UnrollStep *p = &a->steps[step];
+    int64_t n = p->n, C = s->C, F = s->n_ff;
+    rmsnorm_forward(p->ffn_normed, p->ffn_rms, p->x_mid, w[UNROLL_FFN_NORM], n, C, (real)s->rms_eps);
+    linear_forward(p->gate, p->ffn_normed, w[UNROLL_GATE], NULL, n, C, F);
+    linear_forward(p->up, p->ffn_normed, w[UNROLL_UP], NULL, n, C, F);
+    swiglu_forward(p->hidden, p->gate, p->up, n * F);
+    linear_forward(a->delta, p->hidden, w[UNROLL_DOWN], NULL, n, F, C);
+    for (int32_t i = 0; i < p->n; i++) add_to(p->f + p->chains[i] * C, p->x_mid + i * C, a->delta + i * C, C);
+}
+
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq) {
+    choose_rows(s, a, seq);
+    for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
+        make_input(s, w, a, seq, step);
+        attention_block(s, w, a, step);
+        feed_forward_block(s, w, a, step);
+    }
+}
+
+/* ---- backward ----------------------------------------------------------------------------------- */
+
+static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
+
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
+    for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)seq->T * s->C);
+}
+
+/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
+static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a,
+                              const UnrollStep *p) {
+    int64_t n = p->n, C = s->C, F = s->n_ff;
+    zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
+    linear_backward(a->dhidden, dw[UNROLL_DOWN], NULL, a->dx, p->hidden, w[UNROLL_DOWN], n, F, C);
+    swiglu_backward(a->dgate, a->dup, a->dhidden, p->gate, p->up, n * F);
+    linear_backward(a->dnormed, dw[UNROLL_GATE], NULL, a->dgate, p->ffn_normed, w[UNROLL_GATE], n, C, F);
+    linear_backward(a->dnormed, dw[UNROLL_UP], NULL, a->dup, p->ffn_normed, w[UNROLL_UP], n, C, F);
+    rmsnorm_backward(a->dx, dw[UNROLL_FFN_NORM], a->dnormed, p->x_mid, w[UNROLL_FFN_NORM], p->ffn_rms, n, C);
+}
+
+/* Turns a->dx further, into the derivative with respect to the layer's input. The later steps have already added their
+ * gradients of this step's keys and values. */
+static void attention_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
+    UnrollStep *p = &a->steps[step];
+    int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
+    RopeStyle style = s->rope->params.style;
+    real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *own_dk[UNROLL_MAX_STEPS], *own_dv[UNROLL_MAX_STEPS];
+    const real *in = attention_input(s, p);
+    UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
+    for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
+    zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
+    linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, p->attended, w[UNROLL_O], n, Q, C);
+    unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q,
+                              a->dscores, &attention);
+    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
+    rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
+    rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
+    real *din = s->has_attn_norm ? a->dnormed : a->dx;
+    linear_backward(din, dw[UNROLL_Q], NULL, a->dq, in, w[UNROLL_Q], n, C, Q);
+    linear_backward(din, dw[UNROLL_K], NULL, p->dk, in, w[UNROLL_K], n, C, K);
+    linear_backward(din, dw[UNROLL_V], NULL, p->dv, in, w[UNROLL_V], n, C, K);
+    if (s->has_attn_norm)
+        rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
+}
+
+/* For a later step of a parallel chain: passes a->dx on to the step's vector and to the first step's input. */
+static void learned_input_back(const UnrollShape *s, real *const *dw, UnrollActs *a, int32_t step) {
+    const UnrollStep *p = &a->steps[step];
+    int64_t C = s->C;
+    real *dlearned = dw[UNROLL_CHAIN_INPUTS] + (step - 1) * C;
+    for (int32_t i = 0; i < p->n; i++) {
+        real *dfirst = a->dfirst + p->chains[i] * C;
+        add_to(dlearned, dlearned, a->dx + i * C, C);
+        add_to(dfirst, dfirst, a->dx + i * C, C);
+    }
+}
+
+/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is
+ * frozen. */
+static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
+    UnrollStep *p = &a->steps[step];
+    const real *dstate = a->dx;
+    int64_t C = s->C, width = C;
+    if (s->is_parallel && step) {
+        learned_input_back(s, dw, a, step);
+        return;
+    }
+    if (s->is_parallel) add_to(a->dx, a->dx, a->dfirst, p->n * C);
+    if (is_fused(s, step)) {
+        width = fc_in(s);
+        zero(a->dpair, p->n * width);
+        linear_backward(step ? a->dpair : NULL, dw[UNROLL_FC], dw[UNROLL_FC_BIAS], a->dx, p->pair, w[UNROLL_FC], p->n,
+                        width, C);
+        dstate = a->dpair + width - C;
+    }
+    for (int32_t i = 0; step && i < p->n; i++) {
+        real *df = a->steps[step - 1].df + p->chains[i] * C;
+        add_to(df, df, dstate + i * width, C);
+    }
+}
+
+void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a) {
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        zero(a->steps[i].dk, a->steps[i].n * kv_dim(s));
+        zero(a->steps[i].dv, a->steps[i].n * kv_dim(s));
+    }
+    if (s->is_parallel) zero(a->dfirst, a->steps[0].n * s->C);
+    for (int32_t step = s->n_steps - 1; step >= 0; step--) {
+        UnrollStep *p = &a->steps[step];
+        if (p->n == 0) continue;
+        take_rows(a->dx, p->df, p->chains, 0, p->n, s->C);
+        feed_forward_back(s, w, dw, a, p);
+        attention_back(s, w, dw, a, step);
+        input_back(s, w, dw, a, step);
+    }
+}
