@@ -243,10 +243,13 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     if (status) return status;
     const Gguf *read = e->backend->reads_file ? e->context->weights->model->gguf : NULL;
     const MappedFile *mapped = e->context->weights->mapped;
+    const Device *device = e->context->device;
     if ((status = gguf_check(read, err)) || (status = mapped_file_check(mapped, err))) return status;
+    if ((status = device_check(device, err))) return status;
     e->n_rows = n_rows;
     e->backend->forward(e->context, e->rows + n_before, n_rows);
-    status = gguf_check(read, err);
+    status = device_check(device, err);
+    if (!status) status = gguf_check(read, err);
     return status ? status : mapped_file_check(mapped, err);
 }
 

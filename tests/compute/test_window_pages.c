@@ -4,7 +4,7 @@
 #include "testing.h"
 
 #include "compute/executor.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "model_rig.h"
 
 #include <stdlib.h>
