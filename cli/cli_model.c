@@ -30,7 +30,7 @@ const Option cli_model_options[] = {
      .default_value = "f16",
      .help = CLI_HELP_KV},
     {.key = "backend",
-     OPT_CHOICE(CliModel, backend, "cpu", "reference"),
+     OPT_NAME(CliModel, backend, backend_names),
      .default_value = "cpu",
      .help = CLI_HELP_BACKEND},
     {.key = "kernels",

@@ -145,7 +145,7 @@ const Option generate_options[] = {
      .default_help = "--ctx for each request",
      .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
     {.key = "backend",
-     OPT_CHOICE(GenerateArgs, backend, "cpu", "reference"),
+     OPT_NAME(GenerateArgs, backend, backend_names),
      .default_value = "cpu",
      .help = CLI_HELP_BACKEND},
     {.key = "kernels",

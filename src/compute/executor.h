@@ -4,7 +4,7 @@
 #ifndef BACKEND_EXECUTOR_H
 #define BACKEND_EXECUTOR_H
 
-#include "compute/backend.h"
+#include "compute/sequences.h"
 
 /* One token to be run through the model. Rows of one sequence stand parents first; several rows may have the same
  * parent. The position of a row follows its parent's. */
@@ -42,7 +42,8 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
-Context *executor_context(const Executor *e); /* for measurements */
+Context *executor_context(const Executor *e);   /* for measurements */
+Sequences *executor_sequences(Executor *e);     /* for tests */
 int32_t executor_max_rows(const Executor *e);
 int32_t executor_n_vocab(const Executor *e);
 
@@ -50,7 +51,7 @@ int32_t executor_n_vocab(const Executor *e);
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
 /* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
  * share: n; less if the model has a recurrent state, or gives back what windows have passed: such a sequence is whole only
- * after the tokens of the last forward, after those that were marked, and after none (sequence_marks.h).
+ * after the tokens of the last forward, after those that were marked, and after none (sequences.h).
  * executor_sequence_share and _truncate go by it: ask for the length afterwards. */
 int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);

@@ -120,7 +120,7 @@ typedef struct Hparams {
     Mamba2Shape mamba;
     int32_t attention_interval; /* of models with delta: every so many-th layer has attention */
     bool no_rope;               /* no layer rotates queries and keys */
-    int32_t n_nextn;            /* layers behind the others, which only a drafter runs (nextn.h) */
+    int32_t n_nextn;            /* layers behind the others, which only a drafter runs (Nextn in model.h) */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the

@@ -1,14 +1,14 @@
 /* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend
  * has to run.
  *
- * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is
+ * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is
  * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
  *
- * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some
- * models have is a NULL or a 0 in the others' specs.
+ * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c (arch.h). What
+ * a model does not have is a NULL or a 0 in its specs.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -288,6 +288,35 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
 /* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a
  * feed-forward part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
+
+/* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model and the token
+ * that was chosen there it predicts the token after that one.
+ *
+ *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's last layer with attention
+ *     h' = norm(layer(x); shared_head_norm)                       h' takes the place of h at the next token
+ *     logits = head h'
+ *
+ * h is the model's hidden state after its final norm: Qwen 3.5 and Qwen3-Next were trained in this way (llama.cpp's pull request
+ * 24025 found it by acceptance, and vLLM's forward returns that state). For DeepSeek-V3 and GLM, llama.cpp (pull requests 24868,
+ * 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h' after its norm for GLM. The
+ * paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
+ *
+ * The layer's tensors are called "blk.N.<name>", where N is the number of layers that the model runs. Without a shared_head_norm
+ * the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or LM head.
+ * "<architecture>.nextn_predict_layers" counts such layers, and block_count includes them. If there are several, the first is
+ * read. */
+typedef struct Nextn {
+    Model model; /* the layer, its norm and its head; embedding and ropes are borrowed from the model */
+    LayerSpec layer;
+    const GgufTensor *eh_proj;      /* [n_embd][2 n_embd] */
+    const GgufTensor *embed_tokens; /* [n_vocab][n_embd]; NULL: the model's */
+    const float *enorm, *hnorm;     /* [n_embd] */
+} Nextn;
+
+/* Reads the description into a Nextn that is not moved afterwards; the model must outlive it. Refuses a model that has no such
+ * layer, and missing, unknown, misshapen or infinite tensors by name. */
+int nextn_open(Nextn *out, const Model *model, fr_error *err);
+void nextn_close(Nextn *n); /* a zeroed one, and one that failed to open, are fine */
 
 /* The embedding of a token as floats, out: [n_embd]; embedding_row for a table in any memory. */
 void model_embedding(const Model *m, int32_t token, float *out);

@@ -1,18 +1,23 @@
-/* arch_deepseek2.c - architecture "deepseek2": DeepSeek V2, V2-Lite, V3 and R1, GLM-4.7-Flash and others with multi-head latent
- * attention; leading dense layers, then experts in groups with shared ones beside them.
+/* arch_deepseek.c - architectures "deepseek2" (DeepSeek V2, V2-Lite, V3 and R1, GLM-4.7-Flash and others with multi-head latent
+ * attention) and "glm4moe" (GLM-4.5, 4.5-Air, 4.6 and 4.7). Both have leading dense layers, then layers of experts with a shared
+ * expert.
  *
- * Shapes. The files of today describe what is cached: one KV head, key_length = kv_lora_rank + rope.dimension_count; a head has
- * key_length_mla and value_length_mla components. Older ones give the heads' own lengths as key_length and value_length, and one
- * matrix attn_kv_b in the place of attn_k_b and attn_v_b: by head the rows that make its keys, then those that make its values.
- * We need the transpose of the former, which is made as F32 when the file is read, and copies of the latter.
+ * Shapes. Newer files of deepseek2 describe what is cached: one KV head, and a key_length of kv_lora_rank +
+ * rope.dimension_count; a head has key_length_mla and value_length_mla components. Older files give the lengths of the heads as
+ * key_length and value_length, and have one matrix attn_kv_b in the place of attn_k_b and attn_v_b: for each head the rows that
+ * make its keys, then those that make its values. We need the transpose of the former, which is made as F32 when the file is
+ * read, and copies of the latter.
  *
- * YaRN. These models turn vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2 instead, in
- * all components, rotated or not; the file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the ordinary one.
+ * YaRN. These models rotate vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2 instead, in
+ * all components, rotated or not. The file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the ordinary one.
  *
- * Routing. Files of GLM-4.7-Flash may lack expert_gating_func; only a router with sigmoids has a bias of choices. GLM-4.5
- * (arch_glm4moe.c) routes in the same way.
+ * Routing. Experts may be chosen in groups, with a bias that only a router with sigmoids has. Files of GLM-4.7-Flash may lack
+ * expert_gating_func: a layer with such a bias has sigmoids then. In glm4moe a missing key always means sigmoids.
  *
- * The layer for multi-token prediction (nextn.h) has the same attention, with a latent of its own, and experts. */
+ * glm4moe has ordinary attention. Part of each head is rotated; queries, keys and values have biases, and in GLM-4.5 (not Air) query
+ * and key heads have norms. The norm before the feed-forward part is called post_attention_norm.
+ *
+ * The layer for multi-token prediction (Nextn in model.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
 #include "gguf/blocks.h"
@@ -22,7 +27,7 @@
 
 enum { MAX_RANK = 1 << 12, MAX_HEAD = 1 << 12, GATE_SOFTMAX = 1, GATE_SIGMOID = 2 };
 
-/* Of the heads, and of what is cached in their place. */
+/* The lengths of heads, and of what is cached in their place. */
 static void latent_keys(KeyReader *r, Hparams *h) {
     LatentShape *s = &h->latent;
     s->q_rank = key_int(r, "attention.q_lora_rank", 0, 0, MAX_RANK);
@@ -49,12 +54,12 @@ static void group_keys(KeyReader *r, Hparams *h) {
     int32_t n = key_int(r, "expert_group_count", 0, 0, h->n_expert);
     if (n <= 1) return;
     int32_t each = h->n_expert / n, fewest = (h->n_expert_used + each - 1) / each;
-    (void)key_int(r, "expert_count", -1, (int64_t)n * each, (int64_t)n * each); /* groups of one size */
+    (void)key_int(r, "expert_count", -1, (int64_t)n * each, (int64_t)n * each); /* all groups have one size */
     h->n_expert_groups = n;
     h->n_expert_groups_used = key_int(r, "expert_group_used_count", -1, fewest, n);
 }
 
-void arch_routed_keys(KeyReader *r, Hparams *h) {
+static void routed_keys(KeyReader *r, Hparams *h) {
     arch_expert_keys(r, h);
     h->n_dense = key_int(r, "leading_dense_block_count", 0, 0, h->n_layer);
     if (h->n_expert == 0) {
@@ -72,22 +77,22 @@ void arch_routed_keys(KeyReader *r, Hparams *h) {
     group_keys(r, h);
 }
 
-static void keys(KeyReader *r, Hparams *h) {
+static void deepseek2_keys(KeyReader *r, Hparams *h) {
     arch_nextn_keys(r, h);
     latent_keys(r, h);
     yarn_keys(r, h);
-    arch_routed_keys(r, h);
+    routed_keys(r, h);
     arch_temperature_keys(r, h, 0);
 }
 
-/* attn_kv_b of older files. */
+/* Makes the matrices of the heads from attn_kv_b. */
 static int split_kv_b(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     const int64_t rank = h->latent.rank, n_plain = h->latent.plain_dim, n_values = h->latent.value_dim, n = h->n_head;
     const GgufTensor *both;
     void *k, *v;
     float row[MAX_RANK];
-    int status = arch_matrix(r, i_layer, "attn_kv_b.weight", rank, n * (n_plain + n_values), false, &both);
+    int status = arch_tensor(r, i_layer, TENSOR_LATENT_KV_B, false, &both);
     if (!status) status = arch_own_matrices(r, both->name, TYPE_F32, n_plain, rank, n, &out->matrices[MATRIX_K_B], &k);
     if (!status)
         status = arch_own_matrices(r, both->name, both->type, rank, n_values, n, &out->matrices[MATRIX_V_B], &v);
@@ -107,45 +112,28 @@ static int split_kv_b(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 }
 
 static int heads_of_latent(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    const LatentShape *s = &h->latent;
-    if (!arch_has(r, i_layer, "attn_k_b.weight") && arch_has(r, i_layer, "attn_kv_b.weight"))
+    if (!arch_has(r, i_layer, TENSOR_LATENT_K_B) && arch_has(r, i_layer, TENSOR_LATENT_KV_B))
         return split_kv_b(r, i_layer, out);
-    int status = arch_matrices(r, i_layer, "attn_k_b.weight", s->plain_dim, s->rank, h->n_head,
-                               &out->matrices[MATRIX_K_B]);
-    return status ? status
-                  : arch_matrices(r, i_layer, "attn_v_b.weight", s->rank, s->value_dim, h->n_head,
-                                  &out->matrices[MATRIX_V_B]);
+    return ARCH_TAKE(r, i_layer, out, TENSOR_LATENT_K_B, TENSOR_LATENT_V_B);
 }
 
-static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+static int latent_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
-    const LatentShape *s = &h->latent;
-    const int64_t embd = h->n_embd, n_rot = h->rope.n_rot, q_dim = h->n_head * (s->plain_dim + n_rot);
-    LatentSpec *l = &out->latent;
     out->mixer = MIXER_LATENT, out->attn_scale = h->attn_scale, out->temperature = h->temperature;
-    int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status && s->q_rank)
-        status = arch_matrix(r, i_layer, "attn_q_a.weight", embd, s->q_rank, false, &out->matrices[MATRIX_Q_A]);
-    if (!status && s->q_rank) status = arch_vector(r, i_layer, "attn_q_a_norm.weight", s->q_rank, false, &l->q_a_norm);
-    if (!status && s->q_rank)
-        status = arch_matrix(r, i_layer, "attn_q_b.weight", s->q_rank, q_dim, false, &out->matrices[MATRIX_Q]);
-    if (!status && !s->q_rank)
-        status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_dim, false, &out->matrices[MATRIX_Q]);
+    int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM);
     if (!status)
-        status = arch_matrix(r, i_layer, "attn_kv_a_mqa.weight", embd, s->rank + n_rot, false,
-                             &out->matrices[MATRIX_KV_A]);
-    if (!status) status = arch_vector(r, i_layer, "attn_kv_a_norm.weight", s->rank, false, &l->kv_a_norm);
+        status = h->latent.q_rank
+                     ? ARCH_TAKE(r, i_layer, out, TENSOR_LATENT_Q_A, TENSOR_LATENT_Q_A_NORM, TENSOR_LATENT_Q_B)
+                     : ARCH_TAKE(r, i_layer, out, TENSOR_LATENT_Q);
+    if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_LATENT_KV_A, TENSOR_LATENT_KV_A_NORM);
     if (!status) status = heads_of_latent(r, i_layer, out);
-    if (status) return status;
-    return arch_matrix(r, i_layer, "attn_output.weight", (int64_t)h->n_head * s->value_dim, embd, false,
-                       &out->matrices[MATRIX_O]);
+    return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_LATENT_OUTPUT);
 }
 
 static int experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int status = arch_experts(r, i_layer, out);
-    if (!status) status = arch_vector(r, i_layer, "exp_probs_b.bias", h->n_expert, true, &out->choice_bias);
+    if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_CHOICE_BIAS));
     out->router_gate = !h->has_router_gate && out->choice_bias ? ROUTER_SIGMOID : h->router_gate;
     out->keeps_probabilities = h->keeps_probabilities;
     out->expert_scale = h->expert_scale;
@@ -153,15 +141,35 @@ static int experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status;
 }
 
-int arch_routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+static int routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     bool is_dense = h->n_expert == 0 || i_layer < h->n_dense;
     return is_dense ? arch_dense(r, i_layer, out) : experts(r, i_layer, out);
 }
 
-static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    int status = attention(r, i_layer, out);
-    return status ? status : arch_routed_ffn(r, i_layer, out);
+static int deepseek2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = latent_attention(r, i_layer, out);
+    return status ? status : routed_ffn(r, i_layer, out);
 }
 
-const Architecture arch_deepseek2 = {.name = "deepseek2", .rope = ROPE_PAIRS, .keys = keys, .layer = layer};
+const Architecture arch_deepseek2 = {.name = "deepseek2", .rope = ROPE_PAIRS, .keys = deepseek2_keys, .layer = deepseek2_layer};
+
+/* ---- glm4moe ------------------------------------------------------------------------------------------- */
+
+static void glm4moe_keys(KeyReader *r, Hparams *h) {
+    arch_nextn_keys(r, h);
+    routed_keys(r, h);
+    if (!h->has_router_gate) h->has_router_gate = true, h->router_gate = ROUTER_SIGMOID;
+}
+
+static int glm4moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = arch_attention(r, i_layer, out);
+    if (!status) status = arch_qkv_biases(r, i_layer, out);
+    if (!status)
+        status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM),
+                           TENSOR_FFN_NORM_POST_ATTN);
+    return status ? status : routed_ffn(r, i_layer, out);
+}
+
+const Architecture arch_glm4moe = {
+    .name = "glm4moe", .rope = ROPE_HALVES, .keys = glm4moe_keys, .layer = glm4moe_layer};
