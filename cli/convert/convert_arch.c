@@ -26,9 +26,7 @@
         LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME \
     }
 #define ATTENTION_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, { \
-        LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME \
-    }
+    MODEL_TENSORS, SELF_ATTENTION, { LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME }
 #define DENSE_TENSORS \
     {LAYER("mlp.gate_proj.weight"), TENSOR_FFN_GATE, false, FORM_SAME}, \
         {LAYER("mlp.up_proj.weight"), TENSOR_FFN_UP, false, FORM_SAME}, { \
@@ -72,9 +70,9 @@ static const ConvertTensor qwen2moe_tensors[] = {
 };
 
 #define GEMMA_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_POST_ATTN_NORM, false, FORM_SAME}, \
-        {LAYER("pre_feedforward_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME}, \
-    { \
+    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, \
+        {LAYER("post_attention_layernorm.weight"), TENSOR_POST_ATTN_NORM, false, FORM_SAME}, \
+        {LAYER("pre_feedforward_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME}, { \
         LAYER("post_feedforward_layernorm.weight"), TENSOR_POST_FFN_NORM, false, FORM_SAME \
     }
 static const ConvertTensor gemma2_tensors[] = {GEMMA_TENSORS, {.from = NULL}};
@@ -97,8 +95,7 @@ static const ConvertTensor phi3_tensors[] = {
         {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q_GATED, false, FORM_SAME}, \
         {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_SAME}, \
         {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, \
-        {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME}, \
-        HEAD_NORMS, { \
+        {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME}, HEAD_NORMS, { \
         LINEAR("norm.weight"), TENSOR_DELTA_NORM, false, FORM_SAME \
     }
 static const ConvertTensor qwen3next_tensors[] = {
@@ -115,8 +112,7 @@ static const ConvertTensor qwen3next_tensors[] = {
     {.from = NULL},
 };
 #define QWEN35_TENSORS \
-    HYBRID_TENSORS, \
-        {LINEAR("in_proj_qkv.weight"), TENSOR_DELTA_QKV, false, FORM_QKV}, \
+    HYBRID_TENSORS, {LINEAR("in_proj_qkv.weight"), TENSOR_DELTA_QKV, false, FORM_QKV}, \
         {LINEAR("in_proj_z.weight"), TENSOR_DELTA_Z, false, FORM_VALUES}, \
         {LINEAR("in_proj_b.weight"), TENSOR_DELTA_BETA, false, FORM_HEADS}, \
         {LINEAR("in_proj_a.weight"), TENSOR_DELTA_ALPHA, false, FORM_HEADS}, \
@@ -138,14 +134,12 @@ static const ConvertTensor qwen35moe_tensors[] = {
 
 #define OSS_TENSORS \
     MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
-        SELF_ATTENTION, BIASES(false), \
-        {LAYER("self_attn.o_proj.bias"), TENSOR_ATTN_OUTPUT_BIAS, false, FORM_SAME}, \
+        SELF_ATTENTION, BIASES(false), {LAYER("self_attn.o_proj.bias"), TENSOR_ATTN_OUTPUT_BIAS, false, FORM_SAME}, \
         {LAYER("self_attn.sinks"), TENSOR_ATTN_SINKS, false, FORM_SAME}, \
         {LAYER("mlp.router.weight"), TENSOR_ROUTER, false, FORM_SAME}, \
         {LAYER("mlp.router.bias"), TENSOR_ROUTER_BIAS, false, FORM_SAME}, \
         {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_GATE_BIAS, false, FORM_EVEN}, \
-        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_UP_BIAS, false, FORM_ODD}, \
-    { \
+        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_UP_BIAS, false, FORM_ODD}, { \
         LAYER("mlp.experts.down_proj_bias"), TENSOR_EXPERT_DOWN_BIAS, false, FORM_TABLE \
     }
 static const ConvertTensor gpt_oss_tensors[] = {
@@ -170,8 +164,7 @@ static const ConvertTensor gpt_oss_packed_tensors[] = {
         {MAMBA("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_CONV}, \
         {MAMBA("conv1d.bias"), TENSOR_MAMBA_CONV_BIAS, true, FORM_SAME}, \
         {MAMBA("dt_bias"), TENSOR_MAMBA_DT, false, FORM_SAME}, \
-        {MAMBA("A_log"), TENSOR_MAMBA_A, false, FORM_CUT_DECAY}, \
-        {MAMBA("D"), TENSOR_MAMBA_D, false, FORM_CUT}, \
+        {MAMBA("A_log"), TENSOR_MAMBA_A, false, FORM_CUT_DECAY}, {MAMBA("D"), TENSOR_MAMBA_D, false, FORM_CUT}, \
         {MAMBA("norm.weight"), TENSOR_MAMBA_NORM, false, FORM_CUT}, \
         {MAMBA("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_SAME}, \
         {LAYER("shared_mlp.input_linear.weight"), TENSOR_##gate, false, FORM_FIRST_ROWS}, \
@@ -179,7 +172,8 @@ static const ConvertTensor gpt_oss_packed_tensors[] = {
         LAYER("shared_mlp.output_linear.weight"), TENSOR_##down, false, FORM_SAME \
     }
 #define MOE(name) LAYER("block_sparse_moe." name)
-static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(FFN_GATE, FFN_UP, FFN_DOWN), {.from = NULL}};
+static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(FFN_GATE, FFN_UP, FFN_DOWN),
+                                                      {.from = NULL}};
 static const ConvertTensor granite_expert_tensors[] = {
     GRANITE_HYBRID_TENSORS(SHARED_GATE, SHARED_UP, SHARED_DOWN),
     {MOE("router.layer.weight"), TENSOR_ROUTER, false, FORM_SAME},

@@ -6,9 +6,10 @@
 #include "model/tensor_table.h"
 
 typedef struct ConvertTensor {
-    const char *from;  /* the published name; "%d" is the number of the layer, and the tensor is there once for each. A second
+    const char
+        *from;   /* the published name; "%d" is the number of the layer, and the tensor is there once for each. A second
                         * one is that of an expert, and the matrices of all are put into one tensor */
-    TensorId to;       /* which gives the name in the GGUF file, and the shape */
+    TensorId to; /* which gives the name in the GGUF file, and the shape */
     bool optional;
     ConvertForm form;
 } ConvertTensor;

@@ -29,13 +29,10 @@
 #define MODEL_TENSORS \
     {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
         {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME}, \
-        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, \
-        TENSOR("input_layernorm.weight", TENSOR_ATTN_NORM)
+        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, TENSOR("input_layernorm.weight", TENSOR_ATTN_NORM)
 #define FEED_FORWARD_TENSORS \
-    TENSOR("mlp.gate_proj.weight", TENSOR_FFN_GATE), \
-        TENSOR("mlp.up_proj.weight", TENSOR_FFN_UP), \
-        TENSOR("mlp.down_proj.weight", TENSOR_FFN_DOWN), \
-        TENSOR("mlp.gate.weight", TENSOR_ROUTER), \
+    TENSOR("mlp.gate_proj.weight", TENSOR_FFN_GATE), TENSOR("mlp.up_proj.weight", TENSOR_FFN_UP), \
+        TENSOR("mlp.down_proj.weight", TENSOR_FFN_DOWN), TENSOR("mlp.gate.weight", TENSOR_ROUTER), \
         OPTIONAL("mlp.gate.e_score_correction_bias", TENSOR_CHOICE_BIAS), \
         TENSOR("mlp.experts.%d.gate_proj.weight", TENSOR_EXPERT_GATE), \
         TENSOR("mlp.experts.%d.up_proj.weight", TENSOR_EXPERT_UP), \
@@ -44,12 +41,9 @@
         TENSOR("mlp.shared_experts.up_proj.weight", TENSOR_SHARED_UP), \
         TENSOR("mlp.shared_experts.down_proj.weight", TENSOR_SHARED_DOWN)
 #define NEXTN_TENSORS \
-    TENSOR("eh_proj.weight", TENSOR_NEXTN_EH_PROJ), \
-        TENSOR("enorm.weight", TENSOR_NEXTN_ENORM), \
-        TENSOR("hnorm.weight", TENSOR_NEXTN_HNORM), \
-        OPTIONAL("shared_head.norm.weight", TENSOR_NEXTN_HEAD_NORM), \
-        OPTIONAL("shared_head.head.weight", TENSOR_NEXTN_HEAD), \
-        OPTIONAL("embed_tokens.weight", TENSOR_NEXTN_EMBD)
+    TENSOR("eh_proj.weight", TENSOR_NEXTN_EH_PROJ), TENSOR("enorm.weight", TENSOR_NEXTN_ENORM), \
+        TENSOR("hnorm.weight", TENSOR_NEXTN_HNORM), OPTIONAL("shared_head.norm.weight", TENSOR_NEXTN_HEAD_NORM), \
+        OPTIONAL("shared_head.head.weight", TENSOR_NEXTN_HEAD), OPTIONAL("embed_tokens.weight", TENSOR_NEXTN_EMBD)
 
 const ConvertTensor convert_deepseek_tensors[] = {
     MODEL_TENSORS,

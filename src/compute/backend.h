@@ -40,10 +40,10 @@ typedef struct Device {
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations; /* of matrices of block types */
-    const char *packed_file;  /* packed weights, which are mapped if the file exists; NULL: none */
-    int n_threads;            /* that convert the weights */
+    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations;                  /* of matrices of block types */
+    const char *packed_file;                   /* packed weights, which are mapped if the file exists; NULL: none */
+    int n_threads;                             /* that convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -87,7 +87,7 @@ typedef struct ContextOptions {
     int32_t n_slots[KV_GROUPS]; /* token slots of the KV cache */
     int32_t n_ctx;              /* longest sequence */
     int32_t max_rows;           /* in one forward and its extensions */
-    int32_t n_states;           /* recurrent states, if the model has such layers: first one for each sequence, then others */
+    int32_t n_states; /* recurrent states, if the model has such layers: first one for each sequence, then others */
 } ContextOptions;
 
 /* The slots of a row in the layers of a group: that of its own key and value, and those that it may read. */
@@ -99,10 +99,11 @@ typedef struct RowSlots {
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
-    const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
-    int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
-    int32_t index;            /* among the rows of its sequence since executor_forward */
-    int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path in the tree, itself last */
+    const float *input;  /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t row, parent; /* its number since executor_forward, and that of its parent; -1: the committed tokens */
+    int32_t index;       /* among the rows of its sequence since executor_forward */
+    int32_t n_prefix,
+        n_path; /* it sees n_prefix committed slots, then n_path slots of its path in the tree, itself last */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;

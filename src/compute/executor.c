@@ -189,8 +189,8 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
 }
 
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 && r->token < executor_n_vocab(e) && r->parent >= -1 && r->parent < i &&
-           (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
+    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 && r->token < executor_n_vocab(e) &&
+           r->parent >= -1 && r->parent < i && (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
 /* Works out position, slot and visible tree slots of each row behind n_before earlier ones. The rows of a sequence
@@ -214,7 +214,8 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
         const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
         int32_t n_path = parent ? parent->n_path + 1 : 1;
         RowSlots slots[KV_GROUPS];
-        for (int table = 0; table < e->sequences.n_tables; table++) slots[table] = slots_of(e, table, i, r, index, n_path);
+        for (int table = 0; table < e->sequences.n_tables; table++)
+            slots[table] = slots_of(e, table, i, r, index, n_path);
         e->rows[i] = (RowPlace){.token = r->token,
                                 .input = r->input,
                                 .position = length + n_path - 1,

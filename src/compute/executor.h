@@ -42,8 +42,8 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
-Context *executor_context(const Executor *e);   /* for measurements */
-Sequences *executor_sequences(Executor *e);     /* for tests */
+Context *executor_context(const Executor *e); /* for measurements */
+Sequences *executor_sequences(Executor *e);   /* for tests */
 int32_t executor_max_rows(const Executor *e);
 int32_t executor_n_vocab(const Executor *e);
 

@@ -292,7 +292,8 @@ int sequence_open(Sequences *s, int32_t *out, fr_error *err) {
     if (status) return status;
     int32_t same;
     if (s->n_tables > 1)
-        (void)kv_sequence_open(&s->kv[KV_WINDOW], &same, NULL); /* it has as many, and they are opened and closed together */
+        (void)kv_sequence_open(&s->kv[KV_WINDOW], &same,
+                               NULL); /* it has as many, and they are opened and closed together */
     truncate_state(s, *out, 0);
     return FR_OK;
 }

@@ -16,10 +16,10 @@ typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
-    bool has_embd_norm;      /* the final norm is called token_embd_norm, not output_norm */
-    bool kv_heads_by_layer;  /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
-    bool has_no_attention;   /* no layer has attention, and the keys that describe it are not read */
-    bool has_no_ffn;         /* likewise with the feed-forward part */
+    bool has_embd_norm;     /* the final norm is called token_embd_norm, not output_norm */
+    bool kv_heads_by_layer; /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
+    bool has_no_attention;  /* no layer has attention, and the keys that describe it are not read */
+    bool has_no_ffn;        /* likewise with the feed-forward part */
     /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
     void (*keys)(KeyReader *r, Hparams *h);
     /* Fills in a zeroed spec. Returns a negative number after an error. */
@@ -92,7 +92,7 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
 int arch_ones(ArchReader *r, int64_t n, const float **out);
 
 /* Parts of a layer that most architectures share. */
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out); /* a norm, queries, keys, values, the output */
+int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);  /* a norm, queries, keys, values, the output */
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out); /* where the file has them */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The router, the experts and the shared expert, if the model has one. The weights of the chosen experts sum to 1. */

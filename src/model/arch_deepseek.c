@@ -152,7 +152,8 @@ static int deepseek2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status ? status : routed_ffn(r, i_layer, out);
 }
 
-const Architecture arch_deepseek2 = {.name = "deepseek2", .rope = ROPE_PAIRS, .keys = deepseek2_keys, .layer = deepseek2_layer};
+const Architecture arch_deepseek2 = {
+    .name = "deepseek2", .rope = ROPE_PAIRS, .keys = deepseek2_keys, .layer = deepseek2_layer};
 
 /* ---- glm4moe ------------------------------------------------------------------------------------------- */
 

@@ -9,14 +9,8 @@
 
 enum { N_PROMPT = 12, N_TOKENS = 24 };
 
-static const RandomModel model = {.arch = "llama",
-                                  .n_layer = 2,
-                                  .n_embd = 64,
-                                  .n_head = 4,
-                                  .n_head_kv = 2,
-                                  .n_ff = 96,
-                                  .n_vocab = 61,
-                                  .seed = 9};
+static const RandomModel model = {
+    .arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 61, .seed = 9};
 
 /* ---- the CPU backend, with a device that fails at a forward ----------------------------------------------- */
 

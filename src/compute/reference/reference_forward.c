@@ -147,7 +147,7 @@ static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
 
 /* One query head of one row, q [head_dim], out [value_dim]; `layer` is its place in the cache. */
 static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
-                      const double *q, double *out) {
+                   const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
     int64_t at = head / (h->n_head / h->n_head_kv) * dim;
@@ -267,7 +267,7 @@ static void attend_head(const RefContext *c, const LayerSpec *l, int32_t place, 
 }
 
 static void latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
-                                int32_t n_rows) {
+                             int32_t n_rows) {
     const Rope *rope = &c->model->ropes[l->i_rope];
     int32_t place = model_mixer_place(c->model, layer);
     store_latents(c, l, place, rope, rows, n_rows);

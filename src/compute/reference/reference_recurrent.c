@@ -87,7 +87,7 @@ static void mamba2(const StateShape *s, const LayerSpec *l, int32_t h, const Ref
 
 /* The state of head h: to = from, moved on by one position; and what is read from it, unless out is NULL. */
 static void step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWindow *w, const double *gates,
-                    const double *from, double *to, double *out) {
+                 const double *from, double *to, double *out) {
     if (l->mixer == MIXER_DELTA_NET) delta_net(s, l, h, w, gates, from, to, out);
     else if (l->mixer == MIXER_MAMBA2) mamba2(s, l, h, w, gates, from, to, out);
     else if (out) convolve(s, l, w, h * s->head_dim, state_head_values(s, h), out);
@@ -230,7 +230,7 @@ void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *row
     for (int32_t head = 0; head < s->n_heads; head++) run_head(c, l, place, head, rows, n_rows);
     for (int32_t i = 0; i < n_rows; i++)
         finish_values(s, l, (double)c->model->hparams.rms_eps, c->states.z + i * s->n_values,
-                                c->attended + i * s->n_values);
+                      c->attended + i * s->n_values);
     reference_product_of(c, l, MATRIX_O, 0, c->attended, n_rows, c->delta);
 }
 
