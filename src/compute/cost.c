@@ -1,4 +1,4 @@
-/* cost.c - T(n): the time of a forward of n rows, measured, and the least that the machine would allow. */
+/* cost.c - measures T(n), the time of a forward of n rows, corrects it by every forward, and keeps it in a file. */
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/input_file.h"
@@ -19,7 +19,7 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
     return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
-/* Of the experts, what n_rows rows are expected to read. */
+/* The bytes of experts that n_rows rows are expected to read. */
 static double expert_bytes(const CostWork *work, int32_t n_rows) {
     return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
 }
@@ -37,7 +37,7 @@ double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_r
 
 enum { MAX_ROUNDS = 200 };
 
-/* Any tokens do: the cost of a forward does not depend on what is read. */
+/* The tokens do not matter: the cost of a forward does not depend on what is read. */
 static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
     for (int32_t i = 0; i < n; i++)
         rows[i] =
@@ -92,34 +92,35 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
     return status;
 }
 
-/* cost_curve.c - measures T(n, context) in some tenths of a second, and corrects it by every forward afterwards.
- *
- * A drafted token pays only if the row that verifies it costs less time than it saves, so the budget allocator must
+/* ---- the curve ------------------------------------------------------------------------------------- */
+
+/* A drafted token pays only if the row that verifies it costs less time than it saves, so the budget allocator must
  * know T(n) within a few per cent. Disturbances only ever make a forward slower: of several measurements the fastest
  * counts. */
 
 enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
-/* Closer together where arithmetic usually begins to take longer than reading the weights. */
+/* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading the weights. */
 static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
 enum { KEY_POINT = 5 };
-/* Seconds: at least for each number of rows; for each measurement of keys; after which larger numbers of rows are
- * left out; and after which nothing more is repeated. */
+/* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows are left
+ * out; and the time after which nothing is repeated. */
 #define ROWS_S 0.012
 #define KEYS_S 0.01
 #define GROW_S 0.7
 #define LIMIT_S 1.1
-#define MOST 0.08 /* of a forward's error that counts: this much of the time at most */
-/* Shares of an error. A virtual machine becomes half as fast for seconds, at all numbers of rows; the shape of the curve, on
- * which the choice of rows depends, stays as it was measured. Where most of an error moved only the points beside it, a
- * change of speed while trees of one size ran would make that size look too expensive, or too cheap. */
+#define MOST 0.08 /* the greatest relative error of a forward that is taken into account */
+/* The parts of an error that move the whole curve, and the points beside it. A virtual machine may be half as fast for seconds, at
+ * all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was measured. If most of an
+ * error moved only the points beside it, a change of speed while trees of one size ran would make that size look too expensive,
+ * or too cheap. */
 #define OF_CURVE 0.75
 #define OF_POINT 0.25
 
 /* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer
  * rows would. Points that contradict them are noise.
  *
- * Where more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows; of
- * all rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow forward of
+ * If more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows, and of all
+ * rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow forward of
  * few rows would lift its neighbours, whose next forwards would then seem fast and pull the whole curve down. */
 static void make_rising(CostCurve *c) {
     double sum[COST_CURVE_MAX];
@@ -164,7 +165,8 @@ static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     return least[1] > least[0] ? least[1] - least[0] : 0;
 }
 
-/* From one row and a few rows: both read the keys once, and the difference is the arithmetic of the additional rows. */
+/* Measures keys with one row and with a few rows: both read the keys once, and the difference is the arithmetic of the additional
+ * rows. */
 static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
     int32_t few = c->rows[c->n <= KEY_POINT ? c->n - 1 : KEY_POINT], n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
     c->key_s = c->key_read_s = 0;
@@ -243,9 +245,9 @@ void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     make_sound(c);
 }
 
-/* cost_parts.c - takes a forward apart by the parts that its backend names. */
+/* ---- parts ----------------------------------------------------------------------------------------- */
 
-/* The seconds by part of the fastest of some forwards. */
+/* The seconds of each part in the fastest of some forwards. */
 static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *part_s, double *whole_s,
                       fr_error *err) {
     Context *c = executor_context(e);
@@ -280,7 +282,7 @@ int cost_read_weights(Device *d, const Weights *w, double *seconds, fr_error *er
     return w->backend->read_weights ? w->backend->read_weights(d, w, seconds, err) : FR_OK;
 }
 
-/* cost_cache.c - a measured cost curve as a small text file, checked by a hash in its last line. */
+/* ---- the cache: a small text file, checked by a hash in its last line ---------------------------------- */
 
 enum { PATH_BYTES = 4096, FILE_BYTES = 2048 };
 

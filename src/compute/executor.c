@@ -38,7 +38,7 @@ struct Executor {
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-enum { MARKS_EACH = 2 }; /* for each sequence, on the average */
+enum { MARKS_EACH = 2 }; /* for each sequence, on average */
 
 static int check_pages(const Executor *e, int64_t n_pages, fr_error *err) {
     if (n_pages * e->options.page_size <= INT32_MAX) return FR_OK;
@@ -165,7 +165,7 @@ int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
 
 /* ---- placing rows --------------------------------------------------------------------------------- */
 
-/* Where the visible tree slots of row `i` may be written: behind those of the row before. */
+/* Where the visible tree slots of row `i` may be written: after those of the row before. */
 static int32_t *path_room(const Executor *e, int table, int32_t i) {
     if (i == 0) return e->path_slots[table];
     const RowPlace *last = &e->rows[i - 1];
@@ -193,7 +193,7 @@ static bool is_possible(const Executor *e, const Row *r, int32_t i) {
            r->parent >= -1 && r->parent < i && (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
-/* Works out position, slot and visible tree slots of each row behind n_before earlier ones. The rows of a sequence
+/* Works out position, slot and visible tree slots of each row after n_before earlier ones. The rows of a sequence
  * take its reserved slots in row order; a row sees the committed tokens, its ancestors and itself. */
 static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_rows, fr_error *err) {
     for (int32_t i = n_before; i < n_before + n_rows; i++) {

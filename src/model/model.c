@@ -1,5 +1,5 @@
-/* model.c - reads a model file into its description: tensors found by name, their shapes checked, every tensor of the
- * file accounted for. The layers are described by the file of the architecture (arch.h). */
+/* model.c - reads a model file into its description: tensors are found by name, their shapes are checked, and every
+ * tensor of the file must be used. The architecture describes the layers (arch.h). */
 #include "model/model.h"
 
 #include "base/mem.h"
@@ -20,7 +20,7 @@ struct ModelMemory {
     int64_t n_vectors;
 };
 
-enum { MAX_VIEWS = 5 }; /* of a layer: queries, keys and values of one matrix, gate and up of another */
+enum { MAX_VIEWS = 5 }; /* in a layer: queries, keys and values of one matrix, gate and up of another */
 
 struct ArchReader {
     Model *m;
@@ -41,8 +41,8 @@ bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
     return n == 0;
 }
 
-/* The tensor with exactly that shape (n_out 0: a vector; n 0: not a pile of matrices). A missing one is an error unless
- * optional. */
+/* Takes the tensor, which must have exactly this shape. n_out 0: it is a vector; n 0: it is one matrix. A missing one is an error
+ * unless it is optional. */
 static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
                        const GgufTensor **out) {
     const GgufTensor *t = gguf_find_tensor(r->m->gguf, name);
@@ -72,7 +72,7 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) 
         gguf_path(m->gguf), t->name);
 }
 
-/* As floats: a vector [n_in], or a matrix [n_out][n_in]. */
+/* Takes a vector [n_in] or a matrix [n_out][n_in] as floats. */
 static int take_floats(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const float **out) {
     const GgufTensor *t;
     int status = take(r, name, n_in, n_out, optional, &t);
@@ -144,7 +144,7 @@ int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors
     return status;
 }
 
-/* NULL: there is no memory. */
+/* Returns NULL if there is no memory. */
 static GgufTensor *new_view(ArchReader *r) {
     struct ModelMemory *memory = r->m->memory;
     fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS);
@@ -199,7 +199,7 @@ int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, cons
     return FR_OK;
 }
 
-/* The rope of the layers with a window, where it is another one. */
+/* Makes the rope of the layers with a window, if they have one of their own. */
 static int load_local_rope(ArchReader *r) {
     const Hparams *h = &r->m->hparams;
     if (h->local_rope_base <= 0) return FR_OK;
@@ -209,7 +209,7 @@ static int load_local_rope(ArchReader *r) {
     return status;
 }
 
-/* Divisors of the frequencies; NULL: the file has none. */
+/* Takes divisors of the frequencies; *out is NULL if the file has none. */
 static int take_rope_factors(ArchReader *r, const char *name, const float **out) {
     int32_t n = r->m->hparams.rope.n_rot / 2;
     int status = take_vector(r, name, n, true, out);
@@ -220,7 +220,7 @@ static int take_rope_factors(ArchReader *r, const char *name, const float **out)
     return status;
 }
 
-/* One set of factors, or two of LongRoPE. */
+/* There may be one set of factors, or the two of LongRoPE. */
 static int load_rope(ArchReader *r) {
     Model *m = r->m;
     const RopeParams *p = &m->hparams.rope;
@@ -240,7 +240,7 @@ static int load_rope(ArchReader *r) {
     return status ? status : load_local_rope(r);
 }
 
-/* Of a layer behind those that are run. */
+/* Whether the tensor belongs to a layer after those that are run. */
 static bool is_of_nextn(const ArchReader *r, const char *name) {
     const Hparams *h = &r->m->hparams;
     int layer;
