@@ -39,7 +39,7 @@ typedef struct KvShape {
 typedef struct KvMemory {
     void *memory;
     void (*copy_slots)(void *memory, int32_t from, int32_t to, int32_t n); /* the ranges may overlap */
-    void (*fill_slot)(void *memory, int32_t slot);                         /* with arbitrary numbers, for measurements */
+    void (*fill_slot)(void *memory, int32_t slot); /* with arbitrary numbers, for measurements */
 } KvMemory;
 
 typedef struct KvSequence {

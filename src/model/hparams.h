@@ -99,10 +99,10 @@ typedef struct Hparams {
     int32_t n_expert, n_expert_used;  /* in each layer that has experts; 0: the model has none */
     int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of the shared expert; 0: none */
     RouterGate router_gate;           /* how the logits of the router become probabilities */
-    bool has_router_gate;             /* whether the file names the gate; if not, a layer with a choice_bias has the sigmoid */
-    bool keeps_probabilities;         /* this and the next three: see LayerSpec */
-    float expert_scale;               /* 0: 1 */
-    int32_t n_expert_groups;          /* 0: none */
+    bool has_router_gate;     /* whether the file names the gate; if not, a layer with a choice_bias has the sigmoid */
+    bool keeps_probabilities; /* this and the next three: see LayerSpec */
+    float expert_scale;       /* 0: 1 */
+    int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
     int32_t n_dense;             /* leading layers without experts, in a model with experts */
     int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
