@@ -67,12 +67,12 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
     int status = check_pages(e, n_pages > n_window_pages ? n_pages : n_window_pages, err);
     if (status) return status;
     const SequenceTableShape shape = {.page_size = o->page_size,
-                                  .n_ctx = o->n_ctx,
-                                  .max_sequences = o->max_sequences,
-                                  .max_rows = o->max_rows,
-                                  .n_pages = (int32_t)n_pages,
-                                  .n_window_pages = (int32_t)n_window_pages,
-                                  .n_marks = n_marks};
+                                      .n_ctx = o->n_ctx,
+                                      .max_sequences = o->max_sequences,
+                                      .max_rows = o->max_rows,
+                                      .n_pages = (int32_t)n_pages,
+                                      .n_window_pages = (int32_t)n_window_pages,
+                                      .n_marks = n_marks};
     int32_t window_slots = (shape.n_window_pages ? shape.n_window_pages : shape.n_pages) * o->page_size;
     const ContextOptions context = {.kv_type = o->kv_type,
                                     .n_slots = {shape.n_pages * o->page_size, window_slots},

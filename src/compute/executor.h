@@ -35,7 +35,7 @@ typedef struct ExecutorOptions {
 enum { EXECUTOR_MAX_ROWS = 4096 };
 
 typedef struct SequenceTable SequenceTable; /* sequences.h */
-typedef struct Executor Executor; /* used by one thread at a time, as its device is */
+typedef struct Executor Executor;           /* used by one thread at a time, as its device is */
 
 /* Device and weights are of one backend and must outlive the executor. All memory is taken here. */
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
@@ -43,8 +43,8 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
-Context *executor_context(const Executor *e); /* for measurements */
-SequenceTable *executor_sequences(Executor *e);   /* for tests */
+Context *executor_context(const Executor *e);   /* for measurements */
+SequenceTable *executor_sequences(Executor *e); /* for tests */
 int32_t executor_max_rows(const Executor *e);
 int32_t executor_n_vocab(const Executor *e);
 

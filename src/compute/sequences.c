@@ -388,9 +388,13 @@ bool sequence_is_open(const SequenceTable *s, int32_t id) {
 }
 
 /* Windows have pages for the next forward only, the other layers also for later ones. */
-int32_t sequence_n_reserved(const SequenceTable *s, int32_t id) { return s->kv[s->n_tables - 1].sequences[id].n_reserved; }
+int32_t sequence_n_reserved(const SequenceTable *s, int32_t id) {
+    return s->kv[s->n_tables - 1].sequences[id].n_reserved;
+}
 
-const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table) { return s->kv[table].sequences[id].slots; }
+const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table) {
+    return s->kv[table].sequences[id].slots;
+}
 
 void sequence_commit(SequenceTable *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n) {
     for (int i = 0; i < s->n_tables; i++) kv_commit(&s->kv[i], id, offsets, n);

@@ -75,7 +75,7 @@ typedef struct SequenceTable {
     int32_t *pending; /* [n_pending] committed rows of the last forward, sequence by sequence; room for max_rows */
     StateStep *steps; /* [max_sequences] scratch */
     Arena arena;
-} Sequences;
+} SequenceTable;
 
 /* The context is borrowed. State i of the context is that of sequence i, and state max_sequences + k that of mark k. */
 int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err);
