@@ -71,7 +71,7 @@ HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
 $(BUILD)/src/compute/cpu/kernels/%.o $(BUILD)/tidy/src/compute/cpu/kernels/%.ok: HARDEN_CHECKS :=
-$(BUILD)/train/gemm%.o $(BUILD)/train/ops.o $(BUILD)/train/attention_ops.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
+$(BUILD)/train/gemm%.o $(BUILD)/train/ops.o $(BUILD)/train/attention_ops.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
 # The rooms, in the order of their dependencies (docs/ARCHITECTURE.md): the library, training, the program with its server, research.
 LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu compute/cpu/kernels compute/reference tree verify draft \
@@ -98,7 +98,7 @@ TRAIN_OBJS := $(call obj,$(TRAIN_SRCS))
 CLI_OBJS := $(call obj,$(CLI_SRCS))
 MAIN_OBJ := $(BUILD)/cli/main.o
 AUX_OBJS := $(call obj,$(AUX_SRCS))
-TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))))
+TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))) test_api_0)
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
@@ -126,12 +126,12 @@ AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-on
 $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
-$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/evex_scores.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
-$(BUILD)/train/%.o $(BUILD)/src/gguf/quant%.o $(BUILD)/src/gguf/nvfp4%.o $(BUILD)/src/gguf/importance.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+$(BUILD)/train/%.o $(BUILD)/src/gguf/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 $(BUILD)/train/%_avx512_bf16.o $(BUILD)/tidy/train/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 $(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 
@@ -196,6 +196,10 @@ $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJ
 	$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
+# A program of the first version of the API, with its header and the shared library.
+$(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/libforerun.so
+	@mkdir -p $(@D)
+	$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -pthread $< -o $@

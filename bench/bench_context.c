@@ -11,7 +11,7 @@
  * before and after. `reads`: the weights and the keys and values of the context, at the bandwidth of that reading. `limit`:
  * that or the arithmetic at its peak, whichever is longer. `attention`: its share of one forward's time, taken apart. */
 #include "compute/cost.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/threads.h"
 #include "opened_model.h"
 

@@ -10,7 +10,7 @@
  */
 #include "opened_model.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/threads.h"
 #include "compute/cost.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/threads.h"
 #include "research/gumbel_coupling.h"
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 #include "verify/sampler.h"
 
 #include <stdio.h>

@@ -7,8 +7,8 @@
  * masks, so that each token's mask is asked for once, as in decoding. "cold": the grammar is opened anew for each text; "warm":
  * what one text found out serves the next, as in a server. Prints the processor time of a mask, and of applying it to a row of logits.
  */
-#include "base/clock.h"
-#include "base/hash_table.h"
+#include "base/system.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "gguf/gguf_write.h"
 #include "grammar/grammar.h"

@@ -8,11 +8,11 @@
  *
  * Figures are the best of several passes. "T(n)/T(1)" is what verifying n tokens costs over decoding one.
  */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/threads.h"
-#include "gguf/blocks.h"
-#include "compute/cpu/kernels/machine.h"
+#include "gguf/tensor_type.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

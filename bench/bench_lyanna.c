@@ -11,10 +11,10 @@
  * Times are medians over at most ROUNDS proposals after steps of one token each. */
 #include "opened_model.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/lyanna.h"
 #include "draft/learned/lyanna_layer.h"
 #include "draft/learned/lyanna_tree.h"

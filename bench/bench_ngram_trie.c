@@ -5,7 +5,7 @@
  * Prints the time of begin and of a proposal, and bytes per token, for a text like a natural one (Zipf's
  * distribution, with repetitions) and for the worst one (a single token).
  */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/rng.h"
 #include "draft/drafter.h"
 #include "draft/text/draft_ngram_trie.h"

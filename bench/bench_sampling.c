@@ -7,7 +7,7 @@
  * kernels, the best of this CPU by default. Rows: "text" has most of its mass in few tokens, as rows of trained models do
  * (three times Gumbel noise); "flat" is a normal-like row of deviation 1, as models with random weights make it.
  */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/hash.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "draft/feedback.h"

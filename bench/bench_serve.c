@@ -12,7 +12,7 @@
 #include "load_figures.h"
 #include "load_requests.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 
 #include <argp.h>

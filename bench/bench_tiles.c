@@ -8,9 +8,9 @@
  * the tile products is measured; then the choice says nothing either. */
 #include "hollow_tiles.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,11 +8,11 @@
  * matrix (2 forward, 4 backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the sequence
  * on average.
  */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "compute/cpu/kernels/machine.h"
+#include "compute/cpu/kernels/kernels.h"
 #include "train/optimizer.h"
 #include "train/llama.h"
 

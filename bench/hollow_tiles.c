@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx512.h"
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 static _Thread_local TileConfig config;
 

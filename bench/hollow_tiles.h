@@ -3,7 +3,7 @@
 #define BENCH_HOLLOW_TILES_H
 
 #include "compute/cpu/kernels/kernels.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 /* Table "avx512" with the code of table "amx", in which a tile's load is a vector load for each of its rows, its store a vector
  * store for each, and its product nothing. So the time is that of everything but the products, which the CPU

@@ -3,7 +3,7 @@
 # tokens/s of a prefill. The programs take turns in each round; of a program's rounds the median counts.
 #
 #   PEER        a command that runs llama-bench; needed. Debian has it in sid only, so a folder of its own is the easy way:
-#                   debootstrap --variant=minbase --include=llama.cpp-tools sid /tmp/sid http://deb.debian.org/debian
+#                   debootstrap --variant=minbase --include=llama.cpp-tools sid /tmp/sid
 #                   PEER="chroot /tmp/sid llama-bench" PEER_ROOT=/tmp/sid bench/peers.sh /tmp/sid/tmp/Q8_0.gguf
 #   PEER_ROOT   what PEER does not see of the files' paths (a chroot; empty)
 #   PEER_FLAGS  its settings (-fa on -lm none: its fastest here; others: -ctk q8_0 -ctv q8_0)

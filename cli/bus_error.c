@@ -7,8 +7,7 @@
 #include "cli/bus_error.h"
 
 #include "cli/command.h"
-#include "base/mapped_file.h"
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/hash.h"
-#include "base/input_file.h"
+#include "base/files.h"
 #include "draft/drafter.h"
 
 #include <errno.h>

@@ -4,8 +4,8 @@
  * would destroy the user's file at the end of it. */
 #include "cli/command_files.h"
 
-#include "base/replace_file.h"
-#include "gguf/gguf_split.h"
+#include "base/files.h"
+#include "gguf/gguf.h"
 #include "draft/drafter.h"
 
 #include <errno.h>

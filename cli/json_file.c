@@ -1,7 +1,7 @@
 /* json_file.c - JSON as an output file of a command: the old file stays until the new one is complete. */
 #include "cli/json_file.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <stdbool.h>
 

@@ -12,7 +12,7 @@
 #include "cli/json_memory.h"
 
 #include "cli/command.h"
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <jansson.h>
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 #include "cli/json_memory.h"
 #include "cli/model_argument.h"
 #include "cli/signals.h"
+#include "draft/drafter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -152,6 +153,12 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--man") == 0) { /* for man/update.sh, so --help does not mention it */
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
+    }
+    if (strcmp(argv[1], "--drafters") == 0) { /* the table of docs/methods/README.md, likewise */
+        puts("| `--draft` | what it does |\n|---|---|");
+        for (const DrafterClass *const *c = drafter_classes(); *c; c++)
+            printf("| `%s` | %s |\n", (*c)->name, (*c)->summary);
+        return finish(CLI_OK);
     }
     if (strcmp(argv[1], "--man-pages") == 0 && argc > 2) { /* for make install, likewise */
         fr_error err;

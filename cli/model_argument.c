@@ -1,7 +1,7 @@
 /* model_argument.c - recognises a model in place of a command, by the first bytes of the file. */
 #include "cli/model_argument.h"
 
-#include "base/input_file.h"
+#include "base/files.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "cli/model_cache.h"
 
 #include "cli/cli.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
 #include "cli/model_name.h"
 
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
  * computed here, because gnuplot's own histograms have no symmetric error bars. */
 #include "cli/plot.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <math.h>

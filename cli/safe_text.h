@@ -14,7 +14,8 @@
 
 /* A name on one line; after max bytes "... (N bytes)". */
 void safe_text_write(FILE *out, const char *s, size_t n, size_t max);
-/* Appends a text: its line ends, tabs and invisible characters (as in joined emoji) stay. False: no memory. */
+/* Appends a text. Its line ends, its tabs and the invisible characters that join emoji stay; controls, and characters that change the
+ * direction of writing, are escaped. False: no memory. */
 bool safe_text_append_lines(Buf *out, const char *s, size_t n);
 
 /* Room for one short name; safe_text() returns `text`, so that a call can be an argument of printf. */

@@ -9,7 +9,7 @@
 #include "cli/sandbox.h"
 
 #include "cli/sandbox_calls.h"
-#include "gguf/gguf_split.h"
+#include "gguf/gguf.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * also restores the mode that the shell expects. */
 #include "cli/signals.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <stdbool.h>
 #include <stddef.h>

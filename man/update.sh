@@ -1,7 +1,10 @@
 #!/bin/sh
-# Replaces the section OPTIONS of man/forerun.1 by what the tables of options say. Run it in the root of the project after `make`.
+# Writes what follows from tables in the program: the section OPTIONS of man/forerun.1 and the list of drafters of
+# docs/methods/README.md. Run it in the root of the project after `make`.
 set -e
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 build/forerun --man > "$new"
 sed -i -e "/^\.\\\\\" END OPTIONS/r $new" -e '/^\.\\" BEGIN OPTIONS/,/^\.\\" END OPTIONS/d' man/forerun.1
+{ echo '<!-- BEGIN DRAFTERS -->'; build/forerun --drafters; echo '<!-- END DRAFTERS -->'; } > "$new"
+sed -i -e "/^<!-- END DRAFTERS -->/r $new" -e '/^<!-- BEGIN DRAFTERS -->/,/^<!-- END DRAFTERS -->/d' docs/methods/README.md

@@ -20,8 +20,24 @@ double acceptance_multi_round(const double *p, const float *q, int32_t n_vocab, 
 double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_t k, double gamma);
 double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
 double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
-/* The upper bound of all rules for k independent drafts (optimal_transport.h); and without replacement. */
+/* The upper bound of all rules for k independent drafts (optimal transport with membership cost), and for k drafts
+ * without replacement. */
 double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k);
 double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k);
+
+/* ---- the optimum: the most that any rule can accept ------------------------------------------------------- */
+
+/* A set of tokens is a bit mask: bit t is token t. */
+enum { OPTIMAL_TRANSPORT_MAX_VOCAB = 12 };
+
+/* Fills chance_of[2^n_vocab], the probability that the set of drafted tokens is exactly this one, for k drafts from q
+ * [n_vocab] (any positive scale): independent drafts, or drafts without replacement (at most as many as there are
+ * tokens with q > 0). */
+void optimal_transport_sets_iid(const float *q, int32_t n_vocab, int32_t k, double *chance_of);
+void optimal_transport_sets_without_replacement(const float *q, int32_t n_vocab, int32_t k, double *chance_of);
+
+/* The greatest probability with which a token of distribution p [n_vocab] can be one of the drafts. Overwrites
+ * chance_of. */
+double optimal_transport_acceptance(const double *p, int32_t n_vocab, double *chance_of);
 
 #endif

@@ -14,12 +14,12 @@
  *
  * Cost: width times as many suffixes are sorted as are needed, with a number for each byte: 5 * width bytes a token
  * with 32-bit numbers, and 9 * width from 2 GB of bytes on, where the 64-bit variant of the library takes over. A
- * sorter of 32-bit integers would need 8 bytes a token; at width 2 we need 10. The time is in docs/methods/text.md.
+ * sorter of 32-bit integers would need 8 bytes a token; at width 2 we need 10. docs/methods/text.md has the time.
  * Proof: tests/draft/test_draft_rest.c, against sorting by comparison, both variants. */
 #define _POSIX_C_SOURCE 200809L
 #include "research/corpus_build.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 #include "text/vocab_match.h"
 
 #include <divsufsort.h>

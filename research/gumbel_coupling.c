@@ -1,17 +1,13 @@
 /* gumbel_coupling.c - the exact agreement of two choices with shared Gumbel noise.
  *
- * With E = e^-G, independent and exponential of rate 1, argmax(log p + G) = argmin(E / p). Token x is the first choice of p
- * with E_x = p_x t, and t has the density p_x e^(-p_x t) dt / p_x = e^(-p_x t) p_x dt, if E_y > p_y t for all y; it is the
- * first choice of q if E_y > q_y p_x t / q_x for all y. Both together:
+ * With E = e^-G, independent and exponential of rate 1, argmax(log p + G) = argmin(E / p). Token x is the first choice
+ * of p with E_x = p_x t, and t has the density p_x e^(-p_x t) dt / p_x = e^(-p_x t) p_x dt, if E_y > p_y t for all y;
+ * it is the first choice of q if E_y > q_y p_x t / q_x for all y. Both together:
  *
  *     P(both choose x) = integral of p_x e^(-p_x t) prod over y != x of e^(-max(p_y, q_y p_x / q_x) t) dt
  *                      = p_x / S_x = 1 / sum over y of max(p_y / p_x, q_y / q_x),    S_x = sum over y of max(p_y, q_y p_x / q_x)
  *
  * max(p_y / p_x, q_y / q_x) is the first where p_y / q_y >= p_x / q_x, so sorting by p / q makes all sums prefix sums.
- *
- * x is the second choice of q if exactly one z has p_z t < E_z < q_z p_x t / q_x, which in the integral puts e^(-p_z t) -
- * e^(-(q_z p_x / q_x) t) in the place of e^(-max t): with d_z = max(0, q_z p_x / q_x - p_z) this adds
- * p_x (1 / (S_x - d_z) - 1 / S_x) for each z.
  *
  * Proof: tests/verify/test_gumbel_coupling.c, by simulation. */
 #include "research/gumbel_coupling.h"
@@ -50,20 +46,5 @@ double gumbel_agreement(const double *p, const double *q, int32_t n) {
         if (pairs[i].p > 0 && pairs[i].q > 0) sum += 1 / (before / pairs[i].p + fmax(after, 0) / pairs[i].q);
     }
     free(pairs);
-    return sum;
-}
-
-double gumbel_agreement_2(const double *p, const double *q, int32_t n) {
-    double sum = 0;
-    for (int32_t x = 0; x < n; x++) {
-        if (!(p[x] > 0 && q[x] > 0)) continue;
-        double s = 0, scale = p[x] / q[x];
-        for (int32_t y = 0; y < n; y++) s += fmax(p[y], q[y] * scale);
-        sum += p[x] / s;
-        for (int32_t z = 0; z < n; z++) {
-            double d = q[z] * scale - p[z];
-            if (z != x && d > 0) sum += p[x] * (1 / (s - d) - 1 / s);
-        }
-    }
     return sum;
 }

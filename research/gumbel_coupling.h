@@ -1,5 +1,5 @@
-/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise (docs/methods/coupling.md).
- * p and q: [n], each of sum 1. */
+/* gumbel_coupling.h - how often two distributions choose alike when they share their Gumbel noise
+ * (research/COUPLING.md). p and q: [n], each of sum 1. */
 #ifndef LAB_GUMBEL_COUPLING_H
 #define LAB_GUMBEL_COUPLING_H
 
@@ -8,7 +8,5 @@
 double total_variation(const double *p, const double *q, int32_t n);
 /* P(argmax(log p + G) = argmax(log q + G)), exactly; -1: no memory. */
 double gumbel_agreement(const double *p, const double *q, int32_t n);
-/* P(argmax(log p + G) is among the two greatest of log q + G), exactly; takes time n^2. */
-double gumbel_agreement_2(const double *p, const double *q, int32_t n);
 
 #endif

@@ -4,9 +4,9 @@
  * answer gives the very path that verification would accept. Trees are validated as in the engine. */
 #include "research/replay.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /* study_toy.c - Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
  * target is Ber(q), by four rules of verification. Nothing is sampled: the rules themselves run once for every possible
- * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (optimal_transport.h). */
+ * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (acceptance.c). */
 #include "cli/json_file.h"
 #include "cli/plot.h"
 #include "research/study.h"

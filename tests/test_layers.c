@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define METHODS_SEE " base gguf text grammar model compute tree verify draft "
-#define PROGRAM_SEES METHODS_SEE "engine research cli "
+#define PROGRAM_SEES METHODS_SEE "research cli " /* of the engine it sees forerun.h alone */
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */
@@ -80,6 +80,7 @@ static bool ends_with(const char *s, const char *end) {
 
 static int note_file(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)at;
+    if (strncmp(path, "tests/api_0/", 12) == 0) return 0; /* a copy of an old forerun.h */
     if (kind != FTW_F || !(ends_with(path, ".c") || ends_with(path, ".h") || ends_with(path, ".cu"))) return 0;
     assert_true(n_files < MAX_FILES);
     files[n_files++] = strdup(path);
@@ -175,6 +176,8 @@ static void the_check_can_fail(void **state) {
         {"src/verify/x.c", "#include \"draft/drafter.h\"\n", false},
         {"src/engine/engine.c", "#include \"train/optimizer.h\"\n", false},
         {"src/engine/engine.c", "#include \"cli/cli.h\"\n", false},
+        {"cli/run/cmd_run.c", "#include \"engine/engine.h\"\n", false},
+        {"server/engine/engine_thread.c", "#include \"engine/step.h\"\n", false},
         {"train/optimizer.c", "#include \"engine/engine.h\"\n", false},
         {"src/model/model.c", "#include \"rope.h\"\n", false},
         {"src/model/model.c", "#include \"../compute/cpu/cpu.h\"\n", false},

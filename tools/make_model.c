@@ -5,7 +5,7 @@
  */
 #include "make_model/make_model.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <argp.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* attention_ops.c - for each query head, with Q, K, V, O, P its [T][head_dim] and [T][T] parts and
+/* attention_ops.c - causal attention of a sequence, and attention of rows that see a sequence up to a token and a few
+ * keys of their own, forward and backward.
+ *
+ * Causal attention: for each query head, with Q, K, V, O, P its [T][head_dim] and [T][T] parts and
  * c = 1 / sqrt(head_dim):
  *
  *     S = c Q K^T,  P = softmax of each row t of S over keys 0 .. t,  O = P V

@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "gguf/gguf_write.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <fcntl.h>

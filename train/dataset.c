@@ -1,6 +1,6 @@
 /* dataset.c - reads files of training data: lines become records, documents, and sequences in memory.
  *
- * Whether a document is held out depends on a hash of its tokens alone, so that the same documents are held out for
+ * Whether a document is held out depends only on a hash of its tokens, so that the same documents are held out for
  * every seed and order of files, and when more files are added. A fingerprint of all tokens and loss masks lets a
  * checkpoint refuse other data. */
 #include "base/hash.h"
@@ -274,12 +274,12 @@ void sequences_batch(const Sequences *s, uint64_t seed, int64_t first, int32_t n
 
 /* A Feistel network over the indices.
  *
- * A resumed run must find the next sequence from the number of the training step alone, so the order of an epoch is
- * computed and not stored. An index is cut into a left and a right half of h bits. A round exchanges the halves and
- * combines one (by exclusive or) with a function of the other, which can be undone, so every round is a permutation of
- * 0 .. 4^h - 1 (Luby and Rackoff 1988). A result outside 0 .. n-1 goes through the network again until it falls inside
- * (cycle walking: Black and Rogaway 2002), which takes fewer than 4 passes on average because 4^h < 4n. Test:
- * test_dataset.c checks that the result is a permutation, and another one for each epoch. */
+ * A resumed run must find the next sequence from nothing but the number of the training step, so the order of an
+ * epoch is computed and not stored. An index is cut into a left and a right half of h bits. A round exchanges the
+ * halves and combines one (by exclusive or) with a function of the other, which can be undone, so every round is a
+ * permutation of 0 .. 4^h - 1 (Luby and Rackoff 1988). A result outside 0 .. n-1 goes through the network again
+ * until it falls inside (cycle walking: Black and Rogaway 2002), which takes fewer than 4 passes on average because
+ * 4^h < 4n. Test: test_dataset.c checks that the result is a permutation, and another one for each epoch. */
 
 enum { N_ROUNDS = 6 };
 

@@ -1,4 +1,5 @@
-/* dataset.h - the order of an epoch, without a table. */
+/* dataset.h - the training data in memory: documents, the sequences that are cut from them, and the order of an
+ * epoch. */
 #ifndef TRAIN_DATASET_H
 #define TRAIN_DATASET_H
 
@@ -27,10 +28,10 @@ typedef struct DocumentForm {
     int32_t n_vocab;      /* the ids in RECORD_TOKENS are below it */
 } DocumentForm;
 
-/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless an end-of-turn token stands there. In
+/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless the last token ends a turn. In
  * the loss are: of a text all tokens, of a pair the response, of a conversation the assistant's messages, each with the
- * token that ends it unless the answer was cut off; of a generation the tokens after the prompt. A record without an answer is refused; the error is a sentence
- * without its subject, for line_reader_refuse. */
+ * token that ends it unless the answer was cut off; of a generation the tokens after the prompt. A record without an
+ * answer is refused; the error is a sentence without its subject, for line_reader_refuse. */
 int document_make(Document *out, const DocumentForm *form, const Record *record, fr_error *err);
 void document_free(Document *d);
 
@@ -84,7 +85,7 @@ typedef struct DatasetOptions {
     int n_files;
     const Traffic *traffic; /* NULL: none; read after the files */
     const char *valid_file; /* NULL: valid_share of the documents is held out */
-    double valid_share;     /* 0 .. 1; which ones depends on their tokens alone, not on seed or order */
+    double valid_share;     /* 0 .. 1; depends only on their tokens, not on seed or order */
     int32_t length;         /* predictions in a sequence, which has one token more */
     bool packs;             /* see Sequences */
     bool pairs_are_chats;   /* see DocumentForm */

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "train/drafter_trainer.h"
 #include "train/ops.h"
 

@@ -2,7 +2,7 @@
 #ifndef TRAIN_DRAFTER_TRAINER_H
 #define TRAIN_DRAFTER_TRAINER_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/threads.h"
 #include "train/frozen.h"
 #include "train/net.h"
@@ -20,7 +20,7 @@ typedef struct DrafterTrainerOptions {
 } DrafterTrainerOptions;
 
 /* Takes ownership of the frozen target: it is closed with the trainer, or here on failure. The target reads each
- * sequence once with all threads; then each thread takes whole sequences forward and backward (gradients.h). */
+ * sequence once with all threads; then each thread takes whole sequences forward and backward (gradients.c). */
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err);
 
 /* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], from the sums of a validation. False: some step has no
@@ -55,7 +55,8 @@ void gradients_run(Gradients *g, int32_t n, LearnSequence fn, void *ctx, float *
 
 /* The initial values of parameters. */
 
-/* n normally distributed numbers of standard deviation std, each a function of (seed, tensor, its index) alone. */
+/* n normally distributed numbers of standard deviation std, each a function of nothing but (seed, tensor, its
+ * index). */
 void start_normal(float *out, int64_t n, double std, uint64_t seed, uint64_t tensor);
 
 /* The standard deviation for a matrix that reads embeddings, such that its outputs are about 1, as large as the

@@ -1,7 +1,7 @@
 /* frozen.c - computes the target's hidden states with the inference code, so that a drafter is trained on the very
  * numbers that it reads when it drafts, and holds the target's embedding and output matrix as floats. */
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "train/frozen.h"
 
 #include <string.h>

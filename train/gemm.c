@@ -1,14 +1,13 @@
 /* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or for each of two BF16
- * precisions the CPU's kernel or plain C, with the same bits. The program chooses BF16 where the CPU multiplies it faster
- * than floats; docs/TRAINING.md compares the speed and the losses.
+ * precisions the CPU's kernel or plain C, with the same bits. The program chooses BF16 where the CPU multiplies it
+ * faster than floats; docs/TRAINING.md compares the speed and the losses.
  *
  * OpenBLAS is loaded when float is chosen, not when the program starts. Linked to the program it would be loaded by
  * every command: 40 MB of address space, a thread that it starts, and an endless loop where it gets no memory. Without
  * memory it also loops in the middle of a product, so its buffers are allocated here, after a trial reservation. */
 #include "base/threads.h"
-#include "base/tile_config.h"
-#include "gguf/bf16_dot.h"
-#include "gguf/blocks.h"
+#include "base/system.h"
+#include "gguf/tensor_type.h"
 #include "train/gemm.h"
 #include "train/gemm_bf16.h"
 

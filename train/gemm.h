@@ -15,8 +15,8 @@ typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES } GemmPrecisio
  * n_threads threads will call gemm at a time. */
 int gemm_open(GemmPrecision precision, int n_threads, fr_error *err);
 GemmPrecision gemm_precision(void); /* the one set by gemm_open */
-/* The default: GEMM_BF16 where the CPU multiplies BF16 faster than floats, which the first call measures, else GEMM_F32.
- * GEMM_BF16_TILES is chosen by name only, because its speed has not been measured yet. */
+/* The default: GEMM_BF16 where the CPU multiplies BF16 faster than floats, which the first call measures, else
+ * GEMM_F32. GEMM_BF16_TILES is chosen by name only, because its speed has not been measured yet. */
 GemmPrecision gemm_best_precision(void);
 /* Whether this CPU has instructions for the precision; without them BF16 is plain C. */
 bool gemm_has_instructions(GemmPrecision precision);
@@ -26,7 +26,7 @@ const char *gemm_description(void);
 
 /* c = alpha op(a) op(b), or with `accumulate` c += that; op transposes a matrix whose flag is set. c: [m][n]; a:
  * [m][k], transposed [k][m]; b: [k][n], transposed [n][k]; rows of x begin x_stride numbers apart. The bits depend on
- * the arguments and the precision alone. In BF16 they are the same on every machine; in float they are those of the
+ * only the arguments and the precision. In BF16 they are the same on every machine; in float they are those of the
  * installed OpenBLAS. */
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
           int64_t a_stride, const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride);

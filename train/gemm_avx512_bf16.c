@@ -10,8 +10,8 @@
  *     B, DEPTH x 32       packed when its turn comes, 16 KB: first-level cache
  *     C, 8 x 32           16 accumulators in registers
  *
- * Both operands are packed in panels of 16 outputs (gemm_panels.h), pair by pair. A line of a B panel feeds all lanes of
- * one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
+ * Both operands are packed in panels of 16 outputs (gemm_panels.h), pair by pair. A line of a B panel feeds all lanes
+ * of one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
  *
  * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
  * of B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed
@@ -21,7 +21,7 @@
  * Proof: tests/train/test_gemm.c, the same bits as gemm_bf16.c on shapes around every edge.
  */
 #if defined(__x86_64__)
-#include "base/clock.h"
+#include "base/system.h"
 
 #define WHOLE_SQUARES false
 #include "train/gemm_panels.h"
@@ -36,7 +36,7 @@ enum { TILE_ROWS = 8 };
  * panel; b: two panels */
 static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs, float alpha, bool accumulate, float *c,
                           int64_t c_stride, int64_t n_rows, int64_t n_columns) {
-    for (int64_t r = 0; r < least(n_rows, TILE_ROWS); r++)
+    for (int64_t r = 0; r < min_i64(n_rows, TILE_ROWS); r++)
         for (int64_t v = 0; v < n_columns; v += LANES) _mm_prefetch((const char *)(c + r * c_stride + v), _MM_HINT_T0);
     __m512 acc[TILE_ROWS][TILE_PANELS];
     UNROLL for (int r = 0; r < TILE_ROWS; r++) UNROLL for (int v = 0; v < TILE_PANELS; v++)
@@ -71,9 +71,9 @@ static void multiply_block(const Bf16Product *p, int64_t i, int64_t n_rows, int6
     bool accumulate = p->accumulate || first > 0;
     pack(a, &p->a, i, n_rows, (n_rows + LANES - 1) / LANES, first, n_inputs, PAIR_BY_PAIR);
     for (int64_t j = 0; j < p->n; j += TILE_COLUMNS) {
-        int64_t n_columns = least(p->n - j, TILE_COLUMNS);
+        int64_t n_columns = min_i64(p->n - j, TILE_COLUMNS);
         pack(b, &p->b, j, n_columns, TILE_PANELS, first, n_inputs, PAIR_BY_PAIR);
-        prefetch(&p->b, j + TILE_COLUMNS, least(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
+        prefetch(&p->b, j + TILE_COLUMNS, min_i64(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
         for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
             multiply_tile(a + r / LANES * PANEL + r % LANES * 2, b, n_pairs, p->alpha, accumulate,
                           p->c + (i + r) * p->c_stride + j, p->c_stride, n_rows - r, n_columns);
@@ -83,7 +83,7 @@ static void multiply_block(const Bf16Product *p, int64_t i, int64_t n_rows, int6
 void gemm_bf16_avx512(const Bf16Product *p) {
     for (int64_t i = 0; i < p->m; i += ROWS)
         for (int64_t first = 0; first < p->k; first += DEPTH)
-            multiply_block(p, i, least(p->m - i, ROWS), first, least(p->k - first, DEPTH));
+            multiply_block(p, i, min_i64(p->m - i, ROWS), first, min_i64(p->k - first, DEPTH));
 }
 
 /* ---- is it worth it? --------------------------------------------------------------------------------- */

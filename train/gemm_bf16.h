@@ -6,17 +6,17 @@
  *
  *     c = alpha acc      or, with `accumulate` or after the first block,      c = c + alpha acc
  *
- * each operation rounded on its own. So the bits of an output depend on nothing but its own inputs, and all kernels of a
- * precision give the same.
+ * each operation rounded on its own. So the bits of an output depend on nothing but its own inputs, and all kernels of
+ * a precision give the same.
  *
- * The precision "bf16-tiles" differs in the sum of a block alone, which is that of AMX's tdpbf16ps. A block is cut into
- * steps of BF16_STEP inputs; missing ones are zeros. In a step, the even and the odd inputs of the pairs are summed apart,
- * each sum from +0, in ascending order, by fused multiply-adds whose subnormal results become zero. Then
+ * The precision "bf16-tiles" differs only in the sum of a block, which is that of AMX's tdpbf16ps. A block is cut into
+ * steps of BF16_STEP inputs; missing ones are zeros. In a step, the even and the odd inputs of the pairs are summed
+ * apart, each sum from +0, in ascending order, by fused multiply-adds whose subnormal results become zero. Then
  *
  *     acc = ftz(acc + ftz(odd sum + even sum))
  *
- * In both precisions a product of k inputs errs by at most about (2^-7 + k 2^-23) sum |a b|; the first term is the rounding
- * of the two inputs, 2^-8 each.
+ * In both precisions a product of k inputs errs by at most about (2^-7 + k 2^-23) sum |a b|; the first term is the
+ * rounding of the two inputs, 2^-8 each.
  */
 #ifndef OPS_GEMM_BF16_H
 #define OPS_GEMM_BF16_H

@@ -1,5 +1,6 @@
 /* gemm_panels.h - how the operands of a BF16 product are cut into blocks and packed, for the kernels of gemm_bf16.h;
- * included once by each, with WHOLE_SQUARES defined: whether panels are filled with zeros to whole squares of 32 inputs.
+ * included once by each, with WHOLE_SQUARES defined: whether panels are filled with zeros to whole squares of 32
+ * inputs.
  *
  * Both operands are packed in panels of 16 outputs:
  *
@@ -13,6 +14,7 @@
  * transposed; where outputs are adjacent, two rows at a time are interleaved. Numbers beyond the edge of a matrix are
  * packed as zeros, so the inner loop has no edge cases; masks keep loads and stores inside the matrices. */
 #include "train/gemm_bf16.h"
+#include "base/mem.h"
 
 #include <immintrin.h>
 
@@ -35,8 +37,6 @@ enum {
 
 /* What a line of a panel holds: one pair of inputs of 16 outputs, or of a square of 32 inputs those of one output. */
 typedef enum PanelOrder { PAIR_BY_PAIR, OUTPUT_BY_OUTPUT } PanelOrder;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static __mmask16 first_lanes(int64_t n) { return (__mmask16)(n >= LANES ? 0xffff : n <= 0 ? 0 : (1u << n) - 1); }
 

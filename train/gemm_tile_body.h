@@ -1,5 +1,5 @@
-/* gemm_tile_body.h - the precision "bf16-tiles" by tile instructions: gemm_bf16.h has its arithmetic. Included once by a
- * kernel's file, after the header of its tile instructions (base/tiles_amx.h), with TILE_GEMM, the function, defined.
+/* gemm_tile_body.h - the precision "bf16-tiles" by tile instructions: gemm_bf16.h has its arithmetic. Included once by
+ * a kernel's file, after the header of its tile instructions (base/tiles_amx.h), with TILE_GEMM, the function, defined.
  *
  * The cut into blocks is that of gemm_avx512_bf16.c, and the panels of B are the same: 16 lines of one are a right-hand
  * tile as they lie. The panels of A are packed output by output, so that 16 lines are a left-hand tile.
@@ -16,7 +16,7 @@
 #define WHOLE_SQUARES true
 #include "train/gemm_panels.h"
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 enum { SIDE = TILE_MAX_ROWS, SQUARE = SIDE * 2 * LANES /* numbers of BF16 */ };
 _Static_assert((int)SIDE == (int)LANES, "a tile has the outputs of a panel");
@@ -53,7 +53,7 @@ static void multiply_panels(const uint16_t *a, const uint16_t *b, int64_t n_inpu
 static void add_panels(float c[2][2][SIDE][SIDE], float alpha, bool accumulate, float *y, int64_t y_stride,
                        int64_t n_rows, int64_t n_columns) {
     __m512 factor = _mm512_set1_ps(alpha);
-    for (int64_t r = 0; r < least(n_rows, 2 * SIDE); r++)
+    for (int64_t r = 0; r < min_i64(n_rows, 2 * SIDE); r++)
         for (int v = 0; v < TILE_PANELS; v++) {
             float *to = y + r * y_stride + v * LANES;
             __mmask16 there = first_lanes(n_columns - v * LANES);
@@ -70,9 +70,9 @@ static void multiply_block(const Bf16Product *p, int64_t i, int64_t n_rows, int6
     bool accumulate = p->accumulate || first > 0;
     pack(a, &p->a, i, n_rows, (n_rows + 2 * LANES - 1) / (2 * LANES) * 2, first, n_inputs, OUTPUT_BY_OUTPUT);
     for (int64_t j = 0; j < p->n; j += TILE_COLUMNS) {
-        int64_t n_columns = least(p->n - j, TILE_COLUMNS);
+        int64_t n_columns = min_i64(p->n - j, TILE_COLUMNS);
         pack(b, &p->b, j, n_columns, TILE_PANELS, first, n_inputs, PAIR_BY_PAIR);
-        prefetch(&p->b, j + TILE_COLUMNS, least(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
+        prefetch(&p->b, j + TILE_COLUMNS, min_i64(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
         for (int64_t r = 0; r < n_rows; r += 2 * SIDE) {
             multiply_panels(a + r / LANES * PANEL, b, n_inputs, c);
             add_panels(c, p->alpha, accumulate, p->c + (i + r) * p->c_stride + j, p->c_stride, n_rows - r, n_columns);
@@ -84,6 +84,6 @@ void TILE_GEMM(const Bf16Product *p) {
     configure_tiles();
     for (int64_t i = 0; i < p->m; i += ROWS)
         for (int64_t first = 0; first < p->k; first += DEPTH)
-            multiply_block(p, i, least(p->m - i, ROWS), first, least(p->k - first, DEPTH));
+            multiply_block(p, i, min_i64(p->m - i, ROWS), first, min_i64(p->k - first, DEPTH));
     TILE_RELEASE();
 }

@@ -1,4 +1,4 @@
-/* head_loss.c - the loss of a drafter's logits, for the positions in the loss mask alone.
+/* head_loss.c - the loss of a drafter's logits, only for the positions in the loss mask.
  *
  * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are
  * gathered first, and a prompt, which is outside the mask, costs none of them:
@@ -74,8 +74,8 @@ static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     return rank;
 }
 
-/* The logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters estimate what a greedy
- * target chooses. */
+/* The logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters estimate
+ * what a greedy target chooses. */
 static real find_margin(const real *logits, int64_t n) {
     const real scale = (real)(1 / (double)LEARNED_MIN_TEMPERATURE), max = real_max(logits, n);
     real others = 0;

@@ -2,7 +2,7 @@
 #ifndef NETS_HEAD_LOSS_H
 #define NETS_HEAD_LOSS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/net.h"
 #include "train/ops.h"
 
@@ -32,8 +32,8 @@ typedef struct HeadLoss {
     real *x, *dx;           /* [n][C], for head_loss_step */
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
-    /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's probability
-     * in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
+    /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's
+     * probability in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
     uint8_t is_right[HEAD_LOSS_ROWS];
     real margin[HEAD_LOSS_ROWS];
 } HeadLoss;
@@ -55,7 +55,7 @@ void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
 /* The share of a step in the loss of a sequence. */
 double head_loss_share(const HeadLoss *h, int32_t step);
 
-/* The same for a drafter that computes the rows of the current positions alone, of any width (which must be C where
+/* The same for a drafter that computes only the rows of the current positions, of any width (which must be C where
  * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first
  * head_loss_skipped rows are not read: their positions are below s, so there is no position to start from. */
 int32_t head_loss_skipped(const HeadLoss *h, int32_t step);

@@ -52,8 +52,8 @@ const TrainMethod train_hydra = {
  *     [hydra_head.]hydra_mlp.<head>.<j>.res_connection.weight, .bias    the skip connection of the first block
  *     [hydra_head.]hydra_lm_head.<head>[.<j>].weight, .bias             the head's own output
  *
- * The biases of res_connection and of the output go into tensors that exist in drafter files for this alone. In the
- * released code all blocks after the first are the same module, which safetensors store once; config.json
+ * The biases of res_connection and of the output go into tensors that exist in drafter files only for this purpose.
+ * In the released code all blocks after the first are the same module, which safetensors store once; config.json
  * (hydra_num_layers) has their number. Two kinds of checkpoints are refused: those with a prefix layer (Hydra++:
  * prefix_embeding_layer), which are another method, and heads that do not read the path, which have no
  * res_connection. */

@@ -3,10 +3,10 @@
  * A method's plan lists the tensors of the drafter file, and for each the tensor of the checkpoint that it comes from
  * and how its rows and columns are reordered. All numbers are checked before anything is written; then rows are
  * converted one by one while the file is written, so memory holds one row of each tensor. Test: test_import.c. */
-#include "base/input_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/printable.h"
+#include "gguf/tensor_type.h"
+#include "base/error.h"
 #include "train/import.h"
 
 #include <dirent.h>

@@ -1,11 +1,13 @@
-/* import.h - a checkpoint of published weights: one or several safetensors files, or a folder of them.
+/* import.h - published drafters: reading a checkpoint and converting it into a drafter file.
+ *
+ * A checkpoint is one or several safetensors files, or a folder of them.
  *
  * Every tensor that an import uses is marked as taken. At the end no tensor may be left: a checkpoint with more tensors
  * is of a variant that the import does not know, and its drafter would compute something else. */
 #ifndef TRAIN_IMPORT_H
 #define TRAIN_IMPORT_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter_file.h"
 #include "train/safetensors.h"
 

@@ -1,6 +1,8 @@
-/* line_reader.c - hands out a text file line by line, decompressing zstd as it goes, so that memory holds one line and
+/* line_reader.c - reads files of training data and of corpora.
+ *
+ * A line reader hands out a text file line by line, decompressing zstd as it goes, so that memory holds one line and
  * one chunk whatever the size of the file. */
-#include "base/input_file.h"
+#include "base/files.h"
 #include "base/mem.h"
 #include "train/records.h"
 

@@ -1,8 +1,9 @@
-/* llama.h - a Llama-style network over one sequence: forward, loss, and the gradient of every weight. */
+/* llama.h - a Llama-style target in training, and its network over one sequence: forward, loss, and the gradient of
+ * every weight. */
 #ifndef TRAIN_LLAMA_H
 #define TRAIN_LLAMA_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "gguf/gguf.h"
 #include "train/drafter_trainer.h"
 #include "train/ops.h"
@@ -73,11 +74,11 @@ typedef struct LlamaResult {
 void llama_forward(const LlamaShape *s, const LlamaWeights *w, LlamaActs *a, const int32_t *tokens, int32_t T);
 
 /* After llama_forward: the loss of row t predicting token t + 1. tokens: [T + 1]; loss_mask: [T], or NULL for all rows.
- * dw: the gradient of weight * loss is added to it; NULL: the result alone. */
+ * dw: the gradient of weight * loss is added to it; NULL: only the result is computed. */
 LlamaResult llama_learn(const LlamaShape *s, const LlamaWeights *w, const LlamaWeights *dw, LlamaActs *a,
                         const int32_t *tokens, const uint8_t *loss_mask, int32_t T, double weight);
 
-/* Trains a Llama-style target from scratch: a Trainer for llama_net.h that writes a GGUF file. */
+/* Trains a Llama-style target from scratch: a Trainer for this network that writes a GGUF file. */
 
 typedef struct LlamaOptions {
     LlamaShape shape;       /* n_vocab is set from the vocabulary */
@@ -107,8 +108,8 @@ int64_t llama_trainer_n_weights(const Trainer *t);
 /* A model's file as the initial values of a target's training (`forerun train target --init`). */
 
 /* Writes the weights in the file, converted to floats, to values ([llama_n_weights(s)], in the order of llama_tensor).
- * The file must hold exactly the network that `s` describes, with the vocabulary of `vocabulary`; else the message names
- * what differs and the options that fit, and the values are undefined. *fingerprint is that of the values. */
+ * The file must hold exactly the network that `s` describes, with the vocabulary of `vocabulary`; else the message
+ * names what differs and the options that fit, and the values are undefined. *fingerprint is that of the values. */
 int llama_init_read(const LlamaShape *s, const Gguf *vocabulary, const char *path, float *values, uint64_t *fingerprint,
                     fr_error *err);
 

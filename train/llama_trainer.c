@@ -1,12 +1,11 @@
-/* llama_trainer.c - the trainer of a Llama-style target. Threads take whole sequences (gradients.h), so activations and a
- * gradient are all that a thread needs of its own.
+/* llama_trainer.c - the trainer of a Llama-style target. Threads take whole sequences (gradients.c), so activations and
+ * a gradient are all that a thread needs of its own.
  *
  * Tests: test_train_llama.c.
  */
 #include "base/hash.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
 #include "text/vocab_match.h"
 #include "train/drafter_trainer.h"

@@ -6,7 +6,7 @@
  * compares the bytes of the resumed run with an undisturbed one. */
 #include "train/loop.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/progress.h"
 #include "train/optimizer.h"
 

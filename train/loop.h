@@ -3,7 +3,7 @@
  *
  * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the
  * loss is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number s *
- * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
+ * n_accumulate * n_sequences on (sequences_batch), with a learning rate that depends only on s. So a run that
  * resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
@@ -54,8 +54,8 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
  *      "cpu_seconds": 9.6}
  *     {"step": 12, "valid_loss": 3.30, "valid_accuracy": [0.30], "cpu_seconds": 9.6}
  *
- * cpu_seconds is the processor time of all steps so far, those before a resumption included; validations and checkpoints
- * are not in it. */
+ * cpu_seconds is the processor time of all steps so far, those before a resumption included; validations and
+ * checkpoints are not in it. */
 
 typedef struct TrainLog {
     const char *path; /* borrowed */

@@ -1,4 +1,4 @@
-/* lyanna.c - `forerun train lyanna`: one layer that predicts hidden states from states alone, and token info. */
+/* lyanna.c - `forerun train lyanna`: one layer that predicts hidden states only from hidden states, and token info. */
 #include "base/hash.h"
 #include "train/methods.h"
 #include "train/dataset.h"
@@ -25,7 +25,7 @@ static const Option option_table[] = {
      OPT_INT(LyannaSettings, rank, 0, TRAIN_MAX_RANK),
      .section = "The drafter",
      .default_value = "64",
-     .help = "rank of the token info, which predicts the next token from the last one alone; 0: none"},
+     .help = "rank of the token info, which predicts the next token from nothing but the last one; 0: none"},
     {.key = "gate-rank",
      OPT_INT(LyannaSettings, gate_rank, 0, TRAIN_MAX_RANK),
      .default_value = "0",

@@ -2,7 +2,7 @@
 #ifndef NETS_MASK_ROWS_H
 #define NETS_MASK_ROWS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "model/rope.h"
 #include "train/net.h"
 
@@ -28,7 +28,7 @@ typedef struct MaskActs {
     real *x;                      /* [R][C] residual stream before the layer */
     real *attn_normed, *attn_rms; /* [R][C], [R] */
     real *q, *k, *v;              /* [R][H*D], [R][G*D] twice; q and k rotated */
-    real *probs, *attended;       /* see op_unroll_attention.h; [R][H*D] */
+    real *probs, *attended;       /* see UnrollAttention; [R][H*D] */
     real *x_mid;                  /* [R][C] */
     real *ffn_normed, *ffn_rms;   /* [R][C], [R] */
     real *gate, *up, *hidden;     /* [R][F] */

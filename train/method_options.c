@@ -1,4 +1,5 @@
-/* method_options.c - the options that all methods of `forerun train` share: files, data, optimiser, and the run itself. */
+/* method_options.c - the options that all methods of `forerun train` share: files, data, optimiser, and the run
+ * itself. */
 #include "base/threads.h"
 #include "train/records.h"
 #include "train/methods.h"
@@ -338,8 +339,9 @@ const Option train_info_options[] = {
      OPT_INT(InfoSettings, rank, 0, TRAIN_MAX_RANK),
      .section = "The drafter",
      .default_value = "0",
-     .help = "rank of Lyanna's token info, which predicts the next token from the last one alone and is added to the "
-             "logits of each step; 0: none"},
+     .help =
+         "rank of Lyanna's token info, which predicts the next token from nothing but the last one and is added to the "
+         "logits of each step; 0: none"},
     {.key = NULL},
 };
 

@@ -1,4 +1,4 @@
-/* methods.h - the options that all methods of `forerun train` share. */
+/* methods.h - the methods of `forerun train`: what each has in common with others, and the list of them. */
 #ifndef TRAIN_METHODS_H
 #define TRAIN_METHODS_H
 
@@ -36,8 +36,7 @@ extern const Option train_model_options[], train_vocab_options[], train_args_opt
 void train_args_defaults(TrainArgs *a);
 
 /* What `forerun train` can train. A new method is one file with a TrainMethod and one line in
- * train_methods.c. */
-
+ * method_options.c. */
 typedef struct TrainMethod {
     const char *name, *summary;           /* a line each */
     const char *about, *notes, *examples; /* for --help, as in Command */

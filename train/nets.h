@@ -1,4 +1,4 @@
-/* nets.h - EAGLE's layer (spec/drafters/learned/draft_eagle.c) as a trainable network. */
+/* nets.h - the drafters' networks, each with its shape: what src/draft/learned runs, in a form that can be trained. */
 #ifndef TRAIN_NETS_H
 #define TRAIN_NETS_H
 
@@ -7,17 +7,14 @@
 #include "train/mask_rows.h"
 #include "train/unroll.h"
 
-/* For an UnrollNet with the method "eagle", no norm before attention, and a token fused at each step. */
+/* EAGLE's layer: for an UnrollNet with the method "eagle", no norm before attention, and a token fused at each step. */
 extern const NetClass eagle_net_class;
 
-/* Lyanna's layer and token info (spec/drafters/learned/draft_lyanna.c) as a trainable network. */
-
-/* For an UnrollNet with the method "lyanna" and a norm before attention, whose later steps read the last output
- * alone. */
+/* Lyanna's layer and token info: for an UnrollNet with the method "lyanna" and a norm before attention, whose later
+ * steps read only the last output. */
 extern const NetClass lyanna_net_class;
 
-/* Medusa's heads (spec/drafters/learned/draft_medusa.c) as a trainable network. */
-
+/* Medusa's heads. */
 typedef struct MedusaNet {
     int32_t C, V, n_heads, n_blocks; /* at most 8 heads */
     bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
@@ -26,8 +23,7 @@ typedef struct MedusaNet {
 
 extern const NetClass medusa_net_class;
 
-/* Hydra's heads as a trainable network. */
-
+/* Hydra's heads. */
 typedef struct HydraNet {
     int32_t C, V, n_heads, n_blocks; /* at most 8 heads; at least 1 block */
     bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
@@ -37,9 +33,7 @@ typedef struct HydraNet {
 
 extern const NetClass hydra_net_class;
 
-/* The recurrent head of ReDrafter (spec/drafters/learned/draft_redrafter.c) as a trainable network.
- * */
-
+/* The recurrent head of ReDrafter. */
 typedef struct RedrafterNet {
     int32_t C, V, n_blocks;
     InfoShape info;           /* token info added to the logits of each step; rank 0: none */
@@ -50,8 +44,7 @@ typedef struct RedrafterNet {
 
 extern const NetClass redrafter_net_class;
 
-/* The masks of SPACE (spec/drafters/learned/draft_space.c) as a trainable network. */
-
+/* The masks of SPACE. */
 typedef struct SpaceNet {
     MaskTarget target;
     int32_t V, n_blocks;

@@ -229,7 +229,7 @@ REAL_CLONES void soft_cross_entropy_backward(real *dlogits, const real *dloss, c
     }
 }
 
-/* The blocks of Medusa's, Hydra's and ReDrafter's heads (op_residual.h), one after the other. Every
+/* The blocks of Medusa's, Hydra's and ReDrafter's heads (residual_forward), one after the other. Every
  * block keeps its input and A x + a for the backward pass. */
 
 int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err) {

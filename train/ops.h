@@ -2,10 +2,9 @@
 #ifndef TRAIN_OPS_H
 #define TRAIN_OPS_H
 
-#include "base/arena.h"
 #include "base/mem.h"
 #include "gguf/gguf_write.h"
-#include "gguf/numeric.h"
+#include "gguf/tensor_type.h"
 #include "model/rope.h"
 #include "train/real.h"
 
@@ -63,7 +62,7 @@ void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, i
 void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w, const real *inverse_rms,
                       int64_t n_rows, int64_t n);
 
-/* The rotation angles of all positions of a sequence, for op_rope.h.
+/* The rotation angles of all positions of a sequence, for rope_forward.
  *
  * Inline, because it is compiled for float and for double (real.h). */
 

@@ -1,6 +1,7 @@
-/* optimizer.c - the learning rate as a function of the training step alone, so that a resumed run needs no state for
- * it. */
+/* optimizer.c - the learning rate, AdamW and Muon. The learning rate is computed as a function of nothing but the
+ * training step, so that a resumed run needs no state for it. */
 #include "base/threads.h"
+#include "base/mem.h"
 #include "train/optimizer.h"
 #include "train/gemm.h"
 
@@ -161,9 +162,9 @@ double clip_scale(double norm, double max) { return max > 0 && norm > max ? max 
  *     W = (1 - rate * weight_decay) W - rate * 0.2 sqrt(max(rows, columns)) X
  *
  * The iteration (Newton and Schulz's, with coefficients that converge fast and stop between 0.7 and 1.2) is an odd
- * polynomial, so it acts on singular values alone: U S V^T becomes U p(S) V^T. A matrix with more rows than columns uses
- * X^T X from the other side, because the square is then smaller. The factor of the step gives it the root mean square
- * of AdamW's steps, so that both take the same learning rate and weight decay.
+ * polynomial, so it acts only on the singular values: U S V^T becomes U p(S) V^T. A matrix with more rows than columns
+ * uses X^T X from the other side, because the square is then smaller. The factor of the step gives it the root mean
+ * square of AdamW's steps, so that both take the same learning rate and weight decay.
  *
  * Norms, biases and the embedding are no maps between directions of the residual stream; AdamW does them.
  *
@@ -176,14 +177,12 @@ double clip_scale(double norm, double max) { return max > 0 && norm > max ? max 
 static const float MOMENTUM = 0.95f;
 enum { N_ITERATIONS = 5 };
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 int muon_open(Muon *m, Trainer *t, int n_threads, fr_error *err) {
     *m = (Muon){.n_threads = n_threads};
     for (int32_t i = 0; i < t->class->n_params(t); i++) {
         const Param *p = t->class->param(t, i);
         if (!p->n_rows) continue;
-        int64_t side = smaller(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
+        int64_t side = min_i64(p->n_rows, p->n / p->n_rows), n = 2 * p->n + 2 * side * side;
         if (n > m->n_room) m->n_room = n;
     }
     const ArenaItem items[] = {ARENA_ITEM(&m->room, m->n_room * n_threads)};

@@ -1,9 +1,11 @@
-/* optimizer.h - the learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`.
+/* optimizer.h - the learning rate of each step, AdamW and Muon.
+ *
+ * The learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`.
  * */
 #ifndef TRAIN_OPTIMIZER_H
 #define TRAIN_OPTIMIZER_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "train/drafter_trainer.h"
 
 #include <stdint.h>
@@ -71,8 +73,8 @@ typedef struct Muon {
 int muon_open(Muon *m, Trainer *t, int n_threads, fr_error *err);
 void muon_close(Muon *m);
 
-/* One step of those parameters, of which adamw_step does the others; a->mean of theirs is the momentum. Each gradient is
- * first multiplied by `scale`. The bits do not depend on the number of threads. Call gemm_open first. */
+/* One step of those parameters, of which adamw_step does the others; a->mean of theirs is the momentum. Each
+ * gradient is first multiplied by `scale`. The bits do not depend on the number of threads. Call gemm_open first. */
 void muon_step(Muon *m, AdamW *a, Trainer *t, double rate, double scale);
 
 #endif

@@ -32,7 +32,7 @@ static int parse_tokens(Record *r, const json_t *list, fr_error *err) {
     r->n_prompt = json_integer_value(n_prompt);
     if (json_is_integer(n_prompt) && r->n_prompt >= 0 && r->n_prompt <= r->n_tokens) return FR_OK;
     return error_set(err, FR_ERR_FORMAT,
-                     "has %lld \"tokens\"; with it must stand \"prompt_tokens\", an integer from 0 to %lld",
+                     "has %lld \"tokens\"; it must also have \"prompt_tokens\", an integer from 0 to %lld",
                      (long long)r->n_tokens, (long long)r->n_tokens);
 }
 
@@ -173,7 +173,8 @@ static int find_seam(const DocumentForm *form, const Tokens *all, const char *te
     return FR_OK;
 }
 
-/* Takes ownership of the tokens and appends EOS where the vocabulary has one. The loss mask holds EOS alone as yet. */
+/* Takes ownership of the tokens and appends EOS where the vocabulary has one. So far the loss mask contains only
+ * EOS. */
 static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens, fr_error *err) {
     int32_t eos = tokenizer_eos(form->tokenizer);
     bool ends = tokens->n > 0 && tokenizer_is_eog(form->tokenizer, tokens->ids[tokens->n - 1]);

@@ -1,4 +1,4 @@
-/* records.h - the lines of a text file, compressed with zstd or not, read as a stream. */
+/* records.h - training data as it is read: lines of a file, records, and the documents of a corpus. */
 #ifndef TRAIN_RECORDS_H
 #define TRAIN_RECORDS_H
 
@@ -84,8 +84,8 @@ bool record_is_of_target(const Record *r, uint64_t fingerprint);
 /* Parses the next line that is not blank. 1: *out is the record; 0: end of file; negative: an error that names file and
  * line. */
 int record_next(LineReader *reader, Record *out, fr_error *err);
-/* The same for what is to be answered: a list "turns" of strings, as in Spec-Bench, becomes a conversation of the user's
- * turns with empty answers between them. */
+/* The same for what is to be answered: a list "turns" of strings, as in Spec-Bench, becomes a conversation of the
+ * user's turns with empty answers between them. */
 int record_next_question(LineReader *reader, Record *out, fr_error *err);
 
 /* Reads the documents of a corpus file as a stream: JSON lines or plain text, compressed with zstd

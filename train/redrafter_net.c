@@ -22,7 +22,7 @@
  *
  * Initial values: O is the target's output matrix on h_t, and small on the state; the blocks are zeros. W brings E(x),
  * whose numbers are small, to the range where SiLU is not linear; U is zeros, so that a state initially depends on its
- * last token alone. Test: test_train_heads.c. */
+ * last token and on nothing else. Test: test_train_heads.c. */
 #include "train/nets.h"
 
 #include "base/mem.h"

@@ -9,9 +9,9 @@
  * test_safetensors.c, tests/fuzz/fuzz_safetensors.c. */
 #include "train/safetensors.h"
 
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -20,7 +20,7 @@ static const Option option_table[] = {
      OPT_INT(SpaceSettings, n_blocks, 0, SPACE_MAX_BLOCKS),
      .section = "The drafter",
      .default_value = "1",
-     .help = "residual blocks after the target's hidden state at each mask; 0: the masks alone are trained"},
+     .help = "residual blocks after the target's hidden state at each mask; 0: only the masks are trained"},
     {.key = NULL},
 };
 

@@ -1,4 +1,4 @@
-/* space_net.c - the masks of SPACE (Yi et al. 2024; the essay is in spec/drafters/learned/draft_space.c). The target
+/* space_net.c - the masks of SPACE (Yi et al. 2024; the essay is in src/draft/learned/draft_space.c). The target
  * reads masks m_1 .. m_n after token t of a text; mask s predicts x_{t+s+1}:
  *
  *     r_s = the target's hidden state at mask s      (mask_rows.c)

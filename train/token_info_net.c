@@ -1,4 +1,4 @@
-/* token_info_net.c - token info: a bias on the logits that depends on the last token alone.
+/* token_info_net.c - token info: a bias on the logits that depends only on the last token.
  *
  * The problem. A layer that continues from hidden states does not know which token was sampled, though much of what
  * follows depends on it ("New" - "York"). Lyanna (section 4) adds this information at the logits: at a position p with
@@ -115,20 +115,20 @@ void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const 
 
 /* Token info gated by the state: a bias on the logits that depends on the last token and on the state.
  *
- * The problem. Token info (info_factors.c) is the same wherever a token occurs: the bias after "New" does not know whether
- * the text is about cities or about years. The chain of states knows that, but must not read tokens, because then it would
- * be valid for one path only.
+ * The problem. Token info (info_factors.c) is the same wherever a token occurs: the bias after "New" does not know
+ * whether the text is about cities or about years. The chain of states knows that, but must not read tokens, because
+ * then it would be valid for one path only.
  *
- * The idea. A bilinear form of low rank brings the two together after the chain. With the state f that the chain predicts
- * for position p, and the token x_p,
+ * The idea. A bilinear form of low rank brings the two together after the chain. With the state f that the chain
+ * predicts for position p, and the token x_p,
  *
  *     bias = U ((P f) * (Q E[x_p]))        P [rank][C], Q [rank][C], U [V][rank]; * is elementwise
  *
- * is added to W_head f + info. P f is one product for each step of the chain, and Q E[x] is a table, so a drafter computes
- * a product of rank numbers and one with U for each node that it expands; the chain stays free of tokens.
+ * is added to W_head f + info. P f is one product for each step of the chain, and Q E[x] is a table, so a drafter
+ * computes a product of rank numbers and one with U for each node that it expands; the chain stays free of tokens.
  *
- * Initial values. U is zero, so at first the bias is zero and the gradient of P and Q as well; that of U is not, because P f
- * and Q E[x] have a mean square of about 1.
+ * Initial values. U is zero, so at first the bias is zero and the gradient of P and Q as well; that of U is not,
+ * because P f and Q E[x] have a mean square of about 1.
  *
  * Backward pass: with the derivative g of the bias, dU = g^T (a * b), and through the product with U: da = d * b and
  * db = d * a, where a = P f, b = Q E[x]. a is one of each step; b is shared by the steps, so db is their sum.

@@ -72,8 +72,8 @@ void gate_close(GateActs *a); /* a zeroed one is fine */
 
 /* What all steps at the current positions share. With rank 0 none of these functions does anything. */
 void gate_forward_tokens(GateActs *a, const GateShape *s, real *const *w, const HeadLoss *h, const TrainSequence *seq);
-/* One step: a->info = info [n][V] (NULL: zero) + the gate's bias, and a->dinfo = 0. f: [T][C] the states by the position
- * t from which they start, as in head_loss_step. */
+/* One step: a->info = info [n][V] (NULL: zero) + the gate's bias, and a->dinfo = 0. f: [T][C] the states by the
+ * position t from which they start, as in head_loss_step. */
 void gate_forward_step(GateActs *a, const GateShape *s, real *const *w, const HeadLoss *h, int32_t step, const real *f,
                        const real *info);
 /* From a->dinfo, after the loss of the same step: adds to dw, to df [T][C], and to dinfo [n][V] (NULL is allowed). */

@@ -3,7 +3,7 @@
 #ifndef TRAIN_UNROLL_H
 #define TRAIN_UNROLL_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "model/rope.h"
 #include "train/head_loss.h"
 #include "train/token_info_net.h"
@@ -52,7 +52,7 @@ typedef struct UnrollStep {
     real *x;                      /* [n][C] the layer's input */
     real *attn_normed, *attn_rms; /* [n][C], [n] */
     real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k rotated */
-    real *probs, *attended;       /* see op_unroll_attention.h; [n][H*D] */
+    real *probs, *attended;       /* see UnrollAttention; [n][H*D] */
     real *x_mid;                  /* [n][C] */
     real *ffn_normed, *ffn_rms;   /* [n][C], [n] */
     real *gate, *up, *hidden;     /* [n][F] */
@@ -85,7 +85,7 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
 /* From a->steps[i].df, after the loss: adds to dw. */
 void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
 
-/* The head of spec/drafters/learned/confidence.h in training. */
+/* The confidence head of src/draft/learned in training. */
 
 typedef struct ConfidenceShape {
     const char *method; /* the name of the tensor begins with it */
@@ -96,14 +96,14 @@ typedef struct ConfidenceShape {
 int32_t confidence_head_n_tensors(const ConfidenceShape *s); /* 1, or 0 without a head */
 NetTensor confidence_head_tensor(const ConfidenceShape *s);
 
-/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the chance that the head
- * gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw may be
- * NULL. There is no gradient to f. */
+/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the chance that the
+ * head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
+ * may be NULL. There is no gradient to f. */
 void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f, const real *w,
                            real *dw, double weight, TrainSums *sums);
 
 /* The network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and
- * token info on the logits of each step. They differ in their shapes alone; the functions are those of NetClass. */
+ * token info on the logits of each step. They differ only in their shapes; the functions are those of NetClass. */
 
 typedef struct UnrollNet {
     UnrollShape layer;

@@ -30,10 +30,10 @@
  * prediction.
  *
  * Initial values: the layer is the target's last one, but Wo and Wdown are zeros, so that it adds nothing at first. The
- * target's own add to its residual stream, before the final norm, where numbers may be far larger than in h, behind it:
- * on such a target they buried h. fc passes the hidden state through and adds the token's embedding in random
- * directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take long to
- * use them, so those columns have start_token_std.
+ * target's own add to its residual stream, before the final norm, where numbers may be far larger than in h, which
+ * comes after it: on such a target they buried h. fc passes the hidden state through and adds the token's embedding in
+ * random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
+ * long to use them, so those columns have start_token_std.
  *
  * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
  * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters

@@ -5,7 +5,7 @@
  * them. The file is what its user typed to a model, so nobody else may read it. */
 #include "cli/chat/line_history.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

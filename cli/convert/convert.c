@@ -6,16 +6,15 @@
  * reordered alike, their products stay the same. */
 #include "cli/convert/convert.h"
 
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
 #include "cli/convert/config_reader.h"
 #include "cli/convert/convert_arch.h"
 #include "cli/convert/convert_names.h"
 #include "cli/convert/convert_rope.h"
 #include "cli/convert/convert_vocab.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
-#include "gguf/printable.h"
+#include "gguf/tensor_type.h"
+#include "base/error.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * too, if forerun is to run it. */
 #include "cli/convert/convert_arch.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * cos and sin that config.json leaves to be computed. */
 #include "cli/convert/convert_rope.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <math.h>
 #include <stdio.h>

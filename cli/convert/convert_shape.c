@@ -6,7 +6,7 @@
 #include "cli/convert/convert_shape.h"
 
 #include "cli/convert/convert_rope.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "model/tensor_table.h"
 
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * an answer: all of them are kept, because a model that ends a turn with another one than EOS would not stop. */
 #include "cli/convert/convert_vocab.h"
 
-#include "base/hash_table.h"
-#include "gguf/printable.h"
+#include "base/hash.h"
+#include "base/error.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef CONVERT_CONVERT_VOCAB_H
 #define CONVERT_CONVERT_VOCAB_H
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "cli/convert/hub_folder.h"
 #include "gguf/gguf_write.h"
 #include "text/vocab.h"

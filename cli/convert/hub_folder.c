@@ -1,9 +1,9 @@
 /* hub_folder.c - opens the files of a folder, and finds tensors among its parts. */
 #include "cli/convert/hub_folder.h"
 
-#include "base/input_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <stdio.h>
 #include <stdlib.h>

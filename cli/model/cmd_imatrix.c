@@ -5,10 +5,10 @@
  * quant/importance.h has the format of the file. */
 #include "cli/model/text_windows.h"
 #include "compute/executor.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "gguf/gguf_write.h"
-#include "gguf/importance.h"
+#include "gguf/quantize.h"
 
 #include <math.h>
 #include <stdio.h>

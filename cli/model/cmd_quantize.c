@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "base/progress.h"
 #include "base/threads.h"
-#include "gguf/quantize_file.h"
+#include "gguf/quantize.h"
 #include "draft/drafter_file.h"
 
 #include <stdio.h>

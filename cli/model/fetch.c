@@ -14,7 +14,7 @@
 
 #include "cli/model_cache.h"
 #include "cli/model/file_hash.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/progress.h"
 
 #include <errno.h>

@@ -11,7 +11,7 @@
 
 #include "cli/model_name.h"
 #include "cli/model/file_hash.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <ctype.h>
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #include "cli/model/prediction_score.h"
 
 #include "base/mem.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <stdio.h>

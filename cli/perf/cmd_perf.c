@@ -104,6 +104,12 @@ static void print_row(const Report *r, int64_t i) {
     putchar('\n');
 }
 
+/* How the kernels read weights: a line for each line of the text. */
+static void print_reads(const MachineSpeed *speed) {
+    for (const char *line = speed->reads; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        printf("\n          reading %.*s", (int)strcspn(line, "\n"), line);
+}
+
 static void print_tiles(const MachineSpeed *speed) {
     const double *tiles = speed->tile_gop_s;
     if (tiles[PEAK_INT8] == 0) {
@@ -127,6 +133,7 @@ static void print_text(const Report *r) {
     if (has_limits(r)) {
         printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
                peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
+        print_reads(&r->speed);
         print_tiles(&r->speed);
     }
     printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,

@@ -8,7 +8,7 @@
 #include "cli/perf/perf_figures.h"
 
 #include "cli/json_values.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "compute/cost.h"
 
 #include <jansson.h>

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "compute/executor.h"
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* cmd_index.c - `forerun index`: turns a corpus into the index in which the drafter rest looks up continuations. */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "train/records.h"

@@ -6,8 +6,8 @@
 #include "server/api/request_log.h"
 
 #include "server/api/openai_format.h"
-#include "base/clock.h"
-#include "gguf/printable.h"
+#include "base/system.h"
+#include "base/error.h"
 
 #include <stdio.h>
 #include <string.h>

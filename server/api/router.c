@@ -6,7 +6,7 @@
 
 #include "server/api/openai_format.h"
 #include "server/api/request_log.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * itself with HTML pages, and it stops reading while a request is answered. */
 #include "server/http/http_connection.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent_ssl.h>

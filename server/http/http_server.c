@@ -5,7 +5,7 @@
  * being answered are never closed for others. */
 #include "server/http/http_connection.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

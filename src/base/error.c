@@ -1,8 +1,8 @@
-/* error.c - fills fr_error; and what a failed assertion prints.
+/* error.c - fills fr_error, makes names from files printable, and reports failed assertions.
  *
- * Messages are printed on terminals, and names from files are in many of them. Their callers escape what comes from files
- * (format/printable.h); so that a forgotten one does no harm, every message is made one line of UTF-8 without control
- * characters here. */
+ * Messages are printed on terminals, and many contain names from files. The functions that write them escape these names
+ * with printable(). So that a forgotten call does no harm, error_set makes every message one line of UTF-8 without control
+ * characters. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#undef error_set /* for the analyzer: error.h */
+#undef error_set /* error.h redefines these two for the analyzer */
 #undef error_memory
 
 /* The bytes of the UTF-8 character at s, up to 4; 0: it is malformed, or a control character (C0, DEL, C1). */
@@ -62,4 +62,38 @@ fr_code error_memory(fr_error *err, const char *what, size_t bytes) {
 void error_assert_failed(const char *cond, const char *file, int line) {
     fprintf(stderr, "forerun: bug: %s:%d: %s does not hold\n", file, line, cond);
     abort();
+}
+
+/* ---- names from files ---------------------------------------------------------------------------------------- */
+
+/* The escape of one byte into out[5]; returns its length. */
+static size_t escape(unsigned char c, char out[5]) {
+    if (c >= 0x20 && c < 0x7f && c != '\\') {
+        out[0] = (char)c;
+        return 1;
+    }
+    const char *letter = c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\\' ? "\\\\" : NULL;
+    if (letter) {
+        memcpy(out, letter, 2);
+        return 2;
+    }
+    return (size_t)snprintf(out, 5, "\\x%02x", c);
+}
+
+const char *printable(Printable *p, const char *s, size_t n) {
+    enum { ROOM = PRINTABLE_MAX - 4 }; /* "..." and '\0' always fit after it */
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        char bytes[5];
+        size_t len = escape((unsigned char)s[i], bytes);
+        if (at + len > ROOM) {
+            memcpy(p->text + at, "...", 3);
+            at += 3;
+            break;
+        }
+        memcpy(p->text + at, bytes, len);
+        at += len;
+    }
+    p->text[at] = '\0';
+    return p->text;
 }

@@ -1,7 +1,7 @@
 /* progress.c - draws the bar over itself, at most ten times a second. */
 #include "base/progress.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <unistd.h>
 

@@ -32,8 +32,7 @@
  */
 #include "base/threads.h"
 
-#include "base/clock.h"
-#include "base/fp_env.h"
+#include "base/system.h"
 #include "base/mem.h"
 
 #include <pthread.h>

@@ -8,7 +8,7 @@
 #ifndef BASE_TILES_AMX_H
 #define BASE_TILES_AMX_H
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 #include <stddef.h>
 

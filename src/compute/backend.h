@@ -22,8 +22,8 @@
 #ifndef COMPUTE_BACKEND_H
 #define COMPUTE_BACKEND_H
 
-#include "base/machine_speed.h"
-#include "base/mapped_file.h"
+#include "base/system.h"
+#include "base/files.h"
 #include "base/row_kernels.h"
 #include "base/threads.h"
 #include "model/model.h"

@@ -22,7 +22,7 @@
 #ifndef BACKEND_KV_PAGES_H
 #define BACKEND_KV_PAGES_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
 #define DRAFTER_CACHED_KV_H
 
 #include "compute/executor.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter.h"
 
 typedef struct CachedKv {
@@ -13,14 +13,15 @@ typedef struct CachedKv {
     Arena arena;
 } CachedKv;
 
-/* Pages that the executor needs for sequences of n_ctx tokens. */
+/* The number of pages that the executor needs for sequences of n_ctx tokens. */
 int64_t cached_kv_n_pages(const DrafterEnv *env, int32_t n_ctx, int32_t page_size);
 /* Opens the sequences, on a zeroed struct. The executor has env->max_sequences + env->n_cached. */
 int cached_kv_open(CachedKv *c, Executor *executor, const DrafterEnv *env, fr_error *err);
 void cached_kv_close(CachedKv *c);
-/* executor_reserve for a sequence of a request, for which the cached ones give up their pages where none are free. */
+/* Does what executor_reserve does for a sequence of a request. If no pages are free, the cached sequences give up
+ * theirs. */
 int cached_kv_reserve(CachedKv *c, int32_t sequence, int32_t n, fr_error *err);
-/* The sequence `to` holds the first n tokens of `from` from now on; with n == 0 nothing. */
+/* From now on the sequence `to` holds the first n tokens of `from`. With n == 0 it holds nothing. */
 void cached_kv_take_over(CachedKv *c, int32_t from, int32_t to, int32_t n);
 
 #endif

@@ -11,15 +11,16 @@
  * linear.
  *
  * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was
- * correct. `p_accept` itself is that of a whole path, but whether a path was correct is not always known: after a
- * step that committed one token, a node at depth 2 is either known to be wrong (its parent was) or unknown. Counting
- * only the known ones would make every deep node look wrong. Whether the token after a correct parent is known,
- * though, does not depend on its children, so the children of known positions are a fair sample, including those that
- * were proposed and never given a row. The estimate of a path is the product of its calibrated conditional estimates,
- * so it never rises along the path.
+ * correct. `p_accept` itself is the estimate for a whole path, but whether a path was correct is not always known:
+ * after a step that committed one token, a node at depth 2 is either known to be wrong (its parent was) or unknown.
+ * Counting only the known ones would make every deep node look wrong. Whether the token after a correct parent is
+ * known, though, does not depend on its children, so the children of known positions are a fair sample, including those
+ * that were proposed and never given a row. The estimate of a path is the product of its calibrated conditional
+ * estimates, so it never rises along the path.
  *
  *     proposal   the ─ 0.8 cat ─ 0.4 sat      committed: cat ran
- *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8) wrong
+ *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8)
+ *                    wrong
  *                                             not counted: sat below dog, whose parent is wrong
  *
  * Bins are equal in the square root of the estimate, so they are finer where most nodes lie. Forgetting: a bin holds
@@ -27,9 +28,9 @@
  * each request with the former as its prior: a new text starts from what earlier ones showed and then goes its own
  * way.
  *
- * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) a node, and O(bins) for a fit, after every FIT_EVERY
- * observations. Where the estimates were right before, it costs a little time and gains nothing. Proof:
- * tests/draft/test_calibration.c. */
+ * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) for each node, and O(bins) for each fit, which
+ * takes place after FIT_EVERY observations. If the estimates were right before, it costs a little time and gains
+ * nothing. Proof: tests/draft/test_calibration.c. */
 #include "draft/calibration.h"
 
 #include <math.h>
@@ -51,7 +52,7 @@ void calibration_init(Calibration *c, const Calibration *prior) {
     for (int32_t i = 0; i < CALIBRATION_N_BINS; i++) c->value[i] = prior ? prior->value[i] : middle(i);
 }
 
-/* p_accept over p_accept of the parent; below a p_accept of 0 it is 0 too. */
+/* The p_accept of a node divided by that of its parent; 0 if the parent's is 0. */
 static float conditional(const Tree *t, int32_t i) {
     float parent = t->nodes[t->nodes[i].parent].p_accept;
     return parent > 0 ? t->nodes[i].p_accept / parent : 0;
@@ -69,7 +70,7 @@ static void count(Calibration *c, float p_accept, bool right) {
 }
 
 void calibration_learn(Calibration *c, const Tree *proposal, const int32_t *tokens, int64_t n) {
-    bool right[TREE_MAX_NODES]; /* of the nodes so far: whether it is on the path of the committed tokens */
+    bool right[TREE_MAX_NODES]; /* for each node so far: whether it is on the path of the committed tokens */
     right[0] = true;
     for (int32_t i = 1; i < proposal->n; i++) {
         const TreeNode *node = &proposal->nodes[i];

@@ -23,16 +23,16 @@
  * more for that request, and the text goes on without it.
  *
  * To add a method:
- *   1. Write src/spec/drafters/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
+ *   1. Write src/draft/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
  *      a struct of options with its table (base/options.h); and `const DrafterClass draft_<method>_class`.
- *   2. Add the method to the list in drafter_registry.c. `--draft <method>`, --help, error messages and the interface test of
+ *   2. Add the method to the list in drafter.c. `--draft <method>`, --help, error messages and the interface test of
  *      tests/draft/test_draft_spec.c follow from the list.
- *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay` measures
- *      acceptance on recorded answers; `forerun compare` proves that the text does not change.
+ *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay`
+ *      measures acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is drafters/text/draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that
- * copy from them, feedback.h helps those that learn from the target's logits, drafter_file.h reads the files of
- * learned ones.
+ * The smallest example is text/draft_pld.c. text_drafter.h keeps the texts of the sequences for methods that copy from
+ * them, feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of learned
+ * methods.
  */
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
@@ -47,11 +47,12 @@
 
 typedef struct Drafter Drafter;
 
-typedef struct DrafterEnv { /* the target, as far as a method may depend on it */
+/* What a method may know about the target. */
+typedef struct DrafterEnv {
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab;     /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
-    /* For methods that run a model themselves; zero if no target runs (replay). Borrowed. */
+    /* For methods that run a model themselves; zero if no target runs, as in replay. Borrowed. */
     const Gguf *target;
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
@@ -85,19 +86,19 @@ typedef struct DrafterClass {
     const char *summary;        /* one line for --help */
     const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
     size_t options_size;        /* ... a struct of this size */
-    /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one token
-     * of each prompt through the target, even if another request has already computed the keys of all of it. */
+    /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one
+     * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
-     * drafted and accepted nodes of each (fr_stats.counters). */
+     * drafted and accepted nodes of each (fr_draft_stats.counters). */
     const char *const *tags;
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
     bool draws;
-    /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are running. The
-     * text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter of its own for it:
-     * the text is then a function of the request alone, and no earlier answer, which depends on the same random numbers,
-     * reaches its trees. Such a method opens quickly and reads no file. */
+    /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are
+     * running. The text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter
+     * of its own for it: the text is then a function of the request alone, and no earlier answer, which depends on
+     * the same random numbers, reaches its trees. Such a method opens quickly and reads no file. */
     bool remembers;
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
@@ -112,27 +113,29 @@ typedef struct DrafterClass {
     /* Optional. Called before begin where the text must match a grammar: its state is that of the text at any time.
      * Borrowed until end. */
     void (*set_grammar)(Drafter *d, int32_t sequence, const GrammarText *grammar);
-    /* Optional. Called before begin, where the request has one: a text that the answer will probably follow, n >= 1
-     * (fr_request_options.prediction); borrowed during the call. */
+    /* Optional. Called before begin if the request has a prediction, a text that the answer will probably follow
+     * (fr_request_options.prediction), n >= 1; borrowed during the call. */
     int (*set_reference)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* Optional; for methods that need the target's hidden states, or run the prompt through a model of their own, which
-     * they do here piece by piece, so that no other request waits for long. The target has read the context tokens first
-     * .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each, after its final norm; otherwise hidden
-     * is NULL. Every context token except the last is passed exactly once, in order, in several calls, unless it was taken
-     * over; with needs_hidden, those of later tokens come with observe_tree, where the pending token is node 0. */
+    /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a
+     * model of their own, which they do here piece by piece, so that no other request waits for long. The target has
+     * read the context tokens first .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each,
+     * after its final norm; otherwise hidden is NULL. Every context token except the last is passed exactly once, in
+     * order, in several calls, unless it was taken over; with needs_hidden, those of later tokens come with
+     * observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
-    /* Optional; of methods that have observe_prompt. A request that begins with the tokens of another one takes over what
-     * the method computed for them, after begin and in the place of observe_prompt for these tokens: `to` holds the first n
-     * tokens of `from` from now on, and what it held before is forgotten. It changes no proposal. A method that keeps
-     * something for each token has n_held: for how many first tokens of a sequence it has done so. Its sequences
-     * max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are neither begun nor ended; they take
-     * over, are taken over from, and with n == 0 hold nothing. If less than n_held may be taken over only at some lengths, the method
-     * has `reach`: the most of the first n tokens that may be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of
-     * tokens, and `from` is not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
+    /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another
+     * one takes over what the method computed for them, after begin and in the place of observe_prompt for these
+     * tokens: `to` holds the first n tokens of `from` from now on, and what it held before is forgotten. It changes
+     * no proposal. A method that keeps something for each token has n_held: for how many first tokens of a sequence
+     * it has done so. Its sequences max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are
+     * neither begun nor ended; they take over, are taken over from, and with n == 0 hold nothing. If less than
+     * n_held may be taken over only at some lengths, the method has `reach`: the most of the first n tokens that may
+     * be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of tokens, and `from` is
+     * not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
@@ -141,16 +144,19 @@ typedef struct DrafterClass {
      * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the
      * engine ranks the nodes of all drafters by it, after correcting it by what was accepted so far (calibration.h),
      * so the order within a tree matters more than the scale. If trees[i]->dists is set, a method that draws declares
-     * its draws there (draft_dists.h). */
+     * its draws there (draft_dists.h).
+     * A request that is short of pages gives its step up, and is then asked for another proposal without any
+     * observation in between. It must get the same tree again. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the
-     * target is to run besides, and returns their number; their hidden states come with observe_tree. They take what the
-     * nodes leave of the budget. Not called where the budget is automatic: nothing would tell what such rows save. */
+     * target is to run besides, and returns their number; their hidden states come with observe_tree. They use the
+     * part of the budget that the nodes leave. Not called if the budget is automatic, because nothing tells how much
+     * time such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
-    const char *extra_name; /* of these rows, with add_rows: they are counted in fr_stats.counters like tags */
+    const char *extra_name; /* the name of these rows, which fr_draft_stats.counters counts as it counts tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
-     * drafters, and of this drafter's nodes some may be missing. */
+     * drafters, and some of this drafter's nodes may be missing. */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
     /* The tokens committed since the last call: the accepted path and the target's token after it, which is now
      * pending. */
@@ -164,14 +170,14 @@ struct Drafter {
     int32_t source; /* what the drafter passes to tree_add as the source of its nodes; set by drafter_open */
 };
 
-/* All methods, ending with NULL; and one by name (NULL: unknown). */
+/* All methods; the list ends with NULL. drafter_find returns NULL for an unknown name. */
 const DrafterClass *const *drafter_classes(void);
 const DrafterClass *drafter_find(const char *name);
 /* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
  * which steps each proposes, and how many of its nodes get a row. */
 const char *const *drafter_auto_members(void);
-/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The text is cut
- * at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
+/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The
+ * text is cut at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
 int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
                  fr_error *err);
 /* Whether one of them is "auto". */
@@ -179,13 +185,13 @@ bool drafter_names_auto(const char *text);
 /* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
  * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
-/* Parses and refuses in the same way, and opens nothing: what can be said before a model is loaded. */
+/* Checks the text in the same way without opening anything, so that errors can be reported before a model is loaded. */
 int drafter_check(const char *spec, fr_error *err);
 void drafter_close(Drafter *d); /* NULL is allowed */
-/* The options of a method; NULL: there is no such method. */
+/* The options of a method; NULL if there is no such method. */
 const Option *drafter_option_table(const char *method);
 bool drafter_has_option(const DrafterClass *class, const char *key);
-/* Appends the options of a method for --help, as options_help does. False: no memory. */
+/* Appends the options of a method for --help, as options_help does. Returns false if there is no memory. */
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width);
 
 #endif

@@ -6,10 +6,9 @@
 #include "draft/drafter_file.h"
 
 #include "base/hash.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,7 +29,8 @@ static uint64_t hash_of_tensor(const GgufTensor *t) {
     size_t n = whole || t->bytes < HEAD_BYTES ? t->bytes : HEAD_BYTES;
     uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
     uint64_t hash = hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
-    mapped_file_release(t->data, t->bytes); /* pages that were read count as memory */
+    mapped_file_release(t->data,
+                        t->bytes); /* otherwise the pages that were read would count as memory of the process */
     return hash;
 }
 
@@ -48,7 +48,7 @@ uint64_t drafter_target_fingerprint(const Model *target) {
 
 enum { NAME_MAX_BYTES = 96 };
 
-/* A string of a file, shortened and without control characters, for messages and comparisons. */
+/* Reads a string of the file, for messages and comparisons. It is shortened, and control characters are removed. */
 static void get_text(const Gguf *g, const char *key, char out[NAME_MAX_BYTES]) {
     GgufString s = {"", 0};
     gguf_get_string(g, key, &s);
@@ -118,7 +118,7 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     if (!status) status = check_method(f->gguf, method, err);
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
     if (!status) status = check_target(f->gguf, target, err);
-    fr_error changed; /* the truer reason */
+    fr_error changed; /* a file that has changed meanwhile is the real reason of whatever failed */
     int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
     return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
 }
@@ -187,7 +187,7 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
                      gguf_path(f->gguf), t->name);
 }
 
-/* The tensor of exactly that shape (n_out 0: a vector). */
+/* Finds the tensor of exactly that shape; n_out is 0 for a vector. */
 static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
     const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);

@@ -6,13 +6,14 @@
  *
  *   general.architecture             "forerun-drafter"
  *   forerun-drafter.method           the drafting method: "redrafter", "medusa", ...
- *   forerun-drafter.target.name      for people
+ *   forerun-drafter.target.name      the target's name, for people to read
  *   forerun-drafter.target.fingerprint           16 hexadecimal digits
  *   forerun-drafter.target.embedding_length, forerun-drafter.target.vocabulary_size
- *   forerun-drafter.training.*       how it was trained: command, data, and numbers; precision: that of the inputs of matrix
+ *   forerun-drafter.training.*       how it was trained: command, data, and numbers; `precision` is that of the inputs
+ *   of matrix
  *                                    products, "bf16" or "f32", as in `forerun train --precision`
- *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: number of lines; 16 hex digits
- *   forerun-drafter.<method>.*       its shape; the method's source file documents these keys
+ *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: the number of lines, and their hash
+ *   in 16 hexadecimal digits forerun-drafter.<method>.*       its shape; the method's source file documents these keys
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
 #define DRAFTER_DRAFTER_FILE_H
@@ -32,19 +33,19 @@ typedef struct DrafterFile {
     int64_t n_taken; /* tensors that the method has read */
 } DrafterFile;
 
-/* Fails if the file is a learned drafter, which somebody gave as the model; the error names its target and method. */
+/* Fails if the file that was given as the model is a learned drafter; the error names its target and method. */
 int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
 
-/* Opens a drafter's file. Fails if it is no drafter, is one of another method, or was trained for another target; the
- * error names which. After a failure drafter_file_close is safe. */
+/* Opens a drafter's file. Fails if the file is not a drafter, belongs to another method, or was trained for another
+ * target; the error says which. After a failure drafter_file_close is safe. */
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
 
-/* The number or string under "forerun-drafter.<name>", checked. */
+/* Read the number or the string under "forerun-drafter.<name>" and check it. */
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);
 int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
-/* The tokens listed under that name, an array of integers: rising, all below n_vocab, at least one. If the key is
- * missing, *out and *n stay as they are. The caller frees *out with mem_free. */
+/* Reads the list of tokens under that name: an array of at least one integer, in rising order, all below n_vocab. If
+ * the key is missing, *out and *n stay as they are. The caller frees *out with mem_free. */
 int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
                         fr_error *err);
 
@@ -57,16 +58,17 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
-/* To be called after the last tensor was read and packed: fails if the file has changed meanwhile, or holds tensors that
- * were not read, because the method would then run another network than the one in the file. */
+/* To be called after the last tensor was read and packed: fails if the file has changed meanwhile, or holds tensors
+ * that were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
-/* The lines of a file of records (`forerun run --record`) that a drafter was trained on: their number and their hash. */
+/* The lines of a file of records (`forerun run --record`) that a drafter was trained on: their number and their
+ * hash. */
 typedef struct DrafterTraffic {
-    uint64_t n_lines, hash; /* n_lines 0: none */
+    uint64_t n_lines, hash; /* n_lines is 0 if it was not trained on records */
 } DrafterTraffic;
 
-/* *out is empty where the file does not tell, or is not of that method and target. */
+/* Leaves *out empty if the file does not say, or if it belongs to another method or target. */
 void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
@@ -76,13 +78,13 @@ typedef struct DrafterTraining {
     DrafterTraffic traffic;
     double loss; /* the last one on held-out text */
     const float
-        *accuracy; /* [n_heads][n_ranks] on held-out text: how often the token of each rank was right, by head. It is
-                            * written not as a key but as a tensor, by the methods that use it. NULL: not measured */
+        *accuracy; /* [n_heads][n_ranks]: for each head, how often its token of each rank was right on held-out text;
+                            * NULL if it was not measured. The methods that use it write it as a tensor, not as a key */
     int32_t n_heads, n_ranks;
 } DrafterTraining;
 
-/* A writer that already holds the keys above; the caller adds the method's own keys and tensors and finishes it.
- * NULL: no memory. */
+/* Makes a writer that already holds the keys above. The caller adds the method's own keys and tensors and finishes
+ * it. Returns NULL if there is no memory. */
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
 
 #endif

@@ -1,9 +1,9 @@
-/* feedback.h - shared by the drafters that learn from the target's logits (DrafterClass.observe_tree).
- */
+/* feedback.h - helpers of the drafters that learn from the target's logits (DrafterClass.observe_tree). */
 #ifndef DRAFTER_FEEDBACK_H
 #define DRAFTER_FEEDBACK_H
 
 #include "draft/drafter.h"
+#include "verify/gumbel.h"
 
 #include <stdbool.h>
 
@@ -13,22 +13,29 @@ int feedback_require_target(const char *method, const DrafterEnv *env, fr_error 
 int feedback_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_error *err);
 
 enum { TOP_K_MAX = 64 };
-/* Writes to ids[0..k) the ids of the k greatest logits, the greatest first, of equal ones the lowest id; k <=
- * TOP_K_MAX. NaN and -inf are never among them. Returns how many there are; the rest of ids is -1. */
+/* Writes to ids[0..k) the ids of the k greatest logits, the greatest first; ties go to the lowest id; k <= TOP_K_MAX.
+ * NaN and
+ * -inf are never among them. Returns how many there are; the rest of ids is -1. */
 int32_t logits_top_k(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
 
-/* What a step committed: the index of the node at `depth` of the accepted path, 0 <= depth <= n_path (0: the pending
- * token), and the token that followed it. */
+/* What a step committed: the index of the node at `depth` of the accepted path, where 0 <= depth <= n_path and depth
+ * 0 is the pending token, and the token that followed this node. */
 int32_t feedback_node(const VerifiedTree *v, int32_t depth);
 int32_t feedback_after(const VerifiedTree *v, int32_t depth);
 
-/* How often a kind of guess was right. Old counts fade: at TALLY_FULL both are halved. */
+/* Counts how often a kind of guess was right. Old counts fade: when n reaches TALLY_FULL, both counts are halved. */
 typedef struct Tally {
     int32_t n, n_right;
 } Tally;
 enum { TALLY_FULL = 4096 };
 void tally_add(Tally *t, bool right);
-/* The share of right guesses; `prior` has the weight of eight observations. */
+/* The share of right guesses. `prior` is the share expected before any observation and has the weight of eight of
+ * them. */
 double tally_share(const Tally *t, double prior);
+
+/* For drafters whose probabilities are estimates from few observations. Fills chance[i] with the estimated
+ * probability that the target, which chooses argmax(log p + G) with this noise, chooses tokens[i], whose probability
+ * is estimated as q[i] >= 0. The chances sum to less than 1. */
+void coupled_chances(const GumbelRow *noise, const int32_t *tokens, const float *q, int32_t n, double *chance);
 
 #endif

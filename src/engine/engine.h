@@ -9,8 +9,8 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
-#include "base/arena.h"
-#include "base/fp_env.h"
+#include "base/mem.h"
+#include "base/system.h"
 #include "engine/draft_policy.h"
 #include "engine/drafter_pool.h"
 #include "engine/prefix_cache.h"
@@ -46,7 +46,8 @@ struct fr_engine {
     Executor *executor;
     VerifyScratch **scratch; /* [n_scratch] one for each request that is verified at a time */
     int n_scratch;
-    fr_engine_options options; /* every 0 replaced by its default; no drafts */
+    fr_engine_options options; /* every 0 is replaced by its default; there are no drafts */
+    char *cost_cache;          /* the string of options.cost_cache */
     fr_request **requests;     /* [n_places] all that are open, NULL where free */
     fr_request **running;      /* [max_requests] those that have sequence i of the executor, NULL where it is free */
     int n_places, n_queued;

@@ -4,10 +4,10 @@
  * What it writes is checked before it is used. */
 #include "engine/request_drafts.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static void end_draft(RequestDraft *d) {
 /* The drafter may have failed in the middle of a tree: neither what it wrote of that, nor the distributions that it
  * declared for it, may be used. */
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
-    snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
+    snprintf(r->draft_error, sizeof r->draft_error, "%.60s: %.180s", d->shared->spec, why->message);
     end_draft(d);
     if (d->proposal) d->proposal->n = 1;
     if (r->dists) draft_dists_reset(r->dists);
@@ -37,10 +37,10 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
 
 /* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
  * counters. */
-static int32_t find_counter(fr_stats *s, const char *method, const char *tag) {
+static int32_t find_counter(fr_draft_stats *s, const char *method, const char *tag) {
     char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
-    int32_t i = 0;
+    int i = 0;
     while (i < s->n_counters && strcmp(s->counters[i].name, name) != 0) i++;
     if (i == FR_MAX_COUNTERS) return -1;
     if (i == s->n_counters) memcpy(s->counters[s->n_counters++].name, name, sizeof name);
@@ -51,8 +51,8 @@ static void begin_counters(fr_request *r, RequestDraft *d) {
     const DrafterClass *class = d->shared->drafter->class;
     for (int32_t tag = 0; tag < TREE_N_TAGS; tag++) d->counters[tag] = -1;
     for (int32_t tag = 1; tag < TREE_N_TAGS && class->tags && class->tags[tag - 1]; tag++)
-        d->counters[tag] = find_counter(&r->stats, class->name, class->tags[tag - 1]);
-    d->extra_counter = class->add_rows ? find_counter(&r->stats, class->name, class->extra_name) : -1;
+        d->counters[tag] = find_counter(&r->draft_stats, class->name, class->tags[tag - 1]);
+    d->extra_counter = class->add_rows ? find_counter(&r->draft_stats, class->name, class->extra_name) : -1;
 }
 
 void request_drafts_begin(fr_request *r) {
@@ -70,8 +70,7 @@ void request_drafts_begin(fr_request *r) {
             drafter->class->set_grammar(drafter, d->sequence, &r->grammar.text);
         int status = FR_OK;
         if (drafter->class->set_reference && r->options.n_prediction > 0)
-            status = drafter->class->set_reference(drafter, d->sequence, r->options.prediction, r->options.n_prediction,
-                                                   &err);
+            status = drafter->class->set_reference(drafter, d->sequence, r->prediction, r->options.n_prediction, &err);
         if (!status) status = drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err);
         if (status) switch_off(r, d, &err);
     }
@@ -118,12 +117,9 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
 }
 
 /* The request's draft by that drafter, where it proposes in this step. */
-static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_t *index) {
+static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
-        if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) {
-            *index = i;
-            return &r->drafts[i];
-        }
+        if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) return &r->drafts[i];
     return NULL;
 }
 
@@ -153,7 +149,7 @@ static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree
     return status || !r->dists ? status : check_dists(r, d, t, err);
 }
 
-/* Checks what one drafter wrote for one request, and merges it into what others wrote before. */
+/* Checks what one drafter wrote for one request, and merges it into what earlier ones wrote. */
 static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     fr_error err;
     Tree *t = proposal_of(r, d);
@@ -169,15 +165,24 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     union_merge(&r->tree, &r->proposal);
 }
 
+/* Merges the proposals of a request in the order in which it names its drafts. The order in which the drafters were
+ * called depends on which of them other requests opened first, and the text of a ratio rule depends on the order of the
+ * nodes. */
+static void take_proposals(fr_request *r) {
+    for (int32_t i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].is_proposing) take_proposal(r, &r->drafts[i], i);
+    union_prune(&r->tree, r->step_budget);
+}
+
 /* One call of one drafter, for all requests in which it proposes now. */
 static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
-    int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets, index;
+    int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets;
     int n_users = 0;
     double start_s = 0;
     fr_error err;
     for (int i = 0; i < n; i++) {
         fr_request *r = requests[i];
-        RequestDraft *d = draft_of(r, shared, &index);
+        RequestDraft *d = draft_of(r, shared);
         if (!d) continue;
         if (n_users == 0) start_s = clock_s();
         if (feed(r, d, &err)) {
@@ -194,11 +199,9 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
     if (n_users == 0) return;
     int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users,
                                                  &err);
-    for (int i = 0; i < n; i++) {
-        RequestDraft *d = draft_of(requests[i], shared, &index);
-        if (!d) continue;
-        if (status) switch_off(requests[i], d, &err);
-        else take_proposal(requests[i], d, index);
+    for (int i = 0; status && i < n; i++) {
+        RequestDraft *d = draft_of(requests[i], shared);
+        if (d) switch_off(requests[i], d, &err);
     }
     draft_policy_observe_proposal(shared, (clock_s() - start_s) / n_users);
 }
@@ -217,7 +220,7 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < requests[i]->options.n_drafts; k++)
             if (requests[i]->drafts[k].own.spec) propose_with(e, &requests[i]->drafts[k].own, &requests[i], 1);
-    for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
+    for (int i = 0; i < n; i++) take_proposals(requests[i]);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
 }
@@ -270,7 +273,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
                                 .input = extra[k].input,
                                 .want_hidden = true};
         }
-        if (d->extra_counter >= 0) r->stats.counters[d->extra_counter].drafted += n;
+        if (d->extra_counter >= 0) r->draft_stats.counters[d->extra_counter].drafted += n;
     }
     return n_all;
 }
@@ -278,7 +281,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
 /* The counter of a node; NULL: its tag is not counted. */
 static fr_counter *counter_of(fr_request *r, const TreeNode *node) {
     int32_t i = node->source < 0 ? -1 : r->drafts[node->source].counters[node->tag];
-    return i < 0 ? NULL : &r->stats.counters[i];
+    return i < 0 ? NULL : &r->draft_stats.counters[i];
 }
 
 void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted) {

@@ -105,7 +105,7 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
 /* Not where the caller names "none", nor beside a draft that draws its tokens where a ratio rule divides by their distribution,
  * nor where an automatic budget would need costs that are not known. */
 bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto) {
-    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    bool wants_auto = (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO) && !verify_rule_needs_its_trees(r->rule);
     if (!o->grammar || r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0))
         return false;
     for (int i = 0; i < o->n_drafts; i++)

@@ -14,7 +14,7 @@
  * to run. Proof: tests/engine/test_request_queue.c. */
 #include "engine/request_queue.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"

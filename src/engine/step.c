@@ -17,7 +17,7 @@
  * goes wrong with one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
 #include "engine/prompt_marks.h"
@@ -25,7 +25,7 @@
 #include "engine/request.h"
 #include "engine/request_drafts.h"
 #include "engine/request_queue.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
 static Row *append_rows(fr_request *r, int32_t n) {
@@ -94,7 +94,7 @@ static void commit_prompt(fr_request *r) {
 }
 
 /* Counts, for each depth that the path reached: was there a child to accept, and was one accepted? */
-static void count_depths(fr_stats *s, const Tree *t, const VerifyResult *v) {
+static void count_depths(fr_draft_stats *s, const Tree *t, const VerifyResult *v) {
     for (int32_t depth = 1; depth <= v->n_path + 1 && depth <= FR_MAX_DEPTH; depth++) {
         int32_t parent = depth == 1 ? 0 : v->path[depth - 2];
         bool offered = false;
@@ -131,11 +131,11 @@ static int verify(const fr_request *r, VerifyScratch *scratch, VerifyResult *out
     return r->rule->verify(&in, scratch, out, err);
 }
 
-static void count_step(fr_stats *s, const Tree *t, const VerifyResult *v) {
-    count_depths(s, t, v);
-    s->n_steps++;
-    s->drafted += t->n - 1;
-    s->undrafted_steps += t->n == 1;
+static void count_step(fr_request *r, const VerifyResult *v) {
+    count_depths(&r->draft_stats, &r->tree, v);
+    r->stats.n_steps++;
+    r->stats.drafted += r->tree.n - 1;
+    r->draft_stats.n_undrafted_steps += r->tree.n == 1;
 }
 
 /* Cuts the verdict before the first token whose row of logits is not finite: plain decoding meets that row too, after
@@ -223,7 +223,7 @@ static void commit_and_emit(fr_request *r) {
     sources[v->n_path] = -1;
     if (r->embedding.sum) request_embedding_add(r, e->step.row_hidden[r->first_row]);
     executor_commit(e->executor, r->sequence, rows, v->n_path + 1);
-    count_step(&r->stats, &r->tree, v);
+    count_step(r, v);
     r->stats.verify_s += clock_s() - start_s;
     request_drafts_observe_tree(r, v);
     int64_t n_accepted = r->stats.accepted;

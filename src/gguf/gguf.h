@@ -68,6 +68,12 @@ uint32_t gguf_version(const Gguf *g);
 int gguf_n_files(const Gguf *g);
 size_t gguf_file_bytes(const Gguf *g); /* of all its files */
 
+/* The names of the files of a model in several: how many files the name of the first promises (1 for any other name), and
+ * the path of file i (from 0) beside the first, or false where it is too long. */
+enum { GGUF_MAX_PARTS = 1000, GGUF_MAX_PATH = 4096 };
+int gguf_split_count(const char *path);
+bool gguf_split_path(const char *first, int i, char out[GGUF_MAX_PATH]);
+
 /* Tensors. */
 int64_t gguf_n_tensors(const Gguf *g);
 const GgufTensor *gguf_tensor(const Gguf *g, int64_t i);

@@ -2,8 +2,8 @@
 #ifndef FORMAT_GGUF_INTERNAL_H
 #define FORMAT_GGUF_INTERNAL_H
 
-#include "base/hash_table.h"
-#include "base/mapped_file.h"
+#include "base/hash.h"
+#include "base/files.h"
 #include "gguf/gguf.h"
 
 /* Limits far above every real file. With these, and because each entry takes bytes of the file, the memory of an opened
@@ -35,7 +35,7 @@ struct Gguf {
     const uint8_t *bytes;
     size_t n_bytes;
     MappedFile *file; /* NULL: bytes in memory that are the caller's */
-    Gguf **parts; /* [n_parts - 1] the other files of a model in several (gguf_split.h), owned; NULL: there are none */
+    Gguf **parts;     /* [n_parts - 1] the other files of a model in several, owned; NULL: there are none */
     int n_parts;
     uint32_t version;
     size_t alignment;
@@ -46,9 +46,6 @@ struct Gguf {
     HashTable keys, names; /* index of a key-value, of a tensor */
     Chunk *chunks;
 };
-
-/* gguf_open of one file, whatever it says of others. */
-int gguf_open_file(Gguf **out, const char *path, fr_error *err);
 
 /* Fills everything after `file`; what it allocated before a failure is freed by gguf_close. */
 int gguf_parse(Gguf *g, fr_error *err);

@@ -3,9 +3,9 @@
 #include "gguf/gguf_write.h"
 
 #include "base/mem.h"
-#include "base/replace_file.h"
+#include "base/files.h"
 #include "gguf/gguf_internal.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,7 @@
-/* importance.c - reads importance matrices (importance.h has the format). */
-#include "gguf/importance.h"
+/* importance.c - reads importance matrices (quantize.h has the format). */
+#include "gguf/quantize.h"
 
-#include "gguf/finite.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * than the others, the first and the last layers less than those between, and the LM head least of all. A mixture
  * gives these more bits. The rules are those of the mixtures that llama.cpp publishes under the same names, so that a
  * file is as large and as good as its name makes users expect. */
-#include "gguf/quant_mix.h"
+#include "gguf/quantize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,17 +4,14 @@
  * asks for rows (GgufFill), and the threads share the rows of each piece: a row depends on nothing but itself, so the
  * file is the same for any number of threads. What was read is given back to the system, so that memory holds a piece of
  * one tensor. */
-#include "gguf/quantize_file.h"
+#include "gguf/quantize.h"
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
 #include "gguf/gguf_write.h"
-#include "gguf/printable.h"
-#include "gguf/nvfp4_scale.h"
-#include "gguf/quant.h"
+#include "base/error.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +41,67 @@ struct Job {
     bool has_importance;
     size_t done, total; /* bytes read */
 };
+
+/* ---- the scale of a matrix in NVFP4 ------------------------------------------------------------------- */
+
+/* NVFP4 has a scale for each matrix beside its blocks: tensor NAME.scale [experts] for NAME.weight. The scales of its
+ * blocks are floats of 7 bits, from 2^-9 to 448, so that the weights of most models, some hundredths, would fall below
+ * the smallest of them. So a matrix is divided by the number that makes its largest element the largest product of a code
+ * and a scale, 6 times 448, as NVIDIA's tools do it; a product with the matrix is multiplied by that number
+ * afterwards. */
+
+enum { NVFP4_SCALE_NAME = 160 };
+static const float nvfp4_largest = 6 * 448;
+
+/* The name of the tensor for the scales of a matrix "NAME.weight". */
+static void nvfp4_scale_name(const char *matrix, char out[NVFP4_SCALE_NAME]) {
+    int n = (int)(strlen(matrix) - strlen(".weight"));
+    snprintf(out, NVFP4_SCALE_NAME, "%.*s.scale", n, matrix);
+}
+
+static bool nvfp4_scale_is_beside(const Gguf *g, const GgufTensor *matrix) {
+    char name[NVFP4_SCALE_NAME];
+    nvfp4_scale_name(matrix->name, name);
+    return gguf_find_tensor(g, name) != NULL;
+}
+
+/* The search for the largest element of the matrix of one expert. */
+typedef struct Search {
+    const GgufTensor *t;
+    int64_t expert;
+    float *rows;
+    int64_t width;
+    float most[THREADS_MAX]; /* of each part */
+} Search;
+
+static void search_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    Search *s = ctx;
+    const GgufTensor *t = s->t;
+    int64_t n = t->dims[0], begin, end;
+    size_t bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
+    const char *matrix = (const char *)t->data + (size_t)(s->expert * t->dims[1]) * bytes;
+    float *row = s->rows + i_thread * s->width, most = 0;
+    threads_split(t->dims[1], 1, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        blocks_dequantize(t->type, matrix + (size_t)i * bytes, n, row);
+        for (int64_t k = 0; k < n; k++)
+            if (isfinite(row[k]) && fabsf(row[k]) > most) most = fabsf(row[k]);
+    }
+    s->most[i_part] = most;
+}
+
+/* The scales of a matrix, or of the matrices of all its experts, out [dims[2]]; 1 where all elements are zero. Elements
+ * that are not finite are passed over. rows: [threads of the pool][width] scratch memory, width at least dims[0]. */
+static void nvfp4_scale_measure(ThreadPool *pool, const GgufTensor *t, float *rows, int64_t width, float *out) {
+    int n_parts = threads_count(pool);
+    for (int64_t e = 0; e < t->dims[2]; e++) {
+        Search s = {.t = t, .expert = e, .rows = rows, .width = width};
+        float most = 0;
+        threads_run(pool, n_parts, search_part, &s);
+        for (int i = 0; i < n_parts; i++) most = s.most[i] > most ? s.most[i] : most;
+        out[e] = most > 0 ? most / nvfp4_largest : 1;
+    }
+}
 
 static bool is_float(TensorType type) { return type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16; }
 
@@ -80,7 +138,7 @@ static void convert_part(void *ctx, int i_part, int n_parts, int i_thread) {
             atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
             return;
         }
-        if (item->scales) nvfp4_scale_divide(row, n, item->scales[at / t->dims[1]]);
+        for (int64_t k = 0; item->scales && k < n; k++) row[k] /= item->scales[at / t->dims[1]];
         quant_row(item->to, row, importance, n, dst);
         if (!finite_weights(item->to, dst, n)) atomic_store_explicit(&p->is_too_large, true, memory_order_relaxed);
     }

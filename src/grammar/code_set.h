@@ -2,7 +2,7 @@
 #ifndef GRAMMAR_CODE_SET_H
 #define GRAMMAR_CODE_SET_H
 
-#include "text/template/work.h"
+#include "base/work.h"
 
 enum { CODE_MAX = 0x10FFFF };
 

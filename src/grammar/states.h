@@ -9,7 +9,7 @@
 #ifndef GRAMMAR_STATES_H
 #define GRAMMAR_STATES_H
 
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 #include "grammar/automaton.h"
 
 typedef struct GrammarState GrammarState;

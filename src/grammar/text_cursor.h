@@ -3,9 +3,9 @@
 #ifndef GRAMMAR_TEXT_CURSOR_H
 #define GRAMMAR_TEXT_CURSOR_H
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 #include "grammar/expr.h"
-#include "text/template/marked_text.h"
+#include "text/template/template_text.h"
 
 typedef struct Cursor {
     Work *w;

@@ -20,7 +20,7 @@
  * The layer for multi-token prediction (Nextn in model.h) has the same attention, with a latent of its own, and experts. */
 #include "model/arch.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * against the range that the engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "model/arch.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "gguf/gguf.h"
-#include "gguf/numeric.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 

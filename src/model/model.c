@@ -3,9 +3,8 @@
 #include "model/model.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
-#include "gguf/printable.h"
+#include "gguf/tensor_type.h"
+#include "base/error.h"
 #include "model/arch.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * the embedding of a token, and a model with the layers of a drafter. */
 #include "model/model.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 bool layer_has_state(const LayerSpec *l) {
     return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;

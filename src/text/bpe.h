@@ -2,7 +2,7 @@
 #ifndef TEXT_BPE_H
 #define TEXT_BPE_H
 
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 #include "text/encoding.h"
 #include "text/pretokenizer.h"
 

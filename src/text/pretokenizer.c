@@ -16,7 +16,7 @@
 
 #include "text/pretokenizer.h"
 
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/pre_patterns.h"
 #include "text/utf8.h"
 
@@ -38,6 +38,12 @@ static bool has_name(const char *names, const char *name, size_t n) {
         at += length;
     }
     return false;
+}
+
+static const PreFamily *find_family(const char *name, size_t n) {
+    for (size_t i = 0; i < pre_n_families; i++)
+        if (has_name(pre_families[i].names, name, n)) return &pre_families[i];
+    return NULL;
 }
 
 static int refuse_name(const char *name, size_t n, const char *path, fr_error *err) {
@@ -72,9 +78,7 @@ static int compile(Pretokenizer *p, fr_error *err) {
 
 int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char *path, fr_error *err) {
     *out = NULL;
-    const PreFamily *family = NULL;
-    for (size_t i = 0; i < pre_n_families && !family; i++)
-        if (has_name(pre_families[i].names, name, n)) family = &pre_families[i];
+    const PreFamily *family = find_family(name, n);
     if (!family) return refuse_name(name, n, path, err);
     Pretokenizer *p = calloc(1, sizeof *p);
     if (!p) return error_memory(err, "a pre-tokenizer", sizeof *p);
@@ -99,8 +103,12 @@ void pretokenizer_close(Pretokenizer *p) {
     free(p);
 }
 
-bool pretokenizer_adds_bos(const Pretokenizer *p) { return p->family->adds_bos; }
-bool pretokenizer_ignores_merges(const Pretokenizer *p) { return p->family->ignores_merges; }
+unsigned pretokenizer_flags(const Pretokenizer *p) { return p->family->flags; }
+
+unsigned pretokenizer_flags_of(const char *name, size_t n) {
+    const PreFamily *family = find_family(name, n);
+    return family ? family->flags : 0;
+}
 
 static bool add_end(Encoding *e, int list, size_t end) {
     if (e->n_ends[list] == e->ends_capacity[list]) {

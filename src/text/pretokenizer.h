@@ -3,6 +3,7 @@
 #define TEXT_PRETOKENIZER_H
 
 #include "text/encoding.h"
+#include "text/pre_patterns.h"
 
 typedef struct Pretokenizer Pretokenizer; /* immutable after open */
 
@@ -10,9 +11,9 @@ typedef struct Pretokenizer Pretokenizer; /* immutable after open */
 int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char *path, fr_error *err);
 void pretokenizer_close(Pretokenizer *p);
 
-/* Conventions that come with the name, not with the file. */
-bool pretokenizer_adds_bos(const Pretokenizer *p);       /* where the file does not say */
-bool pretokenizer_ignores_merges(const Pretokenizer *p); /* a word that is a token is taken whole */
+unsigned pretokenizer_flags(const Pretokenizer *p); /* PRE_* */
+/* The same by name, before anything is opened; 0 for an unknown name. */
+unsigned pretokenizer_flags_of(const char *name, size_t n);
 
 /* Cuts text[0..n) (n > 0, any bytes); *ends points into e: the pieces are [0, ends[0]), [ends[0], ends[1]),
  * ... */

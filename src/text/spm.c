@@ -6,8 +6,6 @@
  * becomes one. Bytes that are not UTF-8 are symbols of one byte without a piece, and become their byte tokens. */
 #include "text/spm.h"
 
-#include "text/utf8.h"
-
 #include <string.h>
 
 /* Orders floats as unsigned numbers, the highest score first. */
@@ -29,18 +27,12 @@ static bool pair(const void *ctx, const char *text, const MergeSymbol *left, con
     return true;
 }
 
-/* e->text = the text with its prefix, U+2581 as space. */
+/* Sets e->text to the text with spaces for U+2581, after a space if it is prefixed. */
 static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     buf_clear(&e->text);
     e->text.max_bytes = SIZE_MAX;
-    if (prefixed && !buf_append(&e->text, " ", 1)) return false;
-    for (size_t from = 0, at = 0; from < n; from = at) {
-        while (at < n && (n - at < 3 || memcmp(text + at, "\xE2\x96\x81", 3) != 0)) at++;
-        if (!buf_append(&e->text, text + from, at - from)) return false;
-        if (at == n) break;
-        if (!buf_append(&e->text, " ", 1)) return false;
-        at += 3;
-    }
+    if ((prefixed && !buf_append(&e->text, " ", 1)) || !buf_append(&e->text, text, n)) return false;
+    e->text.n = prefixed + marks_to_spaces(text, n, e->text.data + prefixed);
     return true;
 }
 
@@ -54,21 +46,10 @@ static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
     return end;
 }
 
-static bool split_characters(const Vocab *v, const char *text, size_t at, size_t end, Merger *m) {
-    merger_clear(m);
-    for (size_t n; at < end; at += n) {
-        size_t need, got = utf8_scan(text + at, end - at, &need);
-        n = need > 0 && got == need ? need : 1;
-        int32_t id = hash_table_find(&v->by_text, text + at, n);
-        if (!merger_add(m, (uint32_t)at, (uint32_t)n, id)) return false;
-    }
-    return true;
-}
-
 static bool encode_stretch(const Vocab *v, size_t at, size_t end, Encoding *e, bool *unknown_run) {
     Merger *m = &e->merger;
     const char *text = e->text.data;
-    if (!split_characters(v, text, at, end, m) || !merger_run(m, text, pair, v)) return false;
+    if (!merger_add_characters(m, v, text, at, end) || !merger_run(m, text, pair, v)) return false;
     for (int32_t i = 0; i >= 0; i = m->symbols[i].next) {
         const MergeSymbol *s = &m->symbols[i];
         if (s->id >= 0) *unknown_run = false;

@@ -11,7 +11,7 @@
 
 struct Tokenizer {
     Vocab vocab;
-    Bpe bpe; /* kind VOCAB_BPE only */
+    Bpe bpe; /* not for VOCAB_SPM */
     SpecialSet user_defined, all_special;
 };
 
@@ -20,7 +20,7 @@ int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err) {
     Tokenizer *t = calloc(1, sizeof *t);
     if (!t) return error_memory(err, "a tokenizer", sizeof *t);
     int status = vocab_open(&t->vocab, g, err);
-    if (!status && t->vocab.kind == VOCAB_BPE) status = bpe_open(&t->bpe, &t->vocab, g, err);
+    if (!status && t->vocab.kind != VOCAB_SPM) status = bpe_open(&t->bpe, &t->vocab, g, err);
     if (!status) status = special_set_open(&t->user_defined, &t->vocab, false, err);
     if (!status) status = special_set_open(&t->all_special, &t->vocab, true, err);
     if (status) tokenizer_close(t);
@@ -41,7 +41,7 @@ void tokenizer_close(Tokenizer *t) {
  * space where the vocabulary has one. */
 static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
     if (n == 0) return FR_OK;
-    if (t->vocab.kind == VOCAB_BPE) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
+    if (t->vocab.kind != VOCAB_SPM) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
     return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
 }
 

@@ -2,8 +2,9 @@
 #include "text/vocab.h"
 
 #include "base/mem.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/byte_map.h"
+#include "text/pretokenizer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,12 +21,16 @@ static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
                          "%s: holds no vocabulary (no string tokenizer.ggml.model); give a model file that has one",
                          gguf_path(g));
     if (model.n == 5 && memcmp(model.data, "llama", 5) == 0) v->kind = VOCAB_SPM;
-    else if (model.n == 4 && memcmp(model.data, "gpt2", 4) == 0) v->kind = VOCAB_BPE;
-    else {
+    else if (model.n == 6 && memcmp(model.data, "gemma4", 6) == 0) v->kind = VOCAB_CHARACTER_BPE;
+    else if (model.n == 4 && memcmp(model.data, "gpt2", 4) == 0) {
+        GgufString pre = {"", 0};
+        gguf_get_string(g, "tokenizer.ggml.pre", &pre);
+        v->kind = pretokenizer_flags_of(pre.data, pre.n) & PRE_READS_CHARACTERS ? VOCAB_CHARACTER_BPE : VOCAB_BPE;
+    } else {
         Printable p;
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: the tokenizer model '%s' is not supported; forerun reads 'llama' (SentencePiece "
-                         "BPE) and 'gpt2' (byte-level BPE)",
+                         "BPE), 'gpt2' (byte-level BPE) and 'gemma4' (BPE over characters)",
                          gguf_path(g), printable(&p, model.data, model.n));
     }
     return FR_OK;
@@ -120,7 +125,7 @@ static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
     for (int32_t i = 0; i < v->n; i++) {
         int64_t type = TOKEN_NORMAL;
         if (kv >= 0) gguf_array_i64(g, kv, i, &type);
-        else if (v->kind == VOCAB_SPM && named_byte(v->spelling[i]) >= 0) type = TOKEN_BYTE;
+        else if (v->kind != VOCAB_BPE && named_byte(v->spelling[i]) >= 0) type = TOKEN_BYTE;
         if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE) type = TOKEN_UNDEFINED;
         if (type == TOKEN_BYTE && named_byte(v->spelling[i]) < 0) type = TOKEN_NORMAL;
         v->type[i] = (uint8_t)type;
@@ -154,6 +159,7 @@ static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
     else
         for (uint32_t at = 0; at < s.n; n++) {
             bool mark = s.n - at >= 3 && memcmp(s.data + at, "\xE2\x96\x81", 3) == 0;
+            if (v->kind == VOCAB_CHARACTER_BPE && s.data[at] == ' ') *pure = false; /* a space is spelled as a mark */
             end[n] = mark ? ' ' : s.data[at];
             at += mark ? 3 : 1;
         }

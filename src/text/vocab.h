@@ -7,12 +7,16 @@
 
 #include "base/error.h"
 #include "gguf/gguf.h"
-#include "base/hash_table.h"
+#include "base/hash.h"
 
 /* Most bytes of a spelling: bounds the detokenizer's buffer, and the cost of look-ups in a hostile file. */
 enum { VOCAB_MAX_PIECE = 1024 };
 
-typedef enum VocabKind { VOCAB_SPM, VOCAB_BPE } VocabKind;
+typedef enum VocabKind {
+    VOCAB_SPM,           /* SentencePiece BPE */
+    VOCAB_BPE,           /* byte-level BPE */
+    VOCAB_CHARACTER_BPE, /* BPE by a list of merges over characters, whose pieces are spelled as SentencePiece spells them */
+} VocabKind;
 
 /* tokenizer.ggml.token_type, with the numbers of the format. */
 typedef enum TokenType {

@@ -3,12 +3,14 @@
 #include "text/vocab_match.h"
 
 #include "base/hash.h"
-#include "gguf/printable.h"
+#include "base/error.h"
 #include "text/vocab.h"
 
 #include <string.h>
 
-static const char *kind_name(VocabKind kind) { return kind == VOCAB_SPM ? "SentencePiece BPE" : "byte-level BPE"; }
+static const char *kind_name(VocabKind kind) {
+    return kind == VOCAB_SPM ? "SentencePiece BPE" : kind == VOCAB_BPE ? "byte-level BPE" : "BPE over characters";
+}
 
 /* The first token that differs, or -1. Both have the same number. */
 static int32_t first_difference(const Vocab *a, const Vocab *b) {

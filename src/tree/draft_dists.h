@@ -10,10 +10,19 @@
  *
  * A node whose children have no draw is a group of points: the tokens were not chosen at random.
  *
- * The distribution that a rule divides by must be the one that the token was really drawn from. If a drafter makes a
- * choice that depends on the tokens drawn (which nodes to keep under a budget, for example), it changes the
- * distribution of what remains. So a drafter that declares distributions fixes the shape of its tree before it draws,
- * or prunes by criteria that are independent of the tokens it removes.
+ * The distribution that a rule divides by must be the one that the token was really drawn from, given everything that
+ * the rule has seen before. If a drafter makes a choice that depends on the tokens drawn (which nodes to keep under a
+ * budget, for example), it changes the distribution of what remains. How strict this is depends on the rule:
+ *
+ *   - Most rules decide one draft of a node after the other, and look at a draft only if those before it were rejected.
+ *     For them a drafter may prune its tree if whether a node is kept does not depend on the token of that node.
+ *   - A rule that looks ahead (`transport`) sees all drafts of a node before it accepts one. For it the number of
+ *     children that a node keeps must not depend on their tokens either, nor on what was drawn below them. A second
+ *     child that is kept unless there is something better below the first one breaks this. So if `whole_groups` is set,
+ *     a drafter either fixes the shape of its tree before it draws, or prunes whole groups: it decides by the draws
+ *     above and beside a node whether the node gets children, and how many.
+ *
+ * The essays of rule_transport.c, learned_draw.c and grow_level.c have the proofs.
  */
 #ifndef TREE_DRAFT_DISTS_H
 #define TREE_DRAFT_DISTS_H
@@ -37,8 +46,9 @@ enum { DRAFT_MAX_DRAWS = 2 * TREE_MAX_NODES };
 /* The draws of one tree, in the order of drawing within each group, and the memory of their distributions. */
 struct DraftDists {
     int32_t n_vocab;
-    bool only_points; /* the rule takes no draws without replacement, or several drafters share the tree: methods that
+    bool only_points;  /* the rule takes no draws without replacement, or several drafters share the tree: methods that
                        * can also rank their tokens do so */
+    bool whole_groups; /* the rule looks ahead, and nodes must not be pruned one by one (above) */
     int32_t n_draws;
     DistDraw draws[DRAFT_MAX_DRAWS];
     bool no_memory; /* for a row: a tree without its draws is another tree, and a ratio rule's text another text */
@@ -49,7 +59,8 @@ struct DraftDists {
 DraftDists *draft_dists_new(int32_t n_vocab); /* NULL: no memory */
 void draft_dists_free(DraftDists *d);         /* NULL is allowed */
 void draft_dists_reset(DraftDists *d);        /* forgets the draws, keeps the memory */
-/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if rows ran out, or memory (d->no_memory). */
+/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if rows ran out, or memory
+ * (d->no_memory). */
 float *draft_dists_row(DraftDists *d);
 /* Appends a draw; false if there is no room for more. */
 bool draft_dists_add(DraftDists *d, int32_t parent, int32_t child, DrawKind kind, const float *q);

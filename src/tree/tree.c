@@ -1,4 +1,5 @@
-/* tree.c - building a token tree, and checking one that a drafter built.
+/* tree.c - building a token tree, checking one that a drafter built, and merging and pruning the trees of several
+ * drafters.
  *
  * Children are found by a scan over the later nodes: trees have some dozen nodes, and an index would cost more than
  * it saves. tree_validate trusts nothing in a drafter's tree, because the forward and the verifiers use its parents
@@ -6,6 +7,7 @@
 #include "tree/tree.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void tree_reset(Tree *t, int32_t pending_token) {
     t->n = 1;
@@ -70,4 +72,51 @@ int tree_validate(const Tree *t, int32_t pending_token, int32_t n_vocab, int32_t
     if (!fault) return FR_OK;
     return error_set(err, FR_ERR_INTERNAL, "node %d of a draft tree (token %d) %s; report this drafter", i,
                      t->nodes[i].token, fault);
+}
+
+/* ---- several drafters under one budget ----------------------------------------------------------------
+ *
+ * The trees of several drafters are merged, and the nodes that are most likely to be accepted are kept. Both steps
+ * rely on p_accept being comparable between drafters, which calibration.h is for. */
+
+void union_merge(Tree *into, const Tree *from) {
+    int32_t place[TREE_MAX_NODES]; /* the index in `into` of each node of `from`, or -1 */
+    place[0] = 0;
+    for (int32_t i = 1; i < from->n; i++) {
+        const TreeNode *node = &from->nodes[i];
+        int32_t parent = place[node->parent], n_before = into->n;
+        place[i] = parent < 0 ? -1 : tree_add(into, parent, node->token, node->p_accept, node->source);
+        if (into->n > n_before) into->nodes[place[i]].tag = node->tag;
+    }
+}
+
+typedef struct Ranked {
+    float p_accept;
+    int32_t index;
+} Ranked;
+
+static int better_first(const void *a, const void *b) {
+    const Ranked *x = a, *y = b;
+    if (x->p_accept != y->p_accept) return x->p_accept > y->p_accept ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+void union_prune(Tree *t, int32_t budget) {
+    if (t->n - 1 <= budget) return;
+    Ranked ranked[TREE_MAX_NODES];
+    for (int32_t i = 1; i < t->n; i++) ranked[i - 1] = (Ranked){t->nodes[i].p_accept, i};
+    qsort(ranked, (size_t)(t->n - 1), sizeof *ranked, better_first);
+    bool kept[TREE_MAX_NODES] = {true};
+    for (int32_t i = 0; i < budget; i++) kept[ranked[i].index] = true;
+    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent. So
+     * the parent of every kept node is kept. */
+    int32_t place[TREE_MAX_NODES], n = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        if (!kept[i]) continue;
+        place[i] = n;
+        t->nodes[n] = t->nodes[i];
+        if (i > 0) t->nodes[n].parent = place[t->nodes[i].parent];
+        n++;
+    }
+    t->n = n;
 }

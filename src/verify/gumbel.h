@@ -1,4 +1,5 @@
-/* gumbel.h - the Gumbel noise of one position: one number for each token, keyed by (seed, stream, position, token).
+/* gumbel.h - the Gumbel noise of one position, one number for each token, keyed by (seed, stream, position, token); and
+ * drawing the children of tree nodes without replacement with such noise (Gumbel-top-k, stochastic beam search).
  *
  * G = -log(-log(1 - v)) with v uniform in (0, 1). Small v are large G, with which improbable tokens win; they have 64
  * bits of their own (gumbel.c). Callers that compare noise before they take logarithms use v itself: G >= d requires
@@ -9,6 +10,7 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #define GUMBEL_RARE 0x1p-16     /* the chance that the noise of a token is rare: v < GUMBEL_RARE */
 #define GUMBEL_COMMON_MAX 11.1  /* no G that is not rare exceeds it */
@@ -23,20 +25,58 @@ typedef struct GumbelRow {
     double rare_v[GUMBEL_ROW_RARE];
 } GumbelRow;
 
-/* The noise of tokens 0 .. n_vocab - 1. A row for more tokens begins with the same numbers. */
+/* Begins the noise of tokens 0 .. n_vocab - 1. A row for more tokens begins with the same numbers. */
 void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t position, int32_t n_vocab);
-/* v of the four tokens from `first` on, which is a multiple of 4. */
+/* Fills v for the four tokens from `first` on, which is a multiple of 4. */
 void gumbel_row_block(const GumbelRow *g, int32_t first, double v[4]);
 double gumbel_row_v(const GumbelRow *g, int32_t token);
-/* The first token from `token` on whose noise is rare; INT32_MAX: there is none. */
+/* The first token from `token` on whose noise is rare; INT32_MAX if there is none. */
 int32_t gumbel_row_next_rare(const GumbelRow *g, int32_t token);
 
-/* v of a token whose noise is not rare, by its word of rng_words(seed, stream, position, token / 4). */
+/* v of a token whose noise is not rare, computed from its word of rng_words(seed, stream, position, token / 4). */
 static inline double gumbel_common_v(uint32_t word) {
     return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32);
 }
 static inline double gumbel_of(double v) { return -log(-log1p(-v)); }
 /* The noise of one token, for callers without a row. */
 double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t token);
+
+/* ---- draws without replacement ---------------------------------------------------------------------- */
+
+/* The noise of one node's children: G of token x is gumbel_noise(seed, stream, position, x). */
+typedef struct DrawNoise {
+    bool silent; /* G = 0: greedy */
+    RngStream stream;
+    uint64_t seed, position;
+} DrawNoise;
+
+/* The node whose children are drawn. At the root of a tree log_q and psi are 0. */
+typedef struct DrawParent {
+    double log_q; /* the log-probability of the path from the root of the tree to the node */
+    double psi;   /* the perturbed value of that path, truncated by the values of its ancestors */
+    DrawNoise noise;
+} DrawParent;
+
+typedef struct DrawChild {
+    int32_t parent; /* the caller's index of the parent */
+    int32_t path; /* for the caller's use: which of several independent paths drew it; these functions do not set it */
+    float chance; /* for the caller's use: how likely it is to be accepted; these functions do not set it */
+    int32_t token;
+    float q;      /* probability of the token at its parent */
+    double value; /* log q + G, by which the children of one parent are ranked */
+    double log_q; /* the log-probability of its path */
+    double psi;   /* falls among the children of a parent; never above the parent's, except with silent noise */
+} DrawChild;
+
+/* Draws k tokens from the distribution q [n_vocab] without replacement, in order: those with the greatest log q + G.
+ * A token of probability 0 is never drawn. Writes at most k children, with DrawChild.parent = i_parent, and returns
+ * their number. */
+int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent, int32_t i_parent, int32_t k,
+                      DrawChild *out);
+
+/* Sorts the children of all nodes of a beam by falling psi and keeps `width` of them: if each parent contributed its
+ * `width` best, this is one level of stochastic beam search. Siblings stay in the order in which they were drawn.
+ * Returns how many are left. */
+int32_t draw_beam(DrawChild *children, int32_t n, int32_t width);
 
 #endif

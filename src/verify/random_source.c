@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-/* Uniform in [0,1), 53 bits: 32 would make a chance of 1e-10 either 0 or 2e-10. */
+/* A uniform number in [0,1) with 53 bits. With 32 bits a chance of 1e-10 would come out as either 0 or 2e-10. */
 static double uniform(KeyedRandom *k) {
     uint32_t w[4];
     rng_words(k->seed, RNG_VERIFY, k->position, k->n_used++, w);
@@ -24,7 +24,7 @@ static bool keyed_flip(RandomSource *r, double chance) {
 
 static int32_t keyed_pick(RandomSource *r, const double *weights, int32_t n) {
     double sum = 0;
-    int32_t last = 0; /* taken where rounding leaves something of u */
+    int32_t last = 0; /* taken if rounding leaves something of u */
     for (int32_t i = 0; i < n; i++) sum += weights[i];
     double u = uniform((KeyedRandom *)r) * sum;
     for (int32_t i = 0; i < n; i++) {
@@ -40,7 +40,7 @@ void random_keyed(KeyedRandom *k, uint64_t seed, uint64_t position) {
     *k = (KeyedRandom){.random_source = {keyed_flip, keyed_pick}, .seed = seed, .position = position};
 }
 
-/* The script's outcome, of n possible ones, for the next choice. */
+/* Returns the script's outcome for the next choice, which has n possible outcomes. */
 static int32_t play(RandomScript *s, int32_t n) {
     int32_t i = s->n_played++;
     fr_assert(i < RANDOM_SCRIPT_MAX);
@@ -49,7 +49,7 @@ static int32_t play(RandomScript *s, int32_t n) {
         s->n_choices[i] = n;
         s->n++;
     }
-    fr_assert(s->n_choices[i] == n); /* otherwise the run made other choices after the same outcomes */
+    fr_assert(s->n_choices[i] == n); /* it fails if the code made other choices after the same outcomes */
     return s->choice[i];
 }
 

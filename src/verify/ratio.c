@@ -1,8 +1,8 @@
 /* ratio.c - what all ratio rules share: the two distributions at a node, the residual, and the walk down the tree.
  *
- * At each node the rule decides among the drafts of the sibling group. If one is accepted, the walk goes on there; if
- * none is, or there are none, the next token is drawn from what the rule left in p, and the walk ends. All groups are
- * checked before the first decision, so that a tree is refused before any randomness is used. */
+ * At each node the rule decides among the drafts of the sibling group. If it accepts one, the walk goes on at that
+ * node. Otherwise the next token is drawn from the distribution that the rule left in p, and the walk ends. All
+ * groups are checked before the first decision, so that a tree is refused before any randomness is used. */
 #include "verify/ratio.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, fr_error *err) {
     for (int32_t node = 0; node < in->tree->n; node++) {
         sibling_group(in->tree, node, &s->group);
-        const char *fault = s->group.n ? rule->fault(&s->group) : NULL;
+        const char *fault = s->group.n && rule->fault ? rule->fault(&s->group) : NULL;
         if (fault)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "--verify %s is for %s and cannot handle node %d of the drafter's tree "

@@ -1,5 +1,5 @@
-/* rejection.c - recursive rejection sampling: one way to decide among the drafts of a node, for chains, independent
- * draws, draws without replacement and points.
+/* rejection.c - the rules `chain`, `multi-round` and `recursive`: one way to decide among the drafts of a node, for
+ * chains, independent draws, draws without replacement and points.
  *
  * The problem: x_1 .. x_K were drafted from some distribution, the target's distribution is p, and the emitted token
  * must have distribution p exactly, and be one of the drafts as often as possible.
@@ -17,10 +17,21 @@
  *   DRAW_WITHOUT_REPLACEMENT  q_k is q without x_1 .. x_{k-1}, renormalised
  *   DRAW_POINT                q_k is 1 at x_k: accept with probability p_k(x_k), or remove x_k and renormalise
  *
+ * Three rules have this code, and differ in the groups that they take:
+ *
+ *   chain        one draft at a node: speculative sampling as in the two papers above. No rule can accept more than sum
+ *                min(p, q) at one node; over a whole chain, block verification can (rule_block.c)
+ *   multi-round  independent draws, each from its own distribution (several draft models, or several draws from one),
+ *                and points: SpecInfer (Miao et al. 2023, arXiv 2305.09781). The paper takes them in random order. Any
+ *                order that does not depend on the tokens gives the same output distribution, so the declared order is
+ *                kept
+ *   recursive    every group; draws without replacement must be given in the order in which they were drawn (in
+ *                Gumbel-top-k and stochastic beam search, by falling perturbed value)
+ *
  * The proof is an induction from the last draft up: given the drafts before it, the emitted token has distribution
  * p_k (Theorem 3.1 of that paper). It needs only that q_k is the distribution of x_k given what came before, so the
- * three kinds are one algorithm. Algorithm 6 of the paper as printed keeps the index of a rejected draft out of q
- * where it must be the token (line 23), and stores nodes where their flat indices are needed (line 18).
+ * three kinds are one algorithm. Two lines of the paper's Algorithm 6 cannot be used as printed: line 23 removes the
+ * index of a rejected draft from q instead of its token, and line 18 stores nodes where their flat indices are needed.
  *
  * A duplicate (with replacement, the same token again) is treated like any other draft: after the first rejection of x,
  * p_2(x) = 0, so it is rejected again, but q is subtracted once more although this draft could not have been accepted.
@@ -63,3 +74,49 @@ int32_t rejection_decide(RatioNode *n) {
     }
     return -1;
 }
+
+/* ---- the rules ------------------------------------------------------------------------------------- */
+
+static const char *fault_of_multi_round(const SiblingGroup *g) {
+    bool dependent = g->n > 1 && g->draws[0].kind == DRAW_WITHOUT_REPLACEMENT;
+    return dependent ? "independent draws and points" : NULL;
+}
+
+static const RatioRule chain = {"chain", ratio_fault_of_chain, rejection_decide};
+static const RatioRule multi_round = {"multi-round", fault_of_multi_round, rejection_decide};
+static const RatioRule recursive = {"recursive", NULL, rejection_decide};
+
+static int verify_chain(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    return ratio_walk(&chain, in, s, out, err);
+}
+
+static int verify_multi_round(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    return ratio_walk(&multi_round, in, s, out, err);
+}
+
+static int verify_recursive(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    return ratio_walk(&recursive, in, s, out, err);
+}
+
+const VerifyRule verify_rule_chain = {
+    .name = "chain",
+    .summary =
+        "speculative sampling, one draft at a node: accept with probability min(1, p/q), else draw from the residual",
+    .is_ratio = true,
+    .verify = verify_chain,
+};
+
+const VerifyRule verify_rule_multi_round = {
+    .name = "multi-round",
+    .summary = "SpecInfer: independent drafts of a node, each with its own distribution, decided one after the other",
+    .is_ratio = true,
+    .verify = verify_multi_round,
+};
+
+const VerifyRule verify_rule_recursive = {
+    .name = "recursive",
+    .summary = "recursive rejection: any tree; the rule for drafts without replacement (rsd-c, rsd-s)",
+    .is_ratio = true,
+    .takes_any_tree = true,
+    .verify = verify_recursive,
+};

@@ -10,18 +10,18 @@
  *
  *   beta(gamma) = sum_x min(q(x), p(x) / gamma),          P(some draft is accepted) = 1 - (1 - beta)^K = p_acc,
  *
- * and the accepted token has the distribution min(q, p / gamma) / beta whichever draft it is. With c = p_acc / beta, which is
- * the number of drafts tried on average, the residual after K rejections is p - c min(q, p / gamma). This is a distribution
- * wherever c <= gamma. As gamma rises, p_acc falls and gamma beta = sum min(gamma q, p) does not; so the smallest valid gamma
- * is the root gamma* in [1, K] of 1 - (1 - beta)^K = gamma beta, found by bisection, and it accepts the most: at least
- * 1 - (1 - 1/K)^K >= 1 - 1/e of the optimum (their theorem; optimal_transport.h).
+ * and the accepted token has the distribution min(q, p / gamma) / beta whichever draft it is. With c = p_acc / beta,
+ * which is the number of drafts tried on average, the residual after K rejections is p - c min(q, p / gamma). This is a
+ * distribution wherever c <= gamma. As gamma rises, p_acc falls and gamma beta = sum min(gamma q, p) does not; so the
+ * smallest valid gamma is the root gamma* in [1, K] of 1 - (1 - beta)^K = gamma beta, found by bisection, and it
+ * accepts the most: at least 1 - (1 - 1/K)^K >= 1 - 1/e of the optimum (their theorem; research/acceptance.h).
  *
- * A gamma can be given (--verify k-seq:gamma=2). Where it is below a node's gamma* it would change the output
- * distribution, and gamma* is taken.
+ * The user can give a gamma (--verify k-seq:gamma=2). At a node where it is below gamma* it would change the output
+ * distribution, and the rule uses gamma* there.
  *
- * Example: p = (0.2, 0.8), q = (0.8, 0.2), K = 2. At gamma = 1.5: beta = 0.2/1.5 + 0.2 = 0.333, p_acc = 0.556 >= 1.5 beta =
- * 0.5: too small. At gamma = 1.7: beta = 0.318, p_acc = 0.534 <= 0.540: valid. gamma* = 1.681, p_acc = 0.536; rejection.c
- * accepts 0.52, the optimum is 0.56.
+ * Example: p = (0.2, 0.8), q = (0.8, 0.2), K = 2. At gamma = 1.5: beta = 0.2/1.5 + 0.2 = 0.333, p_acc = 0.556 >= 1.5
+ * beta = 0.5: too small. At gamma = 1.7: beta = 0.318, p_acc = 0.534 <= 0.540: valid. gamma* = 1.681, p_acc = 0.536;
+ * rejection.c accepts 0.52, the optimum is 0.56.
  *
  * Layout: for the bisection the tokens are sorted into those whose minimum is p / gamma for all gamma in [1, K] (p <=
  * q), those whose minimum is q (p >= K q), both summed once, and the few between, whose ids are kept. Invariants: the
@@ -30,9 +30,10 @@
  * O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which offer K
  * different tokens. Proof: tests/verify/test_rules.c, as for rejection.c, for gamma* and for given ones;
  * tests/research/test_optimal_transport.c against the optimum. */
+#include "base/mem.h"
 #include "verify/ratio.h"
 
-/* The expected number of drafts tried, (1 - (1 - beta)^K) / beta, also at beta = 0. */
+/* The expected number of drafts that are tried, (1 - (1 - beta)^K) / beta, as a sum that is also right for beta = 0. */
 static double n_tried(double beta, int32_t k) {
     double sum = 0, power = 1;
     for (int32_t j = 0; j < k; j++) {
@@ -42,17 +43,15 @@ static double n_tried(double beta, int32_t k) {
     return sum;
 }
 
-static double min(double a, double b) { return a < b ? a : b; }
-
 static double beta_of(const RatioNode *n, double gamma) {
     double beta = 0;
-    for (int32_t t = 0; t < n->n_vocab; t++) beta += min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) beta += min_f64(n->q[t], n->p[t] / gamma);
     return beta;
 }
 
 static bool is_valid(const RatioNode *n, double gamma) { return n_tried(beta_of(n, gamma), n->group->n) <= gamma; }
 
-/* gamma*, approached from above. */
+/* Finds gamma* by bisection, from above, so that the result is valid. */
 static double search_gamma(const RatioNode *n) {
     int32_t k = n->group->n, n_between = 0;
     double mass_q = 0, mass_p = 0;
@@ -64,17 +63,17 @@ static double search_gamma(const RatioNode *n) {
     double low = 1, high = k;
     for (int round = 0; round < 40; round++) {
         double gamma = (low + high) / 2, beta = mass_q + mass_p / gamma;
-        for (int32_t i = 0; i < n_between; i++) beta += min(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
+        for (int32_t i = 0; i < n_between; i++) beta += min_f64(n->q[n->ids[i]], n->p[n->ids[i]] / gamma);
         if (n_tried(beta, k) <= gamma) high = gamma;
         else low = gamma;
     }
     return high;
 }
 
-/* p becomes p - c min(q, p / gamma). */
+/* Replaces p by p - c min(q, p / gamma). */
 static void leave_residual(RatioNode *n, double gamma) {
     double c = n_tried(beta_of(n, gamma), n->group->n);
-    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min(n->q[t], n->p[t] / gamma);
+    for (int32_t t = 0; t < n->n_vocab; t++) n->q[t] = c * min_f64(n->q[t], n->p[t] / gamma);
     n->p_mass = ratio_residual(1, n->p, n->q, n->n_vocab, n->p);
 }
 

@@ -1,25 +1,26 @@
 /* rule_typical.c - the rule `typical`: typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774, section 2.3.1).
- * LOSSY: the text follows another distribution than the target's. It is here because published figures of Medusa and
- * Hydra were made with it, and it runs only if chosen by name and allowed by --lossy.
+ * It is lossy: the text follows another distribution than the target's. It exists because the published figures of
+ * Medusa and Hydra were made with it, and it runs only if the user chooses it by name and allows it with --lossy.
  *
- * The problem it was made for: rules that preserve the distribution accept the less the higher the temperature,
- * though many tokens would do as well as the one that was drawn.
+ * The problem that it was made for: rules that preserve the distribution accept less as the temperature rises, although
+ * many tokens would do as well as the one that was drawn.
  *
  * The idea: a draft x is accepted where the target finds it typical, p being the target's distribution at the node
  * and H(p) its entropy:
  *
  *     p(x) > min(epsilon, delta exp(-H(p)))
  *
- * so that a sharp distribution requires epsilon, and a flat one, where each of exp(H) tokens has about exp(-H),
- * requires less. Of all paths whose nodes are accepted the longest is taken, of equally long ones the most probable.
- * Nothing is drawn: the token after the path is the most probable one, as in the paper, so that every step yields a
- * token; a text without accepted drafts is therefore greedy, whatever the temperature.
+ * so that a sharp distribution requires epsilon. A flat one, in which each of exp(H) tokens has a probability of about
+ * exp(-H), requires less. The longest path of accepted nodes is taken; among paths of equal length, the most probable
+ * one. Nothing is drawn: the token after the path is the most probable one, as in the paper, so that every step yields
+ * a token; a text without accepted drafts is therefore greedy, whatever the temperature.
  *
  *     p = (.5 .3 .15 .05), H = 1.14: epsilon .09, delta .3 give min(.09, .096): the first three are accepted
  *
  * epsilon defaults to 0.09 and delta to its square root, as in the released code. p is the distribution after all
- * filters, as elsewhere: at temperature 0 it is a point, and the text is the greedy one. Cost: a distribution for
- * each accepted node with children. Proof: tests/verify/test_rule_typical.c, against all paths of the tree, one by one.
+ * filters, as for the other rules. At temperature 0 it is a point, and the text is the greedy one. Cost: a distribution
+ * for each accepted node with children. Proof: tests/verify/test_rule_typical.c, against all paths of the tree, one by
+ * one.
  * */
 #include "verify/ratio.h"
 
@@ -30,7 +31,7 @@ static void set_path_context(const VerifyInput *in, int32_t node) {
         in->context[in->n_context + x->depth - 1] = x->token;
 }
 
-/* The distribution at a node, in s->p. */
+/* Computes the distribution at a node into s->p. */
 static const double *dist_at(const VerifyInput *in, VerifyScratch *s, int32_t node) {
     set_path_context(in, node);
     ratio_target_dist(in, s, node, s->p);

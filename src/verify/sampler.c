@@ -1,4 +1,4 @@
-/* sampler.c - the target's token, drawn with Gumbel noise that depends on (seed, position, token) alone.
+/* sampler.c - the target's token, drawn with Gumbel noise that depends only on the seed, the position and the token.
  *
  * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and the draw
  * must not depend on whether it happens in plain decoding or while a tree is verified, in which order, or in which
@@ -6,32 +6,30 @@
  * Gumbel G_i is a draw from softmax(z). G_i = -log(-log U_i) with U_i a counter-based uniform number of (seed,
  * position, i), so there is no state at all.
  *
- * The stages, each applied to what the one before left:
+ * The stages, each applied to the result of the one before:
  *
  *   logits ─ biases ─ penalties ─ / temperature ─ top-k ─ top-p ─ min-p ─ argmax(z + G)
  *
  *   biases      are added to the logits of their tokens; -inf removes a token
- *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty where
- *               positive and multiplied where negative, then reduced by
- *               frequency_penalty * (times seen) + presence_penalty
- *   top-k       the k greatest, of equal ones the lowest ids
- *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass
+ *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty
+ *               where positive and multiplied where negative, then reduced by frequency_penalty * (times seen) +
+ *               presence_penalty
+ *   top-k       the k greatest logits are kept; ties go to the lowest ids
+ *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass is kept
  *   min-p       tokens with p < min_p * max p are removed
  *
- * Of the V noises few are computed: gumbel_max.c.
- *
- * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, the result is 0.
- * Invariants: a pure function of its arguments; the filters never remove the most probable token. Cost: one pass over
- * the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p are partial
- * selections (heaps), V log V at worst, on flat rows. sampler_dist gives the distribution itself, through the same
- * filters. Proof: tests/verify/test_sampler.c: the filters against a slow reference, draws against softmax by
- * chi-square with a negative control, pruned against unpruned. */
+ * Odd logits: NaN and -inf are never chosen; +inf wins at once (the lowest id, if there are several); if no token is
+ * left, the result is 0. Invariants: a pure function of its arguments; the filters never remove the most probable
+ * token. Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a token;
+ * top-k and top-p are partial selections (heaps), V log V at worst, on flat rows. sampler_dist gives the
+ * distribution itself, through the same filters. Proof: tests/verify/test_sampler.c: the filters against a slow
+ * reference, draws against softmax by chi-square with a negative control, pruned against unpruned. */
 #include "verify/sampler.h"
 
 #include "base/mem.h"
-#include "verify/filters.h"
-#include "verify/gumbel_max.h"
+#include "verify/gumbel.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -39,6 +37,402 @@
 
 const SamplingOptions SAMPLING_DEFAULT = {
     .temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .penalty_last_n = 64};
+
+/* ---- filters ------------------------------------------------------------------------------------- */
+
+/* Temperature, top-k, top-p and min-p: which tokens of a row can be drawn.
+ *
+ * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive.
+ * The idea: partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the
+ * set, by a bound on their common mass, and sorts the others until the mass is reached. If many tokens remain, as on
+ * flat rows, a histogram of the logits gives the end of the run to within a bucket or two, so that only the tokens
+ * there have to be ordered.
+ *
+ * Invariants: the most probable token always stays; of equal logits the lowest ids come first. Cost: V log V at
+ * worst, on flat rows. */
+typedef struct Candidate {
+    float logit;
+    int32_t id;
+} Candidate;
+
+/* Whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
+static bool filter_before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+/* Working memory of the filters. */
+typedef struct FilterScratch {
+    int32_t n_vocab;
+    const RowKernels *rows;
+    Candidate *candidates;   /* [n_vocab + 1] the candidates that remain */
+    Candidate *near, *spare; /* [n_vocab] tokens near the end of the top-p set, while they are sorted */
+    int32_t *ids;            /* [n_vocab] tokens that can be in the top-p set */
+} FilterScratch;
+
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). In both cases
+ * min-p removes the tokens below min_logit. */
+typedef struct Kept {
+    const Candidate *candidates;
+    int32_t n;
+    double min_logit;
+} Kept;
+
+/* The unnormalised probability of a logit. */
+static double filter_weight(float logit, float max, float temperature) {
+    return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
+}
+
+/* Whether one token is certain, whatever the noise. */
+static bool filter_is_certain(const SamplingOptions *o, float max) {
+    return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
+}
+
+/* Restores the heap below i. Its top is the first candidate in falling order of probability, or the last one with
+ * last_on_top. */
+static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
+    Candidate moving = heap[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && filter_before(heap[child + 1], heap[child]) != last_on_top) child++;
+        if (filter_before(heap[child], moving) == last_on_top) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moving;
+}
+
+static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
+    for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i, last_on_top);
+}
+
+/* Selects the k first candidates of the row, as a heap with the first on top, and returns how many there are. */
+static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t k) {
+    enum { CHUNK = 1024 };
+    Candidate *heap = s->candidates;
+    int32_t n = 0, i = 0;
+    for (; i < s->n_vocab && n < k; i++)
+        if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
+    heapify(heap, n, true);
+    for (int32_t end; i < s->n_vocab; i = end) {
+        end = s->n_vocab - i < CHUNK ? s->n_vocab : i + CHUNK;
+        int32_t n_above = s->rows->above(logits + i, end - i, heap[0].logit, s->ids);
+        for (int32_t c = 0; c < n_above;
+             c++) { /* the ids rise, so that a token of equal logit comes after the heap's last one */
+            float logit = logits[i + s->ids[c]];
+            if (!(logit > heap[0].logit)) continue;
+            heap[0] = (Candidate){logit, i + s->ids[c]};
+            sift_down(heap, n, 0, true);
+        }
+    }
+    heapify(heap, n, false);
+    return n;
+}
+
+/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order. Returns how many there are,
+ * and in *mass the mass of the whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such
+ * tokens together have less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
+static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
+                            double *mass) {
+    *mass = s->rows->mass(logits, s->n_vocab, max, o->temperature);
+    double floor_logit = (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
+    return s->rows->above(logits, s->n_vocab, (float)floor_logit, s->ids);
+}
+
+/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved
+ * to the end of heap[0..n); its length is returned. */
+static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
+    int32_t left = n;
+    while (left > 0) {
+        Candidate top = heap[0];
+        heap[0] = heap[--left];
+        if (left > 0) sift_down(heap, left, 0, false);
+        heap[left] = top;
+        sum += filter_weight(top.logit, max, temperature);
+        if (sum >= want) break;
+    }
+    return n - left;
+}
+
+enum { N_BUCKETS = 512 };
+
+/* If there are tens of thousands of candidates, only those near the end of the run have to be sorted. The candidates
+ * are counted by their distance from the greatest logit, in buckets so narrow that all tokens of a bucket have
+ * nearly the same weight; so the end of the run is known to within a bucket or two. Tokens before bucket `sure` are
+ * in the run, those after `last` are not. */
+typedef struct Ends {
+    float scale; /* buckets per unit of logit */
+    int32_t sure, last, n_sure;
+} Ends;
+
+static int32_t bucket_of(const Ends *e, float max, float logit) {
+    int32_t bucket = (int32_t)((max - logit) * e->scale);
+    return bucket < N_BUCKETS ? bucket : N_BUCKETS - 1;
+}
+
+static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max, float temperature, double want) {
+    int32_t counts[N_BUCKETS] = {0};
+    float least = max;
+    for (int32_t i = 0; i < n; i++)
+        if (row[ids[i]] < least) least = row[ids[i]];
+    Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
+    for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
+    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* for rounding at the edges */
+    double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
+    for (int32_t b = 0; b < N_BUCKETS; b++) {
+        double next = exp(-width * (b + 1) / (double)temperature);
+        most += counts[b] * first * (1 + slack);
+        if (most < want) e.sure = b + 1, e.n_sure += counts[b];
+        if (b + 1 < N_BUCKETS) at_least += counts[b] * next * (1 - slack);
+        if (at_least >= want) {
+            e.last = b;
+            break;
+        }
+        first = next;
+    }
+    return e;
+}
+
+/* A number that rises as the logit falls. Equal logits, which 0 and -0 are, have equal keys. */
+static uint32_t falling_key(float logit) {
+    float x = logit + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? bits : ~bits & 0x7fffffff;
+}
+
+/* Sorts candidates, whose ids rise, in falling order of probability, by one byte of their keys after the other. */
+static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
+    for (int shift = 0; shift < 32; shift += 8) {
+        int32_t starts[257] = {0};
+        for (int32_t i = 0; i < n; i++) starts[(falling_key(c[i].logit) >> shift & 255) + 1]++;
+        for (int k = 0; k < 256; k++) starts[k + 1] += starts[k];
+        for (int32_t i = 0; i < n; i++) spare[starts[falling_key(c[i].logit) >> shift & 255]++] = c[i];
+        Candidate *sorted = spare; /* after an even number of passes it is the caller's c */
+        spare = c;
+        c = sorted;
+    }
+}
+
+/* Divides the n tokens of s->ids: those that are certainly in the run become candidates at `sure`, and those near
+ * its end stay in s->ids. It has no branches, because they could not be predicted. Returns how many tokens stay. */
+static int32_t divide(const FilterScratch *s, const Ends *ends, const float *row, float max, int32_t n,
+                      Candidate *restrict sure) {
+    const Ends e = *ends;
+    int32_t *ids = s->ids, n_near = 0, n_sure = 0;
+    for (int32_t i = 0; i < n; i++) {
+        Candidate c = {row[ids[i]], ids[i]};
+        int32_t bucket = bucket_of(&e, max, c.logit);
+        sure[n_sure] = c;
+        n_sure += bucket < e.sure;
+        ids[n_near] = c.id;
+        n_near += (bucket >= e.sure) & (bucket <= e.last);
+    }
+    return n_near;
+}
+
+/* Puts the shortest run of most probable tokens whose mass reaches `want` at the end of s->candidates[0..*n) and
+ * returns its length. It is chosen from the *n tokens of s->ids. */
+static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
+                          int32_t *n) {
+    Ends e = {.last = N_BUCKETS - 1};
+    if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
+    Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
+    int32_t n_near = divide(s, &e, row, max, *n, sure), n_cut = 0;
+    double sum = 0;
+    for (int32_t i = 0; i < e.n_sure; i++) sum += filter_weight(sure[i].logit, max, temperature);
+    for (int32_t i = 0; i < n_near; i++) s->near[i] = (Candidate){row[s->ids[i]], s->ids[i]};
+    sort_falling(s->near, n_near, s->spare);
+    while (n_cut < n_near) {
+        sum += filter_weight(s->near[n_cut++].logit, max, temperature);
+        if (sum >= want) break;
+    }
+    for (int32_t i = 0; i < n_cut; i++) s->candidates[n_near - 1 - i] = s->near[i];
+    memmove(s->candidates + n_near, sure, (size_t)e.n_sure * sizeof *sure);
+    *n = n_near + e.n_sure;
+    return n_cut + e.n_sure;
+}
+
+/* Filters a row [n_vocab] whose greatest logit is `max`; the temperature is above 0. The candidates are in
+ * s->candidates. */
+static Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max) {
+    /* min_logit is -inf without min-p */
+    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
+    bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
+    if (!by_k && o->top_p >= 1) return kept;
+    Candidate *c = s->candidates;
+    int32_t n;
+    double mass = 0;
+    if (by_k) {
+        n = select_top_k(s, row, o->top_k);
+        for (int32_t i = 0; i < n; i++) mass += filter_weight(c[i].logit, max, o->temperature);
+        kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
+    } else {
+        n = select_heavy(s, row, max, o, &mass);
+        kept.n = take_top_p(s, row, max, o->temperature, (double)o->top_p * mass, &n);
+    }
+    kept.candidates = c + (n - kept.n);
+    return kept;
+}
+
+/* ---- the draw ------------------------------------------------------------------------------------ */
+
+/* Drawing one of V logits by Gumbel noise without computing most of that noise.
+ *
+ * The problem: argmax(z + G), z = logits / temperature, needs noise for each of V tokens, and V logarithms of
+ * logarithms cost milliseconds. Nearly all of them cannot win.
+ *
+ * The idea: let `best` be the greatest z + G so far. Token i can only win with G_i >= d = best - z_i. Three tests, each
+ * cheaper than what it saves:
+ *
+ *   logits     G does not exceed GUMBEL_COMMON_MAX, except for the few rare tokens that are known beforehand (gumbel.h)
+ *              and considered first. So blocks of four tokens, which share one block of random words, are looked at
+ *              only where z >= best - GUMBEL_COMMON_MAX; after the first thousands of tokens of a real row few are
+ *              left.
+ *   words      with v = 1 - U, G_i >= d requires v_i <= e^-d, because v <= -log(1 - v): a comparison of logarithms,
+ *              taken from the bits of a float, many tokens at once (RowKernels.contenders). On average that leaves
+ *              about the sum of e^(z_i - best) tokens of a chunk, two or three.
+ *   value      z + G is computed for these.
+ *
+ * The most probable token goes first, so that `best` is near its final value from the start. All tests err on the side
+ * of computing a value: every margin below exceeds the rounding of what it compares. So the result is that of computing
+ * all values, bit by bit, whatever the table of kernels.
+ *
+ * Example: z = (2, 1, -30), G = (0.1, 1.6, ?), no rare tokens. Token 0 is most probable: best = 2.1. Token 1: d = 1.1,
+ * v = 1 - e^-e^-1.6 = 0.18 <= e^-1.1: 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 11.1: skipped. The result is 1.
+ *
+ * Cost: one pass over the row, and a quarter of a Philox block for each token within GUMBEL_COMMON_MAX of the best.
+ * Proof: tests/verify/test_gumbel_max.c, against all values, for every table. */
+enum { DRAW_CHUNK = 2048 }; /* tokens that are looked at together */
+typedef struct DrawScratch {
+    uint32_t blocks[DRAW_CHUNK / 4], words[DRAW_CHUNK];
+    int32_t at[DRAW_CHUNK];
+} DrawScratch;
+
+enum { N_TAIL = 57 }; /* floors of distances up to GUMBEL_MAX */
+
+typedef struct Draw {
+    GumbelRow noise;
+    double temperature, max;
+    double best;
+    int32_t best_id;
+    double tail[N_TAIL]; /* e^-k */
+} Draw;
+
+static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint64_t position, float max,
+                       int32_t max_id) {
+    gumbel_row_begin(&d->noise, o->seed, RNG_TARGET, position, n_vocab);
+    for (int k = 0; k < N_TAIL; k++) d->tail[k] = exp(-k);
+    d->temperature = (double)o->temperature;
+    d->max = (double)max;
+    d->best_id = max_id;
+    d->best = d->max / d->temperature + gumbel_of(gumbel_row_v(&d->noise, max_id));
+}
+
+/* The margin for rounding errors in the comparisons that prune. */
+static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
+
+/* Lets token `id`, whose noise is v (gumbel.h), take part in the draw. */
+static void draw_consider(Draw *d, float logit, int32_t id, double v) {
+    double z = (double)logit / d->temperature;
+    double distance = d->best - z - slack(d);
+    if (distance > GUMBEL_MAX) return;
+    if (distance > 0 && v > d->tail[(int)distance]) return;
+    double value = z + gumbel_of(v);
+    if (value > d->best || (value == d->best && id < d->best_id)) d->best = value, d->best_id = id;
+}
+
+static void draw_candidates(Draw *d, const Kept *kept) {
+    for (int32_t i = 0; i < kept->n; i++) {
+        Candidate c = kept->candidates[i];
+        if ((double)c.logit >= kept->min_logit) draw_consider(d, c.logit, c.id, gumbel_row_v(&d->noise, c.id));
+    }
+}
+
+/* ---- the whole row ---------------------------------------------------------------------------------------- */
+
+/* A test for the tokens that the filters kept. They are those not after `cut` in falling order of probability,
+ * without those below min_logit, which min-p removes. */
+typedef struct Range {
+    Candidate cut;
+    double min_logit;
+    float floor; /* no token below it takes part */
+} Range;
+
+static Range range_of(const Kept *kept) {
+    Range r = {.cut = {-INFINITY, 0}, .min_logit = kept->min_logit};
+    const Candidate *c = kept->candidates;
+    if (c) r.cut = c[0];
+    for (int32_t i = 1; c && i < kept->n; i++)
+        if (filter_before(r.cut, c[i])) r.cut = c[i];
+    r.floor = nextafterf((float)r.min_logit, -INFINITY);
+    if (r.cut.logit > r.floor) r.floor = r.cut.logit;
+    return r;
+}
+
+static bool in_range(const Range *r, float logit, int32_t id) {
+    return logit > -INFINITY && (double)logit >= r->min_logit && !filter_before(r->cut, (Candidate){logit, id});
+}
+
+static void consider(Draw *d, const Range *r, const float *row, int32_t id, double v) {
+    if (in_range(r, row[id], id)) draw_consider(d, row[id], id, v);
+}
+
+/* The lowest logit that could still win with noise that is not rare, rounded down. */
+static float winning_logit(const Draw *d) {
+    return nextafterf((float)((d->best - GUMBEL_COMMON_MAX - slack(d)) * d->temperature), -INFINITY);
+}
+
+/* The test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
+ * row_kernels.h, in units of 2^-23; the margin of 2^-10 covers roundings, those of best too where it is huge.
+ * Extreme temperatures, at which floats would overflow, rule nothing out. */
+static Contest contest_of(const Draw *d) {
+    const double unit = 0x1p23, log2_e = 1.4426950408889634, margin = 0x1p-10 + log2_e * slack(d);
+    if (d->temperature < 0x1p-100 || d->temperature > 0x1p100) return (Contest){0, 0, INFINITY};
+    double lead = log2_e * (d->max / d->temperature - d->best);
+    return (Contest){(float)d->max, (float)(log2_e * unit / d->temperature),
+                     (float)((lead + margin + 127 + 31) * unit)};
+}
+
+/* Considers the tokens [begin, end); both are multiples of 4. A rare token among them has already been considered
+ * with its rare noise, which is greater than the noise of its word, so that considering it again does not change the
+ * result. */
+static void draw_chunk(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row, int32_t begin,
+                       int32_t end) {
+    float floor = winning_logit(d);
+    if (r->floor > floor) floor = r->floor;
+    int32_t n_blocks = rows->blocks_above(row, begin, end, floor, s->blocks);
+    if (n_blocks == 0) return;
+    rows->words(d->noise.seed, d->noise.stream, d->noise.position, s->blocks, n_blocks, s->words);
+    Contest contest = contest_of(d);
+    int32_t n = rows->contenders(&contest, row, s->blocks, s->words, n_blocks, s->at);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = s->at[i], id = 4 * (int32_t)s->blocks[at / 4] + at % 4;
+        consider(d, r, row, id, gumbel_common_v(s->words[at]));
+    }
+}
+
+static void draw_row(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row,
+                     int32_t n_vocab) {
+    int32_t n_whole = n_vocab / 4 * 4;
+    for (int32_t k = 0; k < d->noise.n_rare; k++) consider(d, r, row, d->noise.rare_id[k], d->noise.rare_v[k]);
+    for (int32_t i = n_whole; i < n_vocab; i++) consider(d, r, row, i, gumbel_row_v(&d->noise, i));
+    for (int32_t begin = 0; begin < n_whole; begin += DRAW_CHUNK)
+        draw_chunk(d, rows, s, r, row, begin, n_whole - begin < DRAW_CHUNK ? n_whole : begin + DRAW_CHUNK);
+}
+
+/* argmax of row[i] / temperature + G_i over the tokens that the filters kept; ties go to the lowest id. max_id: the
+ * lowest id among the greatest logits, of which there are finite ones only; the temperature is above 0. */
+static int32_t gumbel_max(const RowKernels *rows, DrawScratch *scratch, const SamplingOptions *o, const float *row,
+                          int32_t n_vocab, uint64_t position, int32_t max_id, const Kept *kept) {
+    enum { FEW = 128 }; /* candidates whose noise is computed one by one */
+    Draw d;
+    draw_begin(&d, o, n_vocab, position, row[max_id], max_id);
+    if (kept->candidates && kept->n <= FEW) {
+        draw_candidates(&d, kept);
+    } else {
+        Range range = range_of(kept);
+        draw_row(&d, rows, scratch, &range, row, n_vocab);
+    }
+    return d.best_id;
+}
+
+/* ---- the sampler --------------------------------------------------------------------------------- */
 
 struct Sampler {
     int32_t n_vocab;
@@ -185,10 +579,4 @@ double log_softmax_of(const LogSoftmax *l, float logit) {
     if (isinf(l->max)) return (double)logit == l->max ? 0 : -INFINITY;
     double log_p = (double)logit - l->max - l->log_sum;
     return isnan(log_p) ? -INFINITY : log_p;
-}
-
-double sampler_logprob(const Sampler *s, const float *logits, int32_t token) {
-    if (token < 0 || token >= s->n_vocab) return -INFINITY;
-    LogSoftmax l = sampler_log_softmax(s, logits);
-    return log_softmax_of(&l, logits[token]);
 }

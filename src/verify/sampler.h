@@ -52,15 +52,12 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
                   float *dist);
 
-/* log softmax(logits) as a function of a logit: natural log-probabilities before biases, penalties and
- * filters. The same bits with
- * all kernels. */
+/* log softmax(logits) as a function of a logit: natural log-probabilities before biases, penalties and filters. All
+ * kernels give the same bits. */
 typedef struct LogSoftmax {
     double max, log_sum; /* log p = logit - max - log_sum */
 } LogSoftmax;
 LogSoftmax sampler_log_softmax(const Sampler *s, const float *logits);
 double log_softmax_of(const LogSoftmax *l, float logit);
-/* That of one token; -inf for tokens outside the vocabulary. */
-double sampler_logprob(const Sampler *s, const float *logits, int32_t token);
 
 #endif

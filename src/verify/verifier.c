@@ -1,4 +1,6 @@
-/* verifier.c - the rule `sampled`: speculation that reproduces the text of plain decoding.
+/* verifier.c - the working memory of verification rules, the rule `sampled`, and the list of all rules.
+ *
+ * The rule `sampled` is speculation that reproduces the text of plain decoding.
  *
  * The token that the target generates at a node is a pure function of the logits there, the seed and the output
  * position (sampler.h). The walk computes at every node the token that plain decoding would have generated after that
@@ -8,9 +10,12 @@
  *
  * Example (greedy): the target generates "cat" after "the", and "ran" after "the cat". The tree the(cat(sat), dog)
  * yields the path [cat] and next_token "ran". */
-#include "verify/verifier.h"
-
 #include "base/mem.h"
+#include "verify/ratio.h"
+
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------- */
 
 VerifyScratch *verify_scratch_new(int32_t n_vocab) {
     fr_assert(n_vocab > 0);
@@ -49,6 +54,8 @@ const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node
     return s->masked;
 }
 
+/* ---- the rule `sampled` ------------------------------------------------------------------------------- */
+
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
     (void)err;
     const Tree *tree = in->tree;
@@ -67,4 +74,56 @@ int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, f
         out->path[out->n_path++] = child;
         node = child;
     }
+}
+
+/* ---- the list of rules ------------------------------------------------------------------------------- */
+
+static const VerifyRule sampled = {
+    .name = "sampled",
+    .summary = "the target's own keyed draw at every node: the text of plain decoding, token for token",
+    .verify = verify_sampled,
+};
+
+static const VerifyRule *const rules[] = {
+    &sampled,
+    &verify_rule_chain,
+    &verify_rule_block,
+    &verify_rule_multi_round,
+    &verify_rule_recursive,
+    &verify_rule_k_seq,
+    &verify_rule_transport,
+    &verify_rule_typical,
+    NULL,
+};
+
+const VerifyRule *const *verify_rules(void) { return rules; }
+
+const VerifyRule *verify_rule_find(const char *name) {
+    for (int i = 0; rules[i]; i++)
+        if (strcmp(rules[i]->name, name) == 0) return rules[i];
+    return NULL;
+}
+
+int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
+                      fr_error *err) {
+    static const Option no_options[] = {{.key = NULL}};
+    char copy[256]; /* options_parse cuts it into strings */
+    size_t n = strlen(text), n_name = strcspn(text, ":");
+    memcpy(copy, text, n < sizeof copy ? n + 1 : 0);
+    copy[n < sizeof copy ? n_name : 0] = '\0';
+    *options = (VerifyOptions){.gamma = 0};
+    *rule = verify_rule_find(copy);
+    if (!*rule)
+        return error_set(err, FR_ERR_ARGUMENT, "there is no verification rule '%.40s'; `forerun run --help` lists them",
+                         text);
+    if ((*rule)->is_lossy && !allow_lossy)
+        return error_set(
+            err, FR_ERR_ARGUMENT,
+            "the rule '%s' is lossy: the text would follow another distribution than the target's; allow it "
+            "with --lossy, or choose another rule",
+            (*rule)->name);
+    if (n > n_name && !copy[n_name + 1])
+        return error_set(err, FR_ERR_ARGUMENT, "'%.40s': write key=X after the colon, or leave the colon out", text);
+    const Option *table = (*rule)->option_table ? (*rule)->option_table : no_options;
+    return options_parse(table, (*rule)->name, n > n_name ? copy + n_name + 1 : NULL, options, err);
 }

@@ -6,12 +6,13 @@
  *
  * To add a verification rule:
  *   1. Write src/verify/rule_<name>.c with a function of the type of VerifyRule.verify, and define
- *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's includes
- *      ratio.h, which has the walk down the tree and both distributions at a node; rule_chain.c is the smallest example.
- *   2. Declare it (ratio.h does for the others) and add its address to the list in verify_rules.c. `--verify <name>`,
- *      --help and the error messages follow from the list.
- *   3. Prove it: tests/verify/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts and all
- *      random choices, and compares it with the target's.
+ *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's
+ *      includes ratio.h, which has the walk down the tree and both distributions at a node; rule_k_seq.c is a small
+ *      example.
+ *   2. Declare it in ratio.h and add its address to the list in verifier.c. `--verify <name>`, --help and the error
+ *      messages follow from the list.
+ *   3. Prove it: tests/verify/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts
+ *      and all random choices, and compares it with the target's.
  */
 #ifndef VERIFY_VERIFIER_H
 #define VERIFY_VERIFIER_H
@@ -23,16 +24,17 @@
 #include "verify/sampler.h"
 #include "tree/tree.h"
 
-/* The parameters of all rules. 0 means not given. */
+/* The parameters of all rules. 0 means that the user did not give the parameter. */
 typedef struct VerifyOptions {
-    double gamma;          /* k-seq; where it is not given, the rule searches for the best value at every node */
-    double epsilon, delta; /* typical */
+    double gamma;          /* of k-seq; if it is not given, the rule searches for the best value at every node */
+    double epsilon, delta; /* of typical */
 } VerifyOptions;
 
 /* The tokens that a grammar allows after each node. A rule asks for those of the nodes that it visits. */
 typedef struct VerifyMasks {
     void *user;
-    const TokenMask *(*after)(void *user, int32_t node); /* NULL: it could not be found, and the result is not used */
+    const TokenMask *(*after)(
+        void *user, int32_t node); /* returns NULL if the mask could not be made; the engine then discards the result */
 } VerifyMasks;
 
 typedef struct VerifyInput {
@@ -69,38 +71,39 @@ typedef struct VerifyResult {
     int32_t next_token;           /* the token after the last accepted node */
 } VerifyResult;
 
-/* The row of logits that the token after a node is chosen from: the target's, in which what a grammar forbids is
- * -INFINITY. Valid until the next call. */
+/* The row of logits from which the token after a node is chosen: the target's row, with -INFINITY for every token
+ * that a grammar forbids. It is valid until the next call. */
 const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node);
 
 /* A verification rule. There are three kinds:
  *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
- *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source) and
- *     divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
+ *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source)
+ *     and divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
  *   - lossy rules preserve neither, and run only where the user has allowed it. */
 typedef struct VerifyRule {
     const char *name;    /* as in --verify: small letters and '-' */
     const char *summary; /* one line for --help */
     bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
-    bool takes_any_tree; /* a ratio rule for every group of drafts, those drawn without replacement too */
+    bool takes_any_tree; /* a ratio rule that handles every group of drafts, including draws without replacement */
+    bool looks_ahead;    /* it looks at all drafts of a node before it accepts one (DraftDists.whole_groups) */
     bool is_lossy;       /* the output distribution is not the target's */
     /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
      * rule that can. */
     int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
-    const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
+    const Option *option_table; /* the rule's options (VerifyOptions), ending with key == NULL; NULL if it has none */
 } VerifyRule;
 
-/* Whether the text depends on the trees. Then trees must not depend on time or on other requests. */
+/* Whether the text depends on the trees. If it does, trees must not depend on time or on other requests. */
 static inline bool verify_rule_needs_its_trees(const VerifyRule *r) { return r->is_ratio || r->is_lossy; }
 
-/* All rules, ending with NULL, the default first; and one by name (NULL: unknown). */
+/* All rules, the default first; the list ends with NULL. verify_rule_find returns NULL for an unknown name. */
 const VerifyRule *const *verify_rules(void);
 const VerifyRule *verify_rule_find(const char *name);
 /* Parses a rule as the user writes it: "name" or "name:key=X,key=X". A lossy rule is refused unless it is allowed. */
 int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
                       fr_error *err);
 
-/* The rule `sampled`: exact for every drafter and every sampling option. Always returns FR_OK. */
+/* The rule `sampled`, which is exact for every drafter and every sampling option. It always returns FR_OK. */
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
 #endif

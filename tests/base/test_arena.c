@@ -1,7 +1,6 @@
 /* test_arena.c - arrays of an arena: zeroed, on cache lines, apart from each other; nothing kept of a failure. */
 #include "testing.h"
 
-#include "base/arena.h"
 #include "base/mem.h"
 
 #include <stdint.h>

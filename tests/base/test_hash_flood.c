@@ -4,7 +4,6 @@
 #include "vocab_build.h"
 
 #include "base/hash.h"
-#include "base/hash_table.h"
 #include "gguf/gguf_internal.h"
 #include "gguf_build.h"
 #include "draft/text/count_trie.h"

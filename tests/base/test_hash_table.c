@@ -1,7 +1,7 @@
 /* test_hash_table.c - keys are any bytes; the first id of a key stays; growing loses nothing. */
 #include "testing.h"
 
-#include "base/hash_table.h"
+#include "base/hash.h"
 
 #include <stdio.h>
 #include <string.h>

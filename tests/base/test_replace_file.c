@@ -3,7 +3,7 @@
  * followed. */
 #include "testing.h"
 
-#include "base/replace_file.h"
+#include "base/files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
 
 #include "cli/convert/convert.h"
 #include "cli/convert/wire.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "model_patch.h"
 #include "model_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
 
 #include <math.h>

@@ -3,9 +3,8 @@
 #include "cli_rig.h"
 #include "model_rig.h"
 
-#include "gguf/blocks.h"
-#include "gguf/importance.h"
-#include "gguf/quant.h"
+#include "gguf/tensor_type.h"
+#include "gguf/quantize.h"
 
 #include <math.h>
 #include <stdio.h>

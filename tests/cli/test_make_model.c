@@ -3,7 +3,7 @@
 #include "testing.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf.h"
 
 #include <math.h>

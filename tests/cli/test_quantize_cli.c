@@ -3,10 +3,9 @@
 #include "cli_rig.h"
 #include "model_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
-#include "gguf/importance.h"
-#include "gguf/quant_mix.h"
+#include "gguf/quantize.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "model_rig.h"
 #include "testing.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <stdlib.h>
 #include <string.h>

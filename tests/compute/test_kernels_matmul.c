@@ -6,9 +6,10 @@
 #include "kernel_numbers.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/layout.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -298,6 +299,27 @@ static void tables_agree_on_random_problems(void **state) {
     }
 }
 
+/* One row up to as many as a class of rows has, with 8, 9 and 10 tiles: from 8 on their halves can be read in turns. */
+static void every_way_of_reading_has_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t n_outs[] = {128, 137, 157};
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int type = 0; type < TYPE_COUNT; type++)
+        for (ActForm form = ACT_Q16; form <= ACT_Q8; form++) {
+            Problem p;
+            problem_open(&p, (TensorType)type, form, n_outs[type % 3], 512, N_KINDS, N_KINDS);
+            for (int t = 1; t < n_tables; t++)
+                for (int way = 0; way < READ_WAYS; way++) {
+                    read_ways_force(tables[t], way);
+                    for (int64_t n_rows = 1; n_rows <= 16; n_rows += n_rows < 5 ? 1 : 4)
+                        check_part(&p, tables[t], n_rows, 0, packed_n_tiles(&p.w));
+                    read_ways_force(tables[t], -1);
+                }
+            problem_close(&p);
+        }
+}
+
 /* Sums that end near zero, where subnormals are flushed or not. */
 static void tables_agree_on_subnormal_sums(void **state) {
     (void)state;
@@ -369,6 +391,7 @@ int main(void) {
         cmocka_unit_test(the_specification_multiplies),
         cmocka_unit_test(tables_agree_on_every_shape),
         cmocka_unit_test(tables_agree_on_extreme_values),
+        cmocka_unit_test(every_way_of_reading_has_the_same_bits),
         cmocka_unit_test(tables_agree_on_subnormal_sums),
         cmocka_unit_test(tables_agree_on_random_problems),
         cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),

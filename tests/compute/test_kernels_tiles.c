@@ -1,16 +1,15 @@
 /* test_kernels_tiles.c - The code of table "amx" over tiles in plain C: the bits of the specification for every type,
- * form of activations, way (kernels/tile_ways.h) and number of rows, the choice of ways, reads and writes that stay inside their arrays, and registers that are used as
- * the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
+ * form of activations, way (kernels/product_ways.h) and number of rows, reads and writes that stay inside their arrays, and registers that are used
+ * as the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
 #include "plain_tiles.h"
 #include "testing.h"
 #include "kernel_numbers.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/layout.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -205,55 +204,6 @@ static void tiles_are_loaded_once_for_several_products(void **state) {
     }
 }
 
-/* ---- the choice of ways -------------------------------------------------------------------------------------- */
-
-/* Products that only take time: [way] ns, and so many for each row. */
-static double whole_ns[N_TILE_WAYS], row_ns[N_TILE_WAYS];
-static int n_timed;
-static void wait_a_while(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
-                         int64_t tile_begin, int64_t tile_end) {
-    (void)w, (void)x, (void)y, (void)y_stride, (void)tile_begin, (void)tile_end;
-    double end = clock_s() + 1e-9 * (whole_ns[way] + row_ns[way] * (double)n_rows);
-    while (clock_s() < end) {}
-    n_timed++;
-}
-
-static TileWays timed(double vectors_row_ns, double tiles_ns, double pairs_ns) {
-    TileWays ways;
-    const TileProducts tiles = {.matmul = wait_a_while, .ways = &ways};
-    const Kernels k = {.tiles = &tiles};
-    row_ns[WAY_VECTORS] = vectors_row_ns;
-    whole_ns[WAY_TILES] = tiles_ns;
-    whole_ns[WAY_TILE_PAIRS] = pairs_ns;
-    tile_ways_measure(&k);
-    return ways;
-}
-
-/* Whether exactly the rows from `least` on are for `way`. */
-static bool begins_at(const TileWays *ways, TensorType type, ActForm form, TileWay way, int least) {
-    for (int n = 1; n <= ROWS_MAX; n++)
-        if ((tile_way(ways, type, form, n) == way) != (n >= least)) return false;
-    return true;
-}
-
-static void the_fastest_way_is_chosen_for_each_number_of_rows(void **state) {
-    (void)state;
-    TileWays ways = timed(4000, 22000, 26000);
-    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q16, WAY_TILES, 6));
-    assert_true(begins_at(&ways, TYPE_Q4_K, ACT_Q8, WAY_TILES, 6));
-    assert_true(begins_at(&ways, TYPE_Q2_K, ACT_Q8, WAY_TILES, 6));
-    assert_int_equal(tile_rows_min(&ways, ACT_Q16), 6);
-    ways = timed(4000, 42000, 34000);
-    assert_true(begins_at(&ways, TYPE_IQ4_XS, ACT_Q16, WAY_TILE_PAIRS, 9));
-    assert_int_equal(tile_rows_min(&ways, ACT_Q8), 9);
-    assert_int_equal(tile_way(&ways, TYPE_F32, ACT_F32, 64), WAY_VECTORS);
-    n_timed = 0;
-    ways = timed(100, 50000, 50000);
-    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q8, WAY_VECTORS, 1));
-    assert_int_equal(tile_rows_min(&ways, ACT_Q8), TILE_WAY_ROWS + 1);
-    if (n_timed > 2000) fail_msg("%d products were timed", n_timed);
-}
-
 /* ---- registers ----------------------------------------------------------------------------------------------- */
 
 static jmp_buf after_fault;
@@ -347,7 +297,6 @@ int main(void) {
         cmocka_unit_test(passes_take_turns_over_long_rows),
         cmocka_unit_test(a_wrong_product_is_noticed),
         cmocka_unit_test(tiles_are_loaded_once_for_several_products),
-        cmocka_unit_test(the_fastest_way_is_chosen_for_each_number_of_rows),
         cmocka_unit_test(a_missing_table_is_an_error_with_a_remedy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

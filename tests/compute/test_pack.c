@@ -4,9 +4,8 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/codebook.h"
-#include "gguf/lattice.h"
 #include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>

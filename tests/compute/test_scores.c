@@ -2,10 +2,10 @@
  * every other table against plain C, bit for bit: sizes of heads, numbers of queries and keys, numbers at the ends of
  * their ranges, NaN and infinity, memory that is read and written only where it may be. */
 #include "testing.h"
-#include "evex_scores.h"
+#include "all_tables.h"
 #include "kernel_numbers.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>

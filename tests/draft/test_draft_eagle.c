@@ -3,9 +3,9 @@
 #include "learned_rig.h"
 #include "plain_layer.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/eagle_tree.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
-#include "tree/union.h"
+#include "gguf/tensor_type.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * trees, against a simulated target. */
 #include "feedback_rig.h"
 
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 #include "lyanna_rig.h"
 
 #include "draft/learned/lyanna_tree.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -230,7 +230,7 @@ static void plan_step(LearnedReader *reader, const LyannaWeights *w, int32_t m, 
 
 static void check_after_step(LearnedReader *reader, int i_file, const AfterStep *a, bool fusion, int32_t threshold) {
     static Tree want, got, again, none;
-    char spec[160], resample[8] = "off";
+    char spec[160], resample[16] = "off";
     if (threshold >= 0) snprintf(resample, sizeof resample, "%d", threshold);
     snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s,live=0",
              shapes[i_file].path, DEPTH, TOP, fusion ? "on" : "off", resample);

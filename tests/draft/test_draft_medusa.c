@@ -2,8 +2,8 @@
  * heads' distributions in double precision, and the text through the engine. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
-#include "tree/static_tree.h"
+#include "gguf/tensor_type.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * through the engine; and damaged files. */
 #include "learned_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/backend.h"
 #include "model_patch.h"
 #include "plain_layer.h"

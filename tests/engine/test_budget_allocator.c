@@ -3,7 +3,7 @@
 
 #include "base/rng.h"
 #include "engine/budget_allocator.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 

@@ -31,7 +31,8 @@ enum { N_MODELS = sizeof models / sizeof *models };
 static bool is_whole_at_the_end_only(const RandomModel *m) { return m->n_conv || m->window; }
 
 static fr_engine *open_engine(const fr_model *model, int64_t kv_tokens, int prefix_cache) {
-    const fr_engine_options options = {.n_threads = 1,
+    const fr_engine_options options = {.struct_size = sizeof options,
+                                       .n_threads = 1,
                                        .n_ctx = N_CTX,
                                        .kv_page_size = PAGE,
                                        .prefill_chunk = CHUNK,
@@ -47,7 +48,8 @@ static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     rig_tokens(1, N_VOCAB, prompt, N_COMMON);
     rig_tokens((uint64_t)(10 + i), N_VOCAB, prompt + N_COMMON, N_OWN);
     prompt[N_COMMON] = 20 + i; /* no two questions begin alike */
-    return (fr_request_options){.prompt = prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = prompt,
                                 .n_prompt = N_PROMPT,
                                 .max_tokens = N_NEW,
                                 .sampling = fr_sampling_default(),
@@ -111,7 +113,7 @@ static void windows_hold_few_pages(void **state) {
         fr_request_options o = request_of(prompt, 0);
         fr_request *r;
         fr_error err;
-        fr_engine_stats s;
+        fr_engine_stats s = {.struct_size = sizeof s};
         o.n_drafts = 0, o.max_tokens = 200;
         if (rig_open_request(&r, e, &o, &err)) fail_msg("%s", err.message);
         int64_t most = 0, most_of_all = 0, mark = WINDOW + 2 * PAGE;
@@ -150,8 +152,9 @@ static void memory_of_gemma3_1b(void **state) {
                            .window = 512,
                            .seed = 7};
     fr_model *model = rig_open_random(&m);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 8192});
-    fr_engine_stats s;
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 8192});
+    fr_engine_stats s = {.struct_size = sizeof s};
     fr_engine_get_stats(e, &s);
     int64_t bytes_of_token = 26 * 2 * 256 * 2, kept = s.kv_tokens * bytes_of_token;
     print_message("%lld tokens, %lld with windows: %.1f MB, %.1f MB if all pages were kept\n", (long long)s.kv_tokens,

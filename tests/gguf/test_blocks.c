@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf.h"
 
 #include <math.h>

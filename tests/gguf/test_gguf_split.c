@@ -3,7 +3,7 @@
 #include "model_rig.h"
 
 #include "cli_rig.h"
-#include "gguf/gguf_split.h"
+#include "gguf/gguf.h"
 #include "gguf/gguf_write.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700
 #include "testing.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
 #include "gguf_build.h"
 

@@ -4,8 +4,8 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "gguf/blocks.h"
-#include "gguf/lattice.h"
+#include "gguf/tensor_type.h"
+#include "gguf/codebook.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -29,7 +29,7 @@ static uint64_t fnv(uint64_t hash, const void *p, size_t n) {
 static uint64_t hash_first(TensorType type, const LatticeBlock *b, uint64_t hash) {
     uint8_t bytes[128];
     float x[LATTICE_N];
-    lattice_write(type, b, bytes);
+    lattice_write(lattice_of(type), b, bytes);
     blocks_dequantize(type, bytes, LATTICE_N, x);
     return fnv(hash, x, 8 * sizeof *x);
 }
@@ -90,8 +90,8 @@ static void what_is_read_is_written(void **state) {
             LatticeBlock b;
             for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(256 * uniform(seed, i));
             memset(again, 0xaa, sizeof again);
-            lattice_read((TensorType)type, bytes, &b);
-            lattice_write((TensorType)type, &b, again);
+            lattice_read(lattice_of((TensorType)type), bytes, &b);
+            lattice_write(lattice_of((TensorType)type), &b, again);
             assert_memory_equal(bytes, again, n);
             assert_int_equal(again[n], 0xaa);
         }

@@ -3,11 +3,9 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
-#include "gguf/quant.h"
-#include "gguf/quant_fit.h"
-#include "gguf/quant_mix.h"
+#include "gguf/tensor_type.h"
+#include "gguf/quantize.h"
+#include "gguf/blocks_internal.h"
 
 #include <math.h>
 #include <stdio.h>

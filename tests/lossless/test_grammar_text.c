@@ -60,7 +60,7 @@ static int open_all(void **state) {
     (void)state;
     static const char text[] = "Once upon a time there was an answer:";
     fr_error err;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     model = rig_open_model("models/draft.gguf", NULL);
     fr_model_get_info(model, &info);
     if (fr_tokenize(model, text, sizeof text - 1, FR_TOKENIZE_PROMPT, &prompt, &n_prompt, &err)) return -1;
@@ -89,7 +89,8 @@ static int close_all(void **state) {
 }
 
 static fr_request_options request_of(int grammar, int sampling, const char *const *drafts, int n_drafts) {
-    return (fr_request_options){.prompt = prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = prompt,
                                 .n_prompt = n_prompt,
                                 .max_tokens = N_TOKENS,
                                 .sampling = samplings[sampling],
@@ -133,7 +134,7 @@ static void every_drafter_gives_the_same_text(void **state) {
     static Stream plain, got;
     int n_finished = 0, n_accepted = 0;
     fr_engine *e = rig_open_engine(model, NULL);
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, info.n_vocab, 5);
     rig_add_drafter(e, "random", &random.base);
@@ -157,7 +158,7 @@ static void every_drafter_gives_the_same_text(void **state) {
                 rig_run_request(e, &o, &got);
                 snprintf(what, sizeof what, "grammar %d, sampling %d, %s", g, s, drafts[d]);
                 rig_assert_same(&plain, &got, what);
-                assert_string_equal(got.stats.draft_error, "");
+                assert_string_equal(got.draft_error, "");
             }
         }
     fr_engine_close(e);
@@ -171,7 +172,7 @@ static void neighbours_change_nothing(void **state) {
     enum { N = 8 };
     static const char *const drafts[] = {"ngram-trie", "recycling"};
     static Stream plain[N], got;
-    fr_engine_options eo = {.max_requests = N, .kv_page_size = 3, .prefill_chunk = 7};
+    fr_engine_options eo = {.struct_size = sizeof eo, .max_requests = N, .kv_page_size = 3, .prefill_chunk = 7};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *requests[N];
     fr_error err;
@@ -217,7 +218,7 @@ static void ratio_rules_keep_to_the_grammar(void **state) {
             rig_run_request(e, &o, &got);
             rig_run_request(e, &o, &again);
             rig_assert_same(&got, &again, "a seed gives one text");
-            assert_string_equal(got.stats.draft_error, "");
+            assert_string_equal(got.draft_error, "");
             check_text(g, &got);
         }
     fr_engine_close(e);
@@ -237,8 +238,8 @@ static fr_finish finish_of(const char *regex, const char *after, Stream *out, fr
     fr_grammar_close(g); /* the request goes on */
     while (fr_engine_step(e, &err) > 0) {}
     rig_collect(r, out);
-    if (fr_request_finish(r) == FR_FINISH_ERROR) *why = *fr_request_error(r);
-    fr_finish finish = fr_request_finish(r);
+    if (fr_request_finish_reason(r) == FR_FINISH_ERROR) *why = *fr_request_error(r);
+    fr_finish finish = fr_request_finish_reason(r);
     fr_request_close(r);
     fr_engine_close(e);
     return finish;

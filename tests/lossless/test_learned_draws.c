@@ -1,6 +1,7 @@
-/* test_learned_draws.c - learned drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
- * sequences follow the target's distribution. Negative controls: wrong declared distributions, and a tree pruned by the
- * probabilities of its tokens instead of by psi, fail the test. */
+/* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
+ * sequences follow the target's distribution. Four negative controls fail the test: declared distributions that are
+ * wrong, a tree that is pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node
+ * by node for a rule that looks ahead, by two drafters. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 #include "model_rig.h"
@@ -11,7 +12,7 @@
 
 #include <string.h>
 
-enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2000, N_AT_ONCE = 20, BUDGET = 8 };
+enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2500, N_AT_ONCE = 20, BUDGET = 8 };
 enum { N_OUTCOMES = TOP_K * TOP_K * TOP_K };
 
 #define PROMPT "Once upon a time, there was a little"
@@ -20,7 +21,7 @@ static int32_t *prompt;
 static int64_t n_prompt;
 
 static SamplingOptions exact_sampling(void) {
-    return (SamplingOptions){.temperature = 1.5f, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1};
+    return (SamplingOptions){.temperature = 1, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1};
 }
 
 /* All sequences of LENGTH tokens that the target can generate, each with its probability. */
@@ -70,7 +71,7 @@ static void find_exact(Exact *x) {
 
 /* ---- controls ----------------------------------------------------------------------------------------- */
 
-typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q } Lie;
+typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q, CUT_BY_RANK } Lie;
 
 static Lie g_lie;
 static const DrafterClass *g_honest;
@@ -104,6 +105,7 @@ static void cut_by_q(Tree *t) {
 
 static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                        fr_error *err) {
+    for (int i = 0; i < n && g_lie == CUT_BY_RANK; i++) trees[i]->dists->whole_groups = false;
     int status = g_honest->propose(d, sequences, budgets, trees, n, err);
     for (int i = 0; i < n && !status; i++) {
         if (trees[i]->dists->n_draws != trees[i]->n - 1) fail_msg("not every node is declared");
@@ -123,7 +125,8 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
         fr_error err;
         int left;
         for (uint64_t i = 0; i < N_AT_ONCE; i++) {
-            fr_request_options o = {.prompt = prompt,
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = prompt,
                                     .n_prompt = n_prompt,
                                     .max_tokens = LENGTH,
                                     .ignore_eos = 1,
@@ -132,7 +135,7 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
                                     .verify = rule,
                                     .drafts = &draft,
                                     .n_drafts = 1};
-            o.sampling.temperature = 1.5f, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
+            o.sampling.temperature = 1, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
             if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
@@ -140,9 +143,10 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
         for (int i = 0; i < N_AT_ONCE; i++) {
             int64_t n;
             const int32_t *tokens = fr_request_tokens(r[i], &n);
-            fr_stats stats;
+            const char *why = fr_request_draft_error(r[i]);
+            fr_stats stats = {.struct_size = sizeof stats};
             fr_request_get_stats(r[i], &stats);
-            if (n != LENGTH || stats.draft_error[0]) fail_msg("%s: %d tokens; %s", draft, (int)n, stats.draft_error);
+            if (n != LENGTH || *why) fail_msg("%s: %d tokens; %s", draft, (int)n, why);
             int k = 0;
             while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
             if (k == x->n) fail_msg("%s, %s: generated what the target cannot generate", rule, draft);
@@ -173,12 +177,15 @@ static void sequences_follow_the_targets_dist(void **state) {
         Lie lie;
     } cases[] = {
         {"recursive", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
-        {"transport", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
+        {"transport", "eagle:file=models/eagle.gguf", NO_LIE},
         {"transport", "lyanna:file=models/lyanna.gguf", NO_LIE},
-        {"recursive", "hydra:file=models/hydra.gguf", NO_LIE},
-        {"recursive", "redrafter:file=models/redrafter.gguf", NO_LIE},
+        {"transport", "hydra:file=models/hydra.gguf", NO_LIE},
+        {"transport", "redrafter:file=models/redrafter.gguf", NO_LIE},
+        {"transport", "rsd-s:model=models/draft.gguf", NO_LIE},
         {"transport", "eagle:file=models/eagle.gguf,top=4", FLATTER_DIST},
         {"recursive", "eagle:file=models/eagle.gguf,top=4", CUT_BY_Q},
+        {"transport", "eagle:file=models/eagle.gguf", CUT_BY_RANK},
+        {"transport", "lyanna:file=models/lyanna.gguf", CUT_BY_RANK},
     };
     static Exact x;
     static int counts[N_OUTCOMES];
@@ -189,8 +196,10 @@ static void sequences_follow_the_targets_dist(void **state) {
     assert_true(n_prompt > 1 && n_prompt <= MAX_PROMPT);
     find_exact(&x);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fr_engine *e = rig_open_engine(model,
-                                       &(fr_engine_options){.n_ctx = 64, .max_requests = N_AT_ONCE, .n_threads = 1});
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                   .n_ctx = 64,
+                                                                   .max_requests = N_AT_ONCE,
+                                                                   .n_threads = 1});
         if (fr_engine_open_draft(e, cases[i].draft, &err)) fail_msg("%s", err.message);
         static DrafterClass lying;
         g_honest = e->drafters[0].drafter->class;

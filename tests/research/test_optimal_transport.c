@@ -4,7 +4,6 @@
 
 #include "base/rng.h"
 #include "research/acceptance.h"
-#include "research/optimal_transport.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * is wrong with them is told, and the server goes on. */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* test_serve_http.c - the server against clients that are wrong, slow, many or not allowed. */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <fcntl.h>
 #include <poll.h>

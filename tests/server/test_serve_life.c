@@ -2,7 +2,7 @@
  * queue, the end of the server. The model runs in the slow reference backend, so that there is time for it. */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <errno.h>
 #include <signal.h>

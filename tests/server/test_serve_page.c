@@ -2,7 +2,7 @@
  * a real Chromium where playwright-core is installed (tests/server/page.mjs). */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <stdio.h>
 #include <stdlib.h>

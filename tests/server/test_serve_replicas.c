@@ -5,7 +5,7 @@
  * incomplete, and the client's second try must get it. No answer may differ. */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -2,10 +2,11 @@
 #ifndef TESTS_ALL_TABLES_H
 #define TESTS_ALL_TABLES_H
 
-#include "compute/cpu/kernels/kernels.h"
+#include "compute/cpu/kernels/scores.h"
 
 #if defined(__x86_64__)
 extern const Kernels kernels_evex_vnni; /* AVX-512 VL, VNNI */
+extern const ScoreKernels score_kernels_evex_vnni;
 #endif
 
 /* "ref" comes first; *n: their number. */

@@ -2,7 +2,7 @@
 #include "convert_rig.h"
 
 #include "cli/convert/convert.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,11 +4,16 @@
 
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx2.h"
+
 #include "compute/cpu/kernels/tables.h"
 
 #if !defined(DPBUSD)
 #error "compile this file with -mavx512vl -mavx512vnni"
 #endif
+
+#define SCORE_TABLE score_kernels_evex_vnni
+#define SCORE_TABLE_NAME "avx-vnni as EVEX"
+#include "compute/cpu/kernels/scores_body.h"
 
 #define TABLE kernels_evex_vnni
 #define TABLE_NAME "avx-vnni as EVEX"

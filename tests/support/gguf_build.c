@@ -2,7 +2,7 @@
 #include "gguf_build.h"
 
 #include "base/error.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
 

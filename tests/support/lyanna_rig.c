@@ -2,7 +2,7 @@
  * time, what the drafter must compute. */
 #include "lyanna_rig.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/lyanna.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* plain_layer.c - the parts of a transformer layer for one row, in double precision. */
 #include "plain_layer.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "learned_rig.h"
 
 #include <math.h>

@@ -5,8 +5,7 @@
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx512.h"
 
-#include "gguf/bf16_dot.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/tables.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef TESTS_PLAIN_TILES_H
 #define TESTS_PLAIN_TILES_H
 
-#include "base/tile_config.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "train/gemm_bf16.h"
 

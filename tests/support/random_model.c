@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
 
 #include <math.h>

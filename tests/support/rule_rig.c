@@ -137,6 +137,101 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
     }
 }
 
+/* ---- pruned trees ---------------------------------------------------------------------------------------
+ *
+ * The values of the nodes, from the greatest to the least, are the times at which they arrive in a race: the
+ * children of a node of path probability m arrive with rates m q(x), and the first of them arrives together with its
+ * parent (stochastic beam search, gumbel.c). Such races have no memory. So the order of all nodes is enumerated by
+ * picking the group in which the next node arrives, in proportion to the sums of the rates, and then the token. */
+
+typedef struct Race {
+    int32_t size[TREE_MAX_NODES], n_arrived[TREE_MAX_NODES]; /* of each node's group */
+    double mass[TREE_MAX_NODES];                             /* probability of each node's path under the drafter */
+    int32_t n_kept[RIG_MAX_LEVELS], n_groups[RIG_MAX_LEVELS];
+    int32_t n_promised; /* whole groups: nodes that have arrived or will */
+} Race;
+
+static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* The children of a node that has arrived: how many are kept. */
+static int32_t size_of_group(const Rig *r, Race *x, int32_t depth) {
+    const RigLevel *level = &r->c->levels[depth];
+    int32_t left = r->c->budget ? r->c->budget - x->n_promised : level->k, size = level->k;
+    if (r->c->pruning == RIG_BY_RANK) return size;
+    if (level->width) {
+        size = x->n_groups[depth]++ == 0 ? 2 : 1;
+        left = min(left, level->width - x->n_kept[depth]);
+        x->n_kept[depth] += min(size, left);
+    }
+    return min(size, left);
+}
+
+/* The q of the tokens that have not arrived in a node's group, and their sum. */
+static double rest_of_group(Rig *r, int32_t node, double *rest) {
+    int32_t prefix = r->prefix_of[node];
+    double all = 0, sum = 0;
+    need_dists(r, prefix);
+    for (int32_t t = 0; t < r->c->n_vocab; t++) all += (double)r->q[prefix][0][t];
+    for (int32_t t = 0; t < r->c->n_vocab; t++)
+        rest[t] = tree_child(&r->tree, node, t) < 0 ? (double)r->q[prefix][0][t] / all : 0;
+    for (int32_t t = 0; t < r->c->n_vocab; t++) sum += rest[t];
+    return sum;
+}
+
+/* The next child of a node arrives, and with it its first child, and so on. */
+static void arrive(Rig *r, Race *x, int32_t node, RandomSource *random_source) {
+    double rest[V];
+    for (int32_t depth = r->tree.nodes[node].depth; depth < r->c->n_levels; depth++) {
+        const RigLevel *level = &r->c->levels[depth];
+        bool by_rank = r->c->pruning == RIG_BY_RANK,
+             is_full = by_rank && ((level->width && x->n_kept[depth] == level->width) ||
+                                   (r->c->budget && r->tree.n - 1 == r->c->budget));
+        if (is_full || x->size[node] == 0 || !(rest_of_group(r, node, rest) > 0)) {
+            x->size[node] = x->n_arrived[node];
+            return;
+        }
+        int32_t token = random_source->pick(random_source, rest, r->c->n_vocab), prefix = r->prefix_of[node];
+        int32_t child = tree_add(&r->tree, node, token, 1, 0);
+        draft_dists_add(r->dists, node, child, level->kind, r->q[prefix][0]);
+        r->prefix_of[child] = prefix * r->c->n_vocab + 1 + token;
+        x->mass[child] = x->mass[node] * rest[token];
+        x->n_arrived[node]++;
+        x->n_kept[depth] += by_rank;
+        x->n_arrived[child] = 0;
+        x->size[child] = depth + 1 < r->c->n_levels ? size_of_group(r, x, depth + 1) : 0;
+        x->n_promised += x->size[child];
+        node = child;
+    }
+}
+
+/* A beam that is pruned by rank ends when its last level is full. */
+static bool is_over(const Rig *r, const Race *x) {
+    int32_t last = r->c->n_levels - 1;
+    if (r->c->pruning != RIG_BY_RANK) return false;
+    return (r->c->budget && r->tree.n - 1 == r->c->budget) ||
+           (r->c->levels[last].width && r->c->levels[0].width == 0 && x->n_kept[last] == r->c->levels[last].width);
+}
+
+static void draft_pruned_tree(Rig *r, RandomSource *random_source) {
+    static Race x;
+    double rates[TREE_MAX_NODES], rest[V];
+    memset(&x, 0, sizeof x);
+    x.mass[0] = 1;
+    x.n_promised = x.size[0] = size_of_group(r, &x, 0);
+    arrive(r, &x, 0, random_source);
+    while (!is_over(r, &x)) {
+        double sum = 0;
+        for (int32_t i = 0; i < r->tree.n; i++) {
+            bool is_open = x.n_arrived[i] < x.size[i];
+            rates[i] = is_open ? x.mass[i] * rest_of_group(r, i, rest) : 0;
+            if (is_open && !(rates[i] > 0)) x.size[i] = x.n_arrived[i];
+            sum += rates[i];
+        }
+        if (!(sum > 0)) return;
+        arrive(r, &x, random_source->pick(random_source, rates, r->tree.n), random_source);
+    }
+}
+
 /* Drafts a tree after the text `prefix`. */
 static void draft_tree(Rig *r, int32_t prefix, RandomSource *random_source) {
     int32_t context[RIG_N_PROMPT + RIG_MAX_TEXT];
@@ -145,7 +240,8 @@ static void draft_tree(Rig *r, int32_t prefix, RandomSource *random_source) {
     tree_reset(&r->tree, context[n - 1]);
     r->tree.dists = r->dists;
     r->prefix_of[0] = prefix;
-    for (int32_t i = 0; i < r->tree.n; i++)
+    if (r->c->pruning) draft_pruned_tree(r, random_source);
+    for (int32_t i = 0; i < r->tree.n && !r->c->pruning; i++)
         if (r->tree.nodes[i].depth < r->c->n_levels) draft_group(r, i, random_source);
 }
 

@@ -28,13 +28,25 @@ typedef struct RigLevel {
     int32_t k;
     bool mixes;     /* the kind changes from node to node of the level */
     bool own_dists; /* each independent draw has its own distribution */
+    int32_t width;  /* of a pruned tree: how many nodes of the level are kept; 0: all */
 } RigLevel;
+
+/* How a tree of draws without replacement is pruned. Its nodes rank by their perturbed log-probabilities, as in a
+ * stochastic beam search (gumbel.c). */
+typedef enum RigPruning {
+    RIG_WHOLE_TREE,
+    RIG_BY_RANK, /* the nodes of greatest value are kept, within the budget and the width of each level */
+    RIG_WHOLE_GROUPS, /* the kept nodes get their k children in the order of their values, within the budget; in a level with a
+                       * width the first node gets two children and the others get one */
+} RigPruning;
 
 /* All distributions are random functions of the seed and the context, through logits and the sampler's filters. */
 typedef struct RigCase {
     uint64_t seed;
     int32_t n_vocab, n_levels;
     RigLevel levels[RIG_MAX_LEVELS];
+    RigPruning pruning;
+    int32_t budget; /* of a pruned tree: nodes that are kept; 0: any number */
     SamplingOptions target, draft;
     double gamma;
     RigFault fault;

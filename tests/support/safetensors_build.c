@@ -1,7 +1,7 @@
 /* safetensors_build.c - writes safetensors files for tests: the header grows as text while tensors are added. */
 #include "safetensors_build.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <inttypes.h>
 #include <stdio.h>

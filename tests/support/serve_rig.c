@@ -3,7 +3,7 @@
  * The client is our own because tests send what no client library would: halves of requests, two at once, nothing. */
 #include "serve_rig.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 
 #include <arpa/inet.h>

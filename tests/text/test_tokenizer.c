@@ -3,7 +3,7 @@
 #include "testing.h"
 #include "vocab_build.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/rng.h"
 
 #include <float.h>

@@ -2,7 +2,7 @@
  * judges how it ended. The child gets a process group of its own, so that nothing that it starts survives it. */
 #include "torture.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/error.h"
 
 #include <ctype.h>

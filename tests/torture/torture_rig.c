@@ -1,7 +1,7 @@
 /* torture_rig.c - arguments, folders, random numbers and the report of a torture program. */
 #include "torture.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/error.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "learned_rig.h"
 
 #include "cli_rig.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "train/import.h"
 #include "safetensors_build.h"
 

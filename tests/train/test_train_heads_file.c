@@ -4,7 +4,7 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 #include "train/optimizer.h"
 #include "train/drafter_trainer.h"
 #include "train/gemm.h"

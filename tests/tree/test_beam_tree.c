@@ -1,7 +1,7 @@
 /* test_beam_tree.c - Unit tests of beam_tree.c: the paper's worked examples, and random beams against a trie. */
 #include "draft_rig.h"
 
-#include "tree/beam_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <string.h>
 

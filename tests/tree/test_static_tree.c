@@ -3,7 +3,7 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <math.h>
 

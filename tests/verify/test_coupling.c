@@ -2,7 +2,7 @@
  * probability of each to lead when its log q has a standard Gumbel error and the rest is a rival of constant weight. */
 #include "testing.h"
 
-#include "draft/coupling.h"
+#include "draft/feedback.h"
 
 #include <math.h>
 

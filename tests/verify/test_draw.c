@@ -1,8 +1,8 @@
-/* test_draw.c - Unit tests of draw.c: draws without replacement of tokens and of whole paths against enumeration,
+/* test_draw.c - Unit tests of gumbel.c: draws without replacement of tokens and of whole paths against enumeration,
  * each with a negative control; pruned against unpruned; truncation against its formula. */
 #include "testing.h"
 
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 #include "statistics.h"
 
 #include <math.h>

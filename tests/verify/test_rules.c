@@ -93,6 +93,70 @@ static void trees(void **state) {
         }
 }
 
+/* Trees of draws without replacement that lost nodes: to a budget (learned drafters), to the width of each level
+ * (rsd-s), or to the width of the last level and a budget (redrafter). */
+#define DRAWN(k_) \
+    { .kind = DRAW_WITHOUT_REPLACEMENT, .k = k_ }
+#define BEAM(k_, width_) \
+    { .kind = DRAW_WITHOUT_REPLACEMENT, .k = k_, .width = width_ }
+typedef struct PrunedShape {
+    int32_t n_vocab, n_levels, budget;
+    RigLevel levels[3];
+} PrunedShape;
+
+static const PrunedShape ranked[] = {
+    {3, 2, 3, {DRAWN(3), DRAWN(3)}},           {3, 2, 4, {DRAWN(3), DRAWN(3)}},
+    {3, 2, 4, {DRAWN(2), DRAWN(2)}},           {4, 2, 3, {DRAWN(3), DRAWN(2)}},
+    {2, 3, 4, {DRAWN(2), DRAWN(2), DRAWN(2)}}, {3, 2, 0, {BEAM(2, 2), BEAM(2, 2)}},
+    {4, 2, 0, {BEAM(2, 2), BEAM(2, 2)}},       {2, 3, 0, {BEAM(2, 2), BEAM(2, 2), BEAM(2, 2)}},
+    {3, 2, 0, {DRAWN(2), BEAM(2, 2)}},         {3, 2, 3, {DRAWN(3), BEAM(3, 3)}},
+};
+static const PrunedShape in_groups[] = {
+    {3, 2, 3, {DRAWN(2), DRAWN(2)}},
+    {3, 2, 4, {DRAWN(2), DRAWN(2)}},
+    {3, 2, 5, {DRAWN(3), DRAWN(2)}},
+    {4, 2, 4, {DRAWN(2), DRAWN(2)}},
+    {2, 3, 6, {DRAWN(2), DRAWN(2), DRAWN(2)}},
+    {3, 3, 5, {DRAWN(2), DRAWN(2), DRAWN(1)}},
+    {3, 2, 0, {DRAWN(3), BEAM(2, 3)}},
+    {4, 2, 0, {DRAWN(2), BEAM(2, 2)}},
+    {2, 3, 0, {DRAWN(2), BEAM(2, 2), BEAM(2, 2)}},
+    {2, 3, 0, {DRAWN(2), BEAM(2, 3), BEAM(2, 3)}},
+};
+
+static RigCase pruned_case(const PrunedShape *shape, RigPruning pruning, uint64_t seed) {
+    RigCase c = filtered(seed, shape->n_vocab);
+    c.n_levels = shape->n_levels;
+    c.pruning = pruning;
+    c.budget = shape->budget;
+    memcpy(c.levels, shape->levels, sizeof shape->levels);
+    return c;
+}
+
+static void trees_of_whole_groups(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof in_groups / sizeof *in_groups; i++)
+        for (uint64_t seed = 0; seed < 10; seed++) {
+            RigCase c = pruned_case(&in_groups[i], RIG_WHOLE_GROUPS, seed);
+            rig_check(&c, "recursive");
+            rig_check(&c, "transport");
+        }
+}
+
+/* `recursive` looks at a draft only if it needs it, and is right for them. A rule that looks ahead is not. */
+static void trees_pruned_by_rank(void **state) {
+    (void)state;
+    int n_detected = 0, n = 0;
+    for (size_t i = 0; i < sizeof ranked / sizeof *ranked; i++)
+        for (uint64_t seed = 0; seed < 10; seed++, n++) {
+            RigCase c = pruned_case(&ranked[i], RIG_BY_RANK, seed);
+            rig_check(&c, "recursive");
+            n_detected += rig_dist_error(&c, verify_rule_find("transport"), NULL) > MARGIN;
+        }
+    print_message("transport is wrong for %d of %d trees that are pruned by rank\n", n_detected, n);
+    assert_true(n_detected > n / 8);
+}
+
 /* If draft and target are the same distribution, everything is accepted, and the output distribution is still right. */
 static void equal_distributions(void **state) {
     (void)state;
@@ -411,6 +475,8 @@ int main(void) {
         cmocka_unit_test(k_seq_with_any_gamma),
         cmocka_unit_test(chains),
         cmocka_unit_test(trees),
+        cmocka_unit_test(trees_of_whole_groups),
+        cmocka_unit_test(trees_pruned_by_rank),
         cmocka_unit_test(equal_distributions),
         cmocka_unit_test(block_keeps_no_fewer_than_chain),
         cmocka_unit_test(the_example_of_the_block_paper),

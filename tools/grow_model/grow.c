@@ -34,7 +34,7 @@
 
 #include "base/mem.h"
 #include "base/progress.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -17,7 +17,7 @@
 #include "base/progress.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "make_model.h"
 
 #include <math.h>

@@ -84,7 +84,7 @@ typedef struct Range {
 } Range;
 static Range range_of(const Pair *p, int64_t begin, int64_t end) {
     int64_t n = p->row->n_prefix;
-    return (Range){begin, n < begin ? begin : least_of(n, end), end};
+    return (Range){begin, n < begin ? begin : min_i64(n, end), end};
 }
 
 void attention_round_queries(const CpuContext *c, int64_t row, int64_t head, int64_t n) {
@@ -104,12 +104,12 @@ static void score_rounded(const Attention *a, const Pair *p, const int32_t *slot
     int64_t dim = a->h->head_dim;
     KeyBlock *keys = attention_key_blocks(a, i_thread);
     for (int64_t i = 0; i < n; i += KEYS_PACKED) {
-        int64_t n_keys = least_of(KEYS_PACKED, n - i);
+        int64_t n_keys = min_i64(KEYS_PACKED, n - i);
         a->c->score_kernels->pack(dim, p->keys, a->kv->slot_bytes, slots + i, n_keys, keys);
         for (int64_t k = 0, n_q; k < a->group; k += n_q) {
             const RoundedQuery *q[ATTN_QUERIES];
             float *scores[ATTN_QUERIES];
-            n_q = least_of(ATTN_QUERIES, a->group - k);
+            n_q = min_i64(ATTN_QUERIES, a->group - k);
             for (int64_t j = 0; j < n_q; j++) {
                 q[j] = pair_rounded(a, p, k + j);
                 scores[j] = p->scores + (k + j) * a->c->score_stride + at + i;
@@ -170,7 +170,7 @@ static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, in
     for (int64_t i = 0; i < n; i += KEYS_PACKED) {
         const float *w[ATTN_QUERIES];
         float *outs[ATTN_QUERIES];
-        int64_t n_keys = least_of(KEYS_PACKED, n - i);
+        int64_t n_keys = min_i64(KEYS_PACKED, n - i);
         for (int64_t k = 0; k < a->group; k++) w[k] = p->scores + k * c->score_stride + at + i, outs[k] = out + k * dim;
         a->kn->unpack_values(a->kv->type, dim, p->values, a->kv->slot_bytes, slots + i, n_keys, floats);
         a->kn->mix_values(w, a->group, dim, floats, n_keys, outs);
@@ -179,7 +179,7 @@ static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, in
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thread) {
     int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
-    Range r = range_of(p, begin < first ? first : begin, least_of(begin + ATTN_TILE, pair_n_keys(p)));
+    Range r = range_of(p, begin < first ? first : begin, min_i64(begin + ATTN_TILE, pair_n_keys(p)));
     float *out = tile_out(a, p, tile);
     memset(out, 0, (size_t)(a->group * a->value_dim) * sizeof *out);
     if (r.begin < r.split) mix_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, out, i_thread);
@@ -261,7 +261,7 @@ static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) 
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
-        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = least_of(begin_key + ATTN_TILE, pair_n_keys(&p));
+        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = min_i64(begin_key + ATTN_TILE, pair_n_keys(&p));
         if (end_key > pair_first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key, i_thread);
     }
 }

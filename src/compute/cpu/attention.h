@@ -3,6 +3,7 @@
 #define CPU_ATTENTION_H
 
 #include "compute/cpu/cpu.h"
+#include "base/mem.h"
 
 #include <math.h>
 
@@ -43,8 +44,6 @@ static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
 static inline const RoundedQuery *pair_rounded(const Attention *a, const Pair *p, int64_t k) {
     return (const void *)(p->rounded + (size_t)k * rounded_query_bytes(a->h->head_dim));
 }
-static inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static inline float attention_scale(const Attention *a, const RowPlace *row) {
     float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->h->head_dim);
     return (float)((double)scale * temperature_factor(&a->spec->temperature, row->position));

@@ -91,7 +91,7 @@ static int64_t sees_from(const Rows *rows, int32_t i, int64_t begin) {
     int64_t first = pair_first_key(rows->a, &rows->pairs[i]);
     return first > begin ? first : begin;
 }
-static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return least_of(end, pair_n_keys(&rows->pairs[i])); }
+static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return min_i64(end, pair_n_keys(&rows->pairs[i])); }
 
 /* The slots of positions [begin, end) of a row, copied into `room` where they lie in two places. */
 static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
@@ -122,7 +122,7 @@ static void visit_block(const Rows *rows, int64_t begin, int64_t end, SharedFn f
         s.n_members = 0, s.begin = end;
         for (int32_t k = 0; k < n_waiting; k++) {
             if (sees_to(rows, waiting[k], end) > sees_to(rows, leader, end)) leader = waiting[k];
-            s.begin = least_of(s.begin, sees_from(rows, waiting[k], begin));
+            s.begin = min_i64(s.begin, sees_from(rows, waiting[k], begin));
         }
         s.end = sees_to(rows, leader, end);
         s.slots = slots_of(&rows->pairs[leader], s.begin, s.end, room);
@@ -239,7 +239,7 @@ void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int
     for (int32_t i = 0; i < g->n; i++) {
         Pair *p = &rows.pairs[i];
         *p = attention_pair(a, g->first + i, unit, scores + i * a->group * c->score_stride);
-        first = least_of(first, pair_first_key(a, p));
+        first = min_i64(first, pair_first_key(a, p));
         if (pair_n_keys(p) > end) end = pair_n_keys(p);
     }
     first = first / KEYS_PACKED * KEYS_PACKED;
@@ -247,7 +247,7 @@ void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int
     weigh(&rows);
     for (int64_t tile = first / ATTN_TILE * ATTN_TILE; tile < end; tile += ATTN_TILE) {
         begin_tile(&rows, tile);
-        for (int64_t b = tile; b < least_of(end, tile + ATTN_TILE); b += KEYS_PACKED)
+        for (int64_t b = tile; b < min_i64(end, tile + ATTN_TILE); b += KEYS_PACKED)
             visit_block(&rows, b, b + KEYS_PACKED, mix_shared);
         end_tile(&rows, tile);
     }

@@ -13,7 +13,7 @@
 #define CPU_CPU_H
 
 #include "compute/backend.h"
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/threads.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"

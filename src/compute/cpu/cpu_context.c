@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
 /* What the layers want at most. */
 typedef struct Widths {
     size_t act;                 /* bytes of an activation row */

@@ -2,8 +2,8 @@
 #include "compute/cpu/cpu.h"
 
 #include "compute/cost.h"
-#include "base/clock.h"
-#include "compute/cpu/kernels/machine.h"
+#include "base/system.h"
+#include "compute/cpu/kernels/kernels.h"
 
 #include <math.h>
 

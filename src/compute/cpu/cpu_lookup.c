@@ -2,7 +2,7 @@
 #include "compute/cpu/cpu.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
 

@@ -3,10 +3,9 @@
 #include "compute/cpu/cpu_backend.h"
 #include "compute/cpu/packed_file.h"
 
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "gguf/blocks.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <stdatomic.h>
 

@@ -38,11 +38,10 @@
  * with few experts chosen of many, eight rows read nearly eight times as much as one. When trees lose because of that, the
  * cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
 #include "compute/cpu/cpu.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- which experts --------------------------------------------------------------------------------- */
 
@@ -224,8 +223,8 @@ static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int
                      (const char *)c->expert_acts[both[k]->act] +
                          row_at(g->first, (int64_t)act_row_bytes(both[k]->act, both[k]->n_in)),
                      g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
-                     least(end * FF_UNIT_TILES, n_tiles));
-    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+                     min_i64(end * FF_UNIT_TILES, n_tiles));
+    int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
     if (op->l->spec->weights_inputs)
         weigh_places(c, g, c->gate, n_ff, from, n), weigh_places(c, g, c->up, n_ff, from, n);
     add_biases(c, g, op->l->spec->gate_bias, c->gate, n_ff, from, n);
@@ -239,7 +238,7 @@ static void by_group(const Op *op, int64_t begin, int64_t end,
                      void (*fn)(const Op *, const ExpertGroup *, int64_t, int64_t)) {
     int64_t each = op->n_items_of_group;
     while (begin < end) {
-        int64_t group = begin / each, last = least((group + 1) * each, end);
+        int64_t group = begin / each, last = min_i64((group + 1) * each, end);
         fn(op, &op->c->groups[group], begin - group * each, last - group * each);
         begin = last;
     }
@@ -256,7 +255,7 @@ static void group_down(const Op *op, const ExpertGroup *g, int64_t begin, int64_
     cpu_multiply(c, m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
                  c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS;
-    add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, least(end * TILE_ROWS, m->n_out) - from);
+    add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, min_i64(end * TILE_ROWS, m->n_out) - from);
 }
 
 static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -295,7 +294,7 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
                        *down = l->matrices[MATRIX_EXPERT_DOWN], *shared = l->matrices[MATRIX_SHARED_GATE];
     int64_t rows = c->n_rows, n_choices = rows * l->spec->n_expert_used;
     int64_t units = (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK, tiles = packed_n_tiles(down);
-    int64_t most = least(n_choices, layer_n_experts(l->spec));
+    int64_t most = min_i64(n_choices, layer_n_experts(l->spec));
     const Op base = {.c = c, .layer = layer, .l = l, .post_norm = l->spec->post_ffn_norm};
 
     Op router = base;

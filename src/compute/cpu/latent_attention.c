@@ -32,10 +32,9 @@
  *
  * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written), test_forward.c. */
 #include "compute/cpu/cpu.h"
+#include "base/mem.h"
 
 #include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 size_t latent_act_bytes(const CpuLayer *l) {
     const PackedMatrix *k_b = l->matrices[MATRIX_K_B], *v_b = l->matrices[MATRIX_V_B];
@@ -51,7 +50,7 @@ static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread
     const CpuContext *c = op->c;
     for (int k = 0; k < op->n_products; k++) {
         const Product *p = &op->products[k];
-        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = least(end, n);
+        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, first, last);
         begin -= n, end -= n;
     }

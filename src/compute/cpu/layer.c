@@ -38,10 +38,9 @@
  * test_reference.c.
  */
 #include "compute/cpu/cpu.h"
+#include "base/mem.h"
 
 #include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
@@ -102,10 +101,10 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
                 *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
-    int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
+    int64_t first = begin * unit, last = min_i64(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
     if (k == 0 && op->l->spec->gates_output) tiles *= 2;
     cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
-                 least(end * tiles, packed_n_tiles(p->m)));
+                 min_i64(end * tiles, packed_n_tiles(p->m)));
     if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
     float *const y[] = {c->q, c->k, c->v};
     int64_t width = (k ? h->n_head_kv : h->n_head) * (int64_t)h->head_dim;
@@ -124,7 +123,7 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const Hparams *h = &op->c->model->hparams;
     for (int k = 0; k < 3; k++) {
-        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = least(end, n);
+        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) heads_of(op, k, first, last);
         begin -= n, end -= n;
     }
@@ -179,7 +178,7 @@ static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end
     CpuContext *c = op->c;
     const PackedMatrix *m = op->products[0].m;
     cpu_multiply(c, m, acts, op->n_rows, c->delta, m->n_out, begin, end);
-    int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
+    int64_t from = begin * TILE_ROWS, n = min_i64(end * TILE_ROWS, m->n_out) - from;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *delta = c->delta + row_at(i, m->n_out) + from;
         if (op->bias) c->kernels->add(delta, op->bias + from, n);
@@ -228,8 +227,8 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
     int64_t n_ff = op->products[0].m->n_out, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
         cpu_multiply(c, op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
-                     begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
-    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+                     begin * FF_UNIT_TILES, min_i64(end * FF_UNIT_TILES, n_tiles));
+    int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
     const PackedMatrix *down = op->l->matrices[op->l->spec->ffn == FFN_EXPERTS ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
     for (int64_t i = 0; i < op->n_rows; i++) activate(op, down, i, from, n);
 }

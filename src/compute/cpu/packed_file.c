@@ -24,7 +24,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/replace_file.h"
+#include "base/files.h"
 #include "base/threads.h"
 
 #include <errno.h>

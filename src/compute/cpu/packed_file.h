@@ -2,7 +2,7 @@
 #ifndef CPU_PACKED_FILE_H
 #define CPU_PACKED_FILE_H
 
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "gguf/gguf.h"
 
 /* Of the layout of matrices (kernels/pack.c) and their order (cpu_weights.c). Whoever changes one of them counts it up;

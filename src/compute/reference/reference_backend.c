@@ -2,7 +2,7 @@
 #include "compute/reference/reference.h"
 
 #include "base/mem.h"
-#include "gguf/finite.h"
+#include "gguf/tensor_type.h"
 
 #include <string.h>
 
@@ -96,15 +96,13 @@ static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
 
 /* ---- a context -------------------------------------------------------------------------------------- */
 
-static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* The most experts of any layer, and the longest row of any matrix. */
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), h->state.n_values));
-    *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
-    for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_of(*n_expert, layer_n_experts(&m->layers[i]));
+    *widest = max_i64(max_i64(h->n_embd, hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
+    *widest = max_i64(*widest, max_i64(h->latent.q_rank, max_i64(h->latent.plain_dim, latent_values_dim(h))));
+    for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_i64(*n_expert, layer_n_experts(&m->layers[i]));
 }
 
 static int allocate(RefContext *c, fr_error *err) {
@@ -123,13 +121,13 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* also the gates, until they are separated */
         {&c->output_gates, rows * q_dim, sizeof(double)},
-        {&c->attended, rows * max_of(q_dim, h->state.n_values), sizeof(double)},
+        {&c->attended, rows * max_i64(q_dim, h->state.n_values), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
         {&c->queries, rows * latent_query_dim(h), sizeof(double)},
         {&c->q_latent, rows * h->latent.q_rank, sizeof(double)},
         {&c->head_values, rows * latent_values_dim(h), sizeof(double)},
-        {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
+        {&c->gate, max_i64(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
         {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
         {&c->scores, c->options.n_ctx, sizeof(double)},

@@ -13,7 +13,8 @@
  *
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "compute/reference/reference.h"
-#include "gguf/blocks.h"
+
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>

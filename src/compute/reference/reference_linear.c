@@ -3,7 +3,7 @@
 #include "compute/reference/reference.h"
 
 #include "base/mem.h"
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 
 #include <math.h>
 #include <string.h>

@@ -39,7 +39,6 @@
 #include "draft/learned/hydra.h"
 #include "draft/learned/learned.h"
 #include "draft/feedback.h"
-#include "tree/union.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -237,8 +236,7 @@ static void grow_trees(Hydra *d) {
         for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
     }
     for (int32_t i = 0; i < d->n_group; i++) {
-        union_prune(d->group[i].tree, d->group[i].budget);
-        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);
     }
 }
 

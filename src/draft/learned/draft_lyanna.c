@@ -35,14 +35,14 @@
  * Cost: `depth` forwards of one layer for all sequences together (one, if the file has a parallel chain), one LM head of `depth` rows each, and a softmax over V for
  * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
  * depend on its own tokens and lyanna's do not. Proof: tests/draft/test_draft_lyanna.c. */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "draft/learned/lyanna.h"
 #include "draft/learned/lyanna_choice.h"
 #include "draft/learned/lyanna_layer.h"
 #include "draft/learned/lyanna_tree.h"
 #include "draft/feedback.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 #include <string.h>
 
@@ -339,8 +339,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);
-    union_prune(tree, budget);
-    learned_declare(&d->learned, sequence, tree);
+    learned_prune(&d->learned, sequence, tree, budget);
     if (s->resampled.n == 1) return;
     lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
     union_prune(&d->scratch, budget); /* so that both together fit into one tree; the best nodes of both are kept */

@@ -16,7 +16,7 @@
  *     head 0   cat .6  dog .3         the ── cat .6 ── sat .42       the four greatest products;
  *     head 1   sat .7  ran .2          └─ dog .3 ── sat .21          the next would be cat ran .12
  *
- * The paper's trees are fixed in advance from the average accuracy of each rank (tree=static; static_tree.c): the
+ * The paper's trees are fixed in advance from the average accuracy of each rank (tree=static; tree_shapes.c): the
  * accuracies measured in training, which the file holds, or a prior. tree=dynamic, the default, makes the same choice
  * anew for each h. Nothing is drawn at random: under a ratio rule all groups are points. The paper's typical
  * acceptance is the rule `typical` (rule_typical.c).
@@ -28,7 +28,7 @@
 #include "draft/learned/learned.h"
 #include "draft/learned/medusa.h"
 #include "draft/learned/product_tree.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 #include "draft/feedback.h"
 
 #include <math.h>

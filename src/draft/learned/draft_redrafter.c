@@ -15,7 +15,7 @@
  * paper; "zero" as in the released code, which runs the recurrence on x_1 from s_0 = 0.
  *
  * Beam search. For each sequence, the `width` candidates with the greatest sum of log-probabilities are kept at each
- * of `length` steps. Candidates share the nodes of their common prefix (beam_tree.c), p_accept of a node is the
+ * of `length` steps. Candidates share the nodes of their common prefix (tree_shapes.c), p_accept of a node is the
  * product of the probabilities along its path, and if there are more nodes than the budget, those of greatest
  * p_accept are kept. The beam is no wider and no longer than the budget.
  *
@@ -37,12 +37,11 @@
  * in small targets with large vocabularies. Proof: tests/draft/test_draft_redrafter.c, against a beam search in double
  * precision. */
 #include "base/mem.h"
-#include "tree/beam_tree.h"
+#include "tree/tree_shapes.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/redrafter.h"
 #include "draft/learned/token_info.h"
 #include "draft/feedback.h"
-#include "tree/union.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -83,7 +82,7 @@ typedef struct Redrafter {
     int32_t *top;                    /* [max_rows][width] most probable tokens of each row */
     double *top_log_p;
     int32_t *n_top; /* [max_rows] */
-    int32_t *pack;  /* 6 arrays of [width * length] for beam_tree.c */
+    int32_t *pack;  /* 6 arrays of [width * length] for tree_shapes.c */
 } Redrafter;
 
 typedef struct RedrafterOptions {
@@ -298,8 +297,7 @@ static void write_tree(Redrafter *d, const Member *m) {
     for (int32_t i = 0; i < packed.n; i++)
         node[i] = tree_add(m->tree, packed.parents[i] < 0 ? 0 : node[packed.parents[i]], packed.tokens[i], p_accept[i],
                            d->learned.base.source);
-    union_prune(m->tree, m->budget);
-    learned_declare(&d->learned, m->sequence, m->tree);
+    learned_prune(&d->learned, m->sequence, m->tree, m->budget);
 }
 
 static void search_beams(Redrafter *d) {

@@ -41,7 +41,7 @@
 #include "draft/learned/mask_plan.h"
 #include "draft/learned/product_tree.h"
 #include "draft/learned/space.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>

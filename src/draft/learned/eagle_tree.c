@@ -4,14 +4,12 @@
  * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
  * within the budget.
  *
- * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (static_tree.c), with at most
+ * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (tree_shapes.c), with at most
  * `top` nodes of a level expanded; the layer chooses the tokens only.
  *
  * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in
  * which each row attends to its sequence's entries and to its ancestors in the tree. */
 #include "draft/learned/eagle_tree.h"
-
-#include "tree/union.h"
 
 #include <math.h>
 #include <string.h>
@@ -111,8 +109,8 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     }
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
-        union_prune(d->group[i].tree, d->group[i].budget);
-        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        if (d->is_static) learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        else learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);
     }
     return status;
 }

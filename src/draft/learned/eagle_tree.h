@@ -5,7 +5,7 @@
 #include "draft/learned/confidence.h"
 #include "draft/learned/entry_queue.h"
 #include "draft/learned/token_info.h"
-#include "tree/static_tree.h"
+#include "tree/tree_shapes.h"
 
 enum { EAGLE_MAX_DEPTH = 16, EAGLE_MAX_TOP = 16, EAGLE_MAX_ROWS = 512 };
 

@@ -11,11 +11,11 @@
 #ifndef LEARNED_LEARNED_H
 #define LEARNED_LEARNED_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
 #include "draft/feedback.h"
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 #include "tree/draft_dists.h"
 
 /* The row of an option table for the field `const char *file` of S. */
@@ -43,11 +43,13 @@
 /* Draws of a proposal (learned_draw.c): a drawn node and one whose children were drawn, each by a hash of its path. */
 typedef struct LearnedDraw {
     uint64_t key;
+    int32_t token;
     double log_q, psi;
 } LearnedDraw;
 typedef struct LearnedExpanded {
     uint64_t key;
     const float *q;
+    int32_t first, n; /* its children among the draws, in the order in which they were drawn */
 } LearnedExpanded;
 enum { LEARNED_MAX_DRAWS = 2 * TREE_MAX_NODES };
 
@@ -138,7 +140,9 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
 /* For learned_top: k tokens drawn from q, which stays valid as long as the proposal, and psi of each less that of the path. */
 int32_t learned_draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, const float *q,
                      int32_t k, int32_t *tokens, double *log_p);
-/* Declares the draws of a proposal, when its tree is finished; nothing to do where tokens were ranked. */
+/* Finishes a proposal: keeps `budget` of the nodes and, if tokens were drawn, declares their distributions. */
+void learned_prune(LearnedDrafter *d, int32_t sequence, Tree *t, int32_t budget);
+/* Only declares the distributions, for a tree whose shape was fixed before anything was drawn. */
 void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t);
 /* The tokens on the path to a node, without the root's: path [depth of the node], which is returned. */
 int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);

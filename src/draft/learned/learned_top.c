@@ -27,7 +27,7 @@
  * Otherwise (coupled=0, or another drafter under a ratio rule): the tokens of greatest p = softmax(z /
  * max(T, T0)). With T = 1 throughout, greedy requests would get trees that are too wide and too short.
  *
- * Cost: a softmax over V and the noise of the few tokens that can be among the best (draw.c). When it loses: never in
+ * Cost: a softmax over V and the noise of the few tokens that can be among the best (gumbel.c). When it loses: never in
  * acceptance; at T near 0 it is the ranking by q. Proof: tests/draft/test_learned_top.c,
  * tests/lossless/test_learned_temperature.c. */
 #include "draft/learned/learned.h"

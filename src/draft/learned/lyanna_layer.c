@@ -34,7 +34,7 @@
  * double precision. */
 #include "draft/learned/lyanna_layer.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "draft/learned/lyanna.h"
 
 #include <string.h>

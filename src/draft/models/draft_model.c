@@ -37,7 +37,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "draft/models/grow_level.h"
-#include "tree/union.h"
+#include "tree/tree.h"
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 

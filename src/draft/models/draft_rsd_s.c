@@ -1,11 +1,11 @@
 /* draft_rsd_s.c - the drafter `rsd-s`: a tree by stochastic beam search over a draft model.
  *
  * Recursive Speculative Decoding with stochastic beam search (RSD-S, section 3.2.1; Kool et al. 2019): each level
- * keeps the `width` paths of greatest perturbed log-probability over all parents (arithmetic: draw.c). These are
+ * keeps the `width` paths of greatest perturbed log-probability over all parents (arithmetic: gumbel.c). These are
  * `width` draws of whole paths without replacement. Likely parents get several children and unlikely ones none,
  * whereas rsd-c has fixed numbers. The tree has width * depth nodes and costs `depth` forwards of the draft model a
  * step. Greedy requests get plain beam search. The nodes of a level are in descending order of their perturbed
- * values.
+ * values. Under the rule `transport` a level consists of whole groups instead (grow_level.c).
  *
  * With coupled=1 all parents of a level share the target's noise of that output position. The paths are then no
  * longer independent draws; but the first of each group of siblings is still the most probable choice of the target,

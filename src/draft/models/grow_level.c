@@ -1,7 +1,7 @@
 /* grow_level.c - draws the children of all nodes of a level of a draft model's trees.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
- * temperature and filters of the request (sampler_dist). draw.h draws from it: without replacement, or (DRAFT_PATHS)
+ * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
  * once for each path that passes through the node, independently. With coupled=1 a draw uses the noise with which the
  * target will choose its own token at that output position (verifier.c), so the two agree more often than independent
  * draws from p and q would. With coupled=0 each node has noise of its own. Independent paths are never coupled: with
@@ -37,7 +37,14 @@
  * before it, and the siblings that remain are the first ones drawn (draw_beam keeps their order). The end of a group
  * of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or not a
  * further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely
- * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both. */
+ * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both.
+ *
+ * For a rule that looks ahead (DraftDists.whole_groups) that is not enough. The k-th value is lower if the tokens
+ * before it had large q, so the number of children that remain says something about them. The beam then consists of
+ * whole groups: nodes get children in falling order of their psi, as many as group_size says, which depends on
+ * counts only. All of them remain. With four paths, the best node of a level gets two children and the next two get
+ * one; on synthetic distributions `transport` accepts as much with it as it would with the other beam, if it were
+ * exact there. */
 #include "draft/models/grow_level.h"
 
 #include "base/hash.h"
@@ -109,17 +116,29 @@ static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     return width < share ? width : share;
 }
 
+/* The number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level. The
+ * parents are in falling order of psi: the first quarter gets two children, the others get one, and all get more if
+ * the parents are few. */
+static int32_t group_size(int32_t width, int32_t n_left, int32_t k, int32_t n) {
+    int32_t share = (n_left + n - k - 1) / (n - k), size = k == 0 || k < width / 4 ? 2 : 1;
+    if (size < share) size = share;
+    return size < n_left ? size : n_left;
+}
+
 /* Draws the children of the nodes [at, end) of the front, all of one sequence, into d->children. */
 static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int32_t *n_drawn, fr_error *err) {
     const DraftMember *m = &d->group[d->front[at].i];
     int32_t n = 0, width = d->shape.width[level], first = at;
     int32_t of_level = width < m->n_left ? width : m->n_left; /* nodes of a beam, or paths */
+    bool whole_groups = m->declares && m->tree->dists->whole_groups;
     for (; at < end; at++) {
         int status = find_dist(d, at, err);
         if (status) return status;
         if (d->shape.growth == DRAFT_PATHS) n += draw_paths(d, at, of_level, d->children + n);
-        else if (d->shape.growth == DRAFT_BEAM) n += draw_best(d, at, of_level, d->children + n);
-        else n += draw_best(d, at, share_of(width, m->n_left, at - first, end - first), d->children + n);
+        else if (d->shape.growth == DRAFT_BEAM) {
+            int32_t size = whole_groups ? group_size(of_level, of_level - n, at - first, end - first) : of_level;
+            n += size > 0 ? draw_best(d, at, size, d->children + n) : 0;
+        } else n += draw_best(d, at, share_of(width, m->n_left, at - first, end - first), d->children + n);
     }
     *n_drawn = d->shape.growth == DRAFT_BEAM ? draw_beam(d->children, n, of_level) : n;
     return FR_OK;

@@ -2,10 +2,10 @@
 #ifndef SMALL_GROW_LEVEL_H
 #define SMALL_GROW_LEVEL_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "draft/models/draft_model.h"
 #include "draft/models/small_model_kv.h"
-#include "verify/draw.h"
+#include "verify/gumbel.h"
 
 enum {
     GROW_N_RIVALS = 16

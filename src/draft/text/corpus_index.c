@@ -6,7 +6,6 @@
 #include "draft/text/corpus_index.h"
 
 #include "base/mem.h"
-#include "gguf/printable.h"
 #include "text/vocab_match.h"
 
 #include <string.h>

@@ -15,7 +15,7 @@
 #define TEXT_CORPUS_INDEX_H
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "gguf/gguf.h"
 
 #include <stdbool.h>

@@ -12,7 +12,7 @@
 #define TEXT_COUNT_TRIE_H
 
 #include "base/error.h"
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 
 #include <stdbool.h>
 

@@ -32,7 +32,10 @@ enum { LONGEST = 16, SURE = 3, NEAR = 32, TRUST = 8 };
 
 typedef struct Prediction {
     TextDrafter text;
-    int32_t *expected; /* [max_sequences] place in the prediction where the last token of the answer should be */
+    /* [max_sequences] places in the prediction: where the last token of the answer should be by the last match that
+     * tokens were observed after, and where the latest proposal found it. A proposal changes `found` only, so that the
+     * next one is the same if the step is given up in between. */
+    int32_t *expected, *found;
 } Prediction;
 
 typedef struct PredictionOptions {
@@ -45,6 +48,7 @@ static void close_prediction(Drafter *drafter) {
     Prediction *d = (Prediction *)drafter;
     text_drafter_release(&d->text);
     mem_free(d->expected);
+    mem_free(d->found);
     mem_free(d);
 }
 
@@ -54,8 +58,10 @@ static int open_prediction(Drafter **out, const void *options, const DrafterEnv 
     if (!d) return error_memory(err, "prediction", sizeof *d);
     *out = &d->text.base;
     int status = text_drafter_init(&d->text, env, err);
-    if (!status && !(d->expected = mem_calloc((size_t)env->max_sequences, sizeof *d->expected)))
-        status = error_memory(err, "prediction", (size_t)env->max_sequences * sizeof *d->expected);
+    size_t n = (size_t)env->max_sequences;
+    if (!status &&
+        (!(d->expected = mem_calloc(n, sizeof *d->expected)) || !(d->found = mem_calloc(n, sizeof *d->found))))
+        status = error_memory(err, "prediction", n * sizeof *d->expected);
     if (status) close_prediction(*out);
     return status;
 }
@@ -81,7 +87,7 @@ static int check_tokens(const Prediction *d, const int32_t *tokens, int64_t n, f
 
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     const Prediction *d = (Prediction *)drafter;
-    d->expected[sequence] = -1;
+    d->expected[sequence] = d->found[sequence] = -1;
     return check_tokens(d, tokens, n, err);
 }
 
@@ -89,7 +95,7 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     const Prediction *d = (Prediction *)drafter;
     NgramText *t = text_drafter_text(&d->text, sequence);
     if (t->n_prompt == 0) return check_tokens(d, tokens, n, err); /* there is no prediction to follow */
-    d->expected[sequence] += (int32_t)n;
+    d->expected[sequence] = d->found[sequence] += (int32_t)n;
     return ngram_text_append(t, tokens, n, d->text.n_vocab, false, err);
 }
 
@@ -114,7 +120,7 @@ static void propose_one(Prediction *d, int32_t sequence, int32_t budget, Tree *t
     if (t->n > t->n_prompt) {
         place = find_place(t, d->expected[sequence], &match);
         if (place < 0) return;
-        d->expected[sequence] = place;
+        d->found[sequence] = place;
     }
     double p_accept = 1;
     for (int32_t i = 1; i <= budget && place + i < t->n_prompt && node >= 0; i++) {

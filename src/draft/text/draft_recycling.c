@@ -19,7 +19,7 @@
  * gives no probabilities; a pair of its tokens counts PAIR_SHARE, so that the latest of them comes first.
  *
  * Which nodes, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`). The mean
- * probabilities of a row are the q of coupling.c, and the chance of a follower given the noise at its position is
+ * probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the noise at its position is
  * p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to choose from: k = 32. Tokens per
  * target pass on 36 held-out prompts, 16 nodes, by a program that replays recorded logits: 1.57 as in the paper, 1.70 with
  * its 8 followers and the noise, 1.86 with means of 16, and 1.93 of 32 (temperature 0.7; research/DIARY.md has the others).
@@ -46,9 +46,7 @@
  * for each node. When it loses: texts that repeat themselves or their prompt, where n-grams see more than one token back; a
  * first request, whose matrix is still empty. Proof: tests/draft/test_draft_recycling.c, with the matrix, the counts, the
  * chances and the best tree by brute force. */
-#include "base/arena.h"
 #include "base/mem.h"
-#include "draft/coupling.h"
 #include "draft/feedback.h"
 
 #include <string.h>

@@ -22,7 +22,7 @@
  *
  * p_accept of a child: p_accept of its parent times text_drafter_share, for a run of n of N matches of m tokens, smoothed by
  * REST_SMOOTHING: texts by others are less reliable than the request's own text (2) or another answer (6). `forerun replay
- * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; docs/methods/text.md has the figures.
+ * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; research/ACCEPTANCE.md has the figures.
  *
  * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept
  * prefers the one that is nearer and has fewer siblings: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead
@@ -34,7 +34,7 @@
  * index, which is read-only. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used are in
  * memory, and 64 tokens a sequence. Cost: a proposal takes about 4 x 2 log2(n) random reads for the search, each
  * likely a cache miss, and one for each doubling of each run. When it loses: if the corpus is not of the kind that
- * the model is asked for. A corpus has to be large and close to the subject: the table in docs/methods/text.md shows
+ * the model is asked for. A corpus has to be large and close to the subject: the table in research/ACCEPTANCE.md shows
  * what a small one gives. Proof: tests/draft/test_draft_rest.c: the tree against counting by brute force. */
 #include "base/mem.h"
 #include "draft/text/corpus_index.h"

@@ -11,7 +11,7 @@
 #define TEXT_NGRAM_TEXT_H
 
 #include "base/error.h"
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 
 #include <stdbool.h>
 

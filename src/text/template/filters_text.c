@@ -1,8 +1,7 @@
 /* filters_text.c - filters of strings. Those with the name of a method of str do what it does on str(value); `title` cuts words
  * otherwise than str.title. */
 #include "text/template/render.h"
-#include "text/template/text_functions.h"
-#include "text/template/unicode_text.h"
+#include "text/template/template_text.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
  *   - a block tag or comment removes one newline behind it, and the blanks before it where nothing else precedes it on its
  *     line; a plus, {%+ or +%}, keeps them. {{ }} removes neither.
  * Newlines of all kinds become \n, and one at the very end of the template is dropped. */
-#include "text/template/lexer.h"
-#include "text/template/unicode_text.h"
+#include "text/template/syntax.h"
+#include "text/template/template_text.h"
 
 #include <stdlib.h>
 #include <string.h>

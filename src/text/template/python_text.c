@@ -1,5 +1,5 @@
 /* python_text.c - str() and repr() of values, and numbers from and to text, as Python writes them. */
-#include "text/template/unicode_text.h"
+#include "text/template/template_text.h"
 #include "text/template/value.h"
 
 #include <inttypes.h>
@@ -67,11 +67,12 @@ size_t double_write(char out[32], double f) {
 }
 
 static void write_repr_text(TextBuilder *b, const Text *t) {
-    bool is_data = text_has_data(t), has_single = memchr(t->data, '\'', t->n), has_double = memchr(t->data, '"', t->n);
+    work_spend(b->w, t->n);
+    bool is_data = text_has_data(b->w, t), has_single = memchr(t->data, '\'', t->n),
+         has_double = memchr(t->data, '"', t->n);
     char quote = has_single && !has_double ? '"' : '\'';
     if (t->is_safe) builder_add_literal(b, "Markup(");
     builder_add_bytes(b, &quote, 1, is_data);
-    work_spend(b->w, t->n);
     for (size_t at = 0; at < t->n;) {
         int32_t code;
         char escape[16] = "";

@@ -6,8 +6,8 @@
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
 
-#include "base/keyed_hash.h"
-#include "text/template/marked_text.h"
+#include "base/hash.h"
+#include "text/template/template_text.h"
 
 typedef enum ValueKind {
     V_MISSING,   /* no value: an argument that was not given */

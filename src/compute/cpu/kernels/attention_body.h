@@ -1,26 +1,27 @@
-/* attention_body.h - attention of many rows over the same keys, for every vector table; included once by each kernels_*.c,
- * behind vector_body.h. The operations of each score and each output are those of attn_scores and attn_mix, so the bits
- * are theirs.
+/* attention_body.h - attention of many rows over the same keys, for every vector table; included once by each
+ * kernels_*.c, after vector_body.h. Each score and each output has the operations of attn_scores and attn_mix, and so
+ * the same bits.
  *
- * The problem. attn_scores reads a key as it lies, its elements side by side. So the 16 running sums of a score lie in the
- * lanes of a vector, and folding them takes two thirds of the instructions that the products take (head size 64). It
- * also converts each key again for every row.
+ * The problem. attn_scores reads a key as it is stored, with its elements side by side. So the 16 running sums of a
+ * score are the lanes of a vector, and folding them takes two thirds as many instructions as the products do (head size
+ * 64). It also converts each key again for every row.
  *
- * The idea. A block of KEYS_PACKED keys is converted once and turned, so that a vector holds one element of LANES keys:
+ * The idea. A block of KEYS_PACKED keys is converted once and transposed, so that a vector holds one element of LANES
+ * keys:
  *
  *     packed[d][i] = K[slots[i]][d]        for running sum j:  s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
  *
- * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE queries
- * against KEY_VECTORS vectors of keys are as many independent chains as registers, and each load serves several of them.
+ * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE
+ * queries and KEY_VECTORS vectors of keys make as many independent chains as there are registers, and each load serves
+ * several.
  *
- * The order of folding, 16 -> 8 -> 4 -> 2 -> 1, adds s_j and s_(j+8) first. Running sums are therefore taken in the order
- * 0, 8, 4, 12, 2, 10, ..., the bits of a counter reversed; whenever a counter's bit is set, what waits on that level is
- * added. So four sums at most wait, and not 16.
- */
+ * Folding goes 16 -> 8 -> 4 -> 2 -> 1 and adds s_j and s_(j+8) first. The running sums are therefore computed in the
+ * order 0, 8, 4, 12, 2, 10, ..., which is a counter with its bits reversed; whenever a bit of the counter is set,
+ * the sum that waits on that level is added. So at most four sums wait instead of 16. */
 
 enum { ROWS_AT_ONCE = 4 };
 
-/* What is computed at least for n keys: a vector, or KEY_VECTORS of them. */
+/* The number of keys that are computed when n are wanted: one vector of them, or a multiple of KEY_VECTORS vectors. */
 INLINE int64_t packed_width(int64_t n) {
     enum { WIDE = KEY_VECTORS * LANES };
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
@@ -43,7 +44,6 @@ static void pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_
                       float *out) {
     Keys keys = {k, slot_bytes, slots, n};
     if (type == KV_F16) pack_as(KV_F16, head_dim, &keys, out);
-    else if (type == KV_Q8) pack_as(KV_Q8, head_dim, &keys, out);
     else pack_as(KV_F32, head_dim, &keys, out);
 }
 
@@ -61,7 +61,7 @@ static void unpack_values(KvType type, int64_t head_dim, const void *v, size_t s
     else unpack_as(KV_F32, head_dim, &keys, out);
 }
 
-/* n_q queries against n_vectors vectors of packed keys, of which n keys are there. */
+/* Scores of n_q queries with n_vectors vectors of packed keys, of which the first n keys exist. */
 INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int64_t head_dim, const float *keys,
                              int64_t n, float scale, float *const *scores, int64_t at) {
     enum { N = ROWS_AT_ONCE * KEY_VECTORS };
@@ -111,7 +111,7 @@ static void packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, 
     for (; h < n_q; h++) packed_scores_all(1, q + h, head_dim, keys, n_keys, scale, scores + h);
 }
 
-/* n_columns vectors from element d on of n_q outputs. */
+/* Adds n weighted values to n_q outputs, in the n_columns vectors from element d on. */
 INLINE void mix_unpacked(int n_q, int n_columns, const float *const *w, int64_t head_dim, const float *v, int64_t n,
                          float *const *out, int64_t d) {
     Vf acc[ROWS_AT_ONCE * MIX_COLUMNS], value[MIX_COLUMNS];

@@ -3,7 +3,15 @@
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx2.h"
 
+#include "compute/cpu/kernels/scores.h"
 #include "compute/cpu/kernels/tables.h"
+
+#define ROW_TABLE row_kernels_avx2
+#include "compute/cpu/kernels/row_body.h"
+
+#define SCORE_TABLE score_kernels_avx2
+#define SCORE_TABLE_NAME "avx2"
+#include "compute/cpu/kernels/scores_body.h"
 
 #define TABLE kernels_avx2
 #define TABLE_NAME "avx2"

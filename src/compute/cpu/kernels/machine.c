@@ -1,11 +1,11 @@
-/* machine.c - measures memory and arithmetic peaks: the best of several short runs, because a disturbance
- * can only make a run slower. */
-#include "compute/cpu/kernels/machine.h"
+/* machine.c - measures the bandwidth of the memory and the peaks of arithmetic. The best of several short runs
+ * counts, because a disturbance can only make a run slower. */
+#include "compute/cpu/kernels/kernels.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/mem.h"
 #include "base/threads.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,8 @@ typedef struct Job {
     PeakKind kind;
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
     int64_t n_rounds;
-    double done[THREADS_MAX]; /* operations; or the result of a read, so that the compiler keeps it */
+    double
+        done[THREADS_MAX]; /* operations done, or the result of a read, so that the compiler does not remove the read */
 } Job;
 
 static void read_buffer(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -44,7 +45,7 @@ static void run_peak(void *ctx, int i_part, int n_parts, int i_thread) {
     job->done[i_part] = job->peak_loop(job->kind, job->n_rounds);
 }
 
-/* Seconds of one run of fn on all threads. */
+/* Returns the seconds that one run of fn takes on all threads. */
 static double time_run(int n_threads, PartFn fn, Job *job) {
     double start = clock_s();
     threads_run_once(n_threads, fn, job);
@@ -62,7 +63,8 @@ static double measure_peak(Job *job, int n_threads) {
     return best * 1e-9;
 }
 
-/* Tiles are measured whatever table is used; to one that multiplies bytes with them they are its peak. */
+/* Tiles are measured whichever table is used. They are the peak of byte products if the table is the one that uses
+ * them. */
 static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
     const Kernels *tiles = kernels_select("amx");
     for (int kind = 0; kind < PEAK_COUNT; kind++) {
@@ -94,5 +96,7 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     measure_peaks(&job, n_threads, out);
     for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
         out->tile_rows[form] = kernels->tiles ? tile_rows_min(kernels->tiles->ways, form) % (TILE_WAY_ROWS + 1) : 0;
+    out->reads[0] = '\0';
+    if (kernels->reads) read_ways_text(kernels->reads, out->reads);
     return FR_OK;
 }

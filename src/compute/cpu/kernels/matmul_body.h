@@ -1,30 +1,26 @@
-/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its
- * simd_*.h. The operations and their order are those of ref.c, done for LANES outputs side by side.
+/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its simd_*.h. The
+ * operations and their order are those of ref.c, done for LANES outputs side by side.
  *
- * The shape of the work. A "column" is LANES outputs: a whole tile under AVX-512, half of one under AVX2. One
- * call of a pass takes one column of a block type, or a few of a plain type, through all slices along k:
+ * The shape of the work. A column is a vector of LANES outputs: a whole tile with AVX-512, half of one with AVX2. One
+ * call of a pass takes one or two tiles of a block type, or a few columns of a plain type, through all slices along k:
  *
- *     for each slice:  unpack 32 inputs of the column's codes into w[8], and their scales    once
- *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
+ *     for each slice, for each column:
+ *         unpack 32 inputs of the column's codes into w[8], and their scales              once
+ *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])        rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows take
- * less time than the bytes of a slice, n rows cost what one costs. Verifying a token tree depends on that. It is also
- * why a pass has a loop over rows, and not a copy of itself for each number of them: five rows cost five eighths of
- * eight.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows
+ * take less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on
+ * that. It is also why a pass has a loop over rows instead of a copy of itself for each number of rows.
  *
- * Tables with 32 vectors take the columns of two tiles at once where there are several rows (pair_body.h).
+ * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
+ * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
+ * accumulators are registers, several columns at once keep the units busy, and each number of rows has its own
+ * function. Tables with 32 vectors take two tiles at once where there are many rows (pass_pair).
  *
- * Block types need no more than one column: the dot products of different rows and slices are independent, so the
- * CPU overlaps them. A plain type is a chain of fma, four cycles each; there the accumulators are registers, several
- * columns at once keep the units busy, and each number of rows has its own function.
- *
- * Memory. A thread's tiles are one stream of bytes. Each slice prefetches the bytes FAR_AHEAD into the second cache: in
- * the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
- * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
- * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
- * (figures in research/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
- * the second cache. One row reads two streams where the CPU is Intel's (pass_streams).
- */
+ * Memory. A thread reads the tiles of a product as one stream of bytes, or as two, half the tiles each, in turns.
+ * Each slice prefetches bytes that come later in its stream. How far ahead, into which cache and in how many streams
+ * is different for one row and for several, and from CPU to CPU; product_ways.c measures it. Rows that do not fit
+ * into one pass are cut into passes over a group of tiles that stays in the second cache. */
 #include "compute/cpu/kernels/pass_body.h"
 
 #include "compute/cpu/kernels/ref.h"
@@ -35,29 +31,18 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    HALF_TILES_MIN = 4, /* of a part whose halves one row reads in turns */
-    UNAIDED = 8,        /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
+    HALF_TILES_MIN = 4, /* two halves take turns only if each has at least so many tiles */
 };
-
-/* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (research/DIARY.md): on AMD's
- * Zen 4 it is; on Intel's Sapphire Rapids one row takes 1.4 to 1.7 times as long without being asked for. */
-static inline bool foresees_streams(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("amd") != 0;
-#else
-    return true;
-#endif
-}
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
-/* The same slice of a few rows: as many chains of byte products, side by side in the instruction stream. */
+/* The same slice of a few rows, whose chains of byte products are side by side in the instruction stream. */
 typedef struct RowBlocks {
     const ActBlock *x[ROWS_TOGETHER];
 } RowBlocks;
 
-/* t[row] = sum of (code - bias) * q over half a slice (16 inputs) or two, less the bias times the sum of these. Of two
- * planes of q the products are put together at the end; the bias comes in with the last plane. */
+/* t[row] = the sum of (code - bias) * q over n halves of a slice, 16 inputs each, from half `first` on. The products
+ * with the two planes of q are joined at the end, and the bias is taken off together with the last plane. */
 INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first,
                       int n, Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = code_max_of(type);
@@ -79,7 +64,7 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-/* acc[row] += the slice's share */
+/* Adds the share of a slice to the accumulator of each row. */
 INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     int n_parts = scale_parts(type);
     Vi t[2][ROWS_TOGETHER];
@@ -94,48 +79,132 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     add_slice(type, form, n_rows, u, &b, acc);
 }
 
-/* One column, up to BLOCK_ROWS_MAX rows. The accumulators are in the first cache: a row has ten or more vector
- * operations between its load and its store, which hide them. */
+/* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
+ * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
-    const SliceForm *f = &slice_forms[type];
-    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64;
-    const bool is_foreseen = type == TYPE_Q8_0 && p->n_rows == 1 && foresees_streams();
+    const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
+    const ReadWay read = *p->read;
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
-    Vf acc[BLOCK_ROWS_MAX];
-    for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
+    Vf acc[2 * COLUMNS_PER_TILE][BLOCK_ROWS_MAX];
+    for (int c = 0; c < n_columns; c++)
+        for (int64_t r = 0; r < n_rows; r++) acc[c][r] = v_zero();
     for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
-        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
-            const unsigned char *line = record + n_lines * s / record_slices * 64,
-                                *end = record + n_lines * (s + 1) / record_slices * 64;
-            if (is_foreseen)
-                for (; line < end; line += UNAIDED * 64) ask_far(line);
-            else
-                for (; line < end; line += 64) ask_ahead(line);
-            Unpacked u;
-            unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
-            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_slices, p->column, &u);
-            const unsigned char *row = x;
-            int64_t r = 0;
-            for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
-                add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc + r);
-            if (n_rows - r >= 2) {
-                add_rows(type, form, 2, &u, row, p->x_stride, acc + r);
-                r += 2, row += 2 * p->x_stride;
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form))
+            for (int c = 0; c < n_columns; c++) {
+                const unsigned char *of_tile = record + (size_t)(c / COLUMNS_PER_TILE) * p->tile_bytes;
+                const int column = c % COLUMNS_PER_TILE;
+                if (column == 0) prefetch_record(type, &read, of_tile, s);
+                Unpacked u;
+                unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
+                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, column,
+                              &u);
+                const unsigned char *row = x;
+                int64_t r = 0;
+                for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
+                    add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc[c] + r);
+                if (ROWS_TOGETHER > 2 && n_rows - r >= 2) {
+                    add_rows(type, form, 2, &u, row, p->x_stride, acc[c] + r);
+                    r += 2, row += 2 * p->x_stride;
+                }
+                if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc[c] + r);
             }
-            if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc + r);
-        }
-    for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
+    for (int c = 0; c < n_columns; c++) {
+        int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
+        for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
+    }
 }
 
 #if defined(TILES_IN_PAIRS)
-#include "compute/cpu/kernels/pair_body.h"
-enum {
-    PAIRS_FROM = 12
-}; /* rows; with fewer the matrix is read from memory more slowly than by one tile (research/DIARY.md) */
-#else
-INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) { pass_blocks(type, form, p); }
-enum { PAIRS_FROM = 1 << 30 };
+/* Passes that take two tiles at a time, for tables with 32 vectors.
+ *
+ * The problem. With one tile, each byte product reads its four activations from memory: 16 reads and 16 products for 32
+ * inputs of two planes. A CPU that does two products a cycle also reads twice a cycle, so reads and products are both
+ * at the limit, and whatever else is read (accumulators, scales) makes the loop slower.
+ *
+ * The idea. Four activations, which are copied once to all lanes of a register, are multiplied with the codes of two
+ * tiles: half of the reads. The codes of both tiles take 16 registers, the sums of PAIR_CHAINS products eight.
+ *
+ * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
+enum { PAIR_CHAINS = 8 };
+
+/* The number of rows whose products take turns: PAIR_CHAINS chains are enough for so many, with two tiles and one or
+ * two planes. */
+INLINE int pair_rows(ActForm form) { return PAIR_CHAINS / 2 / act_planes(form); }
+
+/* t[row][tile] = what dot_codes computes, for both tiles. */
+INLINE void dot_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
+                     size_t x_stride, int first, int n, Vi t[PAIR_CHAINS / 2][2]) {
+    int last = act_planes(form) - 1;
+    Vi high[PAIR_CHAINS / 2][2];
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        int32_t minus_sum = n == 2 ? b->minus_sum : first == 0 ? b->minus_sum_low : b->minus_sum - b->minus_sum_low;
+        t[r][0] = t[r][1] = bias_times(type, v_set_int(minus_sum));
+        high[r][0] = high[r][1] = v_set_int(0);
+    }
+    UNROLL for (int g = 4 * first; g < 4 * (first + n); g++) UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        Vi q = v_set_4_bytes(b->plane[last] + 4 * g);
+        UNROLL for (int c = 0; c < 2; c++) t[r][c] = v_dot_bytes(u[c].w[g], q, t[r][c]);
+        if (!last) continue;
+        q = v_set_4_bytes(b->plane[0] + 4 * g);
+        UNROLL for (int c = 0; c < 2; c++) high[r][c] = v_dot_bytes(u[c].w[g], q, high[r][c]);
+    }
+    if (last)
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < 2; c++)
+            t[r][c] = v_add_int(v_shift_left(high[r][c], 8), t[r][c]);
+}
+
+/* Adds the share of a slice of both tiles to the accumulators of each row. */
+INLINE void add_rows_to_pair(TensorType type, ActForm form, int n_rows, const Unpacked u[2], const unsigned char *x,
+                             size_t x_stride, Vf (*acc)[2]) {
+    int n_parts = scale_parts(type);
+    Vi t[2][PAIR_CHAINS / 2][2];
+    UNROLL for (int i = 0; i < n_parts; i++) dot_pair(type, form, n_rows, u, x, x_stride, i, 3 - n_parts, t[i]);
+    UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < 2; c++) {
+        const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+        acc[r][c] = add_sums(type, &u[c], b, t[0][r][c], t[n_parts - 1][r][c], acc[r][c]);
+    }
+}
+
+/* Makes the compiler store unpacked codes, so that it loads them into registers before the loop over rows instead of
+ * unpacking them again for each row. */
+INLINE void keep_in_memory(Unpacked *u) { __asm__("" : "+m"(*u)); }
+
+/* Multiplies two tiles with up to BLOCK_ROWS_MAX rows. */
+INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
+    const SliceForm *f = &slice_forms[type];
+    const int record_slices = (int)f->record_slices, together = pair_rows(form);
+    const ReadWay read = *p->read;
+    const unsigned char *record = p->tile, *x = p->x;
+    int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
+    Vf acc[BLOCK_ROWS_MAX][2];
+    for (int64_t r = 0; r < n_rows; r++) acc[r][0] = acc[r][1] = v_zero();
+    for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
+            Unpacked u[2];
+            UNROLL for (int c = 0; c < 2; c++) {
+                const unsigned char *of_tile = record + (size_t)c * p->tile_bytes;
+                prefetch_record(type, &read, of_tile, s);
+                unpack_codes(type, of_tile + codes_offset(type, s), u[c].w);
+                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)f->scale_slices, 0, &u[c]);
+                keep_in_memory(&u[c]);
+            }
+            const unsigned char *row = x;
+            int64_t r = 0;
+            for (; r + together <= n_rows; r += together, row += (size_t)together * p->x_stride)
+                add_rows_to_pair(type, form, together, u, row, p->x_stride, acc + r);
+            for (; r < n_rows; r++, row += p->x_stride) add_rows_to_pair(type, form, 1, u, row, p->x_stride, acc + r);
+        }
+    for (int64_t r = 0; r < n_rows; r++)
+        UNROLL for (int c = 0; c < 2; c++)
+            v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
+}
+
+/* The least number of rows that take two tiles at once: fewer rows read the matrix faster by one tile
+ * (research/DIARY.md). */
+enum { PAIRS_FROM = 12 };
 #endif
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -160,7 +229,8 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_slices; k++) {
-        UNROLL for (int c = 0; c < n_columns; c++) ask_ahead(columns[c] + (size_t)k * column_bytes);
+        UNROLL for (int c = 0; c < n_columns; c++) prefetch_ahead(
+            &read_ways[READ_SEVERAL], columns[c] + (size_t)k * column_bytes, columns[c] + (size_t)k * column_bytes + 1);
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -182,75 +252,73 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
         v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r * n_columns + c]);
 }
 
-/* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
+/* ---- a function for each block type, and for each plain type and number of rows ------------------ */
+
+typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] */
+
+#define DEFINE_BLOCK_PASSES(type, ...) \
+    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
+    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
+#define LIST_BLOCK_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
+EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
+static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
+
+#if defined(TILES_IN_PAIRS)
+#define DEFINE_PAIR_PASSES(type, ...) \
+    static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
+    static void pair_##type##_q8(const Pass *p) { pass_pair(TYPE_##type, ACT_Q8, p); }
+#define LIST_PAIR_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
+EACH_BLOCK_TYPE(DEFINE_PAIR_PASSES)
+static BlockPasses pair_passes = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)};
+#endif
 
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
-#define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
-#define DEFINE_BLOCK_PASSES(type) \
-    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
-    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); } \
-    static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
-    static void pair_##type##_q8(const Pass *p) { pass_pair(TYPE_##type, ACT_Q8, p); }
 #define DEFINE_PLAIN_PASS(type, rows) \
-    static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
-    static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
-#define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
-EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
+    static void wide_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
+    static void single_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
+#define DEFINE_PLAIN_PASSES(type, ...) EACH_ROWS(DEFINE_PLAIN_PASS, type)
+#define NAME_WIDE_PASS(type, rows) wide_##type##_##rows,
+#define NAME_SINGLE_PASS(type, rows) single_##type##_##rows,
+#define LIST_WIDE_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_WIDE_PASS, type)},
+#define LIST_SINGLE_PASSES(type, ...) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
 EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
-
-#define LIST_BLOCK_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
-#define NAME_PASS(type, rows) pass_##type##_##rows,
-#define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
-#define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
-#define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
-#define LIST_PAIR_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pair_##type##_q16, [ACT_Q8] = pair_##type##_q8},
-static const PassFn block_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
-static const PassFn pair_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_PAIR_PASSES)}; /* over two tiles */
 /* [type][rows - 1]: the passes over COLUMNS(rows) columns, and over one column */
-static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_PASSES)};
+static const PassFn wide_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_WIDE_PASSES)};
 static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
+/* Runs a pass over tile t, or over tiles t and t + apart unless apart is 0. */
+static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass p, int64_t t, int64_t apart) {
+    p.tile = packed_tile(w, t);
+    p.n_tiles = apart ? 2 : 1;
+    p.tile_bytes = (size_t)apart * w->tile_bytes;
+    p.y += t * TILE_ROWS;
+    p.y_apart = apart * TILE_ROWS;
+    p.n_valid = w->n_out - t * TILE_ROWS;
+    passes[w->type][w->act](&p);
+}
+
+/* Multiplies tiles [begin, end) of a block type; p is complete except for its place in the matrix. */
+static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t t = begin, half = (end - begin) / 2;
 #if defined(TILES_IN_PAIRS)
-#define DEFINE_STREAM_PASSES(type) \
-    static void streams_##type##_q16(const Pass *p) { pass_streams(TYPE_##type, ACT_Q16, p); } \
-    static void streams_##type##_q8(const Pass *p) { pass_streams(TYPE_##type, ACT_Q8, p); }
-EACH_BLOCK_TYPE(DEFINE_STREAM_PASSES)
-#define LIST_STREAM_PASSES(type) [TYPE_##type] = {[ACT_Q16] = streams_##type##_q16, [ACT_Q8] = streams_##type##_q8},
-static const PassFn stream_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_STREAM_PASSES)};
-
-/* One row, on Intel's CPUs: the first and the second half of tiles [begin, end) in turns. Returns where the rest begins. */
-static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    int64_t half = (end - begin) / 2;
-    if (half < HALF_TILES_MIN || foresees_streams()) return begin;
-    float *y = p.y;
-    p.tile_bytes = (size_t)half * w->tile_bytes;
-    p.y_apart = half * TILE_ROWS;
-    for (int64_t t = begin; t < begin + half; t++) {
-        p.tile = packed_tile(w, t);
-        p.y = y + t * TILE_ROWS;
-        p.n_valid = w->n_out - t * TILE_ROWS;
-        stream_passes[w->type][w->act](&p);
-    }
-    return begin + 2 * half;
-}
-#else
-static int64_t mul_halves(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    (void)w, (void)p, (void)end;
-    return begin;
-}
+    if (p.n_rows >= PAIRS_FROM)
+        for (; t + 2 <= end; t += 2) mul_block_tile(w, pair_passes, p, t, 1);
 #endif
+    if (t == begin && p.read->n_streams == 2 && half >= HALF_TILES_MIN) {
+        for (; t < begin + half; t++) mul_block_tile(w, block_passes, p, t, half);
+        t += half;
+    }
+    for (; t < end; t++) mul_block_tile(w, block_passes, p, t, 0);
+}
 
-/* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
-static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
-    bool is_blocks = act_is_blocks(w->act);
-    if (is_blocks && p.n_rows == 1) begin = mul_halves(w, p, begin, end);
-    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE,
-            wide = is_blocks ? (p.n_rows >= PAIRS_FROM ? 2 : 1) : COLUMNS(p.n_rows);
+/* Multiplies tiles [begin, end) of a plain type. */
+static void mul_plain(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = COLUMNS(p.n_rows);
     float *y = p.y;
     for (int64_t c = 0, width; c < n_columns; c += width) {
         width = c + wide <= n_columns ? wide : 1;
@@ -259,10 +327,11 @@ static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end)
         p.column = (int)(c % COLUMNS_PER_TILE);
         p.y = y + output;
         p.n_valid = w->n_out - output;
-        if (is_blocks) (width == 2 ? pair_passes : block_passes)[w->type][w->act](&p);
-        else (width == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
+        (width == wide ? wide_passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
 }
+
+static ReadChoice read_choice;
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
                    int64_t tile_end) {
@@ -274,14 +343,17 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     for (int64_t t = tile_begin; t < tile_end; t += group)
         for (int64_t i = 0; i < n_passes; i++) {
             int64_t r = n_rows * i / n_passes, r_end = n_rows * (i + 1) / n_passes;
-            Pass p = {.tile_bytes = w->tile_bytes,
+            Pass p = {.read = &read_ways[read_way(&read_choice, w->type, r_end - r)],
+                      .tile_bytes = w->tile_bytes,
                       .n_in = w->n_in,
                       .x = (const unsigned char *)x + (size_t)r * x_stride,
                       .x_stride = x_stride,
                       .n_rows = (int)(r_end - r),
                       .y = y + r * y_stride,
                       .y_stride = y_stride};
-            mul_tiles(w, p, t, t + group < tile_end ? t + group : tile_end);
+            int64_t t_end = t + group < tile_end ? t + group : tile_end;
+            if (act_is_blocks(w->act)) mul_blocks(w, p, t, t_end);
+            else mul_plain(w, p, t, t_end);
         }
     if (w->type == TYPE_BF16 && !bf16_end(float_control))
         kernels_ref.matmul(w, x, n_rows, y, y_stride, tile_begin, tile_end);
@@ -291,7 +363,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
 
 INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
     enum { N = ACT_BLOCK / LANES };
-    Vf v[N], max = v_zero(), zeros = v_zero(); /* zeros: NaN if an input is not finite */
+    Vf v[N], max = v_zero(), zeros = v_zero(); /* zeros becomes NaN if an input is not finite */
     UNROLL for (int i = 0; i < N; i++) {
         v[i] = v_load(x + i * LANES);
         max = v_max(v_abs(v[i]), max);
@@ -331,7 +403,7 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) v_store_bf16(h + i, v_load(x + i));
     if (i < n) {
-        uint16_t last[LANES]; /* with a zero beside an odd last input */
+        uint16_t last[LANES]; /* an odd last input gets a zero beside it */
         v_store_bf16(last, v_load_n(x + i, n - i));
         memcpy(h + i, last, (size_t)(n - i + n % 2) * sizeof *h);
     }

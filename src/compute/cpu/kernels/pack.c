@@ -1,21 +1,21 @@
-/* pack.c - weights repacked so that one vector load brings the same inputs of 16 outputs.
+/* pack.c - weights repacked so that one vector load brings the same inputs of 16 outputs, and read back.
  *
  * The problem. A file stores a matrix row by row. A kernel that follows a row sums many products into the
  * lanes of one vector and must fold the lanes at the end; how it folds depends on the width of the vector,
  * and so do the last bits of the result. And a 4-bit code is unpacked again for each activation row.
  *
  * The idea. Let a vector lane be an output. 16 output rows form a tile, and within the tile the inputs of
- * the 16 rows are interleaved along k. Each lane then adds up its own output, alone, in ascending k: no
- * folding, and vectors of 16, 8 or 1 lanes give the same bits. The activation is the same for all lanes: a
+ * the 16 rows are interleaved along k. Each lane then adds up its own output in ascending k: there is no
+ * folding, and vectors of 16, 8 or 1 lanes give the same bits. The activation is the same for all lanes, so it is
  * broadcast. Codes are unpacked once per slice and used for all activation rows of the call.
  *
  * A tile is a sequence of records. A record is the codes of a few slices and, for the block types, their scales
- * behind them, filled up to whole cache lines:
+ * after them, filled up to whole cache lines:
  *
  *     [codes of slice 0][slice 1]...[scales][padding]   [codes of the next slice]...
  *
  * So all bytes are read in ascending order, which is the fastest way to read memory. (With the scales of a whole tile
- * behind its codes there were two streams, which ended with each tile: research/DIARY.md.)
+ * after its codes there were two streams, which ended with each tile: research/DIARY.md.)
  *
  * F32, F16. A slice is one input: the 16 rows' weights of input k.     r0 r1 r2 ... r15
  * BF16. A slice is two inputs, in pairs for vdpbf16ps:                  r0k0 r0k1 r1k0 r1k1 ... r15k1
@@ -38,8 +38,7 @@
  *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. The codes are looked up in a table of 16 bytes in a register when a slice
  *     is unpacked, which costs one shuffle for 4 codes of each row: as bytes, they would take twice the memory. The
  *     table has the bias in it: 128 for the IQ4 types, 16 for MXFP4, whose codes then have five bits.
- *   NVFP4: the same. IQ1, IQ2 and IQ3 types: pack_lattice.c; their codes are laid out as those of Q3_K (IQ1, IQ2) and of
- *     IQ4_XS (IQ3), and looked up.
+ *   NVFP4: the same. IQ1, IQ2 and IQ3 types: as Q3_K (IQ1, IQ2) or IQ4_XS (IQ3), and looked up; "lattice types" below.
  *
  * The scales of a record, each item 16 rows wide; the slices of a record are 2, 1 and 8:
  *   Q8_0 Q4_0 Q5_0   half d[16]                                                            each slice
@@ -57,18 +56,30 @@
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
  *
- * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176): their
- * 6-bit scales are unpacked to bytes; Q3_K (116 for 110) and IQ4_XS (140 for 136): both; Q6_K (212 for 210): padding; and slices that are missing in the last record of a type
- * that has two or four in one. Rows missing in the last tile are zero bytes, so their scale is 0.
+ * Cost: a weight takes as many bytes as in the file, with few exceptions. 256 weights of Q4_K take 148 bytes in place
+ * of 144, and those of Q5_K 180 in place of 176, because their 6-bit scales are unpacked to bytes; Q6_K takes 212 in
+ * place of 210 because of padding; Q3_K (116 for 110) and IQ4_XS (140 for 136) have both. The last record of a type
+ * that has two or four slices in one may lack some of them. Rows missing in the last tile are zero bytes, so their
+ * scale is 0.
  *
  * Quantised activations are an array of ActBlock (layout.h), one for each slice.
- * Proof: tests/compute/test_pack.c unpacks every type and compares with blocks_dequantize.
+ *
+ * Rows are read back where the output matrix of a model is also its embedding. They are kept once, packed, and the row
+ * of a token is read out of its tile: some hundred words, each in a cache line of its own, which is slow beside reading
+ * a row of the file and nothing beside a forward. What comes back are the bytes of the file, so that the numbers are
+ * the same; the only exception is BF16, whose subnormal weights are packed as zeros. Proof: tests/compute/test_pack.c
+ * unpacks every type and compares with blocks_dequantize, and reads back every row.
  */
-#include "compute/cpu/kernels/pack.h"
+#include "compute/cpu/kernels/layout.h"
 
 #include "base/mem.h"
+#include "gguf/codebook.h"
 
 #include <string.h>
+
+/* The functions between a block and a tile are inlined into a pair of functions for each type (DEFINE_PACKER), in
+ * which everything that the tables say of the type is constant. */
+#define INLINE static inline __attribute__((always_inline))
 
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
     size_t row_bytes, bytes;
@@ -100,7 +111,81 @@ void packed_free(PackedMatrix *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* ---- the block types: file bytes to codes ------------------------------------------------------- */
+/* ---- how a block of each type looks in a file (gguf/blocks_*.c draw them) ------------------------------------ */
+
+/* How a block holds the codes of a slice. */
+typedef enum FileCodes {
+    CODES_PLAIN,   /* no blocks: floats, or halves */
+    CODES_BF16,    /* no blocks either; packed in pairs */
+    CODES_BYTES,   /* 32 signed bytes */
+    CODES_NIBBLES, /* 16 bytes for each slice: input j low, input j+16 high; bit j of the 32 high bits is of input j */
+    CODES_NV_NIBBLES, /* 16 bytes for each slice: of each 16 inputs, input j low, input j+8 high */
+    CODES_K_NIBBLES,  /* 32 bytes for each two slices, the even one low; the high bit of slice s is bit s of 32 bytes */
+    CODES_K_PAIRS, /* 32 bytes for each four slices, two bits of each; the high bit of slice s is bit s of 32 bytes */
+    CODES_K_SIX,   /* Q6_K: 64 bytes of nibbles, and 32 of high bits, for each four slices */
+    CODES_LATTICE, /* indices of points and signs */
+} FileCodes;
+
+/* How a block holds the scales that are not halves. */
+typedef enum FileScales {
+    FILE_NONE,
+    FILE_BYTES,      /* as in the record: n bytes, one for each field */
+    FILE_SIX_MINS,   /* Q4_K, Q5_K: eight scales and minima of six bits in 12 bytes */
+    FILE_SIX_HALVES, /* Q3_K: sixteen scales of six bits in 12 bytes */
+    FILE_SIX,        /* IQ4_XS: eight scales of six bits in 6 bytes */
+} FileScales;
+
+typedef struct FileForm {
+    FileCodes codes;
+    uint8_t low_at, high_at; /* where the low bits of the codes are in a block, in bytes, and where the high bits are */
+    FileScales scales;
+    uint8_t scales_at, n_scales; /* n_scales: bytes of FILE_BYTES */
+} FileForm;
+
+/* One row for each type of gguf/tensor_type.h. */
+/* clang-format off */
+#define EACH_FILE_FORM(X) \
+    /*NAME     codes             low_at high_at  scales           at  n    */ \
+    X(F32,     CODES_PLAIN,         0,     0,    FILE_NONE,        0,  0) \
+    X(F16,     CODES_PLAIN,         0,     0,    FILE_NONE,        0,  0) \
+    X(BF16,    CODES_BF16,          0,     0,    FILE_NONE,        0,  0) \
+    X(Q8_0,    CODES_BYTES,         2,     0,    FILE_NONE,        0,  0) \
+    X(Q4_0,    CODES_NIBBLES,       2,     0,    FILE_NONE,        0,  0) \
+    X(Q4_1,    CODES_NIBBLES,       4,     0,    FILE_NONE,        0,  0) \
+    X(Q5_0,    CODES_NIBBLES,       6,     2,    FILE_NONE,        0,  0) \
+    X(Q5_1,    CODES_NIBBLES,       8,     4,    FILE_NONE,        0,  0) \
+    X(Q4_K,    CODES_K_NIBBLES,    16,     0,    FILE_SIX_MINS,    4,  0) \
+    X(Q5_K,    CODES_K_NIBBLES,    48,    16,    FILE_SIX_MINS,    4,  0) \
+    X(Q6_K,    CODES_K_SIX,         0,   128,    FILE_BYTES,     192, 16) \
+    X(Q2_K,    CODES_K_PAIRS,      16,     0,    FILE_BYTES,       0, 16) \
+    X(Q3_K,    CODES_K_PAIRS,      32,     0,    FILE_SIX_HALVES, 96,  0) \
+    X(IQ4_NL,  CODES_NIBBLES,       2,     0,    FILE_NONE,        0,  0) \
+    X(IQ4_XS,  CODES_NIBBLES,       8,     0,    FILE_SIX,         2,  0) \
+    X(MXFP4,   CODES_NIBBLES,       1,     0,    FILE_BYTES,       0,  1) \
+    X(IQ2_XXS, CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ2_XS,  CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ2_S,   CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ3_XXS, CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ3_S,   CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ1_S,   CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(IQ1_M,   CODES_LATTICE,       0,     0,    FILE_NONE,        0,  0) \
+    X(NVFP4,   CODES_NV_NIBBLES,    4,     0,    FILE_BYTES,       0,  4)
+/* clang-format on */
+
+#define FILE_FORM(NAME, ...) [TYPE_##NAME] = {__VA_ARGS__},
+static const FileForm file_forms[TYPE_COUNT] = {EACH_FILE_FORM(FILE_FORM)};
+#undef FILE_FORM
+_Static_assert(0 EACH_FILE_FORM(COUNT_ONE) == TYPE_COUNT, "a type has no row in EACH_FILE_FORM");
+
+/* ---- codes --------------------------------------------------------------------------------------------------- */
+
+/* A slice of a row as eight words of four codes each: word g holds inputs 4g to 4g+3, a byte each. Words are
+ * loaded and stored as bytes, and shifts are masked to stay within them, so their byte order does not matter. */
+typedef struct Codes {
+    uint32_t word[8];
+} Codes;
+
+static const uint32_t LOW_1 = 0x01010101, LOW_2 = 0x03030303, LOW_4 = 0x0f0f0f0f, SIGNS = 0x80808080;
 
 static uint32_t load_word(const unsigned char *p) {
     uint32_t w;
@@ -108,91 +193,87 @@ static uint32_t load_word(const unsigned char *p) {
     return w;
 }
 
-static const uint32_t LOW_1 = 0x01010101, LOW_2 = 0x03030303, LOW_4 = 0x0f0f0f0f;
-
-/* Nibbles in the order of the 32-wide types in files: input j low, input j+16 high. */
-static void codes_from_nibbles(const unsigned char *q, Codes *c) {
-    for (int g = 0; g < 4; g++) {
-        c->word[g] = load_word(q + 4 * g) & LOW_4;
-        c->word[g + 4] = (load_word(q + 4 * g) >> 4) & LOW_4;
-    }
+/* Sets bits that are zero in the four bytes. */
+static void add_word(unsigned char *p, uint32_t bits) {
+    bits |= load_word(p);
+    memcpy(p, &bits, 4);
 }
 
-/* ... and the fifth bits: bit j of 32 belongs to input j. */
-static void codes_add_fifth_bits(const unsigned char *bits, Codes *c) {
+/* Where word g of a slice has its low bits in a block, and its high bits where there is a byte of these for each
+ * byte of codes: offsets in bytes from low_at and high_at, and shifts. */
+typedef struct WordPlace {
+    int low, low_shift, high, high_shift;
+} WordPlace;
+
+INLINE WordPlace word_place(FileCodes codes, int slice, int g) {
+    switch (codes) {
+    case CODES_NIBBLES: return (WordPlace){slice * 16 + g % 4 * 4, g / 4 * 4, 0, 0};
+    case CODES_NV_NIBBLES: return (WordPlace){slice * 16 + g / 4 * 8 + g % 2 * 4, g % 4 / 2 * 4, 0, 0};
+    case CODES_K_NIBBLES: return (WordPlace){slice / 2 * 32 + 4 * g, slice % 2 * 4, 4 * g, slice};
+    case CODES_K_PAIRS: return (WordPlace){slice / 4 * 32 + 4 * g, slice % 4 * 2, 4 * g, slice};
+    case CODES_K_SIX:
+        return (WordPlace){slice / 4 * 64 + slice % 2 * 32 + 4 * g, slice % 4 / 2 * 4, slice / 4 * 32 + 4 * g,
+                           slice % 4 * 2};
+    case CODES_BYTES:
+    case CODES_PLAIN:
+    case CODES_BF16:
+    case CODES_LATTICE: break;
+    }
+    return (WordPlace){4 * g, 0, 0, 0};
+}
+
+INLINE uint32_t low_mask(TensorType type) {
+    return low_bits(type) == 8 ? UINT32_MAX : low_bits(type) == 4 ? LOW_4 : LOW_2;
+}
+INLINE uint32_t high_mask(TensorType type) { return slice_forms[type].high_bits == 2 ? LOW_2 : LOW_1; }
+
+/* The fifth bits of word g where bit j of 32 belongs to input j. */
+INLINE uint32_t fifth_bits(const unsigned char *bits, int g) {
+    unsigned char fifth[4];
+    for (int j = 0; j < 4; j++) fifth[j] = (bits[g / 2] >> (g % 2 * 4 + j)) & 1;
+    return load_word(fifth);
+}
+
+INLINE void add_fifth_bits(unsigned char *bits, int g, uint32_t word) {
+    unsigned char fifth[4];
+    memcpy(fifth, &word, 4);
+    for (int j = 0; j < 4; j++) bits[g / 2] = (unsigned char)(bits[g / 2] | fifth[j] << (g % 2 * 4 + j));
+}
+
+/* The codes of slice `slice` of the block at b. */
+INLINE void codes_from_block(TensorType type, const unsigned char *b, int slice, Codes *c) {
+    const FileForm *f = &file_forms[type];
+    int n_low = low_bits(type);
     for (int g = 0; g < 8; g++) {
-        unsigned char fifth[4];
-        for (int j = 0; j < 4; j++) fifth[j] = (unsigned char)(((bits[g / 2] >> (g % 2 * 4 + j)) & 1) << 4);
-        c->word[g] |= load_word(fifth);
+        WordPlace at = word_place(f->codes, slice, g);
+        c->word[g] = (load_word(b + f->low_at + at.low) >> at.low_shift) & low_mask(type);
+        if (f->codes == CODES_BYTES) c->word[g] ^= SIGNS; /* the bias of 128 */
+        if (!slice_forms[type].high_bits) continue;
+        uint32_t high = f->codes == CODES_NIBBLES ? fifth_bits(b + f->high_at, g)
+                                                  : load_word(b + f->high_at + at.high) >> at.high_shift;
+        c->word[g] |= (high & high_mask(type)) << n_low;
     }
 }
 
-/* Q4_K, Q5_K: 64 inputs share 32 bytes; the even slice has the low nibbles. */
-static void codes_from_k_nibbles(const unsigned char *q, int slice, Codes *c) {
-    q += slice / 2 * 32;
-    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (slice % 2 * 4)) & LOW_4;
-}
-
-/* Q6_K: 128 inputs share 64 bytes of low nibbles and 32 bytes of high bits. Slice s of such a half has the
- * low (s < 2) or high nibbles of 32-byte part s%2, and bits 2s, 2s+1 of the high bytes. */
-static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int slice, Codes *c) {
-    int half = slice / 4, s = slice % 4;
-    low += half * 64 + (s % 2) * 32;
-    high += half * 32;
+/* The same backwards, into a block that begins as zeros. */
+INLINE void codes_to_block(TensorType type, const Codes *c, int slice, unsigned char *b) {
+    const FileForm *f = &file_forms[type];
+    int n_low = low_bits(type);
     for (int g = 0; g < 8; g++) {
-        uint32_t nibbles = (load_word(low + 4 * g) >> (s / 2 * 4)) & LOW_4;
-        c->word[g] = nibbles | ((load_word(high + 4 * g) >> (2 * s)) & LOW_2) << 4;
+        WordPlace at = word_place(f->codes, slice, g);
+        uint32_t word = f->codes == CODES_BYTES ? c->word[g] ^ SIGNS : c->word[g];
+        add_word(b + f->low_at + at.low, (word & low_mask(type)) << at.low_shift);
+        if (!slice_forms[type].high_bits) continue;
+        uint32_t high = (word >> n_low) & high_mask(type);
+        if (f->codes == CODES_NIBBLES) add_fifth_bits(b + f->high_at, g, high);
+        else add_word(b + f->high_at + at.high, high << at.high_shift);
     }
 }
 
-/* Q2_K, Q3_K: 128 inputs share 32 bytes; slice s of them has bits 2s, 2s+1. */
-static void codes_from_k_pairs(const unsigned char *q, int slice, Codes *c) {
-    q += slice / 4 * 32;
-    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (slice % 4 * 2)) & LOW_2;
-}
-
-/* NVFP4: input j of 16 low, input j+8 high. */
-static void codes_from_nv_nibbles(const unsigned char *q, Codes *c) {
-    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + g / 4 * 8 + g % 2 * 4) >> (g % 4 / 2 * 4)) & LOW_4;
-}
-
-/* The codes of slice `slice` of the block at `b`. */
-static void codes_read(TensorType type, const unsigned char *b, int slice, Codes *c) {
-    switch (type) {
-    case TYPE_Q8_0:
-        for (int g = 0; g < 8; g++) c->word[g] = load_word(b + 2 + 4 * g) ^ 0x80808080;
-        break;
-    case TYPE_Q4_0:
-    case TYPE_IQ4_NL: codes_from_nibbles(b + 2, c); break;
-    case TYPE_MXFP4: codes_from_nibbles(b + 1, c); break;
-    case TYPE_IQ4_XS: codes_from_nibbles(b + 8 + slice * 16, c); break;
-    case TYPE_NVFP4: codes_from_nv_nibbles(b + 4 + slice * 16, c); break;
-    case TYPE_Q2_K: codes_from_k_pairs(b + 16, slice, c); break;
-    case TYPE_Q3_K:
-        codes_from_k_pairs(b + 32, slice, c);
-        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 4 * g) >> slice) & LOW_1) << 2;
-        break;
-    case TYPE_Q4_1: codes_from_nibbles(b + 4, c); break;
-    case TYPE_Q5_0:
-        codes_from_nibbles(b + 6, c);
-        codes_add_fifth_bits(b + 2, c);
-        break;
-    case TYPE_Q5_1:
-        codes_from_nibbles(b + 8, c);
-        codes_add_fifth_bits(b + 4, c);
-        break;
-    case TYPE_Q4_K: codes_from_k_nibbles(b + 16, slice, c); break;
-    case TYPE_Q5_K:
-        codes_from_k_nibbles(b + 48, slice, c);
-        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 16 + 4 * g) >> slice) & LOW_1) << 4;
-        break;
-    default: codes_from_q6_k(b, b + 128, slice, c);
-    }
-}
-
-void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
+/* The codes of row `row` into the vectors of its slice, each of which has one word for each row. */
+INLINE void codes_to_tile(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
-    if (type == TYPE_Q8_0) memcpy(planes, c->word, sizeof planes);
+    if (low_bits(type) == 8) memcpy(planes, c->word, sizeof planes);
     else if (low_bits(type) == 2) {
         for (int g = 0; g < 8; g++) {
             planes[g / 4] |= (c->word[g] & LOW_2) << (2 * (g % 4));
@@ -206,10 +287,27 @@ void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice)
     for (uint32_t i = 0; i < slice_forms[type].code_bytes / 64; i++) memcpy(slice + i * 64 + row * 4, &planes[i], 4);
 }
 
-/* ---- the block types: scales -------------------------------------------------------------------- */
+/* The same backwards. */
+INLINE void codes_from_tile(TensorType type, const unsigned char *slice, int row, Codes *c) {
+    uint32_t *word = c->word, high_bits = slice_forms[type].high_bits;
+    const unsigned char *own = slice + row * 4; /* in each plane of 64 bytes */
+    for (int g = 0; g < 8; g++) {
+        if (low_bits(type) == 2) {
+            word[g] = (load_word(own + g / 4 * 64) >> (2 * (g % 4))) & LOW_2;
+            if (high_bits) word[g] |= ((load_word(own + 128) >> g) & LOW_1) << 2;
+            continue;
+        }
+        if (low_bits(type) == 8) word[g] = load_word(own + 64 * g);
+        else word[g] = (load_word(own + g % 4 * 64) >> (g / 4 * 4)) & LOW_4;
+        if (high_bits == 1) word[g] |= ((load_word(own + 256) >> g) & LOW_1) << 4;
+        if (high_bits == 2) word[g] |= ((load_word(own + 256 + g / 4 * 64) >> (2 * (g % 4))) & LOW_2) << 4;
+    }
+}
+
+/* ---- scales -------------------------------------------------------------------------------------------------- */
 
 /* The six-bit scale and minimum of slice s (0-7) in the 12 bytes of a Q4_K or Q5_K block. */
-static void k_scale_min(const unsigned char *b, int s, unsigned char *scale, unsigned char *min) {
+static void six_bit_min(const unsigned char *b, int s, unsigned char *scale, unsigned char *min) {
     if (s < 4) {
         *scale = b[s] & 63;
         *min = b[s + 4] & 63;
@@ -219,89 +317,238 @@ static void k_scale_min(const unsigned char *b, int s, unsigned char *scale, uns
     }
 }
 
-/* The six-bit scale of sub-block s (0-15) in the 12 bytes of a Q3_K block, less 32. */
-static unsigned char q3_k_scale(const unsigned char *b, int s) {
-    int scale = (b[s % 8] >> (s / 8 * 4) & 15) | (b[8 + s % 4] >> (s / 4 * 2) & 3) << 4;
-    return (unsigned char)(scale - 32);
-}
-
-/* The same of sub-block s (0-7) of IQ4_XS, behind its d. */
-static unsigned char iq4_xs_scale(const unsigned char *b, int s) {
-    int scale = (b[2 + s / 2] >> (s % 2 * 4) & 15) | (b[s / 4] >> (s % 4 * 2) & 3) << 4;
-    return (unsigned char)(scale - 32);
-}
-
-/* The scales of the block at `b`, row `row`, into its record. */
-static void scales_write(TensorType type, const unsigned char *b, int row, unsigned char *record) {
-    switch (type) {
-    case TYPE_Q4_1:
-    case TYPE_Q5_1:
-        memcpy(record + row * 2, b, 2);
-        memcpy(record + 32 + row * 2, b + 2, 2);
-        break;
-    case TYPE_Q4_K:
-    case TYPE_Q5_K:
-        memcpy(record + row * 2, b, 2);
-        memcpy(record + 32 + row * 2, b + 2, 2);
-        for (int s = 0; s < 8; s++) k_scale_min(b + 4, s, &record[64 + s * 32 + row], &record[64 + s * 32 + 16 + row]);
-        break;
-    case TYPE_Q6_K:
-        memcpy(record + row * 2, b + 208, 2);
-        for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = b[192 + s];
-        break;
-    case TYPE_Q2_K:
-        memcpy(record + row * 2, b + 80, 2);
-        memcpy(record + 32 + row * 2, b + 82, 2);
-        for (int s = 0; s < 16; s++) record[64 + s * 16 + row] = b[s];
-        break;
-    case TYPE_Q3_K:
-        memcpy(record + row * 2, b + 108, 2);
-        for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = q3_k_scale(b + 96, s);
-        break;
-    case TYPE_IQ4_XS:
-        memcpy(record + row * 2, b, 2);
-        for (int s = 0; s < 8; s++) record[32 + s * 16 + row] = iq4_xs_scale(b + 2, s);
-        break;
-    case TYPE_MXFP4: record[row] = b[0]; break;
-    case TYPE_NVFP4:
-        for (int s = 0; s < 4; s++) record[s * 16 + row] = b[s];
-        break;
-    default: memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0, IQ4_NL */
+/* The same backwards, into bytes that begin as zeros. */
+static void add_six_bit_min(unsigned char *b, int s, int scale, int min) {
+    if (s < 4) {
+        b[s] = (unsigned char)(b[s] | scale);
+        b[s + 4] = (unsigned char)(b[s + 4] | min);
+    } else {
+        b[s - 4] = (unsigned char)(b[s - 4] | scale >> 4 << 6);
+        b[s] = (unsigned char)(b[s] | min >> 4 << 6);
+        b[s + 4] = (unsigned char)((scale & 15) | (min & 15) << 4);
     }
 }
 
-static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    int64_t scale_slices = slice_forms[m->type].scale_slices, n_slices = tile_n_slices(m->type, m->n_in);
-    for (int64_t i = 0; i < n_slices; i += scale_slices, row += tensor_type_info(m->type)->block_bytes) {
-        if (is_lattice(m->type)) {
-            lattice_pack(m->type, row, i_row, tile + codes_offset(m->type, i));
+/* Where six-bit scale s has its low four and its high two bits: bytes and shifts. FILE_SIX_HALVES: 16 scales;
+ * FILE_SIX: 8 scales. Both are stored with 32 added. */
+typedef struct SixPlace {
+    int low, low_shift, high, high_shift;
+} SixPlace;
+
+static SixPlace six_place(FileScales scales, int s) {
+    return scales == FILE_SIX_HALVES ? (SixPlace){s % 8, s / 8 * 4, 8 + s % 4, s / 4 * 2}
+                                     : (SixPlace){2 + s / 2, s % 2 * 4, s / 4, s % 4 * 2};
+}
+
+static unsigned char six_bit_scale(const unsigned char *b, SixPlace at) {
+    return (unsigned char)(((b[at.low] >> at.low_shift & 15) | (b[at.high] >> at.high_shift & 3) << 4) - 32);
+}
+
+static void add_six_bit_scale(unsigned char *b, SixPlace at, int scale) {
+    b[at.low] = (unsigned char)(b[at.low] | ((scale + 32) & 15) << at.low_shift);
+    b[at.high] = (unsigned char)(b[at.high] | (scale + 32) >> 4 << at.high_shift);
+}
+
+/* The scales of the block at b, which is of row `row`, into the item at `item`. */
+INLINE void scales_to_tile(TensorType type, const unsigned char *b, int row, unsigned char *item) {
+    const FileForm *f = &file_forms[type];
+    const unsigned char *from = b + f->scales_at;
+    for (uint32_t i = 0; i < scale_halves(type); i++, item += 32)
+        memcpy(item + row * 2, b + tensor_type_info(type)->half_at[i], 2);
+    item += row;
+    switch (f->scales) {
+    case FILE_NONE: break;
+    case FILE_BYTES:
+        for (int s = 0; s < f->n_scales; s++) item[s * 16] = from[s];
+        break;
+    case FILE_SIX_MINS:
+        for (int s = 0; s < 8; s++) six_bit_min(from, s, &item[s * 32], &item[s * 32 + 16]);
+        break;
+    case FILE_SIX_HALVES:
+    case FILE_SIX:
+        for (int s = 0; s < (f->scales == FILE_SIX ? 8 : 16); s++)
+            item[s * 16] = six_bit_scale(from, six_place(f->scales, s));
+        break;
+    }
+}
+
+/* The same backwards, into a block that begins as zeros. */
+INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row, unsigned char *b) {
+    const FileForm *f = &file_forms[type];
+    unsigned char *to = b + f->scales_at;
+    for (uint32_t i = 0; i < scale_halves(type); i++, item += 32)
+        memcpy(b + tensor_type_info(type)->half_at[i], item + row * 2, 2);
+    item += row;
+    switch (f->scales) {
+    case FILE_NONE: break;
+    case FILE_BYTES:
+        for (int s = 0; s < f->n_scales; s++) to[s] = item[s * 16];
+        break;
+    case FILE_SIX_MINS:
+        for (int s = 0; s < 8; s++) add_six_bit_min(to, s, item[s * 32], item[s * 32 + 16]);
+        break;
+    case FILE_SIX_HALVES:
+    case FILE_SIX:
+        for (int s = 0; s < (f->scales == FILE_SIX ? 8 : 16); s++)
+            add_six_bit_scale(to, six_place(f->scales, s), (int8_t)item[s * 16]);
+        break;
+    }
+}
+
+/* ---- lattice types ------------------------------------------------------------------------------------------- */
+
+/* Blocks whose weights are points of a list (gguf/codebook.h) are packed as codes of single weights.
+ *
+ * The problem. A file has one index for eight (or four) weights of a row. The products want the same four inputs of 16
+ * rows in one vector, so that looking up points there means to gather 16 words from a table for each of the eight
+ * groups of a slice: some 150 cycles for 512 weights on machines that multiply them in 15. And the memory of one core
+ * brings more than three bits a weight in that time.
+ *
+ * The idea. A coordinate has three or eight values and a sign. So a weight is a code of three or four bits that the
+ * kernels look up in a register, as those of IQ4_NL, and the tile is that of Q3_K or IQ4_XS. That takes 3.4 bits a
+ * weight in memory for the types of two bits and less, and 4.4 for those of three:
+ *
+ *                         IQ1_S  IQ1_M  IQ2_XXS  IQ2_XS  IQ2_S  IQ3_XXS  IQ3_S
+ *     bits in the file     1.56   1.75     2.06    2.31   2.56     3.06   3.44
+ *     bits in memory       3.38   3.38     3.38    3.38   3.38     4.38   4.38
+ *
+ * No point is lost: the codes of a group are the key of its point, so that rows can be read back as bytes of the file.
+ *
+ * Scales. A half for 256 weights, and a byte for 32: the scale of the first 16 inputs in the low nibble, that of the
+ * last 16 in the high one; types with one scale for 32 have it in the low nibble. */
+enum { SLICES = LATTICE_N / ACT_BLOCK, AT_SCALES = 2 * TILE_ROWS };
+
+static unsigned char *scales_of(TensorType type, unsigned char *record) {
+    return record + SLICES * slice_forms[type].code_bytes;
+}
+
+static void lattice_to_tile(TensorType type, const unsigned char *block, int row, unsigned char *record) {
+    const Lattice *l = lattice_of(type);
+    unsigned char *scales = scales_of(type, record);
+    LatticeBlock b;
+    lattice_read(l, block, &b);
+    memcpy(scales + row * 2, &b.d, 2);
+    for (int s = 0; s < SLICES; s++) {
+        unsigned char bytes[ACT_BLOCK];
+        Codes c;
+        for (int i = 0; i < ACT_BLOCK; i++) bytes[i] = (unsigned char)lattice_code(l, &b, s * ACT_BLOCK + i);
+        memcpy(c.word, bytes, sizeof bytes);
+        codes_to_tile(type, &c, row, record + (size_t)s * slice_forms[type].code_bytes);
+        scales[AT_SCALES + s * TILE_ROWS + row] = (unsigned char)(scale_parts(type) == 2
+                                                                      ? b.scale[2 * s] | b.scale[2 * s + 1] << 4
+                                                                      : b.scale[s]);
+    }
+}
+
+/* The points and signs of a slice. */
+static void find_points(const Lattice *l, const unsigned char bytes[ACT_BLOCK], int slice, LatticeBlock *b) {
+    unsigned mask = (1u << l->bits) - 1;
+    fr_assert(l->dim > 0);
+    for (int i = 0; i < ACT_BLOCK; i += l->dim) {
+        uint32_t key = 0;
+        for (int j = 0; j < l->dim; j++) key |= (bytes[i + j] & mask) << l->bits * j;
+        b->point[(slice * ACT_BLOCK + i) / l->dim] = (uint16_t)lattice_find(l, key);
+    }
+    for (int g = 0; g < ACT_BLOCK / 8; g++) {
+        unsigned sign = 0;
+        for (int j = 0; j < 8; j++) sign |= (unsigned)(bytes[8 * g + j] >> l->bits & 1) << j;
+        b->sign[slice * ACT_BLOCK / 8 + g] = (uint8_t)sign;
+    }
+}
+
+static void lattice_from_tile(TensorType type, const unsigned char *record, int row, unsigned char *block) {
+    const Lattice *l = lattice_of(type);
+    const unsigned char *scales = record + SLICES * slice_forms[type].code_bytes;
+    LatticeBlock b;
+    memcpy(&b.d, scales + row * 2, 2);
+    for (int s = 0; s < SLICES; s++) {
+        unsigned char bytes[ACT_BLOCK], scale = scales[AT_SCALES + s * TILE_ROWS + row];
+        Codes c;
+        codes_from_tile(type, record + (size_t)s * slice_forms[type].code_bytes, row, &c);
+        memcpy(bytes, c.word, sizeof bytes);
+        find_points(l, bytes, s, &b);
+        if (scale_parts(type) == 2) b.scale[2 * s] = scale & 15, b.scale[2 * s + 1] = scale >> 4;
+        else b.scale[s] = scale & 15;
+    }
+    lattice_write(l, &b, block);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------- */
+
+INLINE void pack_blocks(TensorType type, int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile) {
+    int64_t scale_slices = slice_forms[type].scale_slices, n_slices = tile_n_slices(type, n_in);
+    size_t block_bytes = tensor_type_info(type)->block_bytes;
+    for (int64_t i = 0; i < n_slices; i += scale_slices, row += block_bytes) {
+        if (is_lattice(type)) {
+            lattice_to_tile(type, row, i_row, tile + codes_offset(type, i));
             continue;
         }
-        scales_write(m->type, row, i_row, tile + scales_offset(m->type, i));
+        scales_to_tile(type, row, i_row, tile + scales_offset(type, i));
         for (int s = 0; s < (int)scale_slices; s++) {
             Codes codes;
-            codes_read(m->type, row, s, &codes);
-            codes_write(m->type, &codes, i_row, tile + codes_offset(m->type, i + s));
+            codes_from_block(type, row, s, &codes);
+            codes_to_tile(type, &codes, i_row, tile + codes_offset(type, i + s));
         }
     }
 }
 
-/* ---- the plain types ---------------------------------------------------------------------------- */
-
-static void fill_plain_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    size_t each = m->type == TYPE_F32 ? 4 : 2;
-    for (int64_t k = 0; k < m->n_in; k++)
-        memcpy(tile + ((size_t)k * 16 + (size_t)i_row) * each, row + (size_t)k * each, each);
-}
-
-static void fill_bf16_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    for (int64_t k = 0; k < m->n_in; k++) {
-        uint16_t w;
-        memcpy(&w, row + 2 * k, 2);
-        if ((w & 0x7f80) == 0) w &= 0x8000;
-        memcpy(tile + k / 2 * 64 + i_row * 4 + k % 2 * 2, &w, 2);
+/* Inputs [k, k + n) of a row, which are whole blocks. */
+INLINE void unpack_blocks(TensorType type, const unsigned char *tile, int i_row, int64_t k, int64_t n,
+                          unsigned char *out) {
+    int64_t scale_slices = slice_forms[type].scale_slices;
+    size_t block_bytes = tensor_type_info(type)->block_bytes;
+    for (int64_t i = k / ACT_BLOCK; i < (k + n) / ACT_BLOCK; i += scale_slices, out += block_bytes) {
+        if (is_lattice(type)) {
+            lattice_from_tile(type, tile + codes_offset(type, i), i_row, out);
+            continue;
+        }
+        memset(out, 0, block_bytes);
+        scales_from_tile(type, tile + scales_offset(type, i), i_row, out);
+        for (int s = 0; s < (int)scale_slices; s++) {
+            Codes codes;
+            codes_from_tile(type, tile + codes_offset(type, i + s), i_row, &codes);
+            codes_to_block(type, &codes, s, out);
+        }
     }
 }
+
+/* Where input k of a row of a plain type is in a tile. */
+INLINE size_t plain_offset(TensorType type, size_t each, int64_t k, int i_row) {
+    if (file_forms[type].codes == CODES_BF16) return (size_t)(k / 2 * 64 + i_row * 4 + k % 2 * 2);
+    return ((size_t)k * TILE_ROWS + (size_t)i_row) * each;
+}
+
+INLINE void pack_plain(TensorType type, size_t each, int64_t n_in, const unsigned char *row, int i_row,
+                       unsigned char *tile) {
+    for (int64_t k = 0; k < n_in; k++, row += each) {
+        uint32_t w = 0;
+        memcpy(&w, row, each);
+        if (file_forms[type].codes == CODES_BF16 && (w & 0x7f80) == 0) w &= 0x8000; /* subnormal weights become zeros */
+        memcpy(tile + plain_offset(type, each, k, i_row), &w, each);
+    }
+}
+
+INLINE void unpack_plain(TensorType type, size_t each, const unsigned char *tile, int i_row, int64_t k, int64_t n,
+                         unsigned char *out) {
+    for (int64_t i = k; i < k + n; i++, out += each) memcpy(out, tile + plain_offset(type, each, i, i_row), each);
+}
+
+#define DEFINE_PACKER(NAME, kind, ...) \
+    static void pack_##NAME(int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile) { \
+        pack_##kind(__VA_ARGS__, n_in, row, i_row, tile); \
+    } \
+    static void unpack_##NAME(const unsigned char *tile, int i_row, int64_t k, int64_t n, unsigned char *out) { \
+        unpack_##kind(__VA_ARGS__, tile, i_row, k, n, out); \
+    }
+#define DEFINE_PLAIN_PACKER(NAME, name, id, n, bytes, ...) DEFINE_PACKER(NAME, plain, TYPE_##NAME, bytes)
+#define DEFINE_BLOCK_PACKER(NAME, ...) DEFINE_PACKER(NAME, blocks, TYPE_##NAME)
+EACH_PLAIN_TYPE(DEFINE_PLAIN_PACKER)
+EACH_BLOCK_TYPE(DEFINE_BLOCK_PACKER)
+#define LIST_PACKER(NAME, ...) [TYPE_##NAME] = {pack_##NAME, unpack_##NAME},
+static const struct {
+    void (*pack)(int64_t n_in, const unsigned char *row, int i_row, unsigned char *tile);
+    void (*unpack)(const unsigned char *tile, int i_row, int64_t k, int64_t n, unsigned char *out);
+} packers[TYPE_COUNT] = {EACH_TYPE(LIST_PACKER)};
 
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end) {
     size_t row_bytes;
@@ -311,9 +558,12 @@ void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t 
         memset(tile, 0, m->tile_bytes);
         for (int i = 0; i < TILE_ROWS && t * TILE_ROWS + i < m->n_out; i++) {
             const unsigned char *row = (const unsigned char *)rows + (size_t)(t * TILE_ROWS + i) * row_bytes;
-            if (m->type == TYPE_F32 || m->type == TYPE_F16) fill_plain_row(m, row, i, tile);
-            else if (m->type == TYPE_BF16) fill_bf16_row(m, row, i, tile);
-            else fill_block_row(m, row, i, tile);
+            packers[m->type].pack(m->n_in, row, i, tile);
         }
     }
+}
+
+void packed_read_row(const PackedMatrix *m, int64_t i_row, int64_t k, int64_t n, void *out) {
+    fr_assert(k % PACKED_READ == 0 && k + n <= m->n_in);
+    packers[m->type].unpack(packed_tile(m, i_row / TILE_ROWS), (int)(i_row % TILE_ROWS), k, n, out);
 }

@@ -1,59 +1,62 @@
-/* pass_body.h - what the matrix products by vectors (matmul_body.h) and by tiles (tile_body.h) share: the arguments of a pass,
- * prefetching, how many rows a pass takes, and the floating-point operations behind the integer sums of a slice. Included after
- * the header of an instruction set's vectors. */
+/* pass_body.h - what the matrix products by vectors (matmul_body.h) and by tiles (tile_body.h) share: the arguments
+ * of a pass, prefetching, the number of rows that a pass takes, and the floating-point operations that follow the
+ * integer sums of a slice. It is included after the header of an instruction set's vectors. */
 #ifndef KERNELS_PASS_BODY_H
 #define KERNELS_PASS_BODY_H
 
 #include "compute/cpu/kernels/layout.h"
+#include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/unpack_body.h"
 
 enum {
-    FAR_AHEAD = 16 << 10,    /* bytes from what is computed to what is prefetched from memory into the second cache */
-    NEAR_AHEAD = 2 << 10,    /* ... and from there into the first */
-    GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
-    ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
-    BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
-    BLOCK_ROWS_MIN = 16,     /* ... even if their activations are more than ACTS_BYTES */
+    GROUP_BYTES = 256 << 10, /* bytes of weights that several passes read one after another, and ... */
+    ACTS_BYTES = 256 << 10,  /* ... bytes of activations of one pass: both stay in a second cache of 1 MB */
+    BLOCK_ROWS_MAX = 64,     /* the most rows of one pass over a block type */
+    BLOCK_ROWS_MIN = 16,     /* a pass takes so many rows even if their activations exceed ACTS_BYTES */
 };
 
-/* One call of a pass. */
+/* The arguments of one call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
-    size_t tile_bytes;
-    int column; /* the first column, counted from that tile */
+    int n_tiles;               /* one or two, of a block type */
+    size_t tile_bytes;         /* from one to the next */
+    int column;                /* the first column of a plain type, counted from that tile */
+    const ReadWay *read;       /* how the tiles are read */
     int64_t n_in;
     const unsigned char *x; /* the first of the rows */
     size_t x_stride;
     int n_rows;
     float *y; /* first output of the first row */
     int64_t y_stride;
-    int64_t y_apart; /* from y to the outputs of the second tile, where one row takes two tiles in turns */
-    int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
+    int64_t y_apart; /* from y to the outputs of the second tile, where a pass takes two tiles */
+    int64_t n_valid; /* the number of outputs from y to the end of the matrix; there may be fewer than columns */
 } Pass;
 
 typedef void (*PassFn)(const Pass *);
 
-#define EACH_32_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
-#define EACH_K_TYPE(X) X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K)
-#define EACH_CODEBOOK_TYPE(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(NVFP4)
-#define EACH_LATTICE_TYPE(X) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
-#define EACH_BLOCK_TYPE(X) EACH_32_TYPE(X) EACH_K_TYPE(X) EACH_CODEBOOK_TYPE(X) EACH_LATTICE_TYPE(X)
-
-/* Prefetches what comes after the line at p. Addresses beyond the end of a matrix do no harm. */
-INLINE void ask_far(const unsigned char *p) { __builtin_prefetch(p + FAR_AHEAD, 0, 2); }
-INLINE void ask_ahead(const unsigned char *p) {
-    ask_far(p);
-    __builtin_prefetch(p + NEAR_AHEAD, 0, 3);
+/* Prefetches the lines that are read some time after [line, end). Addresses beyond the end of a matrix do no harm. */
+INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const unsigned char *end) {
+    if (read->far_ahead)
+        for (const unsigned char *p = line; p < end; p += read->far_step) __builtin_prefetch(p + read->far_ahead, 0, 2);
+    if (read->near_ahead)
+        for (const unsigned char *p = line; p < end; p += 64) __builtin_prefetch(p + read->near_ahead, 0, 3);
 }
 
-/* The most rows that one pass takes. */
+/* Prefetches on behalf of slice s of a record: each slice does so for its share of the lines of the record. */
+INLINE void prefetch_record(TensorType type, const ReadWay *read, const unsigned char *record, int s) {
+    const int record_slices = (int)slice_forms[type].record_slices, n_lines = (int)record_bytes(type) / 64;
+    prefetch_ahead(read, record + n_lines * s / record_slices * 64, record + n_lines * (s + 1) / record_slices * 64);
+}
+
+/* Returns the most rows that one pass takes. */
 static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
     if (!act_is_blocks(w->act)) return ROWS_MAX;
     int64_t n = ACTS_BYTES / (int64_t)x_stride;
     return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
-/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves where scale_parts is 2. */
+/* Returns acc plus the share of a slice. t is the integer sum of the slice; where scale_parts is 2, t and t_last are
+ * the sums of its halves. */
 INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
     int n_parts = scale_parts(type);
     Vf da = v_set(x->scale);

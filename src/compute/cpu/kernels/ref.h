@@ -1,4 +1,4 @@
-/* ref.h - the functions of table "ref", and the constants that all tables share. */
+/* ref.h - the constants and small functions that table "ref" shares with the other tables. */
 #ifndef KERNELS_REF_H
 #define KERNELS_REF_H
 
@@ -15,7 +15,8 @@
 /* The integer that the largest magnitude of a block becomes. */
 static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
 
-/* exp(x): ref_vector.c explains. Below EXP_LOW the result is 0, above EXP_HIGH that of EXP_HIGH. */
+/* The constants of exp(x), which ref.c explains. Below EXP_LOW the result is 0, above EXP_HIGH it is that of
+ * EXP_HIGH. */
 #define EXP_LOW -87.33f
 #define EXP_HIGH 88.37f
 #define EXP_LOG2E 0x1.715476p+0f /* 1/ln 2 */
@@ -30,11 +31,11 @@ static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f *
 #define EXP_C5 0x1.120ba2p-7f
 #define EXP_C6 0x1.6d113cp-10f
 
-/* GELU by tanh: 2 sqrt(2/pi), and 0.044715 of it */
+/* The constants of GELU by tanh: 2 sqrt(2/pi), and 0.044715 times that. */
 #define GELU_A 1.5957691f
 #define GELU_B 0.07135481f
 
-/* Kernels.rope, in every table: compiled once for each instruction set. */
+/* The function Kernels.rope of every table; it is compiled once for each instruction set. */
 static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
                                const float *cos_sin) {
     int64_t stride = style == ROPE_PAIRS ? 2 : 1, partner = style == ROPE_PAIRS ? 1 : n_rot / 2;
@@ -47,18 +48,19 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
         }
 }
 
-/* No term of a softmax exceeds 1 but exp(NaN), which is exp(EXP_HIGH): so a sum beyond this shows that a score is NaN,
- * or that the greatest is infinite. */
+/* The terms of a softmax do not exceed 1, except that exp(NaN) is computed as exp(EXP_HIGH). So a sum above this
+ * limit shows that a score is NaN or that the greatest score is infinite. */
 #define SOFTMAX_SUM_MAX 1e30f
-/* From here on the rest of a division by such a sum is exact: 2^-64. */
+/* The remainder of the division of a number by such a sum is exact if the number is at least this: 2^-64. */
 #define SOFTMAX_TINY 0x1p-64f
 
-/* What a block becomes that holds NaN or infinity: zeros of scale NaN, so that every output it takes part in is NaN. */
+/* Writes what a block with NaN or infinity becomes: zeros with a scale of NaN, which make every output NaN that uses
+ * the block. */
 static inline void act_block_not_finite(ActForm form, ActBlock *b) {
     memset(b, 0, act_block_bytes(form));
     b->scale = b->scaled_sum = NAN;
 }
-/* The same of a block of a KV_Q8 row. */
+/* The same for a block of a KV_Q8 row. */
 static inline void kv_block_not_finite(unsigned char *block) {
     static const uint16_t nan = 0x7e00;
     memset(block, 0, KV_BLOCK_BYTES);
@@ -67,32 +69,6 @@ static inline void kv_block_not_finite(unsigned char *block) {
 
 /* Whether none of the numbers is NaN or infinite. */
 bool ref_is_finite(const float *x, int64_t n);
-float ref_exp(float x);
-void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
-void ref_add(float *x, const float *y, int64_t n);
-void ref_silu_mul(float *gate, const float *up, int64_t n);
-void ref_gelu_mul(float *gate, const float *up, int64_t n);
-void ref_sigmoid_mul(float *x, const float *gate, int64_t n);
-void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
-                    const float *q, float *out);
-void ref_ssm_update(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x, float decay,
-                    const float *q, float *out);
-void ref_soft_cap(float *x, int64_t n, float cap);
-void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
-void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
-                     const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
-void ref_softmax(float *x, int64_t n);
-void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
-                  size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
-void ref_pack_keys(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
-                   float *out);
-void ref_unpack_values(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots, int64_t n,
-                       float *out);
-void ref_packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n, float scale,
-                       float *const *scores);
-void ref_mix_values(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
-                    float *const *out);
-double ref_peak_loop(PeakKind kind, int64_t n_rounds);
-uint32_t ref_read_loop(const void *p, size_t bytes);
+float ref_exp(float x); /* the exp of all tables */
 
 #endif

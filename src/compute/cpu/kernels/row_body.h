@@ -1,9 +1,9 @@
-/* row_body.h - passes over a row of logits (base/row_kernels.h) for an instruction set; included once by each rows_*.c,
- * after its vectors, with ROW_TABLE (the variable, declared in tables.h) defined. The operations and the order of sums are
- * those of base/row_kernels.c.
+/* row_body.h - passes over a row of logits (base/row_kernels.h) for an instruction set; included once for each width of
+ * vectors, after the header of the vectors, with ROW_TABLE (the variable, declared in tables.h) defined. The operations
+ * and the order of sums are those of base/row_kernels.c.
  *
- * `mass` works out the terms of a chunk first and adds them in a second pass in lanes of four, because its order of
- * sums was fixed for vectors of four. */
+ * row_mass computes the terms of a chunk first and adds them in a second pass in lanes of four, because the order of
+ * its sums is defined for vectors of four. */
 #include "base/row_kernels.h"
 
 #include <math.h>
@@ -80,7 +80,8 @@ static int32_t row_blocks_above(const float *row, int32_t begin, int32_t end, fl
 
 /* ---- sums of exponentials --------------------------------------------------------------------------------- */
 
-/* exp_lanes of base/row_kernels.c. What x is below -87 does not matter: the result is replaced by 0. */
+/* The function exp_lanes of base/row_kernels.c. Below -87 the intermediate results mean nothing, because the result
+ * is 0. */
 INLINE Vf v_exp_unfused(Vf x) {
     const Vf shift = v_set(0x1.8p23f), one = v_set(1);
     Vf shifted = v_add(v_mul(x, v_set(1.44269504f)), shift), whole = v_sub(shifted, shift);
@@ -99,7 +100,7 @@ INLINE Vf v_exp_unfused(Vf x) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-/* Adds the terms of a chunk, a multiple of ROW_SHORT_SUM. */
+/* Returns mass plus the n terms of a chunk; n is a multiple of ROW_SHORT_SUM. */
 INLINE double add_terms(double mass, const float *terms, int32_t n) {
     for (int32_t i = 0; i < n; i += ROW_SHORT_SUM) {
         Four sum = {0}, term;
@@ -112,7 +113,7 @@ INLINE double add_terms(double mass, const float *terms, int32_t n) {
     return mass;
 }
 
-/* x / 1 is x. */
+/* Computes the terms of a row. The caller leaves the division out where the temperature is 1, which changes no bit. */
 INLINE void fill_terms(const float *row, int32_t n, float max, float temperature, bool divides, float *terms) {
     for (int32_t i = 0; i < n; i += LANES) {
         Vf x = v_sub(v_load(row + i), v_set(max));
@@ -133,7 +134,7 @@ static double row_mass(const float *row, int32_t n, float max, float temperature
     return row_mass_rest(mass, row + n_whole, n - n_whole, max, temperature);
 }
 
-/* exp_double of base/row_kernels.c. */
+/* The function exp_double of base/row_kernels.c. */
 INLINE Vd d_exp(Vd x) {
     static const double c[ROW_EXP_N] = ROW_EXP_COEFFICIENTS;
     Vd rounded = d_fma(x, d_set(ROW_EXP_LOG2E), d_set(ROW_EXP_ROUND)), k = d_sub(rounded, d_set(ROW_EXP_ROUND));
@@ -154,7 +155,7 @@ static double row_exp_sum(const float *row, int32_t n, float max) {
     double sums[16];
     float last[16];
     int32_t n_whole = n / 16 * 16;
-    for (int i = 0; i < 16; i++) last[i] = n_whole + i < n ? row[n_whole + i] : -INFINITY; /* adds 0 */
+    for (int i = 0; i < 16; i++) last[i] = n_whole + i < n ? row[n_whole + i] : -INFINITY; /* -INFINITY adds 0 */
     UNROLL for (int j = 0; j < D_PARTS; j++) s[j] = d_set(0);
     for (int32_t i = 0; i < n_whole; i += 16) exp_sum_16(row + i, m, s);
     exp_sum_16(last, m, s);

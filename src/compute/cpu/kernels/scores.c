@@ -1,7 +1,8 @@
-/* scores.c - scores.h in plain C, which is the specification of every table; and which table goes with which kernels. */
+/* scores.c - the scores of scores.h in plain C, which is the specification for every other table, and the choice of
+ * the table that belongs to a table of kernels. */
 #include "compute/cpu/kernels/scores.h"
 
-#include "gguf/blocks.h"
+#include "gguf/tensor_type.h"
 #include "compute/cpu/kernels/ref.h"
 
 static void ref_round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
@@ -70,5 +71,5 @@ const ScoreKernels *score_kernels_of(const Kernels *k) {
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(k->name, known[i].name) == 0) return known[i].scores;
-    return &score_kernels_ref; /* a table of tests */
+    return &score_kernels_ref; /* k is a table that only tests have */
 }

@@ -1,22 +1,21 @@
-/* scores_body.h - scores.h for every vector table; included once by each scores_*.c, behind its simd_*.h and these:
+/* scores_body.h - the scores of scores.h for a vector table; included once by a kernels_*.c for each table of scores,
+ * after its simd_*.h, with SCORE_TABLE (the variable) and SCORE_TABLE_NAME defined.
  *
- *     v_turn_blocks    32 bytes of each of LANES keys to eight vectors, lane l of vector u: bytes 4u..4u+3 of key l
- *     v_to_words       of such a vector: words that v_dot_words multiplies with elements 0 and 2, and with 1 and 3
- *     v_dot_words      t + the two products of words in each lane, exactly
- *
- * The problem. By floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running sums; a
- * Q8 key is also converted from bytes. Row by row it is worse: the running sums lie in the lanes of a vector.
+ * The problem. With floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running
+ * sums; a key of type Q8 is also converted from bytes. Row by row it is worse, because the running sums are the lanes
+ * of a vector.
  *
  * The idea. One instruction multiplies two 16-bit integers in each lane and adds both products. So 32 elements of LANES
- * keys and a query are 16 instructions, a conversion, and one multiply-add with the keys' scales: 18 for 32 where floats
- * need 40. Keys are turned while they are bytes, four elements to a lane, which is a quarter of the moves that floats
- * take; so one row is worth it, too.
+ * keys and a query are 16 instructions, a conversion, and one multiply-add with the scales of the keys: 18 for 32
+ * elements where floats need 40. Keys are transposed while they are bytes, four elements to a lane, which takes a
+ * quarter of the moves that floats take; so it pays for one row, too.
  *
- * Why words. Byte products (vpdpbusd) take the two planes of a query in the same 16 instructions, but the planes must
- * be joined, and the keys' bias taken away: 21 instead of 18. What words cost is the widening of the keys, 3 operations for
- * 4 elements of LANES keys, shared by all queries.
+ * Why words. Byte products (vpdpbusd) multiply the two planes of a query in the same 16 instructions, but the planes
+ * must be joined and the bias of the keys must be subtracted: 21 instructions instead of 18. Words cost the widening of
+ * the keys, 3 operations for 4 elements of LANES keys, which all queries share.
  *
- * Cost: research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision), test_attention.c. */
+ * Costs are in research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision),
+ * test_attention.c. */
 #include "compute/cpu/kernels/ref.h"
 #include "compute/cpu/kernels/scores.h"
 
@@ -24,7 +23,8 @@ enum { QUERIES_AT_ONCE = 4, PAIRS = KV_BLOCK / 2 };
 
 /* ---- queries ----------------------------------------------------------------------------------------------- */
 
-/* Whether all are finite; *amax: the largest magnitude. Missing elements of the last vector are zeros. */
+/* Sets *amax to the largest magnitude of a query, and returns whether all its numbers are finite. Elements that the
+ * last vector lacks are zeros. */
 INLINE bool query_amax(const float *q, int64_t n, float *amax) {
     Vf max = v_zero(), zeros = v_zero();
     int64_t i = 0;
@@ -53,7 +53,7 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
     for (int64_t i = 0; i < n; i += LANES) {
         int32_t t[LANES];
         v_store_int(t, v_round(v_mul(v_load_n(q + i, head_dim - i), inverse)));
-        UNROLL for (int k = 0; k < LANES; k += 4) { /* elements 0, 2, 1, 3, as v_to_words leaves the keys */
+        UNROLL for (int k = 0; k < LANES; k += 4) { /* in the order 0, 2, 1, 3 in which v_to_words leaves the keys */
             out->q[i + k] = (int16_t)t[k], out->q[i + k + 1] = (int16_t)t[k + 2];
             out->q[i + k + 2] = (int16_t)t[k + 1], out->q[i + k + 3] = (int16_t)t[k + 3];
         }
@@ -62,13 +62,14 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
 
 /* ---- keys -------------------------------------------------------------------------------------------------- */
 
-/* What is computed at least for n keys: a vector, or KEY_VECTORS of them. */
+/* The number of keys that are computed when n are wanted: one vector of them, or a multiple of KEY_VECTORS vectors. */
 INLINE int64_t score_width(int64_t n) {
     enum { WIDE = KEY_VECTORS * LANES };
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
 }
 
-static void pack(int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n, KeyBlock *out) {
+static void pack_key_blocks(int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
+                            KeyBlock *out) {
     const unsigned char *rows[KEYS_PACKED];
     int64_t width = score_width(n);
     for (int64_t i = 0; i < width; i++)
@@ -93,9 +94,9 @@ static void pack(int64_t head_dim, const void *k, size_t slot_bytes, const int32
 
 /* ---- scores ------------------------------------------------------------------------------------------------ */
 
-/* n_q queries against n_vectors vectors of packed keys from key `at` on, of which n keys are there. */
-INLINE void scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys,
-                      int64_t at, int64_t n, float scale, float *const *scores) {
+/* Scores of n_q queries with n_vectors vectors of packed keys from key `at` on, of which the first n keys exist. */
+INLINE void key_block_scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks,
+                                const KeyBlock *keys, int64_t at, int64_t n, float scale, float *const *scores) {
     enum { N = QUERIES_AT_ONCE * KEY_VECTORS };
     Vf sum[N];
     UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
@@ -125,20 +126,21 @@ INLINE void scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int6
     }
 }
 
-INLINE void scores_all(int n_q, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys, int64_t n,
-                       float scale, float *const *scores) {
+INLINE void key_block_scores_all(int n_q, const RoundedQuery *const *q, int64_t n_blocks, const KeyBlock *keys,
+                                 int64_t n, float scale, float *const *scores) {
     for (int64_t i = 0; i < n; i += KEY_VECTORS * LANES) {
-        if (n <= LANES) scores_of(n_q, 1, q, n_blocks, keys, i, n - i, scale, scores);
-        else scores_of(n_q, KEY_VECTORS, q, n_blocks, keys, i, n - i, scale, scores);
+        if (n <= LANES) key_block_scores_of(n_q, 1, q, n_blocks, keys, i, n - i, scale, scores);
+        else key_block_scores_of(n_q, KEY_VECTORS, q, n_blocks, keys, i, n - i, scale, scores);
     }
 }
 
-static void packed_scores(const RoundedQuery *const *q, int64_t n_q, int64_t head_dim, const KeyBlock *keys, int64_t n,
-                          float scale, float *const *scores) {
+static void key_block_scores(const RoundedQuery *const *q, int64_t n_q, int64_t head_dim, const KeyBlock *keys,
+                             int64_t n, float scale, float *const *scores) {
     int64_t h = 0, n_blocks = score_blocks(head_dim);
     for (; h + QUERIES_AT_ONCE <= n_q; h += QUERIES_AT_ONCE)
-        scores_all(QUERIES_AT_ONCE, q + h, n_blocks, keys, n, scale, scores + h);
-    for (; h < n_q; h++) scores_all(1, q + h, n_blocks, keys, n, scale, scores + h);
+        key_block_scores_all(QUERIES_AT_ONCE, q + h, n_blocks, keys, n, scale, scores + h);
+    for (; h < n_q; h++) key_block_scores_all(1, q + h, n_blocks, keys, n, scale, scores + h);
 }
 
-const ScoreKernels TABLE = {.name = TABLE_NAME, .round_query = round_query, .pack = pack, .scores = packed_scores};
+const ScoreKernels SCORE_TABLE = {
+    .name = SCORE_TABLE_NAME, .round_query = round_query, .pack = pack_key_blocks, .scores = key_block_scores};

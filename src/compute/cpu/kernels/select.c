@@ -1,8 +1,9 @@
-/* select.c - finds the tables that this CPU can run. The compiler's cpuid support also checks that the system saves the
- * wide registers. */
+/* select.c - finds the tables that this CPU can run, and chooses one. The compiler's support for cpuid also checks
+ * that the system saves the wide registers. */
+#include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/tables.h"
 
-#include "base/tile_config.h"
+#include "base/system.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -10,10 +11,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Every CPU with AVX2 also has F16C, for which not all compilers have a test. */
+/* F16C is not tested for, because not all compilers have a test for it and every CPU with AVX2 has it. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-/* Not all compilers know its name. Bit 4 of EAX in leaf 7, subleaf 1; subleaf 0 holds the number of subleaves. */
+/* Not all compilers have a test for AVX-VNNI. It is bit 4 of EAX in leaf 7, subleaf 1; subleaf 0 holds the number of
+ * subleaves. */
 static bool has_avx_vnni(void) {
     unsigned a, b, c, d;
     return has_avx2() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
@@ -40,7 +42,8 @@ static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13
 
 static bool always(void) { return true; }
 
-/* From slow to fast: the last one that this CPU runs is the best, but for is_slow. */
+/* The tables from the slowest to the fastest. The last one that this CPU runs is the best, except for what is_slow
+ * says. */
 static const struct {
     const Kernels *table;
     bool (*runs)(void);
@@ -58,8 +61,8 @@ static const struct {
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-/* Whether a table in front of this one is faster here. Intel's vdpbf16ps does half of the operations of two fused multiply-adds,
- * which give the same bits; AMD's does twice as many. */
+/* Whether an earlier table is faster than this one on this CPU. Intel's vdpbf16ps does half as many operations a
+ * cycle as two fused multiply-adds, which give the same bits; AMD's does twice as many. */
 static bool is_slow(const Kernels *table) {
 #if defined(__x86_64__)
     return table == &kernels_avx512_bf16 && __builtin_cpu_is("intel");
@@ -87,16 +90,18 @@ const Kernels *const *kernels_available(int *n) {
 const Kernels *kernels_select(const char *name) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
+    const Kernels *found = NULL;
     if (!name || strcmp(name, "auto") == 0) {
         while (is_slow(tables[n - 1])) n--;
-        return tables[n - 1];
+        found = tables[n - 1];
     }
-    for (int i = 0; i < n; i++)
-        if (strcmp(tables[i]->name, name) == 0) return tables[i];
-    return NULL;
+    for (int i = 0; i < n && !found; i++)
+        if (strcmp(tables[i]->name, name) == 0) found = tables[i];
+    if (found) product_ways_measure(found);
+    return found;
 }
 
-/* What a table needs beyond the CPU, for the error that it is missing. */
+/* What a table needs besides the CPU; a part of the error message that the table is missing. */
 static const char *further_need(const char *name) {
     return strcmp(name, "amx") == 0
                ? " and system (they need AMX, Linux 5.16 or newer, and its permission to use tiles)"

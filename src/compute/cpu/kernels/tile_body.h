@@ -1,20 +1,21 @@
-/* tile_body.h - the matrix products of the block types by tile instructions; included once by a table's file, after the
- * headers of its vectors and of its tile instructions (base/tiles_amx.h).
+/* tile_body.h - the matrix products of the block types by tile instructions; included once by the file of a table,
+ * after the headers of its vectors and of its tile instructions (base/tiles_amx.h).
  *
- * The problem. A tile instruction multiplies up to 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and adds the
- * products as 32-bit integers: 16 times what a vector instruction does. That is exact, so the contract's integer sum of 32
- * inputs is one tile product (two for types whose scales are for 16 inputs), and its floats are folded by the same code
- * as everywhere (add_sums). But after each 32 inputs the sums must leave the tile, because they have a scale of their own: for
- * each product 16 lines are stored and read again. The products are not the work; what surrounds them is.
+ * The problem. A tile instruction multiplies up to 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and
+ * adds the products as 32-bit integers: 16 times what a vector instruction does. That is exact, so the contract's
+ * integer sum of 32 inputs is one tile product (two for types that have a scale for each 16 inputs), and its floats are
+ * computed by the code of all tables (add_sums). But after each 32 inputs the sums must leave the tile, because they
+ * have a scale of their own: 16 lines are stored and read again for each product. So the work is not the products but
+ * what surrounds them.
  *
- *     A: rows x 32 bytes     rows of ActBlock.plane[i], act_row_bytes apart, as they lie in memory
+ *     A: rows x 32 bytes     rows of ActBlock.plane[i], act_row_bytes apart, as they are in memory
  *     B: 8 x 64 bytes        signed codes of a slice, [8 groups][16 outputs][4 inputs]
- *     C: rows x 16 int32     -> memory, because only from there can vectors take it
+ *     C: rows x 16 int32     -> memory, because vectors can take it only from there
  *
- * The idea. Four weight tiles are in registers at a time: of two slices (or of both halves of one slice, for types with two
- * scales) of two tiles of outputs. All groups of 16 rows pass over them: the codes are unpacked and loaded once for all rows,
- * and each activation tile is loaded once for two products. What a slice of one tile of outputs and 16 rows of two planes costs,
- * in cycles of the unit that does it (two loads a cycle, one store of 64 bytes, two vector operations):
+ * The idea. Four weight tiles are in registers at a time: of two slices (or of both halves of one slice, for types with
+ * two scales) of two tiles of outputs. All groups of 16 rows pass over them: the codes are unpacked and loaded once for
+ * all rows, and each activation tile is loaded once for two products. A slice of one tile of outputs and 16 rows of two
+ * planes costs, in operations, of which a cycle has two loads, one store of 64 bytes and two vector operations:
  *
  *                                    one tile of outputs, its accumulators     two tiles of outputs, theirs
  *                                    in registers through eight slices         in memory after two slices
@@ -29,33 +30,35 @@
  *     vector operations, 5 a row     40                                        40
  *     lines from the second cache    20                                        10
  *
- * Two tiles of outputs and two groups of rows at a time, the usual 2 x 2 blocks, would have four results in turn; several
- * results in turn were slower than one register used again and again (probes, research/DIARY.md), and so one is used. What the
- * second group gains, that weight tiles are loaded once for two products, is had here for all groups.
+ * The usual blocks of two tiles of outputs and two groups of rows would have four result registers in turn. That was
+ * slower than one register that is used again and again (research/DIARY.md), and so one is used. Weight tiles are
+ * loaded once for all groups of rows anyway.
  *
- * Products stand before the fold of the products before them: neither waits for the other, so that the CPU has work for its
- * vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows: a product
- * takes a cycle for each row. With few rows vectors are faster; from which number on tiles are, and whether pairs of tiles are
- * better than single ones, is measured when the table is opened (tile_ways.c), because bits do not depend on it.
+ * A product is issued before the previous product is folded. Neither waits for the other, so that the CPU has work for
+ * its vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows,
+ * because a product takes a cycle for each row. With few rows vectors are faster. The number of rows from which on
+ * tiles are, and whether pairs of tiles are better than single ones, are measured when the table is selected
+ * (product_ways.c).
  *
- * Registers of a process without the system's permission cannot be used: tiles.c asks for it. They are configured
- * at the beginning of a product and released at its end, so that no state of tiles outlives it.
+ * A process may use the registers only with the system's permission, for which base/tile_config.h asks. They are
+ * configured at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/compute/test_kernels_tiles.c runs this file over tiles in plain C. bench/bench_tiles.c measures it. */
-#include "base/tile_config.h"
+#include "base/system.h"
 #include "compute/cpu/kernels/pass_body.h"
 #include "compute/cpu/kernels/tables.h"
-#include "compute/cpu/kernels/tile_ways.h"
+#include "compute/cpu/kernels/product_ways.h"
 
 #include <string.h>
 
 enum {
     GROUP_ROWS = TILE_MAX_ROWS,
-    PAIR = 2,  /* tiles of outputs at most */
-    HALVES = 2 /* of a step: two slices, or the two halves of a slice with two scales */
+    PAIR = 2,  /* the most tiles of outputs at a time */
+    HALVES = 2 /* a step is two slices, or the two halves of a slice with two scales */
 };
 
-/* The registers: results and left-hand sides of a full group and of the last, smaller one; right-hand sides B_half_tile. */
+/* The registers: results and left-hand sides of a full group and of the last, smaller one; right-hand sides, which
+ * are named B_half_tile. */
 #define C_FULL 0
 #define C_LAST 1
 #define A_FULL 2
@@ -93,36 +96,33 @@ typedef struct Step {
 
 INLINE int step_slices(TensorType type) { return HALVES / scale_parts(type); }
 
-/* Slice i of a tile, in record form; prefetches its share of the lines. */
+/* Unpacks slice i of a tile, and prefetches on its behalf. */
 INLINE void prepare_slice(TensorType type, const unsigned char *tile, int64_t i, Unpacked *u) {
     const SliceForm *f = &slice_forms[type];
-    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64,
-              s = (int)(i % record_slices);
-    const unsigned char *record = tile + (size_t)(i / record_slices) * record_bytes(type);
-    for (int line = n_lines * s / record_slices; line < n_lines * (s + 1) / record_slices; line++)
-        ask_ahead(record + line * 64);
+    const int s = (int)(i % f->record_slices);
+    prefetch_record(type, &read_ways[READ_SEVERAL], tile + (size_t)(i / f->record_slices) * record_bytes(type), s);
     unpack_codes(type, tile + codes_offset(type, i), u->w);
     if (f->bias) UNROLL for (int g = 0; g < 8; g++) u->w[g] = _mm512_sub_epi8(u->w[g], _mm512_set1_epi8((char)f->bias));
     unpack_scales(type, tile + scales_offset(type, i), s % (int)f->scale_slices, 0, u);
 }
 
-/* n slices from i on, of one or two tiles */
+/* Unpacks n slices of one or two tiles, from slice i on. */
 INLINE void prepare_step(TensorType type, int n_tiles, const Pass *p, int64_t i, int n, Step *step) {
     for (int c = 0; c < n_tiles; c++)
         for (int k = 0; k < n; k++) prepare_slice(type, p->tile + (size_t)c * p->tile_bytes, i + k, &step->u[c][k]);
 }
 
-/* The only part of a pass that differs from type to type has a function for each. */
+/* Unpacking is the only part of a pass that differs from type to type, and has a function for each. */
 typedef void (*PrepareFn)(int n_tiles, const Pass *p, int64_t i, int n, Step *step);
-#define DEFINE_PREPARE(type) \
+#define DEFINE_PREPARE(type, ...) \
     static void prepare_##type(int n_tiles, const Pass *p, int64_t i, int n, Step *step) { \
         prepare_step(TYPE_##type, n_tiles, p, i, n, step); \
     }
 EACH_BLOCK_TYPE(DEFINE_PREPARE)
-#define LIST_PREPARE(type) [TYPE_##type] = prepare_##type,
+#define LIST_PREPARE(type, ...) [TYPE_##type] = prepare_##type,
 static const PrepareFn prepares[TYPE_COUNT] = {EACH_BLOCK_TYPE(LIST_PREPARE)};
 
-/* The codes of half h of a step. */
+/* Returns the codes of half h of a step. */
 INLINE const Vi *half_codes(TensorType type, const Step *step, int c, int h) {
     return scale_parts(type) == 1 ? step->u[c][h].w : step->u[c][0].w + 4 * h;
 }
@@ -149,16 +149,16 @@ INLINE void load_codes(TensorType type, int n_tiles, int n_halves, const Step *s
         if ((n_tiles) == 2) MULTIPLY(c, a, b_1, (out)[1]); \
     } while (0)
 
-/* The products of a group of rows with a step: which are computed now, and folded with the next ones. */
+/* A group of rows and a step. Their products are computed first, and folded while the next batch is computed. */
 typedef struct Batch {
     const Step *step;
-    const unsigned char *x; /* the first row's block */
+    const unsigned char *x; /* the block of the first row */
     int n_rows, n_halves;
     TileSums (*sums)[PAIR]; /* [half * planes + plane][tile of outputs] */
     Vf (*acc)[PAIR];
 } Batch;
 
-/* One activation tile with the codes of its half. */
+/* Multiplies one activation tile with the codes of its half. */
 INLINE void multiply_part(TensorType type, ActForm form, int n_tiles, int part, const Batch *b, size_t x_stride) {
     const int half = part / act_planes(form), plane = part % act_planes(form);
     const size_t offset = scale_parts(type) == 1 ? (size_t)half * act_block_bytes(form) : (size_t)half * 16;
@@ -170,14 +170,14 @@ INLINE void multiply_part(TensorType type, ActForm form, int n_tiles, int part, 
     else MULTIPLY_PAIR(C_LAST, A_LAST, q, x_stride, B_1_0, B_1_1, n_tiles, sums);
 }
 
-/* sums: of a half. */
+/* Returns the sums of row r and tile c of a half, its planes joined. */
 INLINE Vi joined_sum(ActForm form, TileSums (*sums)[PAIR], int c, int r) {
     const int last = act_planes(form) - 1;
     Vi t = v_load_int(sums[last][c][r]);
     return last ? v_add_int(v_shift_left(v_load_int(sums[0][c][r]), 8), t) : t;
 }
 
-/* Rows [begin, end) of a batch of so many slices */
+/* Adds the sums of rows [begin, end) of a batch to the accumulators. */
 INLINE void fold_slices(TensorType type, ActForm form, int n_tiles, int n_slices, int begin, int end, const Batch *b,
                         size_t x_stride) {
     const int n_planes = act_planes(form), n_scales = scale_parts(type);
@@ -199,8 +199,9 @@ INLINE void fold_rows(TensorType type, ActForm form, int n_tiles, int begin, int
     else fold_slices(type, form, n_tiles, 1, begin, end, b, x_stride);
 }
 
-/* The products of a batch, and between them the fold of the batch before (NULL: there is none). A product's 16 stores of 64 bytes
- * fill a part of the CPU's store buffer; with all products in front of all folds it is full, and nothing more begins. */
+/* Computes the products of a batch, and folds the batch before it in between (NULL: there is none). The 16 stores of
+ * a product fill a part of the CPU's store buffer; if all products came first, it would be full, and no further
+ * instruction could begin. */
 INLINE void run_batch(TensorType type, ActForm form, int n_tiles, const Batch *b, const Batch *before,
                       size_t x_stride) {
     const int n_parts = b->n_halves * act_planes(form);
@@ -216,7 +217,7 @@ INLINE void run_batch(TensorType type, ActForm form, int n_tiles, const Batch *b
 
 /* ---- a pass -------------------------------------------------------------------------------------------------- */
 
-/* One or two tiles of outputs, up to BLOCK_ROWS_MAX rows. */
+/* Multiplies one or two tiles of outputs with up to BLOCK_ROWS_MAX rows. */
 INLINE void pass_tiles(TensorType type, ActForm form, int n_tiles, const Pass *p, PrepareFn prepare) {
     const int per_step = step_slices(type);
     const int64_t n_slices = tile_n_slices(type, p->n_in);
@@ -252,8 +253,8 @@ INLINE void pass_tiles(TensorType type, ActForm form, int n_tiles, const Pass *p
             v_store_n(p->y + r * p->y_stride + c * TILE_ROWS, p->n_valid - c * TILE_ROWS, acc[r][c]);
 }
 
-/* Types differ in the number of scales of a slice and in whether there are minima. A function for each case is named after the
- * first type that it is for. */
+/* Types differ in the number of scales of a slice and in whether they have minima. The function for a case has the
+ * name of the first type of that case. */
 typedef void (*TilePassFn)(const Pass *p, PrepareFn prepare);
 #define DEFINE_TILE_PASS(type, form, n_tiles) \
     static void tiles_##type##_##form##_##n_tiles(const Pass *p, PrepareFn prepare) { \
@@ -275,7 +276,7 @@ static TilePassFn tile_pass(TensorType type, ActForm form, int n_tiles) {
 
 /* ---- the product --------------------------------------------------------------------------------------------- */
 
-/* Tiles [begin, end); p is complete but for its place in the matrix. */
+/* Multiplies tiles [begin, end); p is complete except for its place in the matrix. */
 static void pass_range(const PackedMatrix *w, TileWay way, Pass p, int64_t begin, int64_t end) {
     float *y = p.y;
     for (int64_t t = begin, n; t < end; t += n) {
@@ -287,7 +288,7 @@ static void pass_range(const PackedMatrix *w, TileWay way, Pass p, int64_t begin
     }
 }
 
-/* Rows are cut into passes at whole groups, so that only the last pass has a smaller one. */
+/* Computes a product. Rows are cut into passes at whole groups, so that only the last pass has a smaller group. */
 static void matmul_in_way(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                           int64_t tile_begin, int64_t tile_end) {
     if (way == WAY_VECTORS || !act_is_blocks(w->act)) {
@@ -316,7 +317,7 @@ static void matmul_in_way(TileWay way, const PackedMatrix *w, const void *x, int
 }
 
 /* ---- the peak ----------------------------------------------------------------------------------------------- */
-/* Products of full tiles, four chains of them. */
+/* Runs products of full tiles in four chains. */
 static double tile_peak_loop(PeakKind kind, int64_t n_rounds) {
     static const _Alignas(64) unsigned char zeros[TILE_MAX_ROWS * TILE_MAX_BYTES];
     TileConfig c = {.palette = 1};
@@ -363,7 +364,7 @@ static const TileProducts tile_products = {
     .ways = &tile_ways,
 };
 
-/* Table "avx512" with these products. The ways are still to be chosen. */
+/* Makes *k table "avx512" with these products. The caller chooses the ways. */
 static void fill_tile_table(Kernels *k, const char *name) {
     *k = kernels_avx512;
     k->name = name;

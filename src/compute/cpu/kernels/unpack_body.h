@@ -1,6 +1,6 @@
-/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as floats.
- * A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is decided
- * when this is compiled. */
+/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as
+ * floats. A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is
+ * decided when this is compiled. */
 #include "compute/cpu/kernels/layout.h"
 
 typedef struct Unpacked {
@@ -30,7 +30,7 @@ INLINE void unpack_pairs(uint32_t high_bits, const unsigned char *codes, Vi w[8]
 }
 
 INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
-    if (type == TYPE_Q8_0) {
+    if (low_bits(type) == 8) {
         UNROLL for (int g = 0; g < 8; g++) w[g] = v_load_int(codes + g * 64);
         return;
     }
@@ -75,41 +75,44 @@ INLINE void unpack_odd_scales(TensorType type, Vf d, const unsigned char *bytes,
     Vi both = v_load_bytes(bytes), one = v_set_int(1);
     UNROLL for (int i = 0; i < scale_parts(type); i++) {
         Vi s = i == 0 ? v_and(both, v_set_int(15)) : v_shift_right(both, 4);
-        u->scale[i] = v_mul(v_mul(d, v_from_int(v_or(v_shift_left(s, 1), one))), v_set(lattice_unit(type)));
+        u->scale[i] = v_mul(v_mul(d, v_from_int(v_or(v_shift_left(s, 1), one))), v_set(slice_forms[type].unit));
     }
 }
 
-/* column: within the tile. The scales' items are 16 rows wide. */
+/* The scales of a slice, the i_sub-th of those that share the item at `scales`; the fields of an item are 16 rows wide.
+ * column: the place in the tile of the LANES rows. */
 INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
-    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
-    if (type == TYPE_MXFP4) {
-        u->scale[0] = unpack_exponents(scales + column * LANES);
-        return;
-    }
-    if (type == TYPE_NVFP4) {
-        UNROLL for (int i = 0; i < 2; i++) u->scale[i] = unpack_small_floats(bytes + 16 * i);
-        return;
-    }
-    Vf d = v_load_half(halves);
-    u->scale[0] = u->scale[1] = d;
-    if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min[0] = v_load_half(halves + 32);
-    if (type == TYPE_Q4_K || type == TYPE_Q5_K) {
-        u->scale[0] = v_mul(d, v_load_u8(bytes + 64));
-        u->min[0] = v_sub(v_zero(), v_mul(v_load_half(halves + 32), v_load_u8(bytes + 80)));
-    }
-    if (type == TYPE_Q2_K) {
+    const unsigned char *halves = scales + column * LANES * 2,
+                        *bytes = scales + 32 * scale_halves(type) + column * LANES; /* after the halves */
+    Vf d = v_zero();
+    if (scale_halves(type)) u->scale[0] = u->scale[1] = d = v_load_half(halves);
+    switch (slice_forms[type].scales) {
+    case SCALES_NONE:
+    case SCALES_HALF: break;
+    case SCALES_HALF_MIN: u->min[0] = v_load_half(halves + 32); break;
+    case SCALES_BYTE_MINS:
+        u->scale[0] = v_mul(d, v_load_u8(bytes + i_sub * 32));
+        u->min[0] = v_sub(v_zero(), v_mul(v_load_half(halves + 32), v_load_u8(bytes + i_sub * 32 + 16)));
+        break;
+    case SCALES_NIBBLE_MINS: {
         Vf dmin = v_load_half(halves + 32);
         UNROLL for (int i = 0; i < 2; i++) {
-            Vi both = v_load_bytes(bytes + 64 + 16 * i);
+            Vi both = v_load_bytes(bytes + i_sub * 32 + 16 * i);
             u->scale[i] = v_mul(d, v_from_int(v_and(both, v_set_int(15))));
             u->min[i] = v_sub(v_zero(), v_mul(dmin, v_from_int(v_shift_right(both, 4))));
         }
+        break;
     }
-    if (is_lattice(type)) unpack_odd_scales(type, d, scales + column * LANES + 32 + i_sub * 16, u);
-    if (type == TYPE_IQ4_XS) u->scale[0] = v_mul(d, v_load_i8(scales + column * LANES + 32 + i_sub * 16));
-    if (type == TYPE_Q6_K || type == TYPE_Q3_K) {
-        u->scale[0] = v_mul(d, v_load_i8(bytes + 32));
-        u->scale[1] = v_mul(d, v_load_i8(bytes + 48));
+    case SCALES_SIGNED: u->scale[0] = v_mul(d, v_load_i8(bytes + i_sub * 16)); break;
+    case SCALES_SIGNED_HALVES:
+        UNROLL for (int i = 0; i < 2; i++) u->scale[i] = v_mul(d, v_load_i8(bytes + i_sub * 32 + 16 * i));
+        break;
+    case SCALES_ODD:
+    case SCALES_ODD_HALVES: unpack_odd_scales(type, d, bytes + i_sub * 16, u); break;
+    case SCALES_EXPONENT: u->scale[0] = unpack_exponents(bytes); break;
+    case SCALES_SMALL_FLOATS:
+        UNROLL for (int i = 0; i < 2; i++) u->scale[i] = unpack_small_floats(bytes + i_sub * 32 + 16 * i);
+        break;
     }
 }
 

@@ -1,11 +1,11 @@
-/* vector_body.h - everything but the matrix products, for every vector table; included once by each
- * kernels_*.c, after its simd_*.h. The operations and their order are those of ref_vector.c.
+/* vector_body.h - everything except the matrix products, for every vector table; included once by each kernels_*.c,
+ * after its simd_*.h. The operations and their order are those of ref.c.
  *
- * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
- * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
+ * Reductions keep 16 running sums in PARTS vectors of LANES. Where many dot products are needed at once (attention
+ * scores), LANES of them are folded together, and each level of folding joins two vectors.
  *
- * Whether all numbers of a block are finite is one more sum, of each times zero: zero if they are, NaN if not.
- */
+ * One more sum tells whether all numbers of a block are finite: each number times zero adds up to zero if they are,
+ * and to NaN if not. */
 #include "compute/cpu/kernels/ref.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ INLINE Vf v_exp(Vf x) {
     return v_where_ge(v, EXP_LOW, e);
 }
 
-/* The 16 sums of a[i]*b[i], folded. */
+/* Returns the 16 running sums of a[i]*b[i], folded. */
 INLINE float dot(const float *a, const float *b, int64_t n) {
     Vf s[PARTS];
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
@@ -102,7 +102,8 @@ static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, i
     rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
 }
 
-/* x[i] = exp(x[i] - max), each added to its running sum. The last vector is padded with -inf, of which exp is 0. */
+/* Computes x[i] = exp(x[i] - max) for 16 numbers and adds each to its running sum. The caller pads a last vector
+ * with -inf, whose exponential is 0. */
 INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     UNROLL for (int j = 0; j < PARTS; j++) {
         Vf e = v_exp(v_sub(v_load(x + j * LANES), max));
@@ -111,9 +112,10 @@ INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     }
 }
 
-/* x / b, b being -minus_b, rounded correctly, as v_div rounds it, where x is not too small, in a third of the time: `inverse` is 1 / b, rounded. The
- * quotient is corrected twice by the exact rest of the division (Markstein): the first time it is one of the two floats
- * next to the true one, the second time the nearer one. */
+/* Returns x / b for b = -minus_b and inverse = 1 / b. The result is rounded correctly, as v_div rounds it, unless x
+ * is too small, and takes a third of the time of v_div. The quotient is corrected twice by the exact remainder of
+ * the division (Markstein): after the first correction it is one of the two floats next to the true quotient, after
+ * the second the nearer one. */
 INLINE Vf divide(Vf x, Vf minus_b, Vf inverse) {
     Vf q = v_mul(x, inverse);
     q = v_fma(v_fma(minus_b, q, x), inverse, q);
@@ -125,7 +127,7 @@ static void softmax(float *x, int64_t n) {
     float last[16];
     int64_t i = 0, n_whole = n / 16 * 16;
     for (int j = 0; j < 16; j++) last[j] = n_whole + j < n ? x[n_whole + j] : -INFINITY;
-    Vf most[4] = {max, max, max, max}; /* chains, which do not wait for each other */
+    Vf most[4] = {max, max, max, max}; /* four chains that do not wait for each other */
     for (i = 0; i + 4 * LANES <= n_whole; i += 4 * LANES)
         UNROLL for (int j = 0; j < 4; j++) most[j] = v_max(v_load(x + i + j * LANES), most[j]);
     for (; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
@@ -189,7 +191,8 @@ static void kv_store(KvType type, const float *x, int64_t n, void *dst) {
     v_store_half_n(h + i, n - i, v_load_n(x + i, n - i));
 }
 
-/* n (up to LANES) elements of a cache row from element i on, a multiple of LANES; those behind them are zero. */
+/* Returns n elements, up to LANES, of a cache row from element i on, a multiple of LANES. The lanes after them are
+ * zero. */
 INLINE Vf kv_load(KvType type, const unsigned char *row, int64_t i, int64_t n) {
     if (type == KV_Q8) {
         const unsigned char *block = row + i / KV_BLOCK * KV_BLOCK_BYTES;
@@ -221,7 +224,7 @@ typedef struct ScoreJob {
     int64_t score_stride;
 } ScoreJob;
 
-/* acc[h*n_keys + i] += 16 elements (n of them there) of q[h] * key i, part j of the sums */
+/* Adds the products of n elements of q[h] and of key i, from element d on, to acc[h*n_keys + i]. */
 INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job, const unsigned char *const *rows,
                        int64_t d, int64_t n, Vf *acc) {
     Vf key[LANES], q[LANES];
@@ -234,8 +237,8 @@ INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job
         acc[h * n_keys + i] = v_fma(q[h], key[i], acc[h * n_keys + i]);
 }
 
-/* Keys from i0 on against heads 0 .. n_heads-1; n_keys * n_heads == LANES dot products in one go. Keys beyond
- * the last are taken to be the last: read, and not stored. */
+/* Scores of n_keys keys from key i0 on with n_heads heads: n_keys * n_heads == LANES dot products at once. In place
+ * of keys that do not exist, the last key is read, and its scores are not stored. */
 INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *job, int64_t i0) {
     const unsigned char *rows[LANES];
     Vf total[LANES], acc[LANES];
@@ -277,7 +280,6 @@ static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_d
                         const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride) {
     ScoreJob job = {q, head_dim, {k, slot_bytes, slots, n_keys}, scale, scores, score_stride};
     if (type == KV_F16) scores_all(KV_F16, &job, n_q);
-    else if (type == KV_Q8) scores_all(KV_Q8, &job, n_q);
     else scores_all(KV_F32, &job, n_q);
 }
 
@@ -291,7 +293,8 @@ typedef struct MixJob {
     float *out;
 } MixJob;
 
-/* n_columns vectors from element d on (n elements in the last of them) of n_heads heads, all keys. */
+/* Adds the weighted values of all keys to n_columns vectors of n_heads outputs, from element d on; the last vector
+ * has n elements. */
 INLINE void mix_columns(KvType type, int n_heads, int n_columns, const MixJob *job, int64_t d, int64_t n) {
     Vf acc[4 * MIX_COLUMNS], v[MIX_COLUMNS];
     UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int c = 0; c < n_columns; c++)
@@ -339,22 +342,23 @@ static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q,
 
 enum { STATE_COLUMNS = 4 };
 
-/* S [n_k][n]: to = decay * from + k d', where d is v, or for the delta rule beta * (v - decay * from' k). */
+/* An update of a state [n_k][n]: to = decay * from + k d', where d is v, or for the delta rule beta * (v - decay *
+ * from' k). */
 typedef struct StateJob {
-    const float *from, *k, *v, *q; /* q NULL: no out */
+    const float *from, *k, *v, *q; /* out is computed unless q is NULL */
     float *to, *out;
     int64_t n_k, n;
     float decay, beta;
 } StateJob;
 
-/* n elements; where that is a constant of LANES, without masks. */
+/* Load and store n elements, without masks if n is LANES at compile time. */
 INLINE Vf load_part(const float *p, int64_t n) { return n >= LANES ? v_load(p) : v_load_n(p, n); }
 INLINE void store_part(float *p, int64_t n, Vf a) {
     if (n >= LANES) v_store(p, a);
     else v_store_n(p, n, a);
 }
 
-/* n_columns vectors of columns from d on, n (elements in the last of them). */
+/* Updates n_columns vectors of columns from column d on; the last vector has n elements. */
 INLINE void state_columns(const StateJob *job, bool is_delta_rule, int n_columns, int64_t d, int64_t n) {
     Vf decay = v_set(job->decay), beta = v_set(job->beta), sums[STATE_COLUMNS], delta[STATE_COLUMNS];
     UNROLL for (int c = 0; c < n_columns; c++) delta[c] = load_part(job->v + d + c * LANES, n), sums[c] = v_zero();

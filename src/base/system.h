@@ -1,0 +1,75 @@
+/* system.h - what the library asks of the machine and its system: clocks, the floating-point environment, what the machine
+ * can do at best, and the tile registers of AMX. */
+#ifndef BASE_SYSTEM_H
+#define BASE_SYSTEM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- clocks, for statistics ---------------------------------------------------------------------------------- */
+
+double clock_s(void);     /* seconds since some fixed moment; never goes back */
+double clock_cpu_s(void); /* processor time of this process, all its threads together */
+
+/* ---- the floating-point environment in which the library computes, whatever the caller's is ------------------ */
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <fenv.h>
+#endif
+
+/* One thread's rounding mode, flushing of subnormal numbers, and traps. */
+typedef struct FpEnv {
+#if defined(__x86_64__) || defined(__aarch64__)
+    uint64_t control;
+#else
+    fenv_t control;
+#endif
+} FpEnv;
+
+/* Sets the default environment for the calling thread: round to nearest, subnormal numbers as they are, no traps. */
+void fp_env_set_default(void);
+/* Does the same, and returns what was set before. */
+FpEnv fp_env_enter(void);
+/* Sets what fp_env_enter returned. */
+void fp_env_leave(const FpEnv *before);
+
+/* ---- what a machine can do at best: the limits that a forward pass is measured against ----------------------- */
+
+/* The kinds of arithmetic whose peak is measured. */
+typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
+
+typedef struct MachineSpeed {
+    double read_gb_s;              /* reading a buffer far larger than the caches, all threads together */
+    double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
+    double tile_gop_s[PEAK_COUNT]; /* the same with AMX tiles, for PEAK_INT8 and PEAK_BF16; 0: not on this machine */
+    char reads[400];               /* how the kernels read weights, as a text of two lines; empty: in one way only */
+    int tile_rows[2]; /* rows from which on AMX tiles multiply bytes, for 16- and 8-bit activations; 0: none do */
+} MachineSpeed;
+
+/* Raises the peaks to those of a second measurement where these are higher: time that other programs took during one of
+ * the measurements is not a limit of the machine. */
+void machine_speed_keep_peaks(MachineSpeed *speed, const MachineSpeed *second);
+
+/* The name of the CPU according to /proc/cpuinfo; "unknown" where that cannot be read. */
+enum { MACHINE_NAME_BYTES = 96 };
+void machine_cpu_name(char out[MACHINE_NAME_BYTES]);
+
+/* ---- the tile registers of AMX -------------------------------------------------------------------------------- */
+
+enum { TILE_REGISTERS = 8, TILE_MAX_ROWS = 16, TILE_MAX_BYTES = 64 };
+
+/* Their configuration, as the instruction ldtilecfg reads it from memory. A register that has no rows cannot be used. */
+typedef struct TileConfig {
+    uint8_t palette; /* 1: eight registers of up to 16 rows of up to 64 bytes */
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16]; /* of each register; only the first eight may be set */
+    uint8_t rows[16];       /* likewise */
+} TileConfig;
+_Static_assert(sizeof(TileConfig) == 64, "the layout is the CPU's");
+
+/* Whether this CPU has tiles with products of bytes and of BF16, and the system lets this process use them. The first call
+ * asks the system, once. */
+bool tiles_available(void);
+
+#endif

@@ -1,0 +1,141 @@
+/* test_product_ways.c - The choice of ways of products by their time (kernels/product_ways.h): on a table whose
+ * products only take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
+#include "testing.h"
+
+#include "base/system.h"
+#include "compute/cpu/kernels/product_ways.h"
+
+#include <string.h>
+
+static int n_timed;
+static void wait_ns(double ns) {
+    double end = clock_cpu_s() + 1e-9 * ns; /* processor time, which other programs do not use up */
+    while (clock_cpu_s() < end) {}
+    n_timed++;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static ReadChoice choice;
+static double read_ns[READ_WAYS]; /* of one row; two to four rows take what other ways take in the opposite order */
+
+static void read_for_a_while(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                             int64_t tile_begin, int64_t tile_end) {
+    (void)w, (void)x, (void)y, (void)y_stride, (void)tile_begin, (void)tile_end;
+    int way = choice.forced - 1;
+    wait_ns(n_rows == 1 ? read_ns[way] : read_ns[READ_WAYS - 1 - way]);
+}
+
+static int chosen(int64_t n_rows) { return read_way(&choice, TYPE_Q8_0, n_rows); }
+
+static void measure_reads(void) {
+    const Kernels k = {.matmul = read_for_a_while, .reads = &choice};
+    choice = (ReadChoice){0};
+    read_ways_measure(&k);
+    assert_int_equal(choice.forced, 0);
+}
+
+static void the_fastest_way_of_reading_is_chosen(void **state) {
+    (void)state;
+    for (int way = 0; way < READ_WAYS; way++) read_ns[way] = 8000 + 3000 * ((way + 4) % READ_WAYS);
+    measure_reads(); /* way 5 is the fastest one of one row */
+    assert_int_equal(chosen(1), 5);
+    for (int64_t n = 2; n <= 64; n++) assert_int_equal(chosen(n), READ_WAYS - 1 - 5);
+    assert_int_equal(read_way(&choice, TYPE_IQ4_XS, 1), 5);
+}
+
+static void a_way_that_is_hardly_faster_is_not_chosen(void **state) {
+    (void)state;
+    for (int way = 0; way < READ_WAYS; way++) read_ns[way] = way == READ_ONE ? 50000 : 49500;
+    measure_reads();
+    assert_int_equal(chosen(1), READ_ONE);
+}
+
+/* After 20 ms the ways that have not been measured yet keep their defaults, so that a slow machine opens a table in
+ * time. */
+static void the_measurement_is_short(void **state) {
+    (void)state;
+    for (int way = 0; way < READ_WAYS; way++) read_ns[way] = way == 5 ? 400000 : 800000;
+    double start = clock_cpu_s();
+    measure_reads();
+    assert_int_equal(chosen(1), 5);
+    assert_int_equal(chosen(2), READ_SEVERAL);
+    if (clock_cpu_s() - start > 0.06) fail_msg("%.0f ms", 1e3 * (clock_cpu_s() - start));
+}
+
+static void nothing_measured_is_the_default(void **state) {
+    (void)state;
+    choice = (ReadChoice){0};
+    assert_int_equal(chosen(1), READ_ONE);
+    assert_int_equal(chosen(2), READ_SEVERAL);
+    assert_int_equal(chosen(64), READ_SEVERAL);
+}
+
+/* Whatever a machine measures, a table that was selected once keeps its ways. */
+static void a_table_is_measured_once(void **state) {
+    (void)state;
+    const Kernels *k = kernels_select(NULL);
+    if (!k->reads) skip();
+    ReadChoice before = *k->reads;
+    assert_true(before.is_measured);
+    assert_ptr_equal(kernels_select(NULL), k);
+    assert_memory_equal(&before, k->reads, sizeof before);
+}
+
+/* ---- tile instructions ------------------------------------------------------------------------------------------- */
+
+/* [way] ns, and so many for each row. */
+static double whole_ns[N_TILE_WAYS], row_ns[N_TILE_WAYS];
+static void multiply_for_a_while(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y,
+                                 int64_t y_stride, int64_t tile_begin, int64_t tile_end) {
+    (void)w, (void)x, (void)y, (void)y_stride, (void)tile_begin, (void)tile_end;
+    wait_ns(whole_ns[way] + row_ns[way] * (double)n_rows);
+}
+
+static TileWays timed(double vectors_row_ns, double tiles_ns, double pairs_ns) {
+    TileWays ways;
+    const TileProducts tiles = {.matmul = multiply_for_a_while, .ways = &ways};
+    const Kernels k = {.tiles = &tiles};
+    row_ns[WAY_VECTORS] = vectors_row_ns;
+    whole_ns[WAY_TILES] = tiles_ns;
+    whole_ns[WAY_TILE_PAIRS] = pairs_ns;
+    tile_ways_measure(&k);
+    return ways;
+}
+
+/* Whether exactly the rows from `least` on are for `way`. */
+static bool begins_at(const TileWays *ways, TensorType type, ActForm form, TileWay way, int least) {
+    for (int n = 1; n <= 80; n++)
+        if ((tile_way(ways, type, form, n) == way) != (n >= least)) return false;
+    return true;
+}
+
+static void the_fastest_tiles_are_chosen_for_each_number_of_rows(void **state) {
+    (void)state;
+    TileWays ways = timed(4000, 22000, 26000);
+    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q16, WAY_TILES, 6));
+    assert_true(begins_at(&ways, TYPE_Q4_K, ACT_Q8, WAY_TILES, 6));
+    assert_true(begins_at(&ways, TYPE_Q2_K, ACT_Q8, WAY_TILES, 6));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q16), 6);
+    ways = timed(4000, 42000, 34000);
+    assert_true(begins_at(&ways, TYPE_IQ4_XS, ACT_Q16, WAY_TILE_PAIRS, 9));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q8), 9);
+    assert_int_equal(tile_way(&ways, TYPE_F32, ACT_F32, 64), WAY_VECTORS);
+    n_timed = 0;
+    ways = timed(100, 50000, 50000);
+    assert_true(begins_at(&ways, TYPE_Q8_0, ACT_Q8, WAY_VECTORS, 1));
+    assert_int_equal(tile_rows_min(&ways, ACT_Q8), TILE_WAY_ROWS + 1);
+    if (n_timed > 2000) fail_msg("%d products were timed", n_timed);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_fastest_way_of_reading_is_chosen),
+        cmocka_unit_test(a_way_that_is_hardly_faster_is_not_chosen),
+        cmocka_unit_test(the_measurement_is_short),
+        cmocka_unit_test(nothing_measured_is_the_default),
+        cmocka_unit_test(a_table_is_measured_once),
+        cmocka_unit_test(the_fastest_tiles_are_chosen_for_each_number_of_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
