@@ -1,10 +1,8 @@
 /* cost.c - measures T(n), the time of a forward of n rows, corrects it by every forward, and keeps it in a file. */
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/hash.h"
-#include "base/input_file.h"
-#include "base/machine_speed.h"
+#include "base/files.h"
 #include "base/mem.h"
-#include "base/replace_file.h"
 #include "compute/cost.h"
 
 #include <inttypes.h>
