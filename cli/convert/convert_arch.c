@@ -1,6 +1,6 @@
 /* convert_arch.c - the architectures that can be converted.
  *
- * A new one is a table of its tensors and a row in the list below. Its layers must be described in src/model/arch_FAMILY.c,
+ * A new one is a table of its tensors and a row in the list below. Its layers must be described in src/model/arch_llama.c or a file beside it,
  * too, if forerun is to run it. */
 #include "cli/convert/convert_arch.h"
 
