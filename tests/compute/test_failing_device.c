@@ -10,7 +10,7 @@
 enum { N_PROMPT = 12, N_TOKENS = 24 };
 
 static const RandomModel model = {
-    .arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 61, .seed = 9};
+    .arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300, .seed = 9};
 
 /* ---- the CPU backend, with a device that fails at a forward ----------------------------------------------- */
 
@@ -46,8 +46,9 @@ static int note_token(void *user, const fr_token_event *event) {
  * product of a drafter, after n_steps of them; -1: never. */
 static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run) {
     static const int32_t prompt[N_PROMPT] = {5, 9, 3, 5, 9, 3, 5, 9, 3, 5, 9, 3};
-    const fr_engine_options eo = {.n_ctx = 64, .n_threads = 1};
-    const fr_request_options ro = {.prompt = prompt,
+    const fr_engine_options eo = {.struct_size = sizeof eo, .n_ctx = 64, .n_threads = 1};
+    const fr_request_options ro = {.struct_size = sizeof ro,
+                                   .prompt = prompt,
                                    .n_prompt = N_PROMPT,
                                    .max_tokens = N_TOKENS,
                                    .ignore_eos = 1,
