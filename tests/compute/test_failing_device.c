@@ -51,6 +51,7 @@ static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run
                                    .prompt = prompt,
                                    .n_prompt = N_PROMPT,
                                    .max_tokens = N_TOKENS,
+                                   .sampling = fr_sampling_default(),
                                    .ignore_eos = 1,
                                    .drafts = (const char *const[]){"pld"},
                                    .n_drafts = 1,
@@ -60,7 +61,7 @@ static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run
     forwards_left = n_forwards;
     fr_engine *e = rig_open_engine(m, &eo);
     fr_request *r;
-    assert_int_equal(rig_open_request(&r, e, &ro, &run->err), FR_OK);
+    if (rig_open_request(&r, e, &ro, &run->err)) fail_msg("%s", run->err.message);
     do {
         if (n_steps-- == 0) device_fail(e->device, FR_ERR_INTERNAL, "the accelerator was lost");
         run->status = fr_engine_step(e, &run->err);
