@@ -7,8 +7,7 @@
 #include "gguf/gguf_internal.h"
 #include "gguf_build.h"
 #include "draft/text/text_index.h"
-#include "text/bpe.h"
-#include "text/special_match.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@
  * forward that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the
  * chunks in which the target reads it, and a request that begins like another one takes over its keys (cached_kv.h).
  *
- * A draft model with a recurrent state. The rows of the tree leave no trace in the state (sequence_states.c), so the
+ * A draft model with a recurrent state. The rows of the tree leave no trace in the state (compute/sequences.c), so the
  * state is that of the context as well. But it cannot be moved back, and the pending token would have to be taken back
  * where a proposal is not used and the next one begins with the same token. So the state stops before the pending token,
  * which is run again, as one row of a forward that is needed anyway. The state at the last page border of the prompt is
@@ -94,7 +94,7 @@
 #include "base/mem.h"
 #include "compute/executor.h"
 #include "draft/cached_kv.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 #include "tree/tree.h"
 #include "verify/gumbel.h"
 
