@@ -98,7 +98,7 @@ TRAIN_OBJS := $(call obj,$(TRAIN_SRCS))
 CLI_OBJS := $(call obj,$(CLI_SRCS))
 MAIN_OBJ := $(BUILD)/cli/main.o
 AUX_OBJS := $(call obj,$(AUX_SRCS))
-TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))))
+TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))) test_api_0)
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
@@ -196,6 +196,11 @@ $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJ
 	$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
+# A program of the first version of the API, with its header and the shared library.
+$(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/libforerun.so
+	@mkdir -p $(@D)
+	@ln -sf libforerun.so $(BUILD)/$(SONAME)
+	$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -pthread $< -o $@

@@ -25,6 +25,7 @@ typedef struct Prompt {
     int64_t n;
     double seconds[2][MAX_ROUNDS]; /* plain, drafted */
     fr_stats stats;                /* drafted */
+    int64_t n_undrafted_steps;
 } Prompt;
 
 static Prompt prompts[MAX_PROMPTS];
@@ -44,7 +45,7 @@ static int n_of(const char *category) {
 }
 
 static void read_prompts(const fr_model *model, const char *path) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     int32_t n_ctx = info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
     FILE *f = fopen(path, "r");
@@ -66,7 +67,8 @@ static void read_prompts(const fr_model *model, const char *path) {
 }
 
 static void generate(fr_engine *e, Prompt *p, int drafted, int round) {
-    fr_request_options o = {.prompt = p->tokens,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = p->tokens,
                             .n_prompt = p->n,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -81,10 +83,15 @@ static void generate(fr_engine *e, Prompt *p, int drafted, int round) {
     fr_request *r;
     if (fr_request_open(&r, e, &o, &err)) die(err.message);
     while (fr_engine_step(e, &err) > 0) {}
-    fr_stats s;
+    fr_stats s = {.struct_size = sizeof s};
     fr_request_get_stats(r, &s);
     p->seconds[drafted][round] = s.decode_s;
-    if (drafted) p->stats = s;
+    if (drafted) {
+        fr_draft_stats of_drafts = {.struct_size = sizeof of_drafts};
+        fr_request_get_draft_stats(r, &of_drafts);
+        p->stats = s;
+        p->n_undrafted_steps = of_drafts.n_undrafted_steps;
+    }
     fr_request_close(r);
 }
 
@@ -118,7 +125,7 @@ static void print_category(const char *name) {
         for (int k = 0; k < 2; k++) seconds[k] += of_prompt[k];
         tokens += (double)prompts[i].stats.n_generated;
         steps += (double)prompts[i].stats.n_steps;
-        undrafted += (double)prompts[i].stats.undrafted_steps;
+        undrafted += (double)prompts[i].n_undrafted_steps;
         drafted += (double)prompts[i].stats.drafted;
         draft_s += prompts[i].stats.draft_s;
         decode_s += prompts[i].stats.decode_s;
@@ -142,7 +149,7 @@ int main(int argc, char **argv) {
     fr_model *model;
     if (fr_model_open(&model, argv[1], NULL, &err)) die(err.message);
     read_prompts(model, argv[2]);
-    const fr_engine_options options = {.n_threads = n_threads};
+    const fr_engine_options options = {.struct_size = sizeof options, .n_threads = n_threads};
     for (int round = 0; round < n_rounds; round++) {
         fr_engine *engines[2];
         for (int k = 0; k < 2; k++)

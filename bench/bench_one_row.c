@@ -3,10 +3,10 @@
  *
  *     bench_one_row [TABLE [ROUNDS [small]]]        (default: the best table, 60 rounds, huge pages where the system gives them)
  *
- * One thread, weights of half a gigabyte, of type Q8_0 and Q4_K. All ways take turns over stretches of 1 MB, a tenth of a
- * millisecond each, which other programs mostly leave alone: a figure is the rate of the best fifth of the rounds, as a share of
- * the plain read's, and holds on a busy machine, too. The way that was chosen when the table was opened has a star. For all cores
- * at once start one for each of them:
+ * One thread, weights of half a gigabyte, of type Q8_0 and Q4_K. All ways take turns over stretches of 1 MB, a tenth of
+ * a millisecond each, which other programs mostly leave alone: a figure is the rate of the best fifth of the rounds, as
+ * a share of the plain read's, and holds on a busy machine, too. The way that was chosen when the table was opened has
+ * a star. For all cores at once start one for each of them:
  *
  *     for core in 0 1; do taskset -c $core build/release/bench/bench_one_row & done; wait */
 #include "base/system.h"

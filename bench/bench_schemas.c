@@ -29,7 +29,8 @@ static void die(const fr_error *err) {
 static fr_request *generate(const fr_grammar *g, int i, const char *const *drafts, int n_drafts) {
     fr_error err;
     fr_request *r;
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = n_prompt,
                             .max_tokens = MAX_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -41,22 +42,22 @@ static fr_request *generate(const fr_grammar *g, int i, const char *const *draft
     if (i == 2) o.sampling.top_p = 0.95f, o.sampling.repeat_penalty = 1.1f;
     if (fr_request_open(&r, engine, &o, &err)) die(&err);
     while (fr_engine_step(engine, &err) > 0) {}
-    if (fr_request_finish(r) == FR_FINISH_ERROR) die(fr_request_error(r));
+    if (fr_request_finish_reason(r) == FR_FINISH_ERROR) die(fr_request_error(r));
     return r;
 }
 
 static int is_same(const fr_request *a, const fr_request *b) {
     int64_t n, m;
     const int32_t *x = fr_request_tokens(a, &n), *y = fr_request_tokens(b, &m);
-    fr_stats s, t;
+    fr_stats s = {.struct_size = sizeof s}, t = {.struct_size = sizeof t};
     fr_request_get_stats(a, &s);
     fr_request_get_stats(b, &t);
     return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0 && s.logits_hash == t.logits_hash &&
-           fr_request_finish(a) == fr_request_finish(b) && !t.draft_error[0];
+           fr_request_finish_reason(a) == fr_request_finish_reason(b) && !*fr_request_draft_error(b);
 }
 
 static void count(const fr_request *r) {
-    fr_stats s;
+    fr_stats s = {.struct_size = sizeof s};
     fr_request_get_stats(r, &s);
     sum.n_generated += s.n_generated;
     sum.n_steps += s.n_steps;
@@ -68,7 +69,7 @@ static void write_line(FILE *out, const char *schema, const fr_request *r, int s
     size_t n;
     const char *text = fr_request_text(r, &n);
     json_t *j = json_pack("{s:o, s:s, s:b}", "text", json_stringn(text, n), "finish",
-                          fr_finish_name(fr_request_finish(r)), "same", same);
+                          fr_finish_name(fr_request_finish_reason(r)), "same", same);
     char *rest = json_dumps(j, 0);
     if (!rest) fprintf(stderr, "a text is not UTF-8\n"), exit(1);
     fprintf(out, "{\"schema\": %s, %s\n", schema, rest + 1);
@@ -108,7 +109,11 @@ int main(int argc, char **argv) {
     fr_error err;
     if (argc < 4) fprintf(stderr, "bench_schemas MODEL schemas.jsonl texts.jsonl [DRAFT]...\n"), exit(2);
     const char *const *drafts = (const char *const *)argv + 4;
-    fr_engine_options o = {.n_threads = 1, .max_requests = 3, .drafts = drafts, .n_drafts = argc - 4};
+    fr_engine_options o = {.struct_size = sizeof o,
+                           .n_threads = 1,
+                           .max_requests = 3,
+                           .drafts = drafts,
+                           .n_drafts = argc - 4};
     if (fr_model_open(&model, argv[1], NULL, &err) || fr_engine_open(&engine, model, &o, &err)) die(&err);
     if (fr_tokenize(model, text, sizeof text - 1, FR_TOKENIZE_PROMPT, &prompt, &n_prompt, &err)) die(&err);
     FILE *in = fopen(argv[2], "r"), *out = fopen(argv[3], "w");

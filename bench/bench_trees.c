@@ -94,7 +94,7 @@ static void decode(fr_engine *e, const fr_request_options *o) {
     int running;
     if (fr_request_open(&r, e, o, &err)) die(err.message);
     do {
-        fr_stats stats;
+        fr_stats stats = {.struct_size = sizeof stats};
         if ((running = fr_engine_step(e, &err)) < 0) die(err.message);
         fr_request_get_stats(r, &stats);
         const int32_t *tokens = fr_request_tokens(r, &n);
@@ -158,12 +158,13 @@ int main(int argc, char **argv) {
         die("usage: bench_trees TARGET.gguf PROMPTS.jsonl DRAFT TEMPERATURE [PER_CATEGORY [TOKENS [BUDGET]]]");
     const char *draft = argv[3];
     const int n_each = argc > 5 ? atoi(argv[5]) : 9;
-    fr_request_options o = {.max_tokens = argc > 6 ? atoi(argv[6]) : 96,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .max_tokens = argc > 6 ? atoi(argv[6]) : 96,
                             .sampling = fr_sampling_default(),
                             .drafts = &draft,
                             .n_drafts = 1,
                             .tree_budget = argc > 7 ? atoi(argv[7]) : 16};
-    const fr_engine_options options = {.n_threads = 0};
+    const fr_engine_options options = {.struct_size = sizeof options, .n_threads = 0};
     fr_error err;
     fr_model *model = NULL;
     fr_engine *e = NULL;

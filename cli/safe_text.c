@@ -13,8 +13,14 @@ static bool is_shown(utf8proc_int32_t c) {
            category != UTF8PROC_CATEGORY_ZP;
 }
 
+/* The characters that change the direction of writing: they can show a line in another order than it has. */
+static bool changes_direction(utf8proc_int32_t c) {
+    return c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+/* Whether a character of a text stays: other invisible characters do, because emoji are joined by them. */
 static bool is_plain(utf8proc_int32_t c) {
-    return c == '\n' || c == '\t' || utf8proc_category(c) != UTF8PROC_CATEGORY_CC;
+    return c == '\n' || c == '\t' || (utf8proc_category(c) != UTF8PROC_CATEGORY_CC && !changes_direction(c));
 }
 
 /* The character at s[0..n): its own bytes where `allowed`, else its first byte escaped. Returns the bytes of s that it

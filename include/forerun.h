@@ -1,33 +1,50 @@
 /* forerun.h - the public C API of libforerun: exact speculative decoding of language models in GGUF files.
  *
- * The library never exits, never prints and never reads the environment. Every function that can fail returns FR_OK (0)
- * or a negative fr_code. Where the caller passes an fr_error, a failing call fills it with one sentence that names what
- * went wrong, where, and the remedy; err may be NULL everywhere. A function that opens something sets *out to NULL
- * where it fails.
+ * The library never exits, never prints and never reads the environment.
  *
- * Mistakes of the caller. A pointer that must be given and is NULL, and a negative count, are refused with
- * FR_ERR_ARGUMENT; a void function then does nothing or fills *out with zeros. Pointers to what has been closed are not
- * detected.
+ * Errors. Every function that can fail returns FR_OK (0) or a negative fr_code. If the caller passes an fr_error, a
+ * call that fails fills it with one sentence that says what went wrong, where, and how to fix it. The parameter err may
+ * always be NULL. A function that opens an object sets *out to NULL when it fails. A NULL pointer where one is
+ * required, and a negative count, are refused with FR_ERR_ARGUMENT; a function that returns nothing then does nothing.
+ * Pointers to objects that have been closed are not detected.
  *
- * Threads and callbacks: what may be called when.
+ * Versions. A program that was compiled against an older version of this header runs with a newer library of the same
+ * major version, and the other way round. Every struct that can grow begins with struct_size, which the caller sets to
+ * the size of the struct as the program knows it:
  *
- *   object       by threads                            within on_token of a request of the same engine
+ *     fr_engine_options options = {.struct_size = sizeof options, .n_ctx = 4096};
+ *
+ * A call with a struct_size of 0 is refused with FR_ERR_ARGUMENT. The library reads and writes only the fields that the
+ * struct has: options beyond its end have their default, which is 0 for every field, and results beyond its end are not
+ * written. A struct may also be larger than the library's own. Options that the library does not know must then be 0,
+ * or the call is refused with FR_ERR_UNSUPPORTED; results that it does not know are set to 0. The structs without
+ * struct_size never change: fr_error, fr_chat_message, fr_sampling, fr_logit_bias, fr_top_logprob, fr_tree_node and
+ * fr_counter. New fields and functions come with a new minor version.
+ *
+ * Lifetimes. What a caller passes to a function is copied, unless the comment says until when it is borrowed. What a
+ * function returns is borrowed from the library until the moment that the comment names; the caller frees only what is
+ * marked "malloc'ed".
+ *
+ * Threads and callbacks. This table says which threads may use an object, and what may be called within the callback
+ * on_token of a request:
+ *
+ *   object       threads                               within on_token of a request of the same engine
  *   fr_model     any number at once; it is closed      everything
  *                once
- *   fr_engine    one at a time, which need not always  fr_engine_close: takes effect when fr_engine_step returns, with
+ *   fr_engine    one at a time, which need not always  fr_engine_close takes effect when fr_engine_step returns, with
  *                be the same (but see pin_threads)     FR_ERR_CANCELLED. Refused with FR_ERR_ARGUMENT: fr_engine_step,
  *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open
  *   fr_grammar   any number at once; it is closed      everything
  *                once
- *   fr_request   that of its engine                    everything; fr_request_close: the request ends at once and
- *                                                      has no further callback, as if it had been closed
- *   no object    any number at once                    everything
+ *   fr_request   that of its engine                    everything; after fr_request_close the request has no further
+ *                                                      callback
+ *   none         any number at once                    everything
  *
- * Other engines may be used within a callback like anywhere else. The callback fr_model_options.progress runs in a
- * thread that is in fr_model_open, and may call everything.
+ * Within a callback, other engines may be used as anywhere else. The callback fr_model_options.progress runs in the
+ * thread that called fr_model_open, and may call everything.
  *
- * The floating-point environment of a calling thread (rounding, subnormal numbers) has no influence on results, and is
- * restored before a function returns and for the time of a callback.
+ * The floating-point environment of the calling thread (rounding, subnormal numbers) has no influence on results. It is
+ * restored before a function returns, and during a callback.
  */
 #ifndef FORERUN_H
 #define FORERUN_H
@@ -41,28 +58,33 @@ extern "C" {
 
 #define FR_API __attribute__((visibility("default")))
 
+/* The version of this header; fr_version() is that of the library. */
+#define FR_VERSION_MAJOR 0
+#define FR_VERSION_MINOR 1
+#define FR_VERSION_PATCH 0
+
 typedef enum fr_code {
     FR_OK = 0,
-    FR_ERR_ARGUMENT = -1,    /* an option or argument is out of range or contradictory */
+    FR_ERR_ARGUMENT = -1,    /* an option or an argument is out of range, or contradicts another one */
     FR_ERR_IO = -2,          /* a file could not be opened, read or written */
     FR_ERR_FORMAT = -3,      /* a file is damaged */
-    FR_ERR_UNSUPPORTED = -4, /* a file is sound, but forerun does not run its kind */
-    FR_ERR_MEMORY = -5,      /* memory or KV pages ran out */
+    FR_ERR_UNSUPPORTED = -4, /* forerun does not support what a file, a template or an option asks for */
+    FR_ERR_MEMORY = -5,      /* memory, KV pages or places for requests ran out */
     FR_ERR_CONTEXT = -6,     /* the prompt is longer than the context */
-    FR_ERR_MISMATCH = -7,    /* two files do not fit together (a drafter for another target) */
-    FR_ERR_CANCELLED = -8,   /* the caller's callback cancelled the call */
-    FR_ERR_INTERNAL = -9,    /* a broken invariant: a bug in forerun */
+    FR_ERR_MISMATCH = -7,    /* two objects do not belong together, such as a drafter and another target */
+    FR_ERR_CANCELLED = -8,   /* a callback cancelled the call */
+    FR_ERR_INTERNAL = -9,    /* an invariant is broken: this is a bug in forerun */
 } fr_code;
 
-/* Filled by a call that fails; untouched by one that succeeds. Belongs to the caller. */
+/* A call that fails fills it; a call that succeeds leaves it as it is. */
 typedef struct fr_error {
     fr_code code;
     char message[508];
 } fr_error;
 
-/* "major.minor.patch"; static. */
+/* "major.minor.patch" of the library; the string is static. */
 FR_API const char *fr_version(void);
-/* Frees memory that a function of this header returned as "malloc'ed". NULL is fine. */
+/* Frees memory that a function of this header returned as malloc'ed. NULL is allowed. */
 FR_API void fr_free(void *p);
 
 /* ---- model: immutable, shared by any number of engines and threads ------------------------------- */
@@ -70,205 +92,229 @@ FR_API void fr_free(void *p);
 typedef struct fr_model fr_model;
 
 typedef struct fr_model_options {
-    const char *backend;     /* NULL or "cpu"; "reference": double precision on one thread, slow, to compare with */
-    const char *kernels;     /* NULL or "auto": the best that this CPU runs; else "ref", "avx2", "neon", ... */
-    const char *activations; /* what the inputs of quantised weights are rounded to. NULL or "q16": 16-bit integers.
-                              * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off.
-                              * Drafting is exact with either */
-    const char *packed_file; /* optional: weights in the form that the CPU reads, as 'forerun repack' writes them; they
-                              * are mapped, and shared by processes. Used if it exists and belongs to the model; must
-                              * not be written to while the model is open (replace it by renaming) */
-    int n_threads;           /* for loading; 0: all cores */
-    void (*progress)(void *user, double part); /* optional; called while loading, part goes from 0 to 1 */
-    void *progress_user;
+    size_t struct_size;
+    const char *backend; /* NULL or "cpu"; "reference" computes in double precision on one thread, as an oracle */
+    const char *kernels; /* NULL or "auto": the best table that this CPU runs; or "ref", "avx2", "neon", ... */
+    /* The precision to which the inputs of quantised weights are rounded. NULL or "q16": 16-bit integers. "q8": 8-bit
+     * integers, which are faster when many rows are computed at once, and change logits by 1.6 to 2.7 % (rms). Drafting
+     * is exact with either. */
+    const char *activations;
+    /* A file of weights in the CPU's own layout, as `forerun repack` writes it, or NULL. It is mapped, and processes
+     * share it. It is used if it exists and belongs to the model. Replace it only by renaming another file to its
+     * name: it must not be written to while the model is open. */
+    const char *packed_file;
+    int n_threads;                             /* used while loading; 0: all cores */
+    void (*progress)(void *user, double part); /* called while loading, with part rising from 0 to 1; may be NULL */
+    void *progress_user;                       /* passed to progress */
 } fr_model_options;
 
+/* The strings are borrowed until fr_model_close. */
 typedef struct fr_model_info {
+    size_t struct_size;
     const char *name;         /* general.name of the file, or its path */
-    const char *architecture; /* "llama", "qwen3moe", ...: general.architecture of the file */
+    const char *architecture; /* general.architecture of the file: "llama", "qwen3moe", ... */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
-    const char *chat_family; /* the family of the file's chat template, such as "llama3"; "jinja": a template of another
-                               * family; "none": there is no template that forerun can use */
-    int32_t n_vocab, n_layer, n_embd, n_ctx_train;
-    size_t weight_bytes;             /* read by one forward */
-    const char *packed_error;        /* why packed_file exists and was not used; NULL otherwise */
+    /* The family of the file's chat template, such as "llama3". "jinja": the template is of no known family. "none":
+     * there is no template that forerun can run. */
+    const char *chat_family;
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
-    int chat_reasons; /* not 0: the chat template has a mark of <think>...</think>, so that answers may begin with reasoning */
+    int chat_reasons; /* not 0: the chat template mentions <think>...</think>, so answers may begin with reasoning */
+    int32_t n_vocab, n_layer, n_embd, n_ctx_train;
+    size_t weight_bytes;      /* what one forward reads */
+    const char *packed_error; /* why packed_file exists and was not used; NULL otherwise */
 } fr_model_info;
 
-/* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
- * options may be NULL. A file that is written to meanwhile is refused with FR_ERR_IO; one that is cut short meanwhile raises
- * SIGBUS, as with every mapping, which the library leaves to its program (docs/ARCHITECTURE.md, "Input files"). */
+/* Maps a GGUF file and prepares its weights for the backend, which takes seconds for a large model. options may be
+ * NULL. A file that is written to meanwhile is refused with FR_ERR_IO. A file that is cut short meanwhile raises
+ * SIGBUS, like every mapping, and the library leaves that signal to the program (docs/ARCHITECTURE.md, "Input
+ * files"). */
 FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err);
-/* The model must not be used any more. Its memory is freed when the last engine over it is closed. NULL is fine. */
+/* The model must not be used afterwards. Its memory is freed when its last engine and its last grammar are closed. NULL
+ * is allowed. */
 FR_API void fr_model_close(fr_model *model);
-/* Fills *out; its strings belong to the model, and are valid until fr_model_close. */
-FR_API void fr_model_get_info(const fr_model *model, fr_model_info *out);
+/* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. */
+FR_API int fr_model_get_info(const fr_model *model, fr_model_info *out);
+/* A number that identifies the weights, by which drafter files name their target. Reads a part of the model's file
+ * again, and fails with FR_ERR_IO if the file has changed since. */
+FR_API int fr_model_fingerprint(const fr_model *model, uint64_t *out, fr_error *err);
 
 enum {
     FR_TOKENIZE_BOS = 1,     /* begin with BOS, if the vocabulary has one */
-    FR_TOKENIZE_EOS = 2,     /* end with EOS, likewise */
+    FR_TOKENIZE_EOS = 2,     /* end with EOS, if the vocabulary has one */
     FR_TOKENIZE_SPECIAL = 4, /* text such as "</s>" becomes the special token */
-    FR_TOKENIZE_PROMPT = 8,  /* add BOS and EOS as the model file says for prompts */
+    FR_TOKENIZE_PROMPT = 8,  /* add BOS and EOS as the model file asks for prompts */
 };
 
-/* The tokens of n_bytes of text, which may contain zeros; flags: FR_TOKENIZE_* combined. *tokens is [*n_tokens] and
- * malloc'ed, NULL where there are none. */
+/* Converts n_bytes of text, which may contain zeros, into tokens. flags is a combination of FR_TOKENIZE_*. *tokens is
+ * malloc'ed, [*n_tokens]; it is NULL if there are none. */
 FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                        int64_t *n_tokens, fr_error *err);
-/* The text of n_tokens tokens. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become U+FFFD. */
+/* Converts n_tokens tokens into text. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become
+ * U+FFFD. */
 FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                          fr_error *err);
-/* The bytes that a token stands for within a text, perhaps part of a character; [*n_bytes], they belong to the model. A
- * control token has none, unless with_control is not 0: then its name, such as "</s>". */
+/* The bytes of one token within a text, [*n_bytes], which may be a part of a character. Borrowed until
+ * fr_model_close. A special token has no bytes, unless with_control is not 0: then it has those of its name, such as
+ * "</s>". */
 FR_API const char *fr_token_piece(const fr_model *model, int32_t token, int with_control, size_t *n_bytes);
+/* 1 if the token is special, so that it has no text of its own, and 0 otherwise. */
+FR_API int fr_token_is_special(const fr_model *model, int32_t token);
 
 typedef struct fr_chat_message {
     const char *role, *content; /* role: "system", "user" or "assistant" */
 } fr_chat_message;
 
-/* 0 in every field is a sensible default. */
 typedef struct fr_chat_options {
-    /* NULL: the template of the model's file (with tools its template for tools, where it has one). Otherwise the name of a
-     * template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which contains "{{" or "{%". */
+    size_t struct_size;
+    int no_generation_prompt; /* not 0: the text ends after the last message, and not where an answer begins */
+    /* NULL: the template of the model's file, or its template for tools if there are tools and it has one. Otherwise
+     * the name of a template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which
+     * contains "{{" or "{%". */
     const char *chat_template;
-    /* JSON, for what fr_chat_message cannot express; they need a Jinja template. messages: an array as
-     * Hugging Face's transformers take it, in place of the messages of the call. tools: an array of function
-     * descriptions. variables: an object of further variables for the template, such as {"enable_thinking": false}. */
+    /* JSON for what fr_chat_message cannot express; it needs a Jinja template. messages: an array in the form of
+     * Hugging Face's transformers, which replaces the messages of the call. tools: an array of function
+     * descriptions. variables: an object with further variables for the template, such as {"enable_thinking":
+     * false}. */
     const char *messages, *tools, *variables;
-    int no_generation_prompt; /* not 0: the text ends after the last message, not where an answer begins */
 } fr_chat_options;
 
 typedef struct fr_chat_result {
-    char *text; /* [n_bytes] and a '\0'; without BOS where the vocabulary adds one */
+    size_t struct_size;
+    char *text; /* [n_bytes] and a '\0'; it does not contain the BOS that the vocabulary adds */
     size_t n_bytes;
-    int32_t *tokens; /* [n_tokens] of the text, as a prompt */
+    int32_t *tokens; /* [n_tokens] the text as a prompt */
     int64_t n_tokens;
-    char warning[256]; /* "" usually; why a built-in format took the place of the model's template */
+    char warning[256]; /* why a built-in format replaced the model's template; usually "" */
 } fr_chat_result;
 
-/* The prompt of a conversation, [n_messages], as text and tokens; options may be NULL. The template of the model is
- * run. Spellings of special tokens in messages and tools stay text: special tokens come from the template alone.
- * FR_ERR_ARGUMENT: the template refuses the messages. FR_ERR_UNSUPPORTED: there is no template that can be run and no
- * built-in format that resembles it. */
+/* Runs a chat template over a conversation of n_messages messages, which gives a prompt as text and as tokens. options
+ * may be NULL. Spellings of special tokens in messages and tools remain text: only the template makes special tokens.
+ * FR_ERR_ARGUMENT: the template refuses the messages. FR_ERR_UNSUPPORTED: no template can be run, and no built-in
+ * format resembles it. */
 FR_API int fr_chat_apply(const fr_model *model, const fr_chat_message *messages, int n_messages,
                          const fr_chat_options *options, fr_chat_result *out, fr_error *err);
-/* Frees what fr_chat_apply put into it. A zeroed one, and NULL, are fine. */
+/* Frees text and tokens of a result, and sets its fields to 0. NULL is allowed, and so is a result that has none. */
 FR_API void fr_chat_result_free(fr_chat_result *result);
-
-/* The text of fr_chat_apply alone, malloc'ed; `chat_template` as in fr_chat_options. Special tokens in it cannot be told
- * from their spellings in messages any more: where messages come from others, use fr_chat_apply. */
-FR_API int fr_chat_prompt(const fr_model *model, const char *chat_template, const fr_chat_message *messages,
-                          int n_messages, char **text, fr_error *err);
 
 /* ---- grammar: which texts may be generated -------------------------------------------------------- */
 
-/* Immutable; used by any number of requests and threads at once. docs/CONSTRAINED.md says what is supported. */
+/* Immutable; any number of requests and threads may use it at once. docs/CONSTRAINED.md says what is supported. */
 typedef struct fr_grammar fr_grammar;
 
 typedef enum fr_grammar_kind {
     FR_GRAMMAR_JSON_SCHEMA = 0, /* a JSON schema; {"type": "object"} allows any JSON object */
-    FR_GRAMMAR_GBNF = 1,        /* rules as in llama.cpp; the text begins with the rule "root" */
+    FR_GRAMMAR_GBNF = 1,        /* rules in the form of llama.cpp; the text begins with the rule "root" */
     FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
 } fr_grammar_kind;
 
-/* Compiles n_bytes of text, and makes an index of the model's vocabulary when that is done for the first time. Most texts take
- * less than a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
- * malformed, or asks for what is not supported; the error names it. FR_ERR_MEMORY: it needs more steps or memory than the
- * limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
+/* Compiles n_bytes of text. The first grammar of a model also makes an index of the vocabulary. Most texts take less than
+ * a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
+ * malformed, or uses what is not supported; the error names it. FR_ERR_MEMORY: the text needs more steps or more memory
+ * than the limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
 FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                            size_t n_bytes, fr_error *err);
-/* Does the same and can be stopped: should_stop is called with `user` by the calling thread, once every 65,536 steps. Where
- * it returns anything but 0, the call ends with FR_ERR_CANCELLED. NULL: it is not called. */
+/* The same, but it can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that returns
+ * anything but 0, the call ends with FR_ERR_CANCELLED. should_stop may be NULL. */
 FR_API int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                                      size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err);
-/* Requests that were opened with it go on. NULL is fine. */
+/* Requests that use the grammar go on. NULL is allowed. */
 FR_API void fr_grammar_close(fr_grammar *grammar);
-/* Where valid texts are not quite those of the schema (oneOf that is read as anyOf): a sentence about it; else "". It
- * belongs to the grammar. */
+/* A sentence that says how the texts that are allowed differ from those of the schema, for example where oneOf is
+ * treated as anyOf; "" if they do not differ. Borrowed until fr_grammar_close. */
 FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
-/* Memory that it takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and cost"). */
+/* The memory that the grammar takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and
+ * cost"). */
 FR_API size_t fr_grammar_bytes(const fr_grammar *grammar);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 
 typedef struct fr_engine fr_engine;
 
-/* Number format of the KV cache. Q8: blocks of 32 signed bytes with one half-precision scale; about half the memory of
- * F16, a little less accurate. */
+/* The number format of the KV cache. Q8 stores blocks of 32 signed bytes with one half-precision scale each; it
+ * takes about half the memory of F16 and is a little less accurate. */
 typedef enum fr_kv_type { FR_KV_F16 = 0, FR_KV_F32 = 1, FR_KV_Q8 = 2 } fr_kv_type;
 
-/* 0 in every field is a sensible default. */
 typedef struct fr_engine_options {
+    size_t struct_size;
     int n_threads; /* 0: all cores */
-    int n_ctx;     /* longest context of a request; 0: what the model was trained for, 4096 at most */
+    /* Not 0: each thread is pinned to a core of its own, including the thread that opens the engine, which must then
+     * also close it. Refused if the process may use fewer cores than n_threads. */
+    int pin_threads;
+    int n_ctx; /* the longest context of a request; 0: what the model was trained for, but at most 4096 */
     fr_kv_type kv_type;
-    int kv_page_size;  /* tokens in a page of the KV cache; 0: 16 */
-    int max_requests;  /* that run at once; 0: 1 */
-    int prefill_chunk; /* prompt tokens in one step of the engine; 0: 256 */
-    /* Tokens that the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. Where they do not
-     * suffice, the youngest requests give their pages back, wait, and compute their context again: they finish later,
+    int kv_page_size; /* tokens in a page of the KV cache; 0: 16 */
+    int max_requests; /* how many requests run at once; 0: 1 */
+    /* How many further requests may be open. They wait, and run in the order in which they were opened, as soon as
+     * others end. 0: none. */
+    int max_queued;
+    int prefill_chunk; /* how many prompt tokens one step of the engine reads at most; 0: 256 */
+    /* How many finished requests keep their KV, while there is room, for later requests that begin with the same
+     * tokens; 0:
+     * 8. Below 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and no
+     * token. */
+    int prefix_cache;
+    int n_drafts; /* of drafts */
+    /* Drafts that requests of this engine may name. Each is opened as by fr_engine_open_draft. */
+    const char *const *drafts;
+    /* How many tokens the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. When they run
+     * out, the youngest requests give their pages back, wait, and compute their context again: they finish later,
      * with the same tokens. */
     int64_t kv_tokens;
-    /* Finished requests whose KV is kept while there is room, for later requests that begin with the same tokens; 0: 8.
-     * Below 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and no token. */
-    int prefix_cache;
-    /* An existing folder in which measured costs (fr_engine_measure_costs) are kept, so that the next engine on this
-     * machine with such a model need not measure them again; borrowed until the engine is closed. NULL: none. They
-     * change no token. */
+    /* An existing folder that keeps measured costs (fr_engine_measure_costs), so that the next engine on this
+     * machine with such a model need not measure them. NULL: none. Costs change no token. */
     const char *cost_cache;
-    /* Not 0: each thread is pinned to a core of its own. That includes the thread that opens the engine, which must
-     * also close it. Refused where the process may use fewer cores than n_threads. */
-    int pin_threads;
-    /* Drafts that requests of this engine may name: each is opened as by fr_engine_open_draft. Borrowed until
-     * fr_engine_open returns. */
-    const char *const *drafts;
-    int n_drafts;
-    /* Requests that may be open besides max_requests: they wait, and run in the order in which they were opened as soon
-     * as others end. 0: none. */
-    int max_queued;
 } fr_engine_options;
 
-/* Opens an engine over a model; options may be NULL. All that is slow happens here (and in the
- * two functions below): memory is taken, drafter files are read, costs are measured where a draft is "auto". */
+/* Opens an engine over a model; options may be NULL. Everything that is slow happens here and in the two functions
+ * below: memory is allocated, drafter files are read, and costs are measured for the draft "auto". */
 FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
-/* Closes its requests, too: pointers to them are invalid then. NULL is fine. */
+/* Closes the requests of the engine, too: pointers to them become invalid. NULL is allowed. */
 FR_API void fr_engine_close(fr_engine *engine);
+/* Fills *out with the options in force, in which every 0 is replaced by its default, and returns FR_OK or
+ * FR_ERR_ARGUMENT. drafts is NULL. cost_cache is borrowed until fr_engine_close. */
+FR_API int fr_engine_get_options(const fr_engine *engine, fr_engine_options *out);
 
-/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "a+b" opens both;
- * "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are
- * fine. A draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
- * drafts: one more takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there
- * is none. */
+/* Opens a draft, "method:key=value,...", which requests may then name. This reads the draft's files and allocates its
+ * memory. "a+b" opens both; "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none" opens
+ * nothing, and a draft that is open remains open. A draft stays open until the engine is closed, and what it learned
+ * from one request serves the next. An engine holds 32 drafts: a further one replaces a draft that no open request
+ * uses, or is refused with FR_ERR_MEMORY if there is none. */
 FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *err);
 /* Measures what forwards of different numbers of tokens cost on this machine, which automatic tree budgets
- * (FR_TREE_BUDGET_AUTO, "auto") need: about 150 ms, up to 2 s for a large model, or nothing where cost_cache knows them
- * or they have been measured. Best called before requests are opened: it needs free pages of the KV cache, and fails
- * with FR_ERR_MEMORY where running requests hold them all. */
+ * (FR_TREE_BUDGET_AUTO, "auto") depend on. This takes about 150 ms, up to 2 s for a large model, or no time if the
+ * costs are known or cost_cache has them. It is best called before requests are opened, because it needs free pages
+ * of the KV cache: it fails with FR_ERR_MEMORY if running requests hold them all. */
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
+/* The seconds that a forward of n_rows tokens takes after a context of n_context tokens, as fr_engine_measure_costs
+ * found and all forwards since have corrected it. With one row this is the cost of a token of plain decoding,
+ * without its sampling. 0 if the costs are not known. */
+FR_API double fr_engine_forward_s(const fr_engine *engine, int n_rows, int64_t n_context);
 
-/* One step of all running requests: drafts, one forward, verification, output. Before it, waiting requests take the
- * places of those that have ended. Returns the number of requests that are still running or waiting, or a negative code
- * where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it must not be used any more). A failure of one request ends that request only (fr_request_finish, fr_request_error). A
- * decoding step allocates no memory. */
+/* Runs one step of all running requests: drafts, one forward, verification, output. Before that, waiting requests take
+ * the places of those that have ended. Returns the number of requests that still run or wait, or a negative code if the
+ * engine as a whole failed. FR_ERR_CANCELLED means that a callback closed the engine, which must not be used any
+ * more. A failure of one request ends only that request (fr_request_finish_reason, fr_request_error). A step in
+ * which all requests decode allocates and frees no memory, unless a request has a grammar whose states are computed
+ * for the first time. */
 FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
 
-/* What an engine holds now. */
+/* What an engine holds now. Room is counted in tokens, in whole pages. */
 typedef struct fr_engine_stats {
-    int n_running, n_queued;                       /* requests */
-    int64_t kv_tokens;                             /* room of the KV cache, in whole pages */
-    int64_t kv_tokens_running, kv_tokens_prefixes; /* of it: pages of running requests; pages that only the prefix
-                                                     * cache holds, which gives them back where they are wanted */
-    /* Room, in whole pages, of the layers that see a sliding window only, where their pages are given back as soon as windows
-     * have passed; and what is held of it. Room 0: there are no such layers, or they hold what the others hold. */
+    size_t struct_size;
+    int n_running, n_queued;    /* requests */
+    int64_t kv_tokens;          /* room of the KV cache */
+    int64_t kv_tokens_running;  /* of it, in pages of running requests */
+    int64_t kv_tokens_prefixes; /* of it, in pages that only the prefix cache holds, which gives them back on demand */
+    /* The room of the layers with a sliding window if they have pages of their own, and how much of it is held. 0:
+     * there are no such layers, or they use the same pages as the others. */
     int64_t kv_window_tokens, kv_window_tokens_held;
-    int64_t kv_bytes; /* memory of the KV cache, all layers together; only what was used has become real memory */
+    int64_t kv_bytes; /* memory of the KV cache over all layers; only what has been used is backed by real memory */
 } fr_engine_stats;
 
-/* Fills *out; also within a callback. */
-FR_API void fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
+/* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called within a callback. */
+FR_API int fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
 
 /* ---- request: one text being generated ----------------------------------------------------------- */
 
@@ -276,23 +322,29 @@ typedef struct fr_request fr_request;
 
 typedef struct fr_sampling {
     float temperature;       /* 0: greedy */
-    int32_t top_k;           /* 0: all */
-    float top_p;             /* 1: all */
-    float min_p;             /* 0: all */
+    int32_t top_k;           /* 0: all tokens */
+    float top_p;             /* 1: all tokens */
+    float min_p;             /* 0: all tokens */
     float repeat_penalty;    /* 1: none */
     float frequency_penalty; /* 0: none */
     float presence_penalty;  /* 0: none */
-    int32_t penalty_last_n;  /* number of last tokens that penalties look at; -1: all */
-    uint64_t seed; /* random numbers are keyed by it, the tokens of the prompt, the position and the token: the same
-                    * request gives the same text, and requests with other prompts are independent of it */
+    int32_t penalty_last_n;  /* how many of the last tokens the penalties apply to; -1: all */
+    /* Random numbers are a function of the seed, the tokens of the prompt, the position and the token. The same request
+     * therefore gives the same text, and requests with the same seed and other prompts are independent of it. */
+    uint64_t seed;
 } fr_sampling;
 
-/* Greedy, without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64. */
+/* Greedy decoding without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64, and 0 in other
+ * fields. */
 FR_API fr_sampling fr_sampling_default(void);
+/* Replaces the fields of *sampling for which the model's file recommends a valid value (general.sampling.*), and
+ * leaves the others as they are. Returns how many it replaced. */
+FR_API int fr_model_recommended_sampling(const fr_model *model, fr_sampling *sampling);
 
-/* `bias` is added to the logit of a token in every step, before everything that fr_sampling does: so it holds for greedy
- * requests too, and for drafters that know the target's sampling. -INFINITY: the token is never generated (if all are
- * banned, token 0 is). The ranges and conventions of servers (-100 for a ban) are the caller's. */
+/* A bias is added to the logit of its token in every step, before anything that fr_sampling does: so it applies to
+ * greedy requests too, and drafters that know the target's sampling take it into account. With -INFINITY the token
+ * is never generated; if all tokens are banned, token 0 is generated. Other conventions, such as -100 for a ban, are
+ * the caller's. */
 typedef struct fr_logit_bias {
     int32_t token;
     float bias;
@@ -303,72 +355,71 @@ typedef struct fr_top_logprob {
     double logprob;
 } fr_top_logprob;
 
-/* A new token, as the callback gets it. Pointers are valid until the callback returns.
+/* A new token, as on_token receives it. All pointers are borrowed until the callback returns.
  *
- * Log-probabilities are the model's own: of softmax(logits), before logit_bias and all that fr_sampling does. So a banned
- * token has one, too, and the sampled token need not be among the top ones. With drafts they have the bits that plain
- * decoding gives them. */
+ * Log-probabilities are natural logarithms of the model's own distribution, softmax(logits), before logit_bias and
+ * anything that fr_sampling does. So a banned token has one, and the sampled token need not be among the top ones.
+ * With drafts they have the same bits as in plain decoding. */
 typedef struct fr_token_event {
+    size_t struct_size; /* the library's */
     int32_t token;
-    int32_t source;   /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
-                         * target's own token */
-    const char *text; /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
-    size_t n_bytes;
-    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs or
-                     * n_top_logprobs */
-    const fr_top_logprob *top_logprobs; /* [n_top_logprobs] the most probable tokens, best first; of equally probable
-                                         * ones the lowest ids first */
-    int n_top_logprobs;                 /* as the request wants it, at most the size of the vocabulary */
+    int32_t source;     /* number of the draft that proposed it (fr_request_draft); -1: it is the target's own token */
+    const char *text;   /* text that is certain since this token: whole characters and a '\0', perhaps none */
+    size_t n_bytes;     /* of text */
+    double logprob;     /* NaN unless want_logprobs or n_top_logprobs is set */
+    int n_top_logprobs; /* as the request asks for, but at most the size of the vocabulary */
+    /* [n_top_logprobs] The most probable tokens, best first. Ties go to the lower id. */
+    const fr_top_logprob *top_logprobs;
 } fr_token_event;
 
 typedef struct fr_request_options {
-    const int32_t *prompt; /* [n_prompt]; copied */
-    int64_t n_prompt;      /* at least 1, at most n_ctx */
-    int64_t max_tokens;    /* to generate; 0: until the context is full */
+    size_t struct_size;
+    const int32_t *prompt; /* [n_prompt] */
+    int64_t n_prompt;      /* at least 1, and at most n_ctx */
+    int64_t max_tokens;    /* how many tokens to generate at most; 0: until the context is full */
     fr_sampling sampling;
-    const char *const *stops; /* [n_stops] the text ends before the first of these strings; copied */
-    int n_stops;
-    const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
-                                * fr_engine_open_draft); at most 8, which are united, as are the two of "a+b"; none: plain decoding; "auto":
-                                * forerun chooses in every step which of its drafts propose, and how much. Not kept */
-    int n_drafts;
-    int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
-                                * time, by the costs of forwards and the acceptance so far, at most
-                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO where
-                                * the engine knows these costs, which is advisable as soon as several requests run at
-                                * once; else, and with the draft "space", FR_TREE_BUDGET. With "auto" N bounds the
-                                * automatic budget; a ratio or lossy rule always has a fixed budget, because its text
-                                * depends on its trees */
-    const char *verify; /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
-                                * rule (the same output distribution; see `forerun run --help`), with its option if it
-                                * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */
-    int allow_lossy;    /* not 0: permits a lossy rule, which changes the output distribution */
-    int ignore_eos;     /* generate past end-of-text tokens */
-    int want_logprobs;
-    /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request.
-     * The head of this file says which functions it may call. */
-    int (*on_token)(void *user, const fr_token_event *event);
-    void *user;
-    const fr_logit_bias *logit_bias; /* [n_logit_bias] several for one token add up; copied */
-    int n_logit_bias;
-    int n_top_logprobs; /* of each token event; 0 .. FR_MAX_TOP_LOGPROBS */
-    /* The text must match this grammar, of the same model; NULL: none. Tokens that it forbids have no probability, before all
-     * sampling options but the logprobs; the request ends (FR_FINISH_EOS) where nothing can follow. The draft "grammar" is
-     * used besides `drafts`, and alone without any; the draft "none" keeps it out. Borrowed until fr_request_open returns. */
-    const fr_grammar *grammar;
-    /* Where the grammar begins: behind the first occurrence of this text in what is generated, such as "</think>"; until
-     * then every token may come but those that end a text. NULL or "": with the first token. Not kept. */
-    const char *grammar_after;
-    /* [n_prediction] tokens that the answer will probably follow; the draft "prediction" proposes them, where it is among
-     * the drafts. NULL: none. Copied */
+    const fr_logit_bias *logit_bias; /* [n_logit_bias] several biases of one token are added */
+    const char *const *stops;        /* [n_stops] the text ends before the first of these strings */
+    /* [n_drafts] Each is a draft "method:key=value,..." that is open in the engine; "a+b" names two. At most 8
+     * drafts are united. "auto" chooses in every step which of its drafts propose, and how much. Without drafts, and
+     * with "none", this is plain decoding. */
+    const char *const *drafts;
+    int n_logit_bias, n_stops, n_drafts;
+    /* How many nodes are drafted in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save time,
+     * by the costs of forwards and the acceptance so far, but at most FR_TREE_BUDGET_AUTO_MAX; this needs
+     * fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO if the engine knows the costs, and FR_TREE_BUDGET if it does
+     * not or if a draft is "space". With the draft "auto", N bounds the automatic budget. The text of a ratio or
+     * lossy rule depends on its trees, so such a request always has a fixed budget. */
+    int tree_budget;
+    /* The verification rule. NULL or "sampled" gives the same text as plain decoding. A ratio rule gives the same
+     * output distribution (`forerun run --help` lists them); "typical" is lossy. An option follows the name:
+     * "k-seq:gamma=1.5". */
+    const char *verify;
+    int allow_lossy; /* not 0: permits a lossy rule, which changes the output distribution */
+    int ignore_eos;  /* not 0: generate past end-of-text tokens */
+    /* [n_prediction] Tokens that the answer will probably resemble, or NULL. The draft "prediction" proposes them if
+     * it is among the drafts. */
     const int32_t *prediction;
     int64_t n_prediction;
-    /* not 0: the mean of the final hidden states over the prompt is kept (fr_request_embedding). The whole prompt is then read
-     * for this request, and none of it taken over from others. */
+    /* The text must match this grammar, which was opened for the same model; NULL: none. Forbidden tokens have no
+     * probability, before anything that fr_sampling does; log-probabilities ignore the grammar. The request ends with
+     * FR_FINISH_EOS when nothing can follow. The draft "grammar" joins `drafts`, unless "none" is among them.
+     * Borrowed until fr_request_open returns. */
+    const fr_grammar *grammar;
+    /* The grammar may hold for only a part of the text. It begins after the first occurrence of grammar_after, such as
+     * "</think>"; until then every token is allowed, except those that end a text. If grammar_opening is given as
+     * well, such as "<think>", only a text that begins with it has the free part before the grammar, and the grammar
+     * holds for any other text from its beginning. NULL or "": not used. */
+    const char *grammar_after, *grammar_opening;
+    int want_logprobs;  /* not 0: token events have the log-probability of their token */
+    int n_top_logprobs; /* how many most probable tokens a token event has, from 0 to FR_MAX_TOP_LOGPROBS */
+    /* not 0: the mean of the final hidden states over the prompt is computed (fr_request_embedding). The request
+     * then reads its whole prompt, and takes nothing over from others. */
     int want_embedding;
-    /* With grammar_after: the text that begins the part before the grammar, such as "<think>". A text that begins otherwise is held
-     * to the grammar at once. NULL or "": every text has that part. Not kept. */
-    const char *grammar_opening;
+    /* Called within fr_engine_step for each token, in order; may be NULL. Any result but 0 cancels the request. The
+     * comment at the top of this file says which functions it may call. */
+    int (*on_token)(void *user, const fr_token_event *event);
+    void *user; /* passed to on_token */
 } fr_request_options;
 
 enum {
@@ -376,98 +427,109 @@ enum {
     FR_TREE_BUDGET_AUTO = -1,
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,
-    FR_TREE_BUDGET_MAX = 511, /* fr_request_tree gives at most one more */
-    FR_MAX_DEPTH = 64,        /* of the depths that fr_stats counts */
+    FR_TREE_BUDGET_MAX = 511, /* fr_request_tree gives at most one node more */
+    FR_MAX_DEPTH = 64,        /* the depths that fr_draft_stats counts */
+    FR_MAX_COUNTERS = 24,
 };
 
 typedef enum fr_finish {
-    FR_FINISH_NONE = 0,  /* still running, or waiting */
+    FR_FINISH_NONE = 0,  /* the request runs or waits */
     FR_FINISH_EOS,       /* the model ended the text */
-    FR_FINISH_STOP,      /* a stop string */
-    FR_FINISH_LENGTH,    /* max_tokens */
+    FR_FINISH_STOP,      /* a stop string was generated */
+    FR_FINISH_LENGTH,    /* max_tokens were generated */
     FR_FINISH_CONTEXT,   /* the context is full */
-    FR_FINISH_CANCELLED, /* by the callback, or by closing it */
-    FR_FINISH_ERROR,     /* see fr_request_error */
+    FR_FINISH_CANCELLED, /* the callback cancelled the request, or the request was closed */
+    FR_FINISH_ERROR,     /* fr_request_error says why */
 } fr_finish;
 
-enum { FR_MAX_COUNTERS = 24 };
-
-/* Drafted nodes of one kind, named "method.kind" by the drafter: "lyanna.resampled" are the nodes that Lyanna found in
- * an earlier proposal again. */
-typedef struct fr_counter {
-    char name[48];
-    int64_t drafted, accepted; /* of fr_stats.drafted and accepted */
-} fr_counter;
-
-typedef struct fr_stats {
-    int64_t n_prompt, n_generated;
-    int64_t n_prompt_shared;                    /* prompt tokens taken over from another request that began with them */
-    int64_t n_preempted;                        /* how often an older request took KV pages from it */
-    int64_t n_recomputed;                       /* tokens computed again because of that */
-    int64_t n_steps;                            /* target forwards in decoding */
-    double acceptance_length;                   /* n_generated / n_steps: 1 for plain decoding */
-    int64_t drafted, accepted;                  /* drafted tree nodes; those that became part of the text */
-    int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes (last: that or more) */
-    /* By depth d = 1..: steps whose accepted path reached depth d - 1, where the tree offered a child; and steps in
-     * which one of these children was accepted. */
-    int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
-    double prefill_s, decode_s;          /* wall time; includes waiting for pages and computing tokens again */
-    double draft_s, forward_s, verify_s; /* parts of decode_s */
-    double tokens_per_s;                 /* n_generated / decode_s */
-    uint64_t logits_hash;                /* of the logits of every generated token, in order */
-    int64_t n_proposals;                 /* calls of drafters for a proposal */
-    int64_t undrafted_steps;             /* of n_steps: without a drafted node */
-    int n_counters;                      /* nodes that drafters count separately, by name */
-    fr_counter counters[FR_MAX_COUNTERS];
-    int is_lossy;          /* the verification rule changed the output distribution */
-    char draft_error[256]; /* why a drafter was switched off for this request; "" usually */
-    double queue_s;        /* wall time from opening until it began to run; no part of prefill_s */
-} fr_stats;
-
 /* Opens a request, which the following steps of the engine run. Opening is quick: it reads no file and measures
- * nothing. Refused with FR_ERR_ARGUMENT where a draft is not open in the engine, or costs that it needs are not known
- * (fr_engine_open_draft, fr_engine_measure_costs); with FR_ERR_CONTEXT where the prompt does not fit; with
- * FR_ERR_MEMORY where max_requests + max_queued are open. A request that finds no place waits until one ends
- * (fr_engine_options.max_queued). */
+ * nothing. FR_ERR_ARGUMENT: a draft is not open in the engine, or the request needs costs that are not known
+ * (fr_engine_open_draft, fr_engine_measure_costs). FR_ERR_CONTEXT: the prompt does not fit. FR_ERR_MEMORY:
+ * max_requests + max_queued requests are open. A request that finds no place waits until another one ends. */
 FR_API int fr_request_open(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
-/* Ends it at once if it waits or runs, in whichever state: its KV pages are free, or in the prefix cache until they are
- * wanted, when the call returns. NULL is fine. */
+/* Ends the request at once, whether it waits or runs. When the call returns, its KV pages are free, or in the prefix
+ * cache until they are needed. NULL is allowed. */
 FR_API void fr_request_close(fr_request *request);
-FR_API fr_finish fr_request_finish(const fr_request *request); /* of NULL: FR_FINISH_ERROR */
-/* "running", "eos", "stop", "length", "context", "cancelled" or "error"; of other numbers "unknown"; static. */
+/* Why the request ended; FR_FINISH_NONE if it has not. NULL gives FR_FINISH_ERROR. */
+FR_API fr_finish fr_request_finish_reason(const fr_request *request);
+/* "running", "eos", "stop", "length", "context", "cancelled" or "error", and "unknown" for any other number. The
+ * string is static. */
 FR_API const char *fr_finish_name(fr_finish finish);
-/* The error that ended the request with FR_FINISH_ERROR. */
+/* The error that ended the request with FR_FINISH_ERROR. Borrowed until fr_request_close. */
 FR_API const fr_error *fr_request_error(const fr_request *request);
-/* What was generated so far: [*n] tokens, and [*n_bytes] of text and a '\0'. Pointers belong to the request and are
- * valid until the next step, or until it is closed. */
+/* What has been generated so far: [*n] tokens, and [*n_bytes] of text and a '\0'. Borrowed until the next step or
+ * fr_request_close. */
 FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
-/* Fills *out; also while the request is running. */
-FR_API void fr_request_get_stats(const fr_request *request, fr_stats *out);
 
-/* Of a request with want_embedding, from its first token on: the mean, over the tokens of the prompt, of the hidden states
- * behind the model's final norm, scaled to length 1, into out [n_embd] (fr_model_info). It depends on the prompt alone. */
+/* The counts and times of a request, with a summary of its drafting. */
+typedef struct fr_stats {
+    size_t struct_size;
+    int64_t n_prompt, n_generated;
+    int64_t n_prompt_shared;             /* prompt tokens taken over from another request that began with them */
+    int64_t n_preempted;                 /* how often an older request took KV pages from it */
+    int64_t n_recomputed;                /* tokens computed again because of that */
+    int64_t n_steps;                     /* target forwards during decoding */
+    int64_t drafted, accepted;           /* drafted tree nodes, and those of them that became part of the text */
+    double acceptance_length;            /* n_generated / n_steps: 1 for plain decoding */
+    double tokens_per_s;                 /* n_generated / decode_s */
+    double queue_s;                      /* wall time from opening until it began to run; not part of prefill_s */
+    double prefill_s, decode_s;          /* wall time, including waiting for pages and computing tokens again */
+    double draft_s, forward_s, verify_s; /* parts of decode_s */
+    int is_lossy;                        /* 1: the verification rule changed the output distribution */
+    uint64_t logits_hash;                /* of the logits of all generated tokens, in order */
+} fr_stats;
+
+/* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */
+FR_API int fr_request_get_stats(const fr_request *request, fr_stats *out);
+
+/* Drafted nodes of one kind. The drafter names it "method.kind": "lyanna.resampled" are the nodes that Lyanna found
+ * again in an earlier proposal. */
+typedef struct fr_counter {
+    char name[48];
+    int64_t drafted, accepted; /* nodes of this kind, counted as in fr_stats */
+} fr_counter;
+
+/* What drafting did in detail. */
+typedef struct fr_draft_stats {
+    size_t struct_size;
+    int64_t n_proposals;                        /* how often a drafter was called for a proposal */
+    int64_t n_undrafted_steps;                  /* steps without a drafted node */
+    int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes; the last counts more, too */
+    /* For each depth d from 1 on. offered_at: steps whose accepted path reached depth d - 1, where the tree had a
+     * child. accepted_at: steps in which one of these children was accepted. */
+    int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
+    int64_t n_counters;
+    fr_counter counters[FR_MAX_COUNTERS]; /* [n_counters] nodes that drafters count separately */
+} fr_draft_stats;
+
+/* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */
+FR_API int fr_request_get_draft_stats(const fr_request *request, fr_draft_stats *out);
+/* A sentence that says why a drafter was switched off for this request, which changes no text; "" if none was. Borrowed
+ * until the next step or fr_request_close. */
+FR_API const char *fr_request_draft_error(const fr_request *request);
+
+/* The embedding of the prompt of a request with want_embedding, available from the request's first token on: the
+ * mean of the hidden states after the model's final norm over all tokens of the prompt, scaled to length 1. It
+ * depends only on the prompt. out is [n_embd] (fr_model_info). */
 FR_API int fr_request_embedding(const fr_request *request, float *out, fr_error *err);
 
-/* A token that a draft proposed for one step. Siblings differ, except under a ratio rule: the tokens that the step added to
- * the text lead from node 0 to the last node that was accepted, and beyond it stands the target's own. */
+/* A node of the tree of one step: a token that a draft proposed, or node 0. Siblings have different tokens, except
+ * under a ratio rule. The tokens that the step added to the text lead from node 0 to the last accepted node, and the
+ * target's own token follows. */
 typedef struct fr_tree_node {
     int32_t token;
-    int32_t parent; /* index of an earlier node; -1: node 0, the last token of the text before the step */
+    int32_t parent; /* index of an earlier node; -1 for node 0, the last token of the text before the step */
     int32_t source; /* as in fr_token_event; -1 for node 0 */
-    float p_accept; /* the estimate of the probability that the node and all above it are accepted */
+    float p_accept; /* the estimated probability that the node and all its ancestors are accepted */
 } fr_tree_node;
 
-/* The tree of the request's last decoding step: copies at most max_nodes of its nodes, parents first, and returns how
- * many there are; 0 before that step. */
+/* Copies at most max_nodes nodes of the tree of the request's last decoding step, parents first, and returns how many
+ * nodes the tree has; 0 before the first such step. */
 FR_API int fr_request_tree(const fr_request *request, fr_tree_node *nodes, int max_nodes);
-/* What draft number `source` (fr_token_event.source) of the request is: its spec, such as "suffix" where "auto" stands for it.
- * Valid until the request is closed. NULL: there is none of that number. */
+/* The spec of the request's draft with that number (fr_token_event.source). The drafts that "auto" or "a+b" stands
+ * for have numbers of their own. NULL: there is no such draft. Borrowed until fr_request_close. */
 FR_API const char *fr_request_draft(const fr_request *request, int source);
-/* T(n): seconds of a forward of n_rows tokens behind n_context others, as fr_engine_measure_costs found it and all
- * forwards since have corrected it. With one row it is what a token of plain decoding costs, besides its sampling. 0 where
- * costs are not known. */
-FR_API double fr_engine_forward_s(const fr_engine *engine, int n_rows, int64_t n_context);
 
 #ifdef __cplusplus
 }

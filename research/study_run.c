@@ -60,7 +60,7 @@ static int read_prompts(Study *s, const char *path, fr_error *err) {
 /* The bytes that a forward of the draft model reads. */
 static int draft_bytes(const char *path, size_t *out, fr_error *err) {
     fr_model *draft;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     int status = fr_model_open(&draft, path, NULL, err);
     if (status) return status;
     fr_model_get_info(draft, &info);
@@ -70,9 +70,11 @@ static int draft_bytes(const char *path, size_t *out, fr_error *err) {
 }
 
 static int open_study(Study *s, const StudyArgs *a, double *size_ratio, fr_error *err) {
-    fr_model_options model_options = {.n_threads = a->n_threads, .packed_file = cli_packed_file(a->model)};
-    fr_engine_options engine_options = {.n_threads = a->n_threads};
-    fr_model_info info;
+    fr_model_options model_options = {.struct_size = sizeof model_options,
+                                      .n_threads = a->n_threads,
+                                      .packed_file = cli_packed_file(a->model)};
+    fr_engine_options engine_options = {.struct_size = sizeof engine_options, .n_threads = a->n_threads};
+    fr_model_info info = {.struct_size = sizeof info};
     int status = fr_model_open(&s->target, a->model, &model_options, err);
     fr_model_get_info(s->target, &info);
     cli_note_packed(info.packed_error);
@@ -96,7 +98,8 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
                   fr_error *err) {
     char text[MAX_DRAFT];
     const char *draft = text;
-    fr_request_options o = {.prompt = p->tokens,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = p->tokens,
                             .n_prompt = p->n,
                             .max_tokens = a->n_tokens,
                             .sampling = fr_sampling_default()};
@@ -116,11 +119,12 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
     if (!status) status = fr_request_open(&request, s->engine, &o, err);
     if (status) return status;
     while ((status = fr_engine_step(s->engine, err)) > 0) {}
-    fr_stats stats;
+    fr_stats stats = {.struct_size = sizeof stats};
     fr_request_get_stats(request, &stats);
-    if (!status && fr_request_finish(request) == FR_FINISH_ERROR) *err = *fr_request_error(request), status = err->code;
-    if (!status && stats.draft_error[0])
-        status = error_set(err, FR_ERR_INTERNAL, "a drafter failed: %s", stats.draft_error);
+    if (!status && fr_request_finish_reason(request) == FR_FINISH_ERROR)
+        *err = *fr_request_error(request), status = err->code;
+    if (!status && *fr_request_draft_error(request))
+        status = error_set(err, FR_ERR_INTERNAL, "a drafter failed: %s", fr_request_draft_error(request));
     fr_request_close(request);
     row->n_tokens[run] += stats.n_generated;
     row->n_steps[run] += stats.n_steps;

@@ -131,7 +131,7 @@ static void print_row(const Demo *d, int i, const fr_stats *s, bool is_done) {
 
 /* Prints the row of the running method below the text, and returns to where the text goes on. */
 static void tick(const Demo *d, bool is_done) {
-    fr_stats s;
+    fr_stats s = {.struct_size = sizeof s};
     fr_request_get_stats(d->request, &s);
     int below;
     if (d->i_method == 0) {
@@ -160,7 +160,8 @@ static int on_token(void *user, const fr_token_event *event) {
 
 static void write_once(Demo *d, Method *m, const int32_t *prompt, int64_t n_prompt, int max_tokens) {
     fr_error err;
-    fr_request_options options = {.prompt = prompt,
+    fr_request_options options = {.struct_size = sizeof options,
+                                  .prompt = prompt,
                                   .n_prompt = n_prompt,
                                   .max_tokens = max_tokens,
                                   .sampling = SAMPLING,
@@ -172,7 +173,8 @@ static void write_once(Demo *d, Method *m, const int32_t *prompt, int64_t n_prom
     int running;
     while ((running = fr_engine_step(d->engine, &err)) > 0) {}
     if (running < 0) die(err.message);
-    if (fr_request_finish(d->request) == FR_FINISH_ERROR) die(fr_request_error(d->request)->message);
+    if (fr_request_finish_reason(d->request) == FR_FINISH_ERROR) die(fr_request_error(d->request)->message);
+    m->stats.struct_size = sizeof m->stats;
     fr_request_get_stats(d->request, &m->stats);
 }
 
@@ -244,7 +246,10 @@ static void open_all(Demo *d, int argc, char **argv) {
         snprintf(m->name, sizeof m->name, "%.*s", (int)strcspn(argv[i], ":"), argv[i]);
     }
     d->n_methods = argc - 1;
-    const fr_engine_options options = {.drafts = drafts, .n_drafts = argc - 2, .prefix_cache = -1};
+    const fr_engine_options options = {.struct_size = sizeof options,
+                                       .drafts = drafts,
+                                       .n_drafts = argc - 2,
+                                       .prefix_cache = -1};
     if (fr_model_open(&d->model, argv[1], NULL, &err)) die(err.message);
     if (fr_engine_open(&d->engine, d->model, &options, &err)) die(err.message);
 }
@@ -266,7 +271,7 @@ int main(int argc, char **argv) {
     int32_t *prompt;
     int64_t n_prompt;
     fr_error err;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     d.is_live = isatty(STDOUT_FILENO) && !(terminal && strcmp(terminal, "dumb") == 0);
     d.use_color = d.is_live && !(no_color && *no_color);
     open_all(&d, argc, argv);

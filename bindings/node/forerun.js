@@ -15,9 +15,10 @@
  *
  * Whatever takes long (loading, a step of the engine) runs in a thread of koffi's pool, so that the event loop goes on.
  * An engine takes one call at a time, so these calls wait for each other (Model.#exclusive). The structs below are those
- * of forerun.h; tests/bindings compares each offset with the C compiler's. Each struct that the library reads or
- * fills by pointer ends with spare zeros: where a later library has appended fields, it finds their defaults there,
- * and writes nothing beyond. */
+ * of forerun.h; tests/bindings compares each offset with the C compiler's. Structs that can grow begin with struct_size, so
+ * that this module works with later libraries, too.
+ *
+ * Values are checked before they reach C: a wrong type is a TypeError, and a number that does not fit is a RangeError. */
 'use strict';
 
 const koffi = require('koffi');
@@ -25,13 +26,12 @@ const { promisify } = require('util');
 
 const TOKENIZE_SPECIAL = 4, TOKENIZE_PROMPT = 8, MAX_DEPTH = 64, MAX_COUNTERS = 24;
 const KV_TYPES = { f16: 0, f32: 1, q8: 2 };
-const spare = () => koffi.array('uint8_t', 256);
 const string = (n) => koffi.array('char', n, 'String');
 
-const types = {}, fields = {};
-const struct = (name, members) => {
-    fields[name] = Object.keys(members);
-    types[name] = koffi.struct(name, members);
+const types = {}, members = {};
+const struct = (name, of) => {
+    members[name] = of;
+    types[name] = koffi.struct(name, of);
 };
 
 koffi.opaque('fr_model');
@@ -39,32 +39,32 @@ koffi.opaque('fr_engine');
 koffi.opaque('fr_request');
 struct('fr_error', { code: 'int', message: string(508) });
 struct('fr_model_options', {
-    backend: 'const char *', kernels: 'const char *', activations: 'const char *', packed_file: 'const char *',
-    n_threads: 'int', progress: 'void *', progress_user: 'void *', spare: spare(),
+    struct_size: 'size_t', backend: 'const char *', kernels: 'const char *', activations: 'const char *',
+    packed_file: 'const char *', n_threads: 'int', progress: 'void *', progress_user: 'void *',
 });
 struct('fr_model_info', {
-    name: 'const char *', architecture: 'const char *', backend: 'const char *', kernels: 'const char *',
-    activations: 'const char *', chat_family: 'const char *', n_vocab: 'int32_t', n_layer: 'int32_t',
+    struct_size: 'size_t', name: 'const char *', architecture: 'const char *', backend: 'const char *',
+    kernels: 'const char *', activations: 'const char *', chat_family: 'const char *',
+    chat_template_error: 'const char *', chat_reasons: 'int', n_vocab: 'int32_t', n_layer: 'int32_t',
     n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', packed_error: 'const char *',
-    chat_template_error: 'const char *', chat_reasons: 'int', spare: spare(),
 });
 struct('fr_chat_message', { role: 'const char *', content: 'const char *' });
 struct('fr_chat_options', {
-    chat_template: 'const char *', messages: 'const char *', tools: 'const char *', variables: 'const char *',
-    no_generation_prompt: 'int', spare: spare(),
+    struct_size: 'size_t', no_generation_prompt: 'int', chat_template: 'const char *', messages: 'const char *',
+    tools: 'const char *', variables: 'const char *',
 });
 struct('fr_chat_result', {
-    text: 'void *', n_bytes: 'size_t', tokens: 'void *', n_tokens: 'int64_t', warning: string(256), spare: spare(),
+    struct_size: 'size_t', text: 'void *', n_bytes: 'size_t', tokens: 'void *', n_tokens: 'int64_t',
+    warning: string(256),
 });
 struct('fr_engine_options', {
-    n_threads: 'int', n_ctx: 'int', kv_type: 'int', kv_page_size: 'int', max_requests: 'int', prefill_chunk: 'int',
-    kv_tokens: 'int64_t', prefix_cache: 'int', cost_cache: 'const char *', pin_threads: 'int',
-    drafts: 'const char **', n_drafts: 'int', max_queued: 'int', spare: spare(),
+    struct_size: 'size_t', n_threads: 'int', pin_threads: 'int', n_ctx: 'int', kv_type: 'int', kv_page_size: 'int',
+    max_requests: 'int', max_queued: 'int', prefill_chunk: 'int', prefix_cache: 'int', n_drafts: 'int',
+    drafts: 'const char **', kv_tokens: 'int64_t', cost_cache: 'const char *',
 });
 struct('fr_engine_stats', {
-    n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t', kv_tokens_prefixes: 'int64_t',
-    kv_window_tokens: 'int64_t', kv_window_tokens_held: 'int64_t', kv_bytes: 'int64_t',
-    spare: spare(),
+    struct_size: 'size_t', n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t',
+    kv_tokens_prefixes: 'int64_t', kv_window_tokens: 'int64_t', kv_window_tokens_held: 'int64_t', kv_bytes: 'int64_t',
 });
 struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
@@ -74,28 +74,30 @@ struct('fr_tree_node', { token: 'int32_t', parent: 'int32_t', source: 'int32_t',
 struct('fr_logit_bias', { token: 'int32_t', bias: 'float' });
 struct('fr_top_logprob', { token: 'int32_t', logprob: 'double' });
 struct('fr_token_event', {
-    token: 'int32_t', source: 'int32_t', text: 'void *', n_bytes: 'size_t', logprob: 'double',
-    top_logprobs: 'fr_top_logprob *', n_top_logprobs: 'int',
+    struct_size: 'size_t', token: 'int32_t', source: 'int32_t', text: 'void *', n_bytes: 'size_t', logprob: 'double',
+    n_top_logprobs: 'int', top_logprobs: 'fr_top_logprob *',
 });
 koffi.proto('int fr_on_token(void *user, const fr_token_event *event)');
 struct('fr_request_options', {
-    prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling', stops: 'const char **',
-    n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
-    allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
-    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', grammar: 'void *',
-    grammar_after: 'const char *', prediction: 'const int32_t *', n_prediction: 'int64_t',
-    want_embedding: 'int', grammar_opening: 'const char *', spare: spare(),
+    struct_size: 'size_t', prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling',
+    logit_bias: 'fr_logit_bias *', stops: 'const char **', drafts: 'const char **', n_logit_bias: 'int',
+    n_stops: 'int', n_drafts: 'int', tree_budget: 'int', verify: 'const char *', allow_lossy: 'int',
+    ignore_eos: 'int', prediction: 'const int32_t *', n_prediction: 'int64_t', grammar: 'void *',
+    grammar_after: 'const char *', grammar_opening: 'const char *', want_logprobs: 'int', n_top_logprobs: 'int',
+    want_embedding: 'int', on_token: 'fr_on_token *', user: 'void *',
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {
-    n_prompt: 'int64_t', n_generated: 'int64_t', n_prompt_shared: 'int64_t', n_preempted: 'int64_t',
-    n_recomputed: 'int64_t', n_steps: 'int64_t', acceptance_length: 'double', drafted: 'int64_t',
-    accepted: 'int64_t', accept_histogram: koffi.array('int64_t', MAX_DEPTH + 1),
-    offered_at: koffi.array('int64_t', MAX_DEPTH + 1), accepted_at: koffi.array('int64_t', MAX_DEPTH + 1),
-    prefill_s: 'double', decode_s: 'double', draft_s: 'double', forward_s: 'double', verify_s: 'double',
-    tokens_per_s: 'double', logits_hash: 'uint64_t', n_proposals: 'int64_t', undrafted_steps: 'int64_t',
-    n_counters: 'int', counters: koffi.array('fr_counter', MAX_COUNTERS), is_lossy: 'int',
-    draft_error: string(256), queue_s: 'double', spare: spare(),
+    struct_size: 'size_t', n_prompt: 'int64_t', n_generated: 'int64_t', n_prompt_shared: 'int64_t',
+    n_preempted: 'int64_t', n_recomputed: 'int64_t', n_steps: 'int64_t', drafted: 'int64_t', accepted: 'int64_t',
+    acceptance_length: 'double', tokens_per_s: 'double', queue_s: 'double', prefill_s: 'double', decode_s: 'double',
+    draft_s: 'double', forward_s: 'double', verify_s: 'double', is_lossy: 'int', logits_hash: 'uint64_t',
+});
+struct('fr_draft_stats', {
+    struct_size: 'size_t', n_proposals: 'int64_t', n_undrafted_steps: 'int64_t',
+    accept_histogram: koffi.array('int64_t', MAX_DEPTH + 1), offered_at: koffi.array('int64_t', MAX_DEPTH + 1),
+    accepted_at: koffi.array('int64_t', MAX_DEPTH + 1), n_counters: 'int64_t',
+    counters: koffi.array('fr_counter', MAX_COUNTERS),
 });
 
 const declarations = [
@@ -103,13 +105,13 @@ const declarations = [
     'void fr_free(void *p)',
     'int fr_model_open(_Out_ fr_model **out, const char *path, const fr_model_options *options, _Out_ fr_error *err)',
     'void fr_model_close(fr_model *model)',
-    'void fr_model_get_info(const fr_model *model, _Out_ fr_model_info *out)',
+    'int fr_model_get_info(const fr_model *model, _Inout_ fr_model_info *out)',
     'int fr_tokenize(const fr_model *model, const void *text, size_t n_bytes, unsigned int flags, _Out_ void **tokens, ' +
         '_Out_ int64_t *n_tokens, _Out_ fr_error *err)',
     'int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, _Out_ void **text, ' +
         '_Out_ size_t *n_bytes, _Out_ fr_error *err)',
     'int fr_chat_apply(const fr_model *model, const fr_chat_message *messages, int n_messages, ' +
-        'const fr_chat_options *options, _Out_ fr_chat_result *out, _Out_ fr_error *err)',
+        'const fr_chat_options *options, _Inout_ fr_chat_result *out, _Out_ fr_error *err)',
     'int fr_engine_open(_Out_ fr_engine **out, const fr_model *model, const fr_engine_options *options, _Out_ fr_error *err)',
     'void fr_engine_close(fr_engine *engine)',
     'int fr_engine_open_draft(fr_engine *engine, const char *spec, _Out_ fr_error *err)',
@@ -117,12 +119,14 @@ const declarations = [
     'fr_sampling fr_sampling_default()',
     'int fr_request_open(_Out_ fr_request **out, fr_engine *engine, const fr_request_options *options, _Out_ fr_error *err)',
     'void fr_request_close(fr_request *request)',
-    'int fr_request_finish(const fr_request *request)',
+    'int fr_request_finish_reason(const fr_request *request)',
     'const char *fr_finish_name(int finish)',
     'const fr_error *fr_request_error(const fr_request *request)',
     'void *fr_request_tokens(const fr_request *request, _Out_ int64_t *n)',
     'void *fr_request_text(const fr_request *request, _Out_ size_t *n_bytes)',
-    'void fr_request_get_stats(const fr_request *request, _Out_ fr_stats *out)',
+    'int fr_request_get_stats(const fr_request *request, _Inout_ fr_stats *out)',
+    'int fr_request_get_draft_stats(const fr_request *request, _Inout_ fr_draft_stats *out)',
+    'const char *fr_request_draft_error(const fr_request *request)',
 ];
 
 let loaded = null;
@@ -156,13 +160,102 @@ async function background(f, ...args) {
     return check(await promisify(f.async)(...args, err), err);
 }
 
-const list = (x) => (x === undefined || x === null ? [] : typeof x === 'string' ? [x] : [...x]);
 const snake = (name) => name.replace(/[A-Z]/g, (c) => '_' + c.toLowerCase());
 const textAt = (pointer, n) => (n ? Buffer.from(koffi.decode(pointer, koffi.array('uint8_t', Number(n), 'Typed'))).toString() : '');
 const tokensAt = (pointer, n) => (n ? Array.from(koffi.decode(pointer, koffi.array('int32_t', Number(n), 'Typed'))) : []);
 
-/* The fields of a request that options may set by name; the others have arguments of their own. */
-const OWN = new Set(['prompt', 'n_prompt', 'sampling', 'stops', 'n_stops', 'drafts', 'n_drafts', 'on_token', 'user', 'spare']);
+/* ---- checking values -------------------------------------------------------------------------------------- */
+
+const typeOf = (value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
+
+const INTEGERS = {
+    int: [-(2n ** 31n), 2n ** 31n - 1n], int32_t: [-(2n ** 31n), 2n ** 31n - 1n],
+    int64_t: [-(2n ** 63n), 2n ** 63n - 1n], uint64_t: [0n, 2n ** 64n - 1n],
+};
+const FLOAT_MAX = 3.4028234663852886e38;
+
+/* An integer that fits into a C type; koffi would cut the upper bits off. */
+function integer(name, value, type) {
+    if (typeof value !== 'bigint' && (typeof value !== 'number' || !Number.isInteger(value)))
+        throw new TypeError(`${name} must be an integer, not ${typeof value === 'number' ? value : typeOf(value)}`);
+    if (typeof value === 'number' && !Number.isSafeInteger(value))
+        throw new RangeError(`${name} is ${value}, which a number does not hold exactly; use a BigInt`);
+    const [low, high] = INTEGERS[type];
+    if (value < low || value > high) throw new RangeError(`${name} must be from ${low} to ${high}, not ${value}`);
+    return value;
+}
+
+/* A number that a C float can hold. */
+function real(name, value) {
+    if (typeof value !== 'number') throw new TypeError(`${name} must be a number, not ${typeOf(value)}`);
+    if (Number.isFinite(value) && Math.abs(value) > FLOAT_MAX)
+        throw new RangeError(`${name} must be at most ${FLOAT_MAX} in magnitude, not ${value}`);
+    return value;
+}
+
+/* A string without a zero, which would end it in C. */
+function text(name, value) {
+    if (typeof value !== 'string') throw new TypeError(`${name} must be a string, not ${typeOf(value)}`);
+    if (value.includes('\0')) throw new RangeError(`${name} contains a zero byte`);
+    return value;
+}
+
+const optional = (name, value) => (value === undefined || value === null ? null : text(name, value));
+
+/* An array of strings, of which one may be given by itself. */
+function strings(name, value) {
+    if (value === undefined || value === null) return [];
+    if (typeof value === 'string') return [text(name, value)];
+    if (!Array.isArray(value)) throw new TypeError(`${name} must be a string or an array of strings, not ${typeOf(value)}`);
+    return value.map((each) => text(name, each));
+}
+
+function ids(name, value) {
+    if (!Array.isArray(value)) throw new TypeError(`${name} must be an array of tokens, not ${typeOf(value)}`);
+    return value.map((id, i) => Number(integer(`${name}[${i}]`, id, 'int32_t')));
+}
+
+/* A Map or an object of biases by token. */
+function biases(value) {
+    if (typeof value !== 'object' || Array.isArray(value))
+        throw new TypeError(`logitBias must be an object of biases by token, not ${typeOf(value)}`);
+    return [...(value instanceof Map ? value : Object.entries(value))].map(([token, bias]) => ({
+        token: Number(integer('a token of logitBias', Number(token), 'int32_t')), bias: real('a bias of logitBias', bias),
+    }));
+}
+
+function checkedMessages(messages) {
+    for (const message of messages) {
+        if (typeof message !== 'object' || message === null)
+            throw new TypeError(`a message must be an object with role and content, not ${typeOf(message)}`);
+        text('the role of a message', message.role);
+        text('the content of a message', message.content);
+    }
+    return messages;
+}
+
+/* What a generation takes by name: numbers and strings of fr_sampling and fr_request_options. */
+const OPTIONS = {};
+for (const [struct_, own] of [['fr_sampling', []], ['fr_request_options', ['struct_size', 'n_prompt', 'n_stops', 'n_drafts',
+    'n_logit_bias', 'n_prediction', 'max_tokens', 'grammar_after', 'grammar_opening']]])
+    for (const [name, type] of Object.entries(members[struct_]))
+        if (!own.includes(name) && (type in INTEGERS || type === 'float' || type === 'const char *')) OPTIONS[name] = type;
+
+function checkedOption(key, value) {
+    const type = OPTIONS[snake(key)];
+    if (!type) throw new TypeError(`'${key}' is not an option of a generation`);
+    if (type === 'const char *') return text(key, value);
+    if (type === 'float') return real(key, value);
+    return integer(key, typeof value === 'boolean' ? Number(value) : value, type);
+}
+
+/* A struct that can grow tells the library how much of it this module knows. */
+const sized = (name, values = {}) => ({ ...values, struct_size: koffi.sizeof(types[name]) });
+
+/* Every field with 0, as a result that koffi can pass on and fill. */
+const result = (name) => sized(name, koffi.decode(Buffer.alloc(koffi.sizeof(types[name])), types[name]));
+
+/* ---- generating ------------------------------------------------------------------------------------------- */
 
 /* An answer while it is generated: an async iterable of pieces of text, each of whole characters. At any time: text and
  * tokens so far, finish ('running', 'eos', 'stop', 'length', 'context', 'cancelled') and stats. close() ends it early. */
@@ -174,7 +267,7 @@ class Stream {
         this.#model = model;
         this.#prompt = prompt;
         this.#options = options;
-        this.#isChat = this.#wantsStart = typeof prompt[0] === 'object';
+        this.#isChat = this.#wantsStart = Array.isArray(prompt) && typeof prompt[0] === 'object';
     }
 
     #keep(event) {
@@ -189,19 +282,21 @@ class Stream {
     }
 
     #requestOptions() {
-        const { maxTokens = 256, draft = 'auto', stop, ...others } = this.#options;
+        const { maxTokens = 256, draft = 'auto', stop, prediction, logitBias, ...others } = this.#options;
         const tokens = this.#model._promptTokens(this.#prompt), sampling = fr().sampling_default();
-        const stops = list(stop), drafts = list(draft).filter((d) => d !== 'none');
-        const o = {
-            prompt: tokens, n_prompt: tokens.length, max_tokens: maxTokens, sampling,
+        const stops = strings('stop', stop), drafts = strings('draft', draft).filter((d) => d !== 'none');
+        const expected = ids('prediction', prediction ?? []), bias = biases(logitBias ?? {});
+        const o = sized('fr_request_options', {
+            prompt: tokens, n_prompt: tokens.length, max_tokens: integer('maxTokens', maxTokens, 'int64_t'), sampling,
             stops: stops.length ? stops : null, n_stops: stops.length,
             drafts: drafts.length ? drafts : null, n_drafts: drafts.length,
-        };
+            prediction: expected.length ? expected : null, n_prediction: expected.length,
+            logit_bias: bias.length ? bias : null, n_logit_bias: bias.length,
+        });
         for (const [key, value] of Object.entries(others)) {
-            const name = snake(key), to = name in sampling ? sampling : fields.fr_request_options.includes(name) && !OWN.has(name) ? o : null;
-            if (!to) throw new TypeError(`'${key}' is not an option of a generation`);
+            if (!(snake(key) in OPTIONS)) throw new TypeError(`'${key}' is not an option of a generation`);
             if (value === undefined || value === null) continue;
-            to[name] = typeof value === 'boolean' ? Number(value) : value;
+            (snake(key) in sampling ? sampling : o)[snake(key)] = checkedOption(key, value);
         }
         return o;
     }
@@ -220,7 +315,7 @@ class Stream {
             await this.#open();
             for (;;) {
                 while (this.#pieces.length) yield this.#pieces.shift();
-                if (!this.#request || fr().request_finish(this.#request)) break;
+                if (!this.#request || fr().request_finish_reason(this.#request)) break;
                 await this.#model._step();
             }
             if (this.finish === 'error') throw new ForerunError(koffi.decode(fr().request_error(this.#request), 'fr_error'));
@@ -231,15 +326,17 @@ class Stream {
 
     #results() {
         if (!this.#request) return this.#final;
-        const n = [0], nBytes = [0], stats = {};
+        const n = [0], nBytes = [0], counts = result('fr_stats'), drafts = result('fr_draft_stats');
         const text = textAt(fr().request_text(this.#request, nBytes), nBytes[0]);
         const tokens = tokensAt(fr().request_tokens(this.#request, n), n[0]);
-        fr().request_get_stats(this.#request, stats);
-        delete stats.spare;
-        stats.counters = stats.counters.slice(0, stats.n_counters);
+        fr().request_get_stats(this.#request, counts);
+        fr().request_get_draft_stats(this.#request, drafts);
+        const stats = { ...counts, ...drafts, draft_error: fr().request_draft_error(this.#request) };
+        delete stats.struct_size;
+        stats.counters = stats.counters.slice(0, Number(stats.n_counters));
         return {
             text: this.#isChat && text[0] === ' ' ? text.slice(1) : text, tokens, stats,
-            finish: fr().finish_name(fr().request_finish(this.#request)),
+            finish: fr().finish_name(fr().request_finish_reason(this.#request)),
         };
     }
 
@@ -299,19 +396,23 @@ class Model {
      * threads (0: all cores), requests (streams that may be open at once), kv ('f16', 'f32', 'q8'), activations ('q16',
      * 'q8'), backend, chatTemplate (a built-in format, or the text of a template). */
     static async open(path, o = {}) {
-        const self = new Model(), out = [null];
-        self.#chatTemplate = o.chatTemplate || null;
-        await background(fr().model_open, out, path, {
-            backend: o.backend, activations: o.activations, n_threads: o.threads || 0,
+        const self = new Model(), out = [null], threads = integer('threads', o.threads ?? 0, 'int');
+        const kv = o.kv ?? 'f16', drafts = strings('draft', o.draft);
+        if (!Object.hasOwn(KV_TYPES, kv)) throw new RangeError(`kv must be one of ${Object.keys(KV_TYPES).join(', ')}, not ${kv}`);
+        self.#chatTemplate = optional('chatTemplate', o.chatTemplate);
+        const modelOptions = sized('fr_model_options', {
+            backend: optional('backend', o.backend), activations: optional('activations', o.activations), n_threads: threads,
         });
+        const engineOptions = sized('fr_engine_options', {
+            n_threads: threads, n_ctx: integer('nCtx', o.nCtx ?? 0, 'int'), kv_type: KV_TYPES[kv],
+            max_requests: integer('requests', o.requests ?? 1, 'int'),
+        });
+        await background(fr().model_open, out, text('the path', path), modelOptions);
         self.#model = out[0];
         try {
-            await background(fr().engine_open, out, self.#model, {
-                n_threads: o.threads || 0, n_ctx: o.nCtx || 0, kv_type: KV_TYPES[o.kv || 'f16'],
-                max_requests: o.requests || 1,
-            });
+            await background(fr().engine_open, out, self.#model, engineOptions);
             self.#engine = out[0];
-            for (const spec of list(o.draft)) await self._openDraft(spec);
+            for (const spec of drafts) await self._openDraft(spec);
         } catch (why) {
             await self.close();
             throw why;
@@ -341,14 +442,15 @@ class Model {
 
     /* An object with the fields of fr_model_info. */
     get info() {
-        const info = {};
+        const info = result('fr_model_info');
         fr().model_get_info(this.#opened(), info);
-        delete info.spare;
+        delete info.struct_size;
         return info;
     }
 
     /* The tokens of a prompt; special: spellings such as "</s>" become the special tokens. */
     tokenize(text, { special = false } = {}) {
+        if (typeof text !== 'string') throw new TypeError(`the text must be a string, not ${typeOf(text)}`);
         const data = Buffer.from(text), out = [null], n = [0], err = {};
         const flags = TOKENIZE_PROMPT | (special ? TOKENIZE_SPECIAL : 0);
         check(fr().tokenize(this.#opened(), data, data.length, flags, out, n, err), err);
@@ -359,8 +461,8 @@ class Model {
 
     /* The text of tokens. */
     detokenize(tokens) {
-        const out = [null], n = [0], err = {};
-        check(fr().detokenize(this.#opened(), tokens, tokens.length, out, n, err), err);
+        const out = [null], n = [0], err = {}, checked = ids('the tokens', tokens);
+        check(fr().detokenize(this.#opened(), checked, checked.length, out, n, err), err);
         const text = textAt(out[0], n[0]);
         fr().free(out[0]);
         return text;
@@ -368,23 +470,24 @@ class Model {
 
     /* The tokens of a conversation, [{ role, content }, ...], up to where the answer begins. */
     chatTokens(messages) {
-        const result = {}, err = {};
-        check(fr().chat_apply(this.#opened(), messages, messages.length, { chat_template: this.#chatTemplate }, result, err), err);
-        const tokens = tokensAt(result.tokens, result.n_tokens);
-        fr().free(result.tokens);
-        fr().free(result.text);
+        const prompt = result('fr_chat_result'), err = {}, options = sized('fr_chat_options', { chat_template: this.#chatTemplate });
+        check(fr().chat_apply(this.#opened(), checkedMessages(messages), messages.length, options, prompt, err), err);
+        const tokens = tokensAt(prompt.tokens, prompt.n_tokens);
+        fr().free(prompt.tokens);
+        fr().free(prompt.text);
         return tokens;
     }
 
     _promptTokens(prompt) {
         if (typeof prompt === 'string') return this.tokenize(prompt);
-        return typeof prompt[0] === 'object' ? this.chatTokens(prompt) : [...prompt];
+        if (!Array.isArray(prompt)) throw new TypeError(`the prompt must be a text, or an array of tokens or messages, not ${typeOf(prompt)}`);
+        return typeof prompt[0] === 'object' ? this.chatTokens(prompt) : ids('the prompt', prompt);
     }
 
     /* Generates, as an async iterable (Stream). prompt: a text, an array of tokens, or an array of messages { role,
      * content }. Options: maxTokens (256; 0: until the context is full), draft ('auto'), stop (strings), and the fields
      * of fr_sampling and fr_request_options: temperature, topK, topP, minP, seed, repeatPenalty, treeBudget, verify,
-     * ignoreEos, ... */
+     * ignoreEos, ..., logitBias (an object of biases by token) and prediction (an array of tokens). */
     stream(prompt, options = {}) { return new Stream(this, prompt, options); }
 
     /* Generates to the end: { text, tokens, finish, stats }. Options are those of stream. */

@@ -14,13 +14,17 @@ This is a binding of libforerun by ctypes in one file, without other packages. T
 
 Drafting changes no text. The default is draft="auto"; draft="none" is plain decoding, and a list unites several drafts.
 
-The structs below are those of forerun.h; tests/bindings compares each offset with the C compiler's. Each struct that
-the library reads or fills by pointer ends with spare zeros: where a later library has appended fields, it finds their
-defaults there, and writes nothing beyond. Threads: calls into one Model are made one at a time, by a lock.
+The structs below are those of forerun.h; tests/bindings compares each offset with the C compiler's. Structs that can grow
+begin with struct_size, so that this module works with later libraries, too. Threads: calls into one Model are made one at
+a time, by a lock.
+
+Values are checked before they reach C: a wrong type raises TypeError, and a number that does not fit raises ValueError.
 """
 
 import collections
 import ctypes
+import math
+import operator
 import os
 import threading
 import weakref
@@ -29,8 +33,6 @@ from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32,
 __version__ = "0.1.0"
 __all__ = ["Chat", "Completion", "Error", "Model", "Stream", "library_version"]
 
-_SPARE = ("_spare", c_char * 256)
-
 TREE_BUDGET_AUTO = -1
 _MAX_DEPTH, _MAX_COUNTERS = 64, 24
 _TOKENIZE_SPECIAL, _TOKENIZE_PROMPT = 4, 8
@@ -38,12 +40,21 @@ _FINISH_ERROR = 6
 _KV_TYPES = {"f16": 0, "f32": 1, "q8": 2}
 
 
+class _Sized(ctypes.Structure):
+    """A struct that can grow: its first field tells the library how much of it this module knows."""
+
+    def __init__(self, **values):
+        super().__init__(**values)
+        self.struct_size = ctypes.sizeof(self)
+
+
 class fr_error(ctypes.Structure):
     _fields_ = [("code", c_int), ("message", c_char * 508)]
 
 
-class fr_model_options(ctypes.Structure):
+class fr_model_options(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("backend", c_char_p),
         ("kernels", c_char_p),
         ("activations", c_char_p),
@@ -51,27 +62,26 @@ class fr_model_options(ctypes.Structure):
         ("n_threads", c_int),
         ("progress", ctypes.CFUNCTYPE(None, c_void_p, c_double)),
         ("progress_user", c_void_p),
-        _SPARE,
     ]
 
 
-class fr_model_info(ctypes.Structure):
+class fr_model_info(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("name", c_char_p),
         ("architecture", c_char_p),
         ("backend", c_char_p),
         ("kernels", c_char_p),
         ("activations", c_char_p),
         ("chat_family", c_char_p),
+        ("chat_template_error", c_char_p),
+        ("chat_reasons", c_int),
         ("n_vocab", c_int32),
         ("n_layer", c_int32),
         ("n_embd", c_int32),
         ("n_ctx_train", c_int32),
         ("weight_bytes", c_size_t),
         ("packed_error", c_char_p),
-        ("chat_template_error", c_char_p),
-        ("chat_reasons", c_int),
-        _SPARE,
     ]
 
 
@@ -79,49 +89,50 @@ class fr_chat_message(ctypes.Structure):
     _fields_ = [("role", c_char_p), ("content", c_char_p)]
 
 
-class fr_chat_options(ctypes.Structure):
+class fr_chat_options(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
+        ("no_generation_prompt", c_int),
         ("chat_template", c_char_p),
         ("messages", c_char_p),
         ("tools", c_char_p),
         ("variables", c_char_p),
-        ("no_generation_prompt", c_int),
-        _SPARE,
     ]
 
 
-class fr_chat_result(ctypes.Structure):
+class fr_chat_result(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("text", c_void_p),
         ("n_bytes", c_size_t),
         ("tokens", POINTER(c_int32)),
         ("n_tokens", c_int64),
         ("warning", c_char * 256),
-        _SPARE,
     ]
 
 
-class fr_engine_options(ctypes.Structure):
+class fr_engine_options(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("n_threads", c_int),
+        ("pin_threads", c_int),
         ("n_ctx", c_int),
         ("kv_type", c_int),
         ("kv_page_size", c_int),
         ("max_requests", c_int),
-        ("prefill_chunk", c_int),
-        ("kv_tokens", c_int64),
-        ("prefix_cache", c_int),
-        ("cost_cache", c_char_p),
-        ("pin_threads", c_int),
-        ("drafts", POINTER(c_char_p)),
-        ("n_drafts", c_int),
         ("max_queued", c_int),
-        _SPARE,
+        ("prefill_chunk", c_int),
+        ("prefix_cache", c_int),
+        ("n_drafts", c_int),
+        ("drafts", POINTER(c_char_p)),
+        ("kv_tokens", c_int64),
+        ("cost_cache", c_char_p),
     ]
 
 
-class fr_engine_stats(ctypes.Structure):
+class fr_engine_stats(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("n_running", c_int),
         ("n_queued", c_int),
         ("kv_tokens", c_int64),
@@ -130,7 +141,6 @@ class fr_engine_stats(ctypes.Structure):
         ("kv_window_tokens", c_int64),
         ("kv_window_tokens_held", c_int64),
         ("kv_bytes", c_int64),
-        _SPARE,
     ]
 
 
@@ -156,48 +166,49 @@ class fr_top_logprob(ctypes.Structure):
     _fields_ = [("token", c_int32), ("logprob", c_double)]
 
 
-class fr_token_event(ctypes.Structure):
+class fr_token_event(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("token", c_int32),
         ("source", c_int32),
         ("text", c_void_p),
         ("n_bytes", c_size_t),
         ("logprob", c_double),
-        ("top_logprobs", POINTER(fr_top_logprob)),
         ("n_top_logprobs", c_int),
+        ("top_logprobs", POINTER(fr_top_logprob)),
     ]
 
 
 _ON_TOKEN = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(fr_token_event))
 
 
-class fr_request_options(ctypes.Structure):
+class fr_request_options(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("prompt", POINTER(c_int32)),
         ("n_prompt", c_int64),
         ("max_tokens", c_int64),
         ("sampling", fr_sampling),
+        ("logit_bias", POINTER(fr_logit_bias)),
         ("stops", POINTER(c_char_p)),
-        ("n_stops", c_int),
         ("drafts", POINTER(c_char_p)),
+        ("n_logit_bias", c_int),
+        ("n_stops", c_int),
         ("n_drafts", c_int),
         ("tree_budget", c_int),
         ("verify", c_char_p),
         ("allow_lossy", c_int),
         ("ignore_eos", c_int),
-        ("want_logprobs", c_int),
-        ("on_token", _ON_TOKEN),
-        ("user", c_void_p),
-        ("logit_bias", POINTER(fr_logit_bias)),
-        ("n_logit_bias", c_int),
-        ("n_top_logprobs", c_int),
-        ("grammar", c_void_p),
-        ("grammar_after", c_char_p),
         ("prediction", POINTER(c_int32)),
         ("n_prediction", c_int64),
-        ("want_embedding", c_int),
+        ("grammar", c_void_p),
+        ("grammar_after", c_char_p),
         ("grammar_opening", c_char_p),
-        _SPARE,
+        ("want_logprobs", c_int),
+        ("n_top_logprobs", c_int),
+        ("want_embedding", c_int),
+        ("on_token", _ON_TOKEN),
+        ("user", c_void_p),
     ]
 
 
@@ -209,35 +220,40 @@ class fr_counter(ctypes.Structure):
     _fields_ = [("name", c_char * 48), ("drafted", c_int64), ("accepted", c_int64)]
 
 
-class fr_stats(ctypes.Structure):
+class fr_stats(_Sized):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("n_prompt", c_int64),
         ("n_generated", c_int64),
         ("n_prompt_shared", c_int64),
         ("n_preempted", c_int64),
         ("n_recomputed", c_int64),
         ("n_steps", c_int64),
-        ("acceptance_length", c_double),
         ("drafted", c_int64),
         ("accepted", c_int64),
-        ("accept_histogram", c_int64 * (_MAX_DEPTH + 1)),
-        ("offered_at", c_int64 * (_MAX_DEPTH + 1)),
-        ("accepted_at", c_int64 * (_MAX_DEPTH + 1)),
+        ("acceptance_length", c_double),
+        ("tokens_per_s", c_double),
+        ("queue_s", c_double),
         ("prefill_s", c_double),
         ("decode_s", c_double),
         ("draft_s", c_double),
         ("forward_s", c_double),
         ("verify_s", c_double),
-        ("tokens_per_s", c_double),
-        ("logits_hash", c_uint64),
-        ("n_proposals", c_int64),
-        ("undrafted_steps", c_int64),
-        ("n_counters", c_int),
-        ("counters", fr_counter * _MAX_COUNTERS),
         ("is_lossy", c_int),
-        ("draft_error", c_char * 256),
-        ("queue_s", c_double),
-        _SPARE,
+        ("logits_hash", c_uint64),
+    ]
+
+
+class fr_draft_stats(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_proposals", c_int64),
+        ("n_undrafted_steps", c_int64),
+        ("accept_histogram", c_int64 * (_MAX_DEPTH + 1)),
+        ("offered_at", c_int64 * (_MAX_DEPTH + 1)),
+        ("accepted_at", c_int64 * (_MAX_DEPTH + 1)),
+        ("n_counters", c_int64),
+        ("counters", fr_counter * _MAX_COUNTERS),
     ]
 
 
@@ -245,7 +261,7 @@ class fr_stats(ctypes.Structure):
 STRUCTS = [
     fr_error, fr_model_options, fr_model_info, fr_chat_message, fr_chat_options, fr_chat_result, fr_engine_options,
     fr_engine_stats, fr_sampling, fr_logit_bias, fr_top_logprob, fr_token_event, fr_request_options, fr_counter, fr_stats,
-    fr_tree_node,
+    fr_draft_stats, fr_tree_node,
 ]  # fmt: skip
 
 _FUNCTIONS = {
@@ -253,7 +269,7 @@ _FUNCTIONS = {
     "fr_free": (None, [c_void_p]),
     "fr_model_open": (c_int, [POINTER(c_void_p), c_char_p, POINTER(fr_model_options), POINTER(fr_error)]),
     "fr_model_close": (None, [c_void_p]),
-    "fr_model_get_info": (None, [c_void_p, POINTER(fr_model_info)]),
+    "fr_model_get_info": (c_int, [c_void_p, POINTER(fr_model_info)]),
     "fr_tokenize": (
         c_int,
         [c_void_p, c_char_p, c_size_t, c_uint, POINTER(POINTER(c_int32)), POINTER(c_int64), POINTER(fr_error)],
@@ -275,12 +291,14 @@ _FUNCTIONS = {
     "fr_sampling_default": (fr_sampling, []),
     "fr_request_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(fr_request_options), POINTER(fr_error)]),
     "fr_request_close": (None, [c_void_p]),
-    "fr_request_finish": (c_int, [c_void_p]),
+    "fr_request_finish_reason": (c_int, [c_void_p]),
     "fr_finish_name": (c_char_p, [c_int]),
     "fr_request_error": (POINTER(fr_error), [c_void_p]),
     "fr_request_tokens": (POINTER(c_int32), [c_void_p, POINTER(c_int64)]),
     "fr_request_text": (c_void_p, [c_void_p, POINTER(c_size_t)]),
-    "fr_request_get_stats": (None, [c_void_p, POINTER(fr_stats)]),
+    "fr_request_get_stats": (c_int, [c_void_p, POINTER(fr_stats)]),
+    "fr_request_get_draft_stats": (c_int, [c_void_p, POINTER(fr_draft_stats)]),
+    "fr_request_draft_error": (c_char_p, [c_void_p]),
 }
 
 _library = None
@@ -323,14 +341,120 @@ def _check(status, err):
     return status
 
 
-def _bytes(text):
-    return None if text is None else os.fsencode(text)
+_INTEGERS = {c_int: (32, True), c_int32: (32, True), c_int64: (64, True), c_uint64: (64, False), c_size_t: (64, False)}
+_FLOAT_MAX = 3.4028234663852886e38
 
 
-def _strings(texts):
-    """An array of C strings, or None where there are none, and its length."""
-    texts = [texts] if isinstance(texts, str) else list(texts or ())
-    return ((c_char_p * len(texts))(*(t.encode() for t in texts)) if texts else None), len(texts)
+def _integer(name, value, c_type):
+    """An integer that fits into a C type, as an int; ctypes would cut the upper bits off."""
+    bits, is_signed = _INTEGERS[c_type]
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {number}")
+    return number
+
+
+def _real(name, value):
+    """A number that a C float can hold."""
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    try:
+        number = float(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}") from None
+    except OverflowError:
+        number = 2 * _FLOAT_MAX
+    if math.isfinite(number) and abs(number) > _FLOAT_MAX:
+        raise ValueError(f"{name} must be at most {_FLOAT_MAX:g} in magnitude, not {value}")
+    return number
+
+
+def _text(name, value):
+    """The bytes of a string without a zero, which would end it in C; None stays None."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    data = value.encode() if isinstance(value, str) else value
+    if b"\0" in data:
+        raise ValueError(f"{name} contains a zero byte")
+    return data
+
+
+def _path(name, value):
+    return None if value is None else _text(name, os.fsencode(value))
+
+
+def _list(name, values):
+    """A list of strings, of which one may be given by itself."""
+    if values is None or isinstance(values, str):
+        return [values] if values else []
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{name} must be a string or a list of strings, not {type(values).__name__}") from None
+
+
+def _strings(name, values):
+    """An array of C strings, or None if there are none, and its length."""
+    data = [_text(name, v) for v in values]
+    if None in data:
+        raise TypeError(f"{name} must be strings, not None")
+    return ((c_char_p * len(data))(*data) if data else None), len(data)
+
+
+def _tokens(name, values):
+    """An array of tokens, and its length."""
+    try:
+        ids = [_integer(f"{name}[{i}]", v, c_int32) for i, v in enumerate(values)]
+    except TypeError as why:
+        if "must be an integer" in str(why):
+            raise
+        raise TypeError(f"{name} must be a list of tokens, not {type(values).__name__}") from None
+    return (c_int32 * max(1, len(ids)))(*ids), len(ids)
+
+
+def _biases(bias):
+    """{token: bias} as an array, and its length."""
+    if not isinstance(bias, dict):
+        raise TypeError(f"logit_bias must be a dict of biases by token, not {type(bias).__name__}")
+    pairs = [(_integer("a token of logit_bias", t, c_int32), _real("a bias of logit_bias", b)) for t, b in bias.items()]
+    return (fr_logit_bias * max(1, len(pairs)))(*pairs), len(pairs)
+
+
+def _message(message):
+    """A message {"role": ..., "content": ...} as a pair of C strings."""
+    if not isinstance(message, dict):
+        raise TypeError(f"a message must be a dict with role and content, not {type(message).__name__}")
+    pair = tuple(_text(key, message.get(key)) for key in ("role", "content"))
+    if None in pair:
+        raise ValueError(f"a message has no {'role' if pair[0] is None else 'content'}")
+    return pair
+
+
+# What Stream takes by name: numbers and strings of fr_sampling and fr_request_options.
+_OPTIONS = {name: c_type for name, c_type in fr_sampling._fields_}
+_OPTIONS.update(
+    (name, c_type)
+    for name, c_type in fr_request_options._fields_
+    if (c_type in _INTEGERS or c_type is c_char_p) and name != "struct_size" and not name.startswith(("n_", "grammar"))
+)
+_OPTIONS["n_top_logprobs"] = c_int
+
+
+def _set_option(options, name, value):
+    if name not in _OPTIONS:
+        raise TypeError(f"'{name}' is not an option of a generation")
+    c_type = _OPTIONS[name]
+    if c_type is c_char_p:
+        value = _text(name, value)
+    else:
+        value = _real(name, value) if c_type is c_float else _integer(name, value, c_type)
+    setattr(options.sampling if hasattr(options.sampling, name) else options, name, value)
 
 
 def _plain(value):
@@ -341,7 +465,7 @@ def _plain(value):
 
 
 def _as_dict(struct):
-    return {name: _plain(getattr(struct, name)) for name, _ in struct._fields_ if name != "_spare"}
+    return {name: _plain(getattr(struct, name)) for name, _ in struct._fields_ if name != "struct_size"}
 
 
 Completion = collections.namedtuple("Completion", "text tokens finish stats")
@@ -370,25 +494,20 @@ class Stream:
     """An answer while it is generated: an iterator of pieces of text, each of whole characters.
 
     At any time: `text` and `tokens` so far, `finish` ("running", "eos", "stop", "length", "context", "cancelled"),
-    and `stats`, a dict of fr_stats. close() ends it early.
+    and `stats`, a dict of fr_stats and fr_draft_stats. close() ends it early.
     """
 
     def __init__(self, model, prompt, max_tokens=256, draft="auto", stop=(), **options):
         self._model, self._request, self._final, self._pieces = model, None, None, collections.deque()
-        self._is_chat = bool(prompt) and isinstance(prompt[0], dict)
-        o = fr_request_options(max_tokens=max_tokens, sampling=_lib().fr_sampling_default())
-        sampling = {name for name, _ in fr_sampling._fields_}
-        request = {name for name, _ in fr_request_options._fields_} - {"prompt", "n_prompt", "sampling", "on_token", "user", "_spare"}
-        bias = options.pop("logit_bias", None) or {}  # {token: bias}
-        o.logit_bias, o.n_logit_bias = (fr_logit_bias * max(1, len(bias)))(*bias.items()), len(bias)
-        for name, value in options.items():
-            if name not in sampling and name not in request:
-                raise TypeError(f"'{name}' is not an option of a generation")
-            setattr(o.sampling if name in sampling else o, name, value.encode() if isinstance(value, str) else value)
-        tokens = model._prompt_tokens(prompt)
-        o.prompt, o.n_prompt = (c_int32 * max(1, len(tokens)))(*tokens), len(tokens)
-        o.stops, o.n_stops = _strings(stop)
-        o.drafts, o.n_drafts = _strings([d for d in ([draft] if isinstance(draft, str) else draft or ()) if d != "none"])
+        self._is_chat = isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], dict)
+        o = fr_request_options(sampling=_lib().fr_sampling_default())
+        o.logit_bias, o.n_logit_bias = _biases(options.pop("logit_bias", None) or {})
+        o.prediction, o.n_prediction = _tokens("prediction", options.pop("prediction", None) or ())
+        for name, value in {"max_tokens": max_tokens, **options}.items():
+            _set_option(o, name, value)
+        o.prompt, o.n_prompt = _tokens("the prompt", model._prompt_tokens(prompt))
+        o.stops, o.n_stops = _strings("stop", _list("stop", stop))
+        o.drafts, o.n_drafts = _strings("draft", [d for d in _list("draft", draft) if d != "none"])
         self._on_token = o.on_token = _collector(self._pieces, self._is_chat)  # must live as long as the request
         request, err = c_void_p(), fr_error()
         with model._lock:
@@ -404,7 +523,7 @@ class Stream:
     def __next__(self):
         while not self._pieces:
             with self._model._lock:
-                if self._request is None or _lib().fr_request_finish(self._request):
+                if self._request is None or _lib().fr_request_finish_reason(self._request):
                     self._end()
                     raise StopIteration
                 self._model._step()
@@ -414,7 +533,7 @@ class Stream:
         """Raises the error that ended the request; keeps the results and closes it otherwise."""
         if self._request is None:
             return
-        if _lib().fr_request_finish(self._request) == _FINISH_ERROR:
+        if _lib().fr_request_finish_reason(self._request) == _FINISH_ERROR:
             err = Error(_lib().fr_request_error(self._request).contents)
             self.close()
             raise err
@@ -423,13 +542,15 @@ class Stream:
     def _results(self):
         if self._final:
             return self._final
-        n, n_bytes, stats = c_int64(), c_size_t(), fr_stats()
+        n, n_bytes, stats, drafts = c_int64(), c_size_t(), fr_stats(), fr_draft_stats()
         tokens = _lib().fr_request_tokens(self._request, n)[: n.value] if self._request else []
         text = ctypes.string_at(_lib().fr_request_text(self._request, n_bytes), n_bytes.value).decode(errors="replace")
         _lib().fr_request_get_stats(self._request, stats)
-        d = _as_dict(stats)
-        d["counters"] = {c.name.decode(): (c.drafted, c.accepted) for c in stats.counters[: stats.n_counters]}
-        finish = _lib().fr_finish_name(_lib().fr_request_finish(self._request)).decode()
+        _lib().fr_request_get_draft_stats(self._request, drafts)
+        d = {**_as_dict(stats), **_as_dict(drafts)}
+        d["counters"] = {c.name.decode(): (c.drafted, c.accepted) for c in drafts.counters[: drafts.n_counters]}
+        d["draft_error"] = _lib().fr_request_draft_error(self._request).decode(errors="replace")
+        finish = _lib().fr_finish_name(_lib().fr_request_finish_reason(self._request)).decode()
         return Completion(text[self._is_chat and text[:1] == " " :], tokens, finish, d)
 
     text = property(lambda self: self._results().text)
@@ -489,19 +610,23 @@ class Model:
                  chat_template=None, cost_cache=None):  # fmt: skip
         self._model = self._engine = None
         self._lock, self._streams, self._drafts = threading.RLock(), weakref.WeakSet(), set()
-        self._chat_template = _bytes(chat_template)
+        self._chat_template = _text("chat_template", chat_template)
+        if kv not in _KV_TYPES:
+            raise ValueError(f"kv must be one of {', '.join(_KV_TYPES)}, not {kv!r}")
         err, model, engine = fr_error(), c_void_p(), c_void_p()
-        o = fr_model_options(backend=_bytes(backend), activations=_bytes(activations), n_threads=threads)
-        _check(_lib().fr_model_open(model, os.fsencode(path), o, err), err)
+        n_threads = _integer("threads", threads, c_int)
+        o = fr_model_options(backend=_text("backend", backend), activations=_text("activations", activations),
+                             n_threads=n_threads)  # fmt: skip
+        e = fr_engine_options(n_threads=n_threads, n_ctx=_integer("n_ctx", n_ctx, c_int), kv_type=_KV_TYPES[kv],
+                              max_requests=_integer("requests", requests, c_int),
+                              cost_cache=_path("cost_cache", cost_cache))  # fmt: skip
+        _check(_lib().fr_model_open(model, _path("path", path), o, err), err)
         self._model = model
-        e = fr_engine_options(n_threads=threads, n_ctx=n_ctx, kv_type=_KV_TYPES[kv], max_requests=requests,
-                              cost_cache=_bytes(cost_cache))  # fmt: skip
-        self._engine_options = e  # its strings are borrowed until the engine is closed
         try:
             _check(_lib().fr_engine_open(engine, model, e, err), err)
             self._engine = engine
-            for spec in [draft] if isinstance(draft, str) else draft:
-                self._open_draft(spec.encode())
+            for spec in _list("draft", draft):
+                self._open_draft(_text("draft", spec))
         except BaseException:
             self.close()
             raise
@@ -532,6 +657,8 @@ class Model:
 
     def tokenize(self, text, special=False):
         """The tokens of a prompt; special: spellings such as "</s>" become the special tokens."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text must be a string, not {type(text).__name__}")
         tokens, n, err, data = POINTER(c_int32)(), c_int64(), fr_error(), text.encode()
         flags = _TOKENIZE_PROMPT | (_TOKENIZE_SPECIAL if special else 0)
         self._opened()
@@ -543,15 +670,16 @@ class Model:
     def detokenize(self, tokens):
         """The text of tokens."""
         text, n, err = c_void_p(), c_size_t(), fr_error()
+        ids, n_ids = _tokens("the tokens", tokens)
         self._opened()
-        _check(_lib().fr_detokenize(self._model, (c_int32 * len(tokens))(*tokens), len(tokens), text, n, err), err)
+        _check(_lib().fr_detokenize(self._model, ids, n_ids, text, n, err), err)
         decoded = ctypes.string_at(text, n.value).decode(errors="replace")
         _lib().fr_free(text)
         return decoded
 
     def chat_tokens(self, messages):
         """The tokens of a conversation, [{"role": ..., "content": ...}, ...], up to where the answer begins."""
-        array = (fr_chat_message * len(messages))(*((m["role"].encode(), m["content"].encode()) for m in messages))
+        array = (fr_chat_message * len(messages))(*map(_message, messages))
         options, result, err = fr_chat_options(chat_template=self._chat_template), fr_chat_result(), fr_error()
         self._opened()
         _check(_lib().fr_chat_apply(self._model, array, len(messages), options, result, err), err)
@@ -562,7 +690,9 @@ class Model:
     def _prompt_tokens(self, prompt):
         if isinstance(prompt, str):
             return self.tokenize(prompt)
-        return self.chat_tokens(prompt) if prompt and isinstance(prompt[0], dict) else list(prompt)
+        if not isinstance(prompt, (list, tuple)):
+            raise TypeError(f"the prompt must be a text, a list of tokens or of messages, not {type(prompt).__name__}")
+        return self.chat_tokens(prompt) if prompt and isinstance(prompt[0], dict) else prompt
 
     def stream(self, prompt, max_tokens=256, draft="auto", stop=(), **options):
         """Begins to generate; returns a Stream.
@@ -570,7 +700,8 @@ class Model:
         prompt: a text, a list of tokens, or a list of messages {"role": ..., "content": ...}. max_tokens: 0: until the
         context is full. draft: a draft as for `forerun run --draft`, or a list of them. stop: the text ends before the
         first of these strings. Further options are fields of fr_sampling (temperature, top_k, top_p, min_p, seed,
-        repeat_penalty, ...) and of fr_request_options (tree_budget, verify, ignore_eos, ...).
+        repeat_penalty, ...) and of fr_request_options (tree_budget, verify, ignore_eos, ...), logit_bias (a dict of biases by
+        token) and prediction (a list of tokens).
         """
         return Stream(self, prompt, max_tokens, draft, stop, **options)
 

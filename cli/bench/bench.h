@@ -63,7 +63,7 @@ void bench_method_free(BenchMethod *m);
 /* One question answered by one method: the sum over its turns. */
 typedef struct BenchRecord {
     int n_turns;          /* answered turns: fewer than the question has if the context was full */
-    fr_stats stats;       /* sum over the turns */
+    RequestStats stats;   /* sum over the turns */
     uint64_t fingerprint; /* of all tokens, and of the logits they were sampled from */
 } BenchRecord;
 

@@ -24,7 +24,7 @@ static json_t *record_json(const BenchRecord *x) {
 static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     BenchRow row;
     bench_row(r, i_category, i_method, &row);
-    double steps = row.sum.stats.n_steps ? (double)row.sum.stats.n_steps : 1;
+    double steps = row.sum.stats.counts.n_steps ? (double)row.sum.stats.counts.n_steps : 1;
     json_t *j = record_json(&row.sum);
     json_object_update_new(
         j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}", "category",
@@ -33,7 +33,7 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
                      row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs), "speed_up",
                      spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s",
                      spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
-                     (double)row.sum.stats.drafted / steps, "identical",
+                     (double)row.sum.stats.counts.drafted / steps, "identical",
                      (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
     return j;
 }
@@ -95,7 +95,7 @@ static json_t *tuning_json(const BenchTuning *t) {
 static json_t *settings_json(const BenchReport *r) {
     const GenerateArgs *a = r->rig->args;
     const fr_sampling *s = &a->sampling;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(r->rig->model, &info);
     json_t *sampling = json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:I}", "temperature", (double)s->temperature,
                                  "top_k", s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,

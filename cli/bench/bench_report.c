@@ -34,7 +34,7 @@ bool bench_texts_agree(const BenchReport *r) {
 static void print_head(const BenchReport *r) {
     const GenerateArgs *a = r->rig->args;
     const BenchResults *results = &r->results[0];
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(r->rig->model, &info);
     SafeText safe;
     printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
@@ -87,7 +87,7 @@ static const char *text_word(const BenchResults *r, const BenchRow *row, int i_m
 static void print_row(const BenchResults *r, int i_category, int i_method) {
     BenchRow row;
     bench_row(r, i_category, i_method, &row);
-    const fr_stats *s = &row.sum.stats;
+    const fr_stats *s = &row.sum.stats.counts;
     double steps = s->n_steps ? (double)s->n_steps : 1, seconds = s->decode_s > 0 ? s->decode_s : 1;
     char name[256];
     snprintf(name, sizeof name, "  %s", r->methods[i_method].name);
@@ -115,7 +115,7 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
     if (row.n_questions == 0) return;
     SafeText safe;
     printf("%s: %d question%s, %lld tokens", safe_text(&safe, name), row.n_questions, row.n_questions > 1 ? "s" : "",
-           (long long)(row.sum.stats.n_generated / r->n_runs));
+           (long long)(row.sum.stats.counts.n_generated / r->n_runs));
     if (!r->wall_s) printf("; prompts: %.0f tokens/s", row.prefill_rate.mean);
     printf("\n");
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
@@ -282,7 +282,7 @@ static int plot_throughput(const BenchReport *r, const char *title, const char *
 }
 
 int bench_write_plot(const BenchReport *r, const char *path, fr_error *err) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(r->rig->model, &info);
     char title[256];
     snprintf(title, sizeof title, r->is_parallel ? "%.200s: throughput by batch size" : "%.200s: speed-up by category",

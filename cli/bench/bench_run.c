@@ -98,14 +98,14 @@ static int begin_turn(const Pass *p, Talk *t, fr_error *err) {
 }
 
 static void add_turn(BenchRig *rig, BenchRecord *record, const fr_request *request) {
-    fr_stats s;
+    RequestStats s;
     int64_t n;
-    fr_request_get_stats(request, &s);
+    stats_read(&s, request);
     const int32_t *tokens = fr_request_tokens(request, &n);
     record->n_turns++;
     stats_add(&record->stats, &s);
     record->fingerprint = hash64(tokens, (size_t)n * sizeof *tokens, record->fingerprint);
-    record->fingerprint = hash64(&s.logits_hash, sizeof s.logits_hash, record->fingerprint);
+    record->fingerprint = hash64(&s.counts.logits_hash, sizeof s.counts.logits_hash, record->fingerprint);
     if (s.draft_error[0] && !rig->draft_error[0]) memcpy(rig->draft_error, s.draft_error, sizeof rig->draft_error);
 }
 
@@ -131,7 +131,7 @@ static int begin_talk(const Pass *p, Talk *t, const BenchQuestion *question, Ben
 
 /* Takes a finished turn, and begins the next one. */
 static int end_turn(const Pass *p, Talk *t, fr_error *err) {
-    fr_finish finish = fr_request_finish(t->request);
+    fr_finish finish = fr_request_finish_reason(t->request);
     if (finish == FR_FINISH_CANCELLED) return error_set(err, FR_ERR_CANCELLED, "stopped");
     if (finish == FR_FINISH_ERROR) {
         *err = *fr_request_error(t->request);
@@ -166,7 +166,7 @@ static int run_pass(const Pass *p, Talk *talks, int n_places, const BenchQuestio
         if (status < 0) return status;
         status = FR_OK;
         for (int i = 0; i < n_places && !status; i++)
-            if (talks[i].question && fr_request_finish(talks[i].request)) status = end_turn(p, &talks[i], err);
+            if (talks[i].question && fr_request_finish_reason(talks[i].request)) status = end_turn(p, &talks[i], err);
         if (status) return status;
     }
 }
@@ -186,6 +186,7 @@ int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const Ben
 
 int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int n_parallel, fr_error *err) {
     fr_engine_options options = rig->args->engine;
+    options.struct_size = sizeof options;
     options.max_requests = n_parallel;
     return generate_open_engine(out, rig->model, &options, m->drafts, m->n_drafts, m->tree_budget, err);
 }

@@ -43,8 +43,8 @@ static BenchRecord sum_of(const BenchResults *r, int i_run, int i_category, int 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 static double rate_of(const BenchResults *r, int i_run, int i_method, const BenchRecord *sum) {
-    double seconds = r->wall_s ? r->wall_s[i_run * r->n_methods + i_method] : sum->stats.decode_s;
-    return ratio((double)sum->stats.n_generated, seconds);
+    double seconds = r->wall_s ? r->wall_s[i_run * r->n_methods + i_method] : sum->stats.counts.decode_s;
+    return ratio((double)sum->stats.counts.n_generated, seconds);
 }
 
 static BenchVerdict verdict_of(const BenchSpread *speed_up) {
@@ -60,7 +60,8 @@ static bool all_same(const BenchResults *r, int i_category, int i_method) {
             const BenchRecord *x = bench_record(r, run, q, i_method),
                               *plain = &r->reference[(size_t)q * (size_t)r->n_methods];
             if (i_category >= 0 && r->questions->items[q].i_category != i_category) continue;
-            if (x->fingerprint != plain->fingerprint || x->stats.n_generated != plain->stats.n_generated) return false;
+            if (x->fingerprint != plain->fingerprint || x->stats.counts.n_generated != plain->stats.counts.n_generated)
+                return false;
         }
     return true;
 }
@@ -72,7 +73,7 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
         BenchRecord sum = sum_of(r, run, i_category, i_method, &out->n_questions);
         add(&out->sum, &sum);
         out->rate.runs[run] = rate_of(r, run, i_method, &sum);
-        out->prefill_rate.runs[run] = ratio((double)sum.stats.n_prompt, sum.stats.prefill_s);
+        out->prefill_rate.runs[run] = ratio((double)sum.stats.counts.n_prompt, sum.stats.counts.prefill_s);
         out->speed_up.runs[run] = ratio(out->rate.runs[run], rate_of(r, run, 0, &plain));
     }
     spread(&out->rate, r->n_runs);

@@ -146,8 +146,8 @@ static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     for (int i = 0; i < N_LENGTHS; i++) {
         double tokens = 0, seconds = 0;
         for (int q = 0; q < n; q++) {
-            tokens += (double)records[q * N_LENGTHS + i].stats.n_generated;
-            seconds += records[q * N_LENGTHS + i].stats.decode_s;
+            tokens += (double)records[q * N_LENGTHS + i].stats.counts.n_generated;
+            seconds += records[q * N_LENGTHS + i].stats.counts.decode_s;
         }
         t->tokens_per_s[i] = seconds > 0 ? tokens / seconds : 0;
         if (t->tokens_per_s[i] > t->tokens_per_s[t->best]) t->best = i;
@@ -222,7 +222,7 @@ static int measure_parallel(Bench *b, fr_error *err) {
 static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
     Bench *b = user;
     const GenerateArgs *a = &b->args.generate;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     int32_t *tokens;
     int64_t n;
     fr_model_get_info(b->model, &info);
@@ -315,7 +315,7 @@ static int prepare(Bench *b, fr_error *err) {
     if (!status) status = bench_questions_read(&b->questions, a->questions, err);
     if (!status) status = generate_open_model(&b->model, &a->generate, err);
     if (status) return status;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(b->model, &info);
     b->rig = (BenchRig){.args = &a->generate,
                         .model = b->model,

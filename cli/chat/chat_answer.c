@@ -7,7 +7,6 @@
 #include "cli/run/text_output.h"
 #include "cli/stats_json.h"
 #include "base/error.h"
-#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,24 +57,24 @@ static int run_request(ChatSession *s, const fr_request *r, fr_error *err) {
     int status = 1;
     while (status > 0 && !terminal_signals_interrupted()) status = fr_engine_step(s->engine, err);
     if (status < 0) return status;
-    if (fr_request_finish(r) != FR_FINISH_ERROR) return FR_OK;
+    if (fr_request_finish_reason(r) != FR_FINISH_ERROR) return FR_OK;
     *err = *fr_request_error(r);
     return err->code;
 }
 
 /* Whether Ctrl-C ended it: between two steps, or in the callback of a token. */
 static bool is_interrupted(const fr_request *r) {
-    return fr_request_finish(r) == FR_FINISH_NONE || fr_request_finish(r) == FR_FINISH_CANCELLED;
+    return fr_request_finish_reason(r) == FR_FINISH_NONE || fr_request_finish_reason(r) == FR_FINISH_CANCELLED;
 }
 
 /* How many of the generated tokens are the text of the answer: not the token that ended it, which the template writes, and
  * not what a stop string cut off. */
 static int64_t n_of_text(const ChatSession *s, const fr_request *r, const int32_t *tokens, int64_t n, size_t n_text) {
-    if (n > 0 && fr_request_finish(r) == FR_FINISH_EOS) return n - 1;
-    if (fr_request_finish(r) != FR_FINISH_STOP) return n;
+    if (n > 0 && fr_request_finish_reason(r) == FR_FINISH_EOS) return n - 1;
+    if (fr_request_finish_reason(r) != FR_FINISH_STOP) return n;
     size_t n_bytes = 0, n_piece = 0;
     for (int64_t i = 0; i < n; i++) {
-        tokenizer_piece(s->model->tokenizer, tokens[i], false, &n_piece);
+        (void)fr_token_piece(s->model, tokens[i], 0, &n_piece);
         n_bytes += n_piece;
         if (n_bytes > n_text) return i;
     }
@@ -103,18 +102,19 @@ static int keep_answer(ChatSession *s, const fr_request *r, const int32_t *promp
 }
 
 static void report(ChatSession *s, const fr_request *r) {
-    fr_request_get_stats(r, &s->last);
+    stats_read(&s->last, r);
     stats_add(&s->total, &s->last);
     s->n_answers++;
     if (s->last.draft_error[0])
         chat_say("forerun: a drafter was switched off for this answer: %s", s->last.draft_error);
     if (terminal_signals_interrupted()) chat_say("(interrupted)");
-    if (fr_request_finish(r) == FR_FINISH_CONTEXT)
+    if (fr_request_finish_reason(r) == FR_FINISH_CONTEXT)
         chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
                  "/clear all of them, and -c N makes the context longer",
                  chat_session_n_ctx(s));
     if (!s->is_terminal || !isatty(STDERR_FILENO)) return;
-    closing_line_print(&s->last, closing_line_plain_s(s->engine, s->last.n_prompt, s->last.n_generated));
+    const fr_stats *counts = &s->last.counts;
+    closing_line_print(&s->last, closing_line_plain_s(s->engine, counts->n_prompt, counts->n_generated));
 }
 
 static int generate(ChatSession *s, const int32_t *prompt, int64_t n_prompt, fr_error *err) {

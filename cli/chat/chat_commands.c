@@ -84,7 +84,7 @@ static void say_file(const ChatSession *s, const char *what, const char *path) {
 }
 
 static int run_save(ChatSession *s, const char *argument, fr_error *err) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(s->model, &info);
     int status = chat_file_save(&s->turns, info.name, argument, err);
     if (!status) say_file(s, "Saved", argument);
@@ -139,15 +139,15 @@ static int run_stats(ChatSession *s, const char *argument, fr_error *err) {
         chat_say("No answer has been generated yet.");
         return FR_OK;
     }
-    say_stats("The last answer", &s->last);
-    if (s->n_answers > 1) say_stats("All answers", &s->total);
+    say_stats("The last answer", &s->last.counts);
+    if (s->n_answers > 1) say_stats("All answers", &s->total.counts);
     const fr_sampling *o = &s->args->sampling;
     if (o->temperature <= 0) chat_say("Greedy: temperature 0");
     else
         chat_say("Temperature %g, top-k %d, top-p %g, min-p %g, repeat penalty %g", (double)o->temperature, o->top_k,
                  (double)o->top_p, (double)o->min_p, (double)o->repeat_penalty);
     chat_say("Seed %llu; context %lld of %d tokens", (unsigned long long)s->last_seed,
-             (long long)(s->last.n_prompt + s->last.n_generated), chat_session_n_ctx(s));
+             (long long)(s->last.counts.n_prompt + s->last.counts.n_generated), chat_session_n_ctx(s));
     return FR_OK;
 }
 

@@ -21,15 +21,14 @@
 
 #include "cli/chat/same_text.h"
 #include "base/error.h"
-#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Replaces the first tokens of the prompt by those that the engine holds, where both are the same text. */
-static int splice(const Tokenizer *t, const ChatTurn *before, int32_t **tokens, int64_t *n_tokens, fr_error *err) {
-    int64_t end = same_text_end(t, before->context, before->n_context, *tokens, *n_tokens);
+static int splice(const fr_model *model, const ChatTurn *before, int32_t **tokens, int64_t *n_tokens, fr_error *err) {
+    int64_t end = same_text_end(model, before->context, before->n_context, *tokens, *n_tokens);
     if (end < 0) return FR_OK;
     int64_t n_rest = *n_tokens - end, n = before->n_context + n_rest;
     int32_t *spliced = malloc((size_t)n * sizeof *spliced);
@@ -64,7 +63,7 @@ int chat_prompt(const fr_model *model, const GenerateArgs *args, const ChatTurns
     status = apply(model, args, messages, n_messages, wants_plain, tokens, n_tokens, err);
     free(messages);
     if (status || turns->n < 2 || !turns->items[turns->n - 2].context) return status;
-    status = splice(model->tokenizer, &turns->items[turns->n - 2], tokens, n_tokens, err);
+    status = splice(model, &turns->items[turns->n - 2], tokens, n_tokens, err);
     if (status) {
         free(*tokens);
         *tokens = NULL;

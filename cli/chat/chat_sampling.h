@@ -3,11 +3,10 @@
 #define CHAT_CHAT_SAMPLING_H
 
 #include "forerun.h"
-#include "gguf/gguf.h"
 
 /* Marks everything but the seed as not given. Before the command line is read. */
 void chat_sampling_begin(fr_sampling *s);
-/* Replaces what is still marked by what the file recommends, or else by the defaults. */
-void chat_sampling_complete(fr_sampling *s, const Gguf *file);
+/* Replaces what is still marked by what the model recommends, or else by the defaults. */
+void chat_sampling_complete(fr_sampling *s, const fr_model *model);
 
 #endif

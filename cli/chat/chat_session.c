@@ -4,7 +4,6 @@
 #include "cli/chat/chat_sampling.h"
 #include "cli/safe_text.h"
 #include "base/error.h"
-#include "engine/engine.h"
 #include "draft/drafter.h"
 
 #include <stdarg.h>
@@ -106,7 +105,7 @@ void chat_session_show_drafts(const ChatSession *s) {
         SafeText name;
         fprintf(stderr, "%s%s%s%s", i ? ", " : "Drafters: ", s->use_color ? generate_source_color(i) : "",
                 safe_text(&name, d->names[i]), s->use_color ? GENERATE_COLOR_OFF : "");
-        if (s->total.n_generated)
+        if (s->total.counts.n_generated)
             fprintf(stderr, " (%lld token%s)", (long long)d->accepted[i], cli_plural(d->accepted[i]));
     }
     fputs(s->use_color ? "; what the model added itself has no colour.\n" : ".\n", stderr);
@@ -114,7 +113,11 @@ void chat_session_show_drafts(const ChatSession *s) {
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-int chat_session_n_ctx(const ChatSession *s) { return s->engine->options.n_ctx; }
+int chat_session_n_ctx(const ChatSession *s) {
+    fr_engine_options options = {.struct_size = sizeof options};
+    fr_engine_get_options(s->engine, &options);
+    return options.n_ctx;
+}
 
 int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_error *err) {
     *s = (ChatSession){.args = args, .is_terminal = is_terminal};
@@ -124,7 +127,7 @@ int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_e
         status = drafter_each(args->drafts[i], note_drafter, &s->drafters, err);
     if (!status && args->system) status = chat_turns_set_system(&s->turns, args->system, err);
     if (!status) status = generate_open_model(&s->model, args, err);
-    if (!status) chat_sampling_complete(&args->sampling, s->model->gguf);
+    if (!status) chat_sampling_complete(&args->sampling, s->model);
     if (!status)
         status = generate_open_engine(&s->engine, s->model, &args->engine, args->drafts, args->n_drafts,
                                       args->tree_budget, err);

@@ -4,6 +4,7 @@
 
 #include "cli/chat/chat_turns.h"
 #include "cli/run/generate.h"
+#include "cli/stats_json.h"
 
 enum { CHAT_MAX_DRAFTERS = 8 };
 
@@ -22,8 +23,8 @@ typedef struct ChatSession {
     char *drafts; /* that /drafts chose; args->drafts[0] points to it. NULL: those of the command line */
     ChatDrafters drafters;
     bool is_terminal, use_color, wants_plain, has_ended;
-    bool has_failed;      /* something was refused */
-    fr_stats last, total; /* of the last answer, and of all */
+    bool has_failed;          /* something was refused */
+    RequestStats last, total; /* of the last answer, and of all */
     int n_answers;
     uint64_t last_seed;
 } ChatSession;

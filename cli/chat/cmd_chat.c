@@ -94,7 +94,7 @@ static void converse(ChatSession *s, LineEditor *editor) {
 /* A terminal is greeted with what can be typed and what the colours mean. */
 static void greet(const ChatSession *s) {
     if (!s->is_terminal) return;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     SafeText name;
     fr_model_get_info(s->model, &info);
     chat_say("%s; /help lists the commands, Ctrl-D ends the conversation.", safe_text(&name, info.name));

@@ -4,7 +4,7 @@
 
 /* Reads tokens byte by byte. */
 typedef struct Bytes {
-    const Tokenizer *tokenizer;
+    const fr_model *model;
     const int32_t *tokens;
     int64_t n, i;   /* the token that is read */
     const char *at; /* its next byte */
@@ -13,14 +13,14 @@ typedef struct Bytes {
 
 /* The special token that begins here; -1: none. */
 static int32_t special_at(const Bytes *b) {
-    return b->i < b->n && b->n_left == 0 && tokenizer_is_special(b->tokenizer, b->tokens[b->i]) ? b->tokens[b->i] : -1;
+    return b->i < b->n && b->n_left == 0 && fr_token_is_special(b->model, b->tokens[b->i]) ? b->tokens[b->i] : -1;
 }
 
 /* The next byte; -1: the tokens end here, or a special token begins. */
 static int next_byte(Bytes *b) {
     while (b->n_left == 0) {
         if (b->i == b->n || special_at(b) >= 0) return -1;
-        b->at = tokenizer_piece(b->tokenizer, b->tokens[b->i], false, &b->n_left);
+        b->at = fr_token_piece(b->model, b->tokens[b->i], 0, &b->n_left);
         if (b->n_left == 0) b->i++;
     }
     int byte = (unsigned char)*b->at++;
@@ -36,8 +36,8 @@ static int next_visible(Bytes *b) {
     return byte;
 }
 
-int64_t same_text_end(const Tokenizer *t, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
-    Bytes x = {.tokenizer = t, .tokens = a, .n = n_a}, y = {.tokenizer = t, .tokens = b, .n = n_b};
+int64_t same_text_end(const fr_model *model, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
+    Bytes x = {.model = model, .tokens = a, .n = n_a}, y = {.model = model, .tokens = b, .n = n_b};
     for (;;) {
         int byte = next_visible(&x);
         if (byte < 0 && x.i == x.n) return y.n_left > 0 ? -1 : y.i;

@@ -9,7 +9,7 @@
 #include "cli/convert/convert_vocab.h"
 
 #include "base/error.h"
-#include "text/pre_patterns.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,8 @@ static bool same_pattern(const char *a, const char *b) {
 }
 
 static bool is_family(const PreFamily *f, const Patterns *p, bool ignores_merges) {
-    if (f->ignores_merges != ignores_merges) return false;
+    if (((f->flags & PRE_IGNORES_MERGES) != 0) != ignores_merges) return false;
+    if (f->published) return p->n == 1 && same_pattern(p->items[0], f->published);
     for (int i = 0; i < PRE_MAX_PATTERNS; i++) {
         const char *theirs = i < p->n ? p->items[i] : NULL;
         if (!theirs != !f->patterns[i] || (theirs && !same_pattern(theirs, f->patterns[i]))) return false;

@@ -48,8 +48,8 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 typedef struct Method {
     const char *spec;
     double tokens_per_s[MAX_RUNS];
-    fr_stats stats;  /* of the last run */
-    int32_t *tokens; /* of the first run, as is the hash of its logits */
+    RequestStats stats; /* of the last run */
+    int32_t *tokens;    /* of the first run, as is the hash of its logits */
     int64_t n_tokens;
     uint64_t logits_hash;
     Buf colored; /* the text of the first run, with colours */
@@ -97,11 +97,11 @@ static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method
     if (status) return status;
     int64_t n;
     const int32_t *tokens = fr_request_tokens(r, &n);
-    fr_request_get_stats(r, &m->stats);
-    m->tokens_per_s[i_run] = m->stats.tokens_per_s;
+    stats_read(&m->stats, r);
+    m->tokens_per_s[i_run] = m->stats.counts.tokens_per_s;
     if (i_run == 0) {
         m->n_tokens = n;
-        m->logits_hash = m->stats.logits_hash;
+        m->logits_hash = m->stats.counts.logits_hash;
         m->tokens = malloc((size_t)(n ? n : 1) * sizeof *m->tokens);
         if (!m->tokens) status = error_memory(err, "tokens", (size_t)n * sizeof *m->tokens);
         else memcpy(m->tokens, tokens, (size_t)n * sizeof *m->tokens);
@@ -109,7 +109,7 @@ static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method
     const Method *want = m->dist_only || m->is_lossy ? m : plain;
     if (!status)
         m->same = m->same && n == want->n_tokens && memcmp(tokens, want->tokens, (size_t)n * sizeof *tokens) == 0 &&
-                  m->stats.logits_hash == want->logits_hash;
+                  m->stats.counts.logits_hash == want->logits_hash;
     fr_request_close(r);
     return status;
 }
@@ -128,7 +128,7 @@ static double median(const double *v, int n) {
 
 /* The share of a step that is not the target's forward: drafting, verifying, sampling, bookkeeping. */
 static double overhead(const Method *m) {
-    return m->stats.decode_s > 0 ? 1 - m->stats.forward_s / m->stats.decode_s : 0;
+    return m->stats.counts.decode_s > 0 ? 1 - m->stats.counts.forward_s / m->stats.counts.decode_s : 0;
 }
 
 static void print_table(const Method *methods, int n, int n_runs) {
@@ -138,11 +138,13 @@ static void print_table(const Method *methods, int n, int n_runs) {
     double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
-        double rate = median(m->tokens_per_s, n_runs), steps = (double)(m->stats.n_steps ? m->stats.n_steps : 1);
+        double rate = median(m->tokens_per_s, n_runs),
+               steps = (double)(m->stats.counts.n_steps ? m->stats.counts.n_steps : 1);
         table_name(m->spec ? m->spec : "plain", NAME_WIDTH);
-        printf(" %8.1f %7.2fx %6.2f %6.1f %7.3f %7.3f %5.1f  %s\n", rate, rate / plain, m->stats.acceptance_length,
-               (double)m->stats.drafted / steps, 1e3 * m->stats.draft_s / steps, 1e3 * m->stats.forward_s / steps,
-               100 * overhead(m), verdict(m));
+        printf(" %8.1f %7.2fx %6.2f %6.1f %7.3f %7.3f %5.1f  %s\n", rate, rate / plain,
+               m->stats.counts.acceptance_length, (double)m->stats.counts.drafted / steps,
+               1e3 * m->stats.counts.draft_s / steps, 1e3 * m->stats.counts.forward_s / steps, 100 * overhead(m),
+               verdict(m));
         if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
     }
     if (methods[n - 1].dist_only) puts("own text: another one, of the same distribution as plain decoding's");

@@ -43,16 +43,20 @@ typedef struct Embedder {
 } Embedder;
 
 static int open_embedder(Embedder *m, const EmbedArgs *a, fr_error *err) {
-    const fr_model_options options = {.n_threads = a->n_threads, .packed_file = cli_packed_file(a->model)};
+    const fr_model_options options = {.struct_size = sizeof options,
+                                      .n_threads = a->n_threads,
+                                      .packed_file = cli_packed_file(a->model)};
     int status = fr_model_open(&m->model, a->model, &options, err);
     if (status) return status;
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(m->model, &info);
     cli_note_packed(info.packed_error);
     m->n_embd = info.n_embd;
     m->embedding = calloc((size_t)info.n_embd, sizeof *m->embedding);
     if (!m->embedding) return error_memory(err, "an embedding", (size_t)info.n_embd * sizeof *m->embedding);
-    return fr_engine_open(&m->engine, m->model, &(fr_engine_options){.n_threads = a->n_threads}, err);
+    return fr_engine_open(&m->engine, m->model,
+                          &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = a->n_threads},
+                          err);
 }
 
 static void close_embedder(Embedder *m) {
@@ -63,7 +67,8 @@ static void close_embedder(Embedder *m) {
 
 static int read_prompt(Embedder *m, const int32_t *tokens, int64_t n, fr_error *err) {
     fr_request *r;
-    const fr_request_options o = {.prompt = tokens,
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = tokens,
                                   .n_prompt = n,
                                   .max_tokens = 1,
                                   .sampling = fr_sampling_default(),
@@ -72,7 +77,7 @@ static int read_prompt(Embedder *m, const int32_t *tokens, int64_t n, fr_error *
     if (status) return status;
     while (n_left > 0) n_left = fr_engine_step(m->engine, err);
     if (n_left < 0) status = n_left;
-    else if (fr_request_finish(r) == FR_FINISH_ERROR) {
+    else if (fr_request_finish_reason(r) == FR_FINISH_ERROR) {
         *err = *fr_request_error(r);
         status = err->code;
     } else status = fr_request_embedding(r, m->embedding, err);

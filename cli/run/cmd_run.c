@@ -8,7 +8,6 @@
 #include "cli/stats_json.h"
 
 #include "base/threads.h"
-#include "engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -82,15 +81,15 @@ static int print_token(void *user, const fr_token_event *event) {
 }
 
 static void print_summary(const Generator *g, const fr_request *r) {
-    fr_stats s;
-    fr_model_info info;
+    fr_stats s = {.struct_size = sizeof s};
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(g->model, &info);
     fr_request_get_stats(r, &s);
     fprintf(stderr, "seed %llu; ", (unsigned long long)args.generate.sampling.seed);
-    fprintf(stderr,
-            "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
-            (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
-            s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
+    fprintf(
+        stderr, "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
+        (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
+        s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish_reason(r)));
     fprintf(
         stderr,
         "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
@@ -107,25 +106,26 @@ static void print_summary(const Generator *g, const fr_request *r) {
 }
 
 static json_t *request_json(const Generator *g, const fr_request *r, const GenerateArgs *a) {
-    fr_stats s;
-    fr_model_info info;
+    RequestStats s;
+    fr_model_info info = {.struct_size = sizeof info};
     int64_t n;
     size_t n_bytes;
     char hash[20];
-    fr_request_get_stats(r, &s);
+    stats_read(&s, r);
     fr_model_get_info(g->model, &info);
     const int32_t *tokens = fr_request_tokens(r, &n);
     const char *text = fr_request_text(r, &n_bytes);
     if (a->chat) text = text_output_trimmed(text, &n_bytes);
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_object_update_new(
-        j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids, "text",
-                     json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash,
-                     "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations, "threads",
-                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
-                     a->verify ? a->verify : "sampled", "lossy", s.is_lossy, "seed", (json_int_t)a->sampling.seed));
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.counts.logits_hash);
+    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids,
+                                        "text", json_stringn(text, n_bytes), "finish",
+                                        fr_finish_name(fr_request_finish_reason(r)), "logits_hash", hash, "backend",
+                                        info.backend, "kernel_table", info.kernels, "activations", info.activations,
+                                        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(),
+                                        "verify", a->verify ? a->verify : "sampled", "lossy", s.counts.is_lossy, "seed",
+                                        (json_int_t)a->sampling.seed));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
@@ -151,14 +151,16 @@ static void record(const RecordFile *file, const Generator *g, const fr_request 
 
 /* What follows the text, on standard error. */
 static void report(const Generator *g, const fr_request *r) {
-    fr_stats s;
-    fr_request_get_stats(r, &s);
+    RequestStats s;
+    fr_engine_options in_force = {.struct_size = sizeof in_force};
+    stats_read(&s, r);
+    fr_engine_get_options(g->engine, &in_force);
     if (s.draft_error[0])
         fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
                 generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text", s.draft_error);
-    if (fr_request_finish(r) == FR_FINISH_CONTEXT)
+    if (fr_request_finish_reason(r) == FR_FINISH_CONTEXT)
         fprintf(stderr, "forerun: the text ends because the context of %d tokens is full: -c N makes it longer\n",
-                g->engine->options.n_ctx);
+                in_force.n_ctx);
     if (args.stats) print_summary(g, r);
     else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s, 0);
 }

@@ -16,8 +16,9 @@ enum { PROMPT_MAX_BYTES = 16 << 20 };
 int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_message *messages, int n_messages,
                   int32_t **tokens, int64_t *n_tokens, fr_error *err) {
     static bool has_warned;
-    fr_chat_options options = {.chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template};
-    fr_chat_result result;
+    fr_chat_options options = {.struct_size = sizeof options,
+                               .chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template};
+    fr_chat_result result = {.struct_size = sizeof result};
     int status = fr_chat_apply(model, messages, n_messages, &options, &result, err);
     if (status) return status;
     if (result.warning[0] && !has_warned) {
@@ -57,7 +58,7 @@ static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, 
 static void show_loading(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }
 
 static void warn_of_context(const fr_model *model, int n_ctx) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     if (n_ctx > info.n_ctx_train && info.n_ctx_train > 0)
         fprintf(stderr,
@@ -69,7 +70,8 @@ static void warn_of_context(const fr_model *model, int n_ctx) {
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
-    fr_model_options options = {.backend = a->backend,
+    fr_model_options options = {.struct_size = sizeof options,
+                                .backend = a->backend,
                                 .kernels = a->kernels,
                                 .activations = a->activations,
                                 .packed_file = cli_packed_file(a->model),
@@ -78,7 +80,7 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
-    fr_model_info info = {.packed_error = NULL};
+    fr_model_info info = {.struct_size = sizeof info, .packed_error = NULL};
     if (!status) fr_model_get_info(*out, &info);
     cli_note_packed(info.packed_error);
     if (!status) warn_of_context(*out, a->engine.n_ctx);
@@ -88,6 +90,7 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
 int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
                          const char *const *drafts, int n_drafts, int tree_budget, fr_error *err) {
     fr_engine_options o = *options;
+    o.struct_size = sizeof o;
     o.drafts = drafts;
     o.n_drafts = n_drafts;
     int status = fr_engine_open(out, model, &o, err);
@@ -170,7 +173,8 @@ void generator_close(Generator *g) {
 }
 
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts) {
-    return (fr_request_options){.max_tokens = a->n_tokens,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .max_tokens = a->n_tokens,
                                 .sampling = a->sampling,
                                 .stops = a->stops,
                                 .n_stops = a->n_stops,
@@ -187,7 +191,7 @@ fr_request_options generate_request_options(const GenerateArgs *a, const char *c
 }
 
 bool generate_is_plain(const GenerateArgs *a, const fr_model *model) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     return strcmp(a->chat_template ? a->chat_template : info.chat_family, "plain") == 0;
 }
@@ -213,7 +217,7 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     int status = fr_request_open(out, g->engine, &options, err);
     if (status) return status;
     while ((status = fr_engine_step(g->engine, err)) > 0) {}
-    if (!status && fr_request_finish(*out) == FR_FINISH_ERROR) {
+    if (!status && fr_request_finish_reason(*out) == FR_FINISH_ERROR) {
         *err = *fr_request_error(*out);
         status = err->code;
     }

@@ -9,11 +9,12 @@
 #include "cli/run/record_file.h"
 
 #include "cli/json_values.h"
-#include "engine/engine.h"
-#include "draft/drafter_file.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,12 +82,11 @@ static int append_line(const RecordFile *f, char *text, size_t n, fr_error *err)
 
 /* ---- a record ------------------------------------------------------------------------------------- */
 
-/* The weights are read in the file that is mapped, which may have changed since they were loaded. */
 static int fingerprint_of(const fr_model *model, char out[17], fr_error *err) {
-    int status = gguf_check(model->gguf, err);
-    if (status) return status;
-    snprintf(out, 17, "%016llx", (unsigned long long)drafter_target_fingerprint(model->model));
-    return gguf_check(model->gguf, err);
+    uint64_t fingerprint;
+    int status = fr_model_fingerprint(model, &fingerprint, err);
+    snprintf(out, 17, "%016llx", (unsigned long long)fingerprint);
+    return status;
 }
 
 static void append_ids(json_t *list, const int32_t *ids, int64_t n) {
@@ -97,8 +97,8 @@ static void append_ids(json_t *list, const int32_t *ids, int64_t n) {
 static json_t *make_record(const fr_model *model, const fr_request *request, const fr_request_options *o,
                            const char *fingerprint) {
     int64_t n;
-    fr_stats stats;
-    fr_model_info info;
+    fr_stats stats = {.struct_size = sizeof stats};
+    fr_model_info info = {.struct_size = sizeof info};
     char date[32] = "";
     time_t now = time(NULL);
     struct tm utc;
@@ -110,8 +110,8 @@ static json_t *make_record(const fr_model *model, const fr_request *request, con
     append_ids(ids, tokens, n);
     if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_t *record = json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:I, s:s}", "tokens", ids, "prompt_tokens",
-                               (json_int_t)o->n_prompt, "finish", fr_finish_name(fr_request_finish(request)), "target",
-                               fingerprint, "model", json_string_or_null(info.name), "temperature",
+                               (json_int_t)o->n_prompt, "finish", fr_finish_name(fr_request_finish_reason(request)),
+                               "target", fingerprint, "model", json_string_or_null(info.name), "temperature",
                                json_real_or_null((double)o->sampling.temperature), "seed", (json_int_t)o->sampling.seed,
                                "date", date);
     if (record && stats.is_lossy && json_object_set_new(record, "lossy", json_true()) != 0) {
@@ -123,7 +123,7 @@ static json_t *make_record(const fr_model *model, const fr_request *request, con
 
 int record_file_append(const RecordFile *f, const fr_model *model, const fr_request *request,
                        const fr_request_options *options, fr_error *err) {
-    fr_finish finish = fr_request_finish(request);
+    fr_finish finish = fr_request_finish_reason(request);
     if (finish == FR_FINISH_CANCELLED || finish == FR_FINISH_ERROR) return FR_OK;
     char fingerprint[17];
     int status = fingerprint_of(model, fingerprint, err);

@@ -375,10 +375,10 @@ static int begin_answer(Distill *d, Slot *s, fr_error *err) {
 /* Stores the answer of a finished request in its record, and begins the next answer of a conversation. */
 static int end_answer(Distill *d, Slot *s, fr_error *err) {
     size_t n;
-    fr_finish finish = fr_request_finish(s->request);
+    fr_finish finish = fr_request_finish_reason(s->request);
     const char *text = fr_request_text(s->request, &n);
     int status = FR_OK;
-    fr_stats stats;
+    fr_stats stats = {.struct_size = sizeof stats};
     fr_request_get_stats(s->request, &stats);
     if (finish == FR_FINISH_ERROR) {
         *err = *fr_request_error(s->request);
@@ -441,7 +441,7 @@ static int answer_all(Distill *d, fr_error *err) {
         status = fr_engine_step(d->engine, err);
         for (int i = 0; i < d->n_queued && status >= 0; i++) {
             Slot *s = slot_at(d, i);
-            if (s->request && fr_request_finish(s->request) != FR_FINISH_NONE) status = end_answer(d, s, err);
+            if (s->request && fr_request_finish_reason(s->request) != FR_FINISH_NONE) status = end_answer(d, s, err);
         }
         if (status < 0) return status;
     }

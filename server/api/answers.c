@@ -100,7 +100,7 @@ static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
 }
 
 int answers_prepare(ApiCall *call, const ChatMessages *f) {
-    fr_chat_result result;
+    fr_chat_result result = {.struct_size = sizeof result};
     Answers *a = calloc(1, sizeof *a);
     call->own = a;
     call->free_own = a ? free_answers : NULL;

@@ -109,16 +109,12 @@ typedef struct Choice {
     ApiCall *call;
     Generation *generation; /* NULL once it has ended */
     int index;
-    Buf text;          /* all of it */
-    TokenBatch tokens; /* records of all tokens; its text is empty */
-    fr_finish finish;
-    fr_error error;
-    fr_stats stats;
-    double plain_s; /* of the generation */
-    double submitted_s, opened_s, first_token_s, ended_s, last_token_s;
+    Buf text;                 /* all of it */
+    TokenBatch tokens;        /* records of all tokens; its text is empty */
+    GenerationResult *result; /* taken over from the generation; NULL until it has ended */
+    double last_token_s;
     int64_t n_tokens;
-    SourceNames sources; /* where plan.shows_sources */
-    float *embedding;    /* [n_embd] where plan.wants_embeddings */
+    SourceNames sources; /* if plan.shows_sources */
 } Choice;
 
 /* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.

@@ -22,7 +22,7 @@ static void free_choice(Choice *c) {
     generation_free(c->generation);
     buf_free(&c->text);
     token_batch_free(&c->tokens);
-    free(c->embedding);
+    generation_result_free(c->result);
 }
 
 static void free_call(ApiCall *call) {
@@ -140,24 +140,10 @@ static void end_call(ApiCall *call) {
 static void end_choice(Choice *c) {
     ApiCall *call = c->call;
     Generation *g = c->generation;
-    c->finish = g->finish;
-    c->error = g->error;
-    c->stats = g->stats;
-    c->plain_s = g->plain_s;
-    c->embedding = g->embedding;
-    g->embedding = NULL;
-    c->submitted_s = g->submitted_s;
-    c->opened_s = g->opened_s;
-    c->first_token_s = g->first_token_s;
-    c->ended_s = g->ended_s;
-    const GenerationTimes times = {.finish = c->finish,
-                                   .stats = &c->stats,
-                                   .submitted_s = c->submitted_s,
-                                   .opened_s = c->opened_s,
-                                   .first_token_s = c->first_token_s,
-                                   .ended_s = c->ended_s,
-                                   .is_constrained = call->plan.grammar != NULL};
-    metrics_add_generation(&call->service->metrics.models[g->model - call->service->models], &times);
+    c->result = g->result;
+    g->result = NULL;
+    ModelMetrics *metrics = &call->service->metrics.models[g->model - call->service->models];
+    metrics_add_generation(metrics, c->result, call->plan.grammar != NULL);
     g->model->n_active--;
     generation_free(g);
     c->generation = NULL;
@@ -213,8 +199,8 @@ static void on_news(Generation *g) {
         if (call->n_running == 0 && !call->exchange) free_call(call);
         return;
     }
-    if (is_ended && c->finish == FR_FINISH_ERROR) fail_call(call, &c->error);
-    else if (is_ended && c->finish == FR_FINISH_CANCELLED) {
+    if (is_ended && c->result->finish == FR_FINISH_ERROR) fail_call(call, &c->result->error);
+    else if (is_ended && c->result->finish == FR_FINISH_CANCELLED) {
         error_set(&no_memory, FR_ERR_CANCELLED, "the server was stopped");
         fail_call(call, &no_memory);
     } else if (!keep_tokens(c, &fresh)) {
@@ -234,7 +220,8 @@ static void on_news(Generation *g) {
 static bool make_choice(ApiCall *call, int i) {
     Plan *plan = &call->plan;
     const Prompt *prompt = &plan->prompts[i / plan->n];
-    fr_request_options options = {.prompt = prompt->tokens,
+    fr_request_options options = {.struct_size = sizeof options,
+                                  .prompt = prompt->tokens,
                                   .n_prompt = prompt->n,
                                   .max_tokens = plan->max_tokens,
                                   .sampling = plan->sampling,

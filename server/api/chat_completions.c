@@ -55,8 +55,8 @@ static int prepare(ApiCall *call, const json_t *body) {
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
 static const char *finish_reason(const Choice *c) {
-    bool has_ended = c->finish == FR_FINISH_EOS || c->finish == FR_FINISH_STOP;
-    return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(c->finish);
+    bool has_ended = c->result->finish == FR_FINISH_EOS || c->result->finish == FR_FINISH_STOP;
+    return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(c->result->finish);
 }
 
 /* {"index": ..., "id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, as far as it is known:

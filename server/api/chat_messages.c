@@ -221,7 +221,7 @@ static int refuse_rendering(ApiError *error, const fr_error *why) {
 static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_options *options, fr_chat_result *out,
                           ApiError *error) {
     fr_error why;
-    fr_chat_result without = {0};
+    fr_chat_result without = {.struct_size = sizeof without};
     int status = fr_chat_apply(m->model, NULL, 0, options, out, &why);
     if (status == FR_ERR_FORMAT && fill_contents(f->messages)) {
         options->messages = json_dumps(f->messages, JSON_COMPACT);
@@ -240,7 +240,7 @@ static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_o
 }
 
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
-    *out = (fr_chat_result){0};
+    *out = (fr_chat_result){.struct_size = sizeof(fr_chat_result)};
     int status = check_messages(f, error);
     if (status) return status;
     json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body is the call's own */
@@ -250,6 +250,7 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
     bool has_tools = chat_messages_has_tools(f);
     if (!has_template && !has_tools && !f->variables) return apply_plainly(m, f, out, error);
     fr_chat_options options = {
+        .struct_size = sizeof options,
         .messages = json_dumps(f->messages, JSON_COMPACT),
         .tools = has_tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
         .variables = variables ? json_dumps(variables, JSON_COMPACT) : NULL,

@@ -27,7 +27,7 @@ static const Field embedding_fields[] = {
 static const Field *const tables[] = {embedding_fields, plan_ignored_fields, NULL};
 
 static int32_t n_embd_of(const ServedModel *m) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(m->model, &info);
     return info.n_embd;
 }
@@ -86,10 +86,10 @@ static void write_embedding(JsonOut *out, const ApiCall *call, const Choice *c) 
     json_out_key_text(out, "object", "embedding");
     json_out_key_int(out, "index", c->index);
     json_out_key(out, "embedding");
-    if (call->plan.wants_base64) write_base64(out, c->embedding, n);
+    if (call->plan.wants_base64) write_base64(out, c->result->embedding, n);
     else {
         json_out_mark(out, '[');
-        for (int32_t i = 0; i < n; i++) write_number(out, c->embedding[i]);
+        for (int32_t i = 0; i < n; i++) write_number(out, c->result->embedding[i]);
         json_out_mark(out, ']');
     }
     json_out_mark(out, '}');

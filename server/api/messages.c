@@ -85,7 +85,7 @@ static int prepare(ApiCall *call, const json_t *body) {
 static int count_tokens(ApiCall *call, const json_t *body) {
     MessagesFields f;
     ChatMessages chat;
-    fr_chat_result prompt;
+    fr_chat_result prompt = {.struct_size = sizeof prompt};
     if (read_body(call, body, &f, &chat)) return -1;
     const ServedModel *m = plan_find_model(call->service, f.plan.model, &call->error);
     if (!m || chat_messages_apply(m, &chat, &prompt, &call->error)) return -1;
@@ -124,20 +124,20 @@ static void write_error(JsonOut *out, const ApiError *e) {
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
 static const char *stop_reason(const Choice *c) {
-    if (c->finish == FR_FINISH_LENGTH) return "max_tokens";
-    if (c->finish == FR_FINISH_CONTEXT) return "model_context_window_exceeded";
+    if (c->result->finish == FR_FINISH_LENGTH) return "max_tokens";
+    if (c->result->finish == FR_FINISH_CONTEXT) return "model_context_window_exceeded";
     if (answers_of(c)->n_calls > 0) return "tool_use";
-    return c->finish == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
+    return c->result->finish == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
 }
 
 /* choice NULL: at the beginning of a stream. */
 static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
-    int64_t n_cached = c ? c->stats.n_prompt_shared : 0;
+    int64_t n_cached = c ? c->result->stats.n_prompt_shared : 0;
     json_out_open(out, "usage", '{');
     json_out_key_int(out, "input_tokens", call->plan.prompts[0].n - n_cached);
     json_out_key_int(out, "cache_creation_input_tokens", 0);
     json_out_key_int(out, "cache_read_input_tokens", n_cached);
-    json_out_key_int(out, "output_tokens", c ? c->stats.n_generated : 0);
+    json_out_key_int(out, "output_tokens", c ? c->result->stats.n_generated : 0);
     json_out_mark(out, '}');
 }
 

@@ -32,17 +32,17 @@ static void observe_time(Histogram *h, bool is_long, double from_s, double to_s)
     else metrics_observe(h, metrics_short_times, metrics_n_short_times, to_s - from_s);
 }
 
-void metrics_add_generation(ModelMetrics *m, const GenerationTimes *g) {
-    const fr_stats *s = g->stats;
+void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_constrained) {
+    const fr_stats *s = &g->stats;
     if ((unsigned)g->finish < sizeof m->finished / sizeof *m->finished) m->finished[g->finish]++;
     m->prompt_tokens += s->n_prompt;
     m->cached_tokens += s->n_prompt_shared;
     m->preemptions += s->n_preempted;
-    m->constrained += g->is_constrained;
-    m->drafts += s->n_steps - s->undrafted_steps;
+    m->constrained += is_constrained;
+    m->drafts += s->n_steps - g->drafts.n_undrafted_steps;
     m->draft_tokens += s->drafted;
     m->accepted_tokens += s->accepted;
-    for (int d = 1; d <= METRICS_DEPTHS; d++) m->accepted_at[d - 1] += s->accepted_at[d];
+    for (int d = 1; d <= METRICS_DEPTHS; d++) m->accepted_at[d - 1] += g->drafts.accepted_at[d];
     observe_time(&m->first_token_s, false, g->submitted_s, g->first_token_s);
     observe_time(&m->queue_s, true, g->submitted_s, g->opened_s);
     observe_time(&m->prefill_s, true, g->opened_s, g->first_token_s);

@@ -2,6 +2,7 @@
 #ifndef SERVE_METRICS_H
 #define SERVE_METRICS_H
 
+#include "server/engine/generation.h"
 #include "server/engine/grammar_cache.h"
 #include "server/engine/served_model.h"
 #include "base/mem.h"
@@ -33,14 +34,8 @@ void metrics_observe(Histogram *h, const double *bounds, int n_bounds, double va
 extern const double metrics_short_times[], metrics_long_times[], metrics_token_counts[];
 extern const int metrics_n_short_times, metrics_n_long_times, metrics_n_token_counts;
 
-typedef struct GenerationTimes {
-    fr_finish finish;
-    const fr_stats *stats;
-    double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
-    bool is_constrained;
-} GenerationTimes;
-/* A generation has ended. */
-void metrics_add_generation(ModelMetrics *m, const GenerationTimes *g);
+/* A generation has ended. is_constrained: its text was held to a grammar. */
+void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_constrained);
 /* n tokens came, this long after those before; below 0: they were the first. */
 void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
 

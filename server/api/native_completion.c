@@ -100,13 +100,13 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_key_int(out, "id_slot", c->index);
     json_out_key_bool(out, "stop", true);
     json_out_key_text(out, "model", call->plan.model->name);
-    json_out_key_int(out, "tokens_predicted", c->stats.n_generated);
-    json_out_key_int(out, "tokens_evaluated", c->stats.n_prompt);
-    json_out_key_int(out, "tokens_cached", c->stats.n_prompt + c->stats.n_generated);
+    json_out_key_int(out, "tokens_predicted", c->result->stats.n_generated);
+    json_out_key_int(out, "tokens_evaluated", c->result->stats.n_prompt);
+    json_out_key_int(out, "tokens_cached", c->result->stats.n_prompt + c->result->stats.n_generated);
     write_settings(out, call);
     json_out_key_text(out, "prompt", prompt->text);
-    json_out_key_bool(out, "truncated", c->finish == FR_FINISH_CONTEXT);
-    json_out_key_text(out, "stop_type", stop_type(c->finish));
+    json_out_key_bool(out, "truncated", c->result->finish == FR_FINISH_CONTEXT);
+    json_out_key_text(out, "stop_type", stop_type(c->result->finish));
     const char *stop = stop_string_of(c);
     json_out_key_text(out, "stopping_word", stop ? stop : "");
     openai_write_timings(out, call);

@@ -71,9 +71,10 @@ const char *openai_finish_reason(fr_finish finish) {
 }
 
 fr_stats openai_sum(const ApiCall *call) {
-    fr_stats sum = {0};
+    fr_stats sum = {.struct_size = sizeof sum};
     for (int i = 0; i < call->n_choices; i++) {
-        const fr_stats *s = &call->choices[i].stats;
+        if (!call->choices[i].result) continue;
+        const fr_stats *s = &call->choices[i].result->stats;
         if (i % call->plan.n == 0) {
             sum.n_prompt += s->n_prompt;
             sum.n_prompt_shared += s->n_prompt_shared;
@@ -133,7 +134,7 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_key_int(out, "draft_n_accepted", s.accepted);
     json_out_key_int(out, "n_steps", s.n_steps);
     double plain_s = 0;
-    for (int i = 0; i < call->n_choices; i++) plain_s += call->choices[i].plain_s / call->n_choices;
+    for (int i = 0; i < call->n_choices; i++) plain_s += call->choices[i].result->plain_s / call->n_choices;
     json_out_key_real(out, "plain_per_token_ms", plain_s * 1e3);
     json_out_mark(out, '}');
 }

@@ -154,7 +154,9 @@ static void write_item(JsonOut *out, const Choice *c, const AnswerItem *item, co
 
 /* ---- the response ---------------------------------------------------------------------------------------- */
 
-static bool is_cut(const Choice *c) { return c->finish == FR_FINISH_LENGTH || c->finish == FR_FINISH_CONTEXT; }
+static bool is_cut(const Choice *c) {
+    return c->result->finish == FR_FINISH_LENGTH || c->result->finish == FR_FINISH_CONTEXT;
+}
 
 /* Of the last item; those before it are complete. */
 static const char *item_status(const Choice *c, const AnswerItem *item) {

@@ -116,7 +116,7 @@ static int detokenize(ApiCall *call, const json_t *body) {
 static int apply_template(ApiCall *call, const json_t *body) {
     TokenFields f = {.model = NULL};
     ServedModel *m;
-    fr_chat_result result;
+    fr_chat_result result = {.struct_size = sizeof result};
     if (read_all(call, body, template_fields, &f, &m) || chat_messages_apply(m, &f.chat, &result, &call->error))
         return -1;
     JsonOut out = json_out_begin(&call->reply);

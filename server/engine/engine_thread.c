@@ -22,34 +22,42 @@ static int add_token(void *user, const fr_token_event *event) {
                                 .n_top = (uint32_t)event->n_top_logprobs,
                                 .logprob = event->logprob,
                                 .made_s = clock_s()};
+    if (g->result->first_token_s <= 0) g->result->first_token_s = record.made_s;
     pthread_mutex_lock(&g->mailbox->lock);
-    if (g->first_token_s <= 0) g->first_token_s = record.made_s;
     bool fits = token_batch_append(&g->fresh, &record, event->text, event->top_logprobs);
     pthread_mutex_unlock(&g->mailbox->lock);
-    if (!fits) error_set(&g->error, FR_ERR_MEMORY, "memory for the text ran out");
+    if (!fits) error_set(&g->result->error, FR_ERR_MEMORY, "memory for the text ran out");
     return !fits || atomic_load(&g->wants_cancel);
 }
 
-/* Reports the end. The event loop owns the generation from here on. An error of the request is copied before the request is
- * closed. */
-static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
-    GenerationEnd end = {.finish = finish, .why = why};
-    fr_error of_request;
-    if (g->request) fr_request_get_stats(g->request, &end.stats);
-    if (g->embedding && finish != FR_FINISH_ERROR && !why &&
-        fr_request_embedding(g->request, g->embedding, &of_request)) {
-        end.finish = FR_FINISH_ERROR;
-        end.why = &of_request;
-    }
-    if (g->request && finish == FR_FINISH_ERROR && !why) {
-        of_request = *fr_request_error(g->request);
-        end.why = &of_request;
-    }
-    if (finish == FR_FINISH_CANCELLED && g->error.code) end.finish = FR_FINISH_ERROR; /* add_token ran out of memory */
-    end.plain_s = step_notes_plain_s(g, &end.stats);
+static void fail(GenerationResult *out, const fr_error *why) {
+    out->finish = FR_FINISH_ERROR;
+    out->error = *why;
+}
+
+/* Fills the result from the request, which is then closed. */
+static void read_result(Generation *g) {
+    GenerationResult *out = g->result;
+    fr_error err;
+    (void)fr_request_get_stats(g->request, &out->stats);
+    (void)fr_request_get_draft_stats(g->request, &out->drafts);
+    out->plain_s = step_notes_plain_s(g, &out->stats);
+    if (out->finish == FR_FINISH_ERROR && !out->error.code) out->error = *fr_request_error(g->request);
+    if (out->finish != FR_FINISH_ERROR && out->embedding && fr_request_embedding(g->request, out->embedding, &err))
+        fail(out, &err);
     fr_request_close(g->request);
     g->request = NULL;
-    generation_end(g, &end);
+}
+
+/* Reports the end; the generation belongs to the event loop from then on. why: an error that is not the request's own. */
+static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
+    GenerationResult *out = g->result;
+    out->finish = finish;
+    if (why) fail(out, why);
+    else if (finish == FR_FINISH_CANCELLED && out->error.code)
+        out->finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    if (g->request) read_result(g);
+    generation_end(g);
 }
 
 static int open_request(Generation *g, fr_error *err) {
@@ -74,8 +82,8 @@ static void open_waiting(ServedModel *m) {
         pthread_mutex_lock(&g->mailbox->lock);
         g->is_open = true;
         step_notes_begin(g);
-        g->opened_s = clock_s();
         pthread_mutex_unlock(&g->mailbox->lock);
+        g->result->opened_s = clock_s();
         g->next = m->running;
         m->running = g;
         m->n_running++;
@@ -117,7 +125,7 @@ static void report(ServedModel *m) {
     for (Generation **at = &m->running; *at;) {
         Generation *g = *at;
         if (g->keeps_trees) step_notes_add(g);
-        fr_finish finish = fr_request_finish(g->request);
+        fr_finish finish = fr_request_finish_reason(g->request);
         if (finish == FR_FINISH_NONE) {
             if (has_fresh_tokens(g)) mailbox_post(g->mailbox, &g->message);
             at = &g->next;

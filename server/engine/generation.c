@@ -54,6 +54,25 @@ static void deliver(Message *m) {
     g->on_news(g);
 }
 
+void generation_result_free(GenerationResult *r) {
+    if (!r) return;
+    free(r->embedding);
+    free(r);
+}
+
+static GenerationResult *new_result(const ServedModel *model, const fr_request_options *options) {
+    GenerationResult *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->stats.struct_size = sizeof r->stats;
+    r->drafts.struct_size = sizeof r->drafts;
+    r->submitted_s = clock_s();
+    if (!options->want_embedding) return r;
+    r->embedding = calloc((size_t)model->info.n_embd, sizeof *r->embedding);
+    if (r->embedding) return r;
+    generation_result_free(r);
+    return NULL;
+}
+
 Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox) {
     Generation *g = calloc(1, sizeof *g);
     if (!g) return NULL;
@@ -61,12 +80,8 @@ Generation *generation_new(ServedModel *model, const fr_request_options *options
     g->mailbox = mailbox;
     g->model = model;
     g->options = *options;
-    g->submitted_s = clock_s();
-    if (!options->want_embedding) return g;
-    fr_model_info info;
-    fr_model_get_info(model->model, &info);
-    g->embedding = calloc((size_t)info.n_embd, sizeof *g->embedding);
-    if (g->embedding) return g;
+    g->result = new_result(model, options);
+    if (g->result) return g;
     generation_free(g);
     return NULL;
 }
@@ -74,7 +89,7 @@ Generation *generation_new(ServedModel *model, const fr_request_options *options
 void generation_free(Generation *g) {
     if (!g) return;
     token_batch_free(&g->fresh);
-    free(g->embedding);
+    generation_result_free(g->result);
     free(g);
 }
 
@@ -89,15 +104,11 @@ bool generation_take(Generation *g, TokenBatch *out) {
 }
 
 /* Ended and posted under one lock: otherwise the event loop could see the end, and free what is then posted. */
-void generation_end(Generation *g, const GenerationEnd *end) {
+void generation_end(Generation *g) {
     Mailbox *mailbox = g->mailbox;
+    g->result->ended_s = clock_s();
     pthread_mutex_lock(&mailbox->lock);
     g->is_ended = true;
-    g->finish = end->finish;
-    g->stats = end->stats;
-    g->plain_s = end->plain_s;
-    if (end->why) g->error = *end->why;
-    g->ended_s = clock_s();
     bool wakes = mailbox_add(mailbox, &g->message);
     pthread_mutex_unlock(&mailbox->lock);
     if (wakes) mailbox_wake(mailbox);

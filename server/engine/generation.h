@@ -60,6 +60,19 @@ bool token_batch_copy(TokenBatch *b, const TokenBatch *from);
 void token_batch_clear(TokenBatch *b);
 void token_batch_free(TokenBatch *b);
 
+/* What became of a generation. The engine thread fills it once, and the event loop takes it over as it is. */
+typedef struct GenerationResult {
+    fr_finish finish;
+    fr_error error; /* code 0: none */
+    fr_stats stats;
+    fr_draft_stats drafts;
+    float *embedding; /* [n_embd] if the options ask for one */
+    double plain_s;   /* what a token of this text would have cost without drafts; 0: not known */
+    double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
+} GenerationResult;
+
+void generation_result_free(GenerationResult *r); /* NULL is allowed */
+
 struct Generation {
     Message message; /* first */
     Mailbox *mailbox;
@@ -73,19 +86,14 @@ struct Generation {
     /* Of the engine thread: */
     Generation *next;
     fr_request *request;
-    int64_t n_noted; /* tokens whose steps were added to `fresh` */
+    int64_t n_noted;          /* tokens whose steps were added to `fresh` */
+    GenerationResult *result; /* of the event loop once is_ended is set; NULL: it was taken over */
 
     /* Under the lock of the mailbox: */
     TokenBatch fresh;
     bool is_open; /* left the queue */
     bool is_ended;
-    fr_finish finish;
-    fr_error error;
-    fr_stats stats;
-    float *embedding; /* [n_embd] where the options want one */
-    double plain_s;   /* that a token of this text would have cost without drafts; 0: not known */
-    double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
-    SourceNames sources;                                  /* set with is_open */
+    SourceNames sources; /* set with is_open */
 };
 
 /* NULL: no memory. on_token and user of the options are set by the engine thread. */
@@ -95,14 +103,8 @@ void generation_free(Generation *g);
 /* Moves what is new into *out, which is empty. True: the generation has ended, and on_news will not be called again. A
  * generation that ends while news of it are being delivered is reported once more, and ends for the event loop then. */
 bool generation_take(Generation *g, TokenBatch *out);
-/* Of the engine thread: how it ended. The event loop may free it at once. */
-typedef struct GenerationEnd {
-    fr_finish finish;
-    fr_stats stats;
-    double plain_s;
-    const fr_error *why; /* NULL: the error of the generation, if it has one, stays */
-} GenerationEnd;
-void generation_end(Generation *g, const GenerationEnd *end);
+/* For the engine thread: the result is complete, and the event loop may free the generation at once. */
+void generation_end(Generation *g);
 /* Whether it left the queue. */
 bool generation_is_open(Generation *g);
 void generation_cancel(Generation *g);

@@ -41,6 +41,7 @@ static void note_costs(ServedModel *m) {
 
 static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     fr_engine_options options = o->engine;
+    options.struct_size = sizeof options;
     options.cost_cache = o->cost_cache;
     options.drafts = o->drafts;
     options.n_drafts = o->n_drafts;
@@ -63,13 +64,15 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     *m = (ServedModel){.created_s = (int64_t)time(NULL)};
     m->waiting_last = &m->waiting;
-    const fr_model_options options = {.backend = o->backend,
+    const fr_model_options options = {.struct_size = sizeof options,
+                                      .backend = o->backend,
                                       .kernels = o->kernels,
                                       .activations = o->activations,
                                       .n_threads = o->engine.n_threads};
     int status = served_model_read_spec(m, o->spec, err);
     if (!status) status = fr_model_open(&m->model, m->path, &options, err);
     if (!status) {
+        m->info.struct_size = sizeof m->info;
         fr_model_get_info(m->model, &m->info);
         status = open_engine(m, o, err);
     }

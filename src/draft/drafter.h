@@ -90,7 +90,7 @@ typedef struct DrafterClass {
      * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
-     * drafted and accepted nodes of each (fr_stats.counters). */
+     * drafted and accepted nodes of each (fr_draft_stats.counters). */
     const char *const *tags;
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
@@ -154,7 +154,7 @@ typedef struct DrafterClass {
      * part of the budget that the nodes leave. Not called if the budget is automatic, because nothing tells how much
      * time such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
-    const char *extra_name; /* the name of these rows, which fr_stats.counters counts as it counts tags */
+    const char *extra_name; /* the name of these rows, which fr_draft_stats.counters counts as it counts tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
      * drafters, and some of this drafter's nodes may be missing. */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);

@@ -3,7 +3,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "base/error.h"
-#include "text/named_templates.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,44 +69,35 @@ static int encode(const fr_model *m, const TemplateOutput *text, fr_chat_result 
 int fr_chat_apply(const fr_model *m, const fr_chat_message *messages, int n_messages, const fr_chat_options *options,
                   fr_chat_result *out, fr_error *err) {
     static const char function[] = "fr_chat_apply";
-    static const fr_chat_options defaults;
+    fr_chat_options o = {0};
+    fr_chat_result result = {0};
     int status = check_given(out, function, "out", err);
     if (status) return status;
-    *out = (fr_chat_result){0};
-    if ((status = check_messages(m, messages, n_messages, function, err))) return status;
+    if (fill_result(out, &result, sizeof result))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s: struct_size of the result is not set; set it to sizeof(fr_chat_result)", function);
+    status = read_options(&o, sizeof o, options, function, "fr_chat_options", err);
+    if (!status) status = check_messages(m, messages, n_messages, function, err);
+    if (status) return status;
     FpEnv caller_env = fp_env_enter();
     TemplateOutput text = {.text.max_bytes = REQUEST_MAX_TEXT};
-    status = apply(m, options ? options : &defaults, messages, n_messages, &text, out->warning, err);
-    if (!status) status = encode(m, &text, out, err);
+    status = apply(m, &o, messages, n_messages, &text, result.warning, err);
+    if (!status) status = encode(m, &text, &result, err);
     fp_env_leave(&caller_env);
     free(text.data);
-    out->text = text.text.data;
-    out->n_bytes = text.text.n;
-    if (status) fr_chat_result_free(out);
+    result.text = text.text.data;
+    result.n_bytes = text.text.n;
+    if (status) fr_chat_result_free(&result);
+    (void)fill_result(out, &result, sizeof result);
     return status;
 }
 
 void fr_chat_result_free(fr_chat_result *r) {
+    static const fr_chat_result none;
     if (!r) return;
     free(r->text);
     free(r->tokens);
-    *r = (fr_chat_result){0};
-}
-
-int fr_chat_prompt(const fr_model *m, const char *chat_template, const fr_chat_message *messages, int n_messages,
-                   char **text, fr_error *err) {
-    static const char function[] = "fr_chat_prompt";
-    int status = check_given(text, function, "text", err);
-    if (status) return status;
-    *text = NULL;
-    if ((status = check_messages(m, messages, n_messages, function, err))) return status;
-    fr_chat_options options = {.chat_template = chat_template};
-    TemplateOutput out = {.text.max_bytes = REQUEST_MAX_TEXT};
-    char warning[256];
-    FpEnv caller_env = fp_env_enter();
-    status = apply(m, &options, messages, n_messages, &out, warning, err);
-    fp_env_leave(&caller_env);
-    free(out.data);
-    *text = out.text.data;
-    return status;
+    r->text = NULL;
+    r->tokens = NULL;
+    (void)fill_result(r, &none, sizeof none);
 }

@@ -6,6 +6,7 @@
 #include "engine/request.h"
 #include "draft/drafter_file.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +21,14 @@ static char *copy_name(const Gguf *g) {
 
 /* The caller's function, which runs in the caller's floating-point environment. */
 typedef struct Progress {
-    const fr_model_options *options;
+    fr_model_options options;
     FpEnv caller_env;
 } Progress;
 
 static void call_progress(void *user, double part) {
     Progress *p = user;
     fp_env_leave(&p->caller_env);
-    p->options->progress(p->options->progress_user, part);
+    p->options.progress(p->options.progress_user, part);
     p->caller_env = fp_env_enter();
 }
 
@@ -67,13 +68,16 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
     if (status) return status;
     *out = NULL;
     if ((status = check_given(path, "fr_model_open", "path", err))) return status;
+    Progress progress = {.options = {0}};
+    status = read_options(&progress.options, sizeof progress.options, options, "fr_model_open", "fr_model_options",
+                          err);
+    if (status) return status;
     fr_model *m = calloc(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
     atomic_init(&m->n_users, 1);
     pthread_mutex_init(&m->trie_lock, NULL);
-    static const fr_model_options defaults;
-    Progress progress = {options ? options : &defaults, fp_env_enter()};
-    status = load(m, path, progress.options, &progress, err);
+    progress.caller_env = fp_env_enter();
+    status = load(m, path, &progress.options, &progress, err);
     fp_env_leave(&progress.caller_env);
     if (status) {
         fr_model_close(m);
@@ -105,12 +109,14 @@ static const char *chat_name(const ChatTemplate *t) {
     return t->family == CHAT_NONE && t->compiled ? "jinja" : chat_family_name(t->family);
 }
 
-void fr_model_get_info(const fr_model *m, fr_model_info *out) {
-    if (!out) return;
-    *out = (fr_model_info){0};
-    if (!m) return;
+int fr_model_get_info(const fr_model *m, fr_model_info *out) {
+    fr_model_info info = {0};
+    if (!m) {
+        (void)fill_result(out, &info, sizeof info);
+        return FR_ERR_ARGUMENT;
+    }
     const Hparams *h = &m->model->hparams;
-    *out = (fr_model_info){.name = m->name,
+    info = (fr_model_info){.name = m->name,
                            .architecture = arch_name(h->arch),
                            .backend = m->weights->backend->name,
                            .kernels = m->weights->options.kernels,
@@ -124,7 +130,48 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
                            .packed_error = m->weights->packed_error[0] ? m->weights->packed_error : NULL,
                            .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL,
                            .chat_reasons = m->chat_template.reasons || m->tool_template.reasons};
+    return fill_result(out, &info, sizeof info);
 }
+
+/* The weights are read in the mapped file, which may have changed since it was opened. */
+int fr_model_fingerprint(const fr_model *m, uint64_t *out, fr_error *err) {
+    int status = check_given(out, "fr_model_fingerprint", "out", err);
+    if (status) return status;
+    *out = 0;
+    if ((status = check_given(m, "fr_model_fingerprint", "model", err))) return status;
+    if ((status = gguf_check(m->gguf, err))) return status;
+    uint64_t fingerprint = drafter_target_fingerprint(m->model);
+    if (!(status = gguf_check(m->gguf, err))) *out = fingerprint;
+    return status;
+}
+
+/* ---- the sampling that a file recommends -------------------------------------------------------- */
+
+static int replace_real(float *value, const Gguf *file, const char *key, float lo, float hi) {
+    float recommended;
+    if (!gguf_get_f32(file, key, &recommended) || !(recommended >= lo && recommended <= hi)) return 0;
+    *value = recommended;
+    return 1;
+}
+
+static int replace_int(int32_t *value, const Gguf *file, const char *key, int32_t lo) {
+    int64_t recommended;
+    if (!gguf_get_i64(file, key, &recommended) || recommended < lo || recommended > INT32_MAX) return 0;
+    *value = (int32_t)recommended;
+    return 1;
+}
+
+int fr_model_recommended_sampling(const fr_model *m, fr_sampling *s) {
+    if (!m || !s) return 0;
+    return replace_real(&s->temperature, m->gguf, "general.sampling.temp", 0, FLT_MAX) +
+           replace_int(&s->top_k, m->gguf, "general.sampling.top_k", 0) +
+           replace_real(&s->top_p, m->gguf, "general.sampling.top_p", 1e-6f, 1) +
+           replace_real(&s->min_p, m->gguf, "general.sampling.min_p", 0, 1) +
+           replace_real(&s->repeat_penalty, m->gguf, "general.sampling.penalty_repeat", 1e-6f, FLT_MAX) +
+           replace_int(&s->penalty_last_n, m->gguf, "general.sampling.penalty_last_n", -1);
+}
+
+/* ---- tokens -------------------------------------------------------------------------------------- */
 
 int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, int32_t **tokens, int64_t *n_tokens,
                 fr_error *err) {
@@ -153,6 +200,10 @@ const char *fr_token_piece(const fr_model *m, int32_t token, int with_control, s
     const char *piece = m ? tokenizer_piece(m->tokenizer, token, with_control != 0, &n) : "";
     if (n_bytes) *n_bytes = n;
     return piece;
+}
+
+int fr_token_is_special(const fr_model *m, int32_t token) {
+    return m && token >= 0 && token < tokenizer_n_vocab(m->tokenizer) && tokenizer_is_special(m->tokenizer, token);
 }
 
 static int check_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,

@@ -36,7 +36,7 @@
  * Proof: tests/engine/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
-#include "compute/cost_cache.h"
+#include "compute/cost.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "tree/tree.h"
@@ -127,7 +127,7 @@ void draft_policy_choose_drafts(fr_request *r) {
         if (d->is_active && d->time_credit_s < d->shared->proposal_s) d->time_credit_s += income_s;
         d->is_proposing = d->is_active && r->step_budget > 0 && (!r->has_auto_budget || claim_proposal(d));
         d->n_proposals += d->is_proposing;
-        r->stats.n_proposals += d->is_proposing;
+        r->draft_stats.n_proposals += d->is_proposing;
     }
 }
 

@@ -142,11 +142,15 @@ static int open_draft(fr_engine *e, const char *spec, fr_error *err) {
 }
 
 static int open_engine(fr_engine *e, fr_error *err) {
-    const char *const *drafts = e->options.drafts; /* the caller's, and not kept */
+    const char *cost_cache = e->options.cost_cache;
+    const char *const *drafts = e->options.drafts; /* the caller's */
     int n_drafts = e->options.n_drafts;
     e->options.drafts = NULL;
     e->options.n_drafts = 0;
     int status = check_strings(drafts, n_drafts, "fr_engine_open", "drafts", err);
+    if (!status && cost_cache && !(e->cost_cache = strdup(cost_cache)))
+        status = error_memory(err, "an engine", strlen(cost_cache));
+    e->options.cost_cache = e->cost_cache;
     if (!status) status = complete_options(e->model, &e->options, err);
     if (!status) status = take_memory(e, err);
     if (!status) status = open_executor(e, err);
@@ -167,6 +171,7 @@ static void close_engine(fr_engine *e) {
     for (int i = 0; i < e->n_scratch; i++) verify_scratch_free(e->scratch[i]);
     mem_free(e->scratch);
     arena_free(&e->arena);
+    free(e->cost_cache);
     model_release(e->model);
     free(e);
     fp_env_leave(&caller_env);
@@ -177,11 +182,14 @@ int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_optio
     if (status) return status;
     *out = NULL;
     if ((status = check_given(model, "fr_engine_open", "model", err))) return status;
+    fr_engine_options o = {0};
+    if ((status = read_options(&o, sizeof o, options, "fr_engine_open", "fr_engine_options", err))) return status;
     fr_engine *e = calloc(1, sizeof *e);
     if (!e) return error_memory(err, "an engine", sizeof *e);
     e->model = (fr_model *)model; /* nothing but its number of users changes */
     atomic_fetch_add(&e->model->n_users, 1);
-    if (options) e->options = *options;
+    e->options = o;
+    e->grammar_work = GRAMMAR_STEP_WORK;
     FpEnv caller_env = fp_env_enter();
     status = open_engine(e, err);
     if (status) close_engine(e);
@@ -236,10 +244,18 @@ int fr_engine_measure_costs(fr_engine *e, fr_error *err) {
     return status;
 }
 
-void fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
-    if (!out) return;
-    *out = (fr_engine_stats){0};
-    if (!e) return;
+int fr_engine_get_options(const fr_engine *e, fr_engine_options *out) {
+    static const fr_engine_options none;
+    int status = fill_result(out, e ? &e->options : &none, sizeof none);
+    return e ? status : FR_ERR_ARGUMENT;
+}
+
+int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
+    fr_engine_stats stats = {0};
+    if (!e) {
+        (void)fill_result(out, &stats, sizeof stats);
+        return FR_ERR_ARGUMENT;
+    }
     int64_t page = e->options.kv_page_size, n_pages = executor_n_pages(e->executor);
     int64_t n_running = executor_n_pages_of(e->executor, e->options.max_requests),
             n_held = n_pages - executor_n_free_pages(e->executor);
@@ -247,15 +263,16 @@ void fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
     CostWork work;
     cost_work(e->model->weights, (KvType)e->options.kv_type, &work);
     double bytes = (double)n_pages + work.window_share * (double)(n_window_pages ? n_window_pages - n_pages : 0);
-    *out = (fr_engine_stats){.n_running = request_queue_n_running(e),
-                             .n_queued = e->n_queued,
-                             .kv_tokens = n_pages * page,
-                             .kv_tokens_running = n_running * page,
-                             .kv_tokens_prefixes = (n_held - n_running) * page,
-                             .kv_window_tokens = n_window_pages * page,
-                             .kv_window_tokens_held = (n_window_pages - executor_n_free_window_pages(e->executor)) *
-                                                      page,
-                             .kv_bytes = (int64_t)(bytes * (double)page * work.kv_bytes_per_key)};
+    stats = (fr_engine_stats){.n_running = request_queue_n_running(e),
+                              .n_queued = e->n_queued,
+                              .kv_tokens = n_pages * page,
+                              .kv_tokens_running = n_running * page,
+                              .kv_tokens_prefixes = (n_held - n_running) * page,
+                              .kv_window_tokens = n_window_pages * page,
+                              .kv_window_tokens_held = (n_window_pages - executor_n_free_window_pages(e->executor)) *
+                                                       page,
+                              .kv_bytes = (int64_t)(bytes * (double)page * work.kv_bytes_per_key)};
+    return fill_result(out, &stats, sizeof stats);
 }
 
 double fr_engine_forward_s(const fr_engine *e, int n_rows, int64_t n_context) {

@@ -105,6 +105,11 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     r->n_context = o->n_prompt;
     for (int i = 0; i < o->n_stops; i++)
         if (!(r->stops[i] = strdup(o->stops[i]))) return error_memory(err, "a stop string", strlen(o->stops[i]));
+    if (o->n_prediction > 0) {
+        size_t n = (size_t)o->n_prediction * sizeof *r->prediction;
+        if (!(r->prediction = malloc(n))) return error_memory(err, "a prediction", n);
+        memcpy(r->prediction, o->prediction, n);
+    }
     int64_t n_tokens = r->engine->options.n_ctx - o->n_prompt + 1;
     if (o->max_tokens && o->max_tokens < n_tokens) n_tokens = o->max_tokens;
     size_t n_bytes = TEXT_BYTES_PER_TOKEN * (size_t)n_tokens + DETOKENIZER_MAX_TEXT;
@@ -208,6 +213,7 @@ static void free_request(fr_request *r) {
     }
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
+    free(r->prediction);
     free(r->bias);
     free(r->top_logprobs);
     free(r->context);
@@ -252,9 +258,11 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     *out = NULL;
     status = engine_check_call(e, "fr_request_open", err);
     if (!status) status = check_given(o, "fr_request_open", "options", err);
+    fr_request_options options = {0};
+    if (!status) status = read_options(&options, sizeof options, o, "fr_request_open", "fr_request_options", err);
     if (status) return status;
     FpEnv caller_env = fp_env_enter();
-    status = make_request(out, e, o, err);
+    status = make_request(out, e, &options, err);
     fp_env_leave(&caller_env);
     return status;
 }
@@ -377,7 +385,8 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) 
         /* The text of the event must end with '\0'; the byte there is put back afterwards. */
         char after = r->text.data[certain];
         r->text.data[certain] = '\0';
-        fr_token_event event = {.token = token,
+        fr_token_event event = {.struct_size = sizeof event,
+                                .token = token,
                                 .source = source,
                                 .text = r->text.data + r->n_sent,
                                 .n_bytes = certain - r->n_sent,
@@ -400,6 +409,6 @@ void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, 
         goes_on = emit_token(r, tokens[i], sources[i], i);
     }
     r->stats.accepted += n_accepted;
-    r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
+    r->draft_stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
     if (goes_on) draft_policy_observe_step(r, tokens, sources, n);
 }

@@ -10,7 +10,7 @@
 #include "verify/sampler.h"
 #include "tree/draft_dists.h"
 #include "verify/verifier.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 
 enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
 
@@ -79,6 +79,7 @@ struct fr_request {
     Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;
     char **stops;                 /* [n_stops] */
+    int32_t *prediction;          /* [options.n_prediction] */
     LogitBias *bias;              /* [sampling.n_bias] */
     fr_top_logprob *top_logprobs; /* [tree_budget + 1][options.n_top_logprobs] of the tokens of a step */
     fr_finish finish;
@@ -86,6 +87,8 @@ struct fr_request {
     bool is_closed;   /* by a callback; freed when the step is over */
     fr_error error;
     fr_stats stats;
+    fr_draft_stats draft_stats;
+    char draft_error[256]; /* why a drafter was switched off; "" if none was */
     double opened_s, started_s, decode_started_s;
 };
 

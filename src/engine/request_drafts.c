@@ -29,7 +29,7 @@ static void end_draft(RequestDraft *d) {
 /* The drafter may have failed in the middle of a tree: neither what it wrote of that, nor the distributions that it
  * declared for it, may be used. */
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
-    snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
+    snprintf(r->draft_error, sizeof r->draft_error, "%.60s: %.180s", d->shared->spec, why->message);
     end_draft(d);
     if (d->proposal) d->proposal->n = 1;
     if (r->dists) draft_dists_reset(r->dists);
@@ -37,10 +37,10 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
 
 /* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
  * counters. */
-static int32_t find_counter(fr_stats *s, const char *method, const char *tag) {
+static int32_t find_counter(fr_draft_stats *s, const char *method, const char *tag) {
     char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
-    int32_t i = 0;
+    int i = 0;
     while (i < s->n_counters && strcmp(s->counters[i].name, name) != 0) i++;
     if (i == FR_MAX_COUNTERS) return -1;
     if (i == s->n_counters) memcpy(s->counters[s->n_counters++].name, name, sizeof name);
@@ -51,8 +51,8 @@ static void begin_counters(fr_request *r, RequestDraft *d) {
     const DrafterClass *class = d->shared->drafter->class;
     for (int32_t tag = 0; tag < TREE_N_TAGS; tag++) d->counters[tag] = -1;
     for (int32_t tag = 1; tag < TREE_N_TAGS && class->tags && class->tags[tag - 1]; tag++)
-        d->counters[tag] = find_counter(&r->stats, class->name, class->tags[tag - 1]);
-    d->extra_counter = class->add_rows ? find_counter(&r->stats, class->name, class->extra_name) : -1;
+        d->counters[tag] = find_counter(&r->draft_stats, class->name, class->tags[tag - 1]);
+    d->extra_counter = class->add_rows ? find_counter(&r->draft_stats, class->name, class->extra_name) : -1;
 }
 
 void request_drafts_begin(fr_request *r) {
@@ -70,8 +70,7 @@ void request_drafts_begin(fr_request *r) {
             drafter->class->set_grammar(drafter, d->sequence, &r->grammar.text);
         int status = FR_OK;
         if (drafter->class->set_reference && r->options.n_prediction > 0)
-            status = drafter->class->set_reference(drafter, d->sequence, r->options.prediction, r->options.n_prediction,
-                                                   &err);
+            status = drafter->class->set_reference(drafter, d->sequence, r->prediction, r->options.n_prediction, &err);
         if (!status) status = drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err);
         if (status) switch_off(r, d, &err);
     }
@@ -274,7 +273,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
                                 .input = extra[k].input,
                                 .want_hidden = true};
         }
-        if (d->extra_counter >= 0) r->stats.counters[d->extra_counter].drafted += n;
+        if (d->extra_counter >= 0) r->draft_stats.counters[d->extra_counter].drafted += n;
     }
     return n_all;
 }
@@ -282,7 +281,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
 /* The counter of a node; NULL: its tag is not counted. */
 static fr_counter *counter_of(fr_request *r, const TreeNode *node) {
     int32_t i = node->source < 0 ? -1 : r->drafts[node->source].counters[node->tag];
-    return i < 0 ? NULL : &r->stats.counters[i];
+    return i < 0 ? NULL : &r->draft_stats.counters[i];
 }
 
 void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted) {

@@ -1,6 +1,6 @@
 /* request_drafts.h - what the drafters of a request are called for.
  *
- * A drafter that fails is switched off for the request in which it failed (fr_stats.draft_error); the text does not
+ * A drafter that fails is switched off for the request in which it failed (fr_request_draft_error); the text does not
  * depend on it, so nothing here returns an error.
  */
 #ifndef ENGINE_REQUEST_DRAFTS_H
@@ -39,7 +39,7 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);
 /* The sequence of an entry of the prefix cache holds what the drafters keep of r's first n tokens. same_behind: of the token
  * behind them the entry knows that it is r's. */
 void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool same_behind);
-/* Counts the nodes of r->tree by their tags (fr_stats.counters). The first n_emitted nodes of the accepted path became
+/* Counts the nodes of r->tree by their tags (fr_draft_stats.counters). The first n_emitted nodes of the accepted path became
  * part of the text. */
 void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted);
 

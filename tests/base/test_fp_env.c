@@ -96,15 +96,24 @@ static void run(int i, const char *backend, Stream *out) {
     if (i >= 0 && i < N_RUNS / 2) set_environment(i);
     Caller caller = {.control = control()};
     for (int k = 0; k < 24; k++) prompt[k] = 3 + k * k % 11 * 19;
-    const fr_model_options mo = {.backend = backend, .n_threads = 2, .progress = on_progress, .progress_user = &caller};
+    const fr_model_options mo = {.struct_size = sizeof mo,
+                                 .backend = backend,
+                                 .n_threads = 2,
+                                 .progress = on_progress,
+                                 .progress_user = &caller};
     if (fr_model_open(&model, MODEL, &mo, &err)) fail_msg("%s", err.message);
     look(&caller);
-    const fr_engine_options eo = {.n_threads = 3, .n_ctx = 128, .drafts = drafts, .n_drafts = 2};
+    const fr_engine_options eo = {.struct_size = sizeof eo,
+                                  .n_threads = 3,
+                                  .n_ctx = 128,
+                                  .drafts = drafts,
+                                  .n_drafts = 2};
     if (fr_engine_open(&engine, model, &eo, &err)) fail_msg("%s", err.message);
     look(&caller);
     if (i >= N_RUNS / 2) set_environment(i);
     caller.control = control();
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 24,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),

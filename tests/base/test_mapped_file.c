@@ -255,7 +255,10 @@ static void a_model_that_is_overwritten_while_it_is_packed_is_refused(void **sta
     fr_error err;
     bool done = false;
     copy_file("models/target.gguf", in_folder("model"));
-    const fr_model_options options = {.n_threads = 1, .progress = overwrite_model, .progress_user = &done};
+    const fr_model_options options = {.struct_size = sizeof options,
+                                      .n_threads = 1,
+                                      .progress = overwrite_model,
+                                      .progress_user = &done};
     assert_int_equal(fr_model_open(&m, in_folder("model"), &options, &err), FR_ERR_IO);
     assert_true(done);
     assert_non_null(strstr(err.message, "changed while it was being read"));
@@ -277,7 +280,7 @@ static void a_model_that_is_cut_while_it_is_packed_ends_with_a_sentence(void **s
         int said = open(in_folder("said"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
         if (dup2(said, STDERR_FILENO) < 0) _exit(8);
         bus_error_install();
-        const fr_model_options options = {.n_threads = 1, .progress = cut_model};
+        const fr_model_options options = {.struct_size = sizeof options, .n_threads = 1, .progress = cut_model};
         fr_model_open(&m, in_folder("model"), &options, &err);
         _exit(7);
     }
@@ -298,9 +301,10 @@ static void a_loaded_model_does_not_need_its_file(void **state) {
     static Stream before, after;
     copy_file("models/target.gguf", in_folder("model"));
     fr_model *m = rig_open_model(in_folder("model"), "ref");
-    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.n_threads = 1});
+    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1});
     const int32_t prompt[] = {1, 300, 301, 302};
-    const fr_request_options o = {.prompt = prompt,
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = prompt,
                                   .n_prompt = 4,
                                   .max_tokens = 20,
                                   .sampling = fr_sampling_default(),
@@ -329,13 +333,14 @@ static void an_index_that_is_cut_switches_its_drafter_off(void **state) {
     int n_tokens = 0;
     fr_error err;
     const int32_t prompt[] = {1, 300, 301, 302};
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 4,
                             .max_tokens = 20,
                             .sampling = fr_sampling_default(),
                             .ignore_eos = 1};
     fr_model *m = rig_open_model("models/target.gguf", "ref");
-    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.n_threads = 1});
+    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1});
     rig_run_request(e, &o, &plain);
     CorpusBuild b = {.n_vocab = m->model->hparams.n_vocab};
     for (int i = 0; i < 300; i++) assert_int_equal(corpus_build_add(&b, plain.tokens, plain.n, NULL), FR_OK);
@@ -346,11 +351,11 @@ static void an_index_that_is_cut_switches_its_drafter_off(void **state) {
     snprintf(spec, sizeof spec, "rest:index=%s,min_match=1", in_folder("index"));
     o.drafts = (const char *const[]){spec}, o.n_drafts = 1;
     rig_run_request(e, &o, &drafted);
-    assert_string_equal(drafted.stats.draft_error, "");
+    assert_string_equal(drafted.draft_error, "");
     o.on_token = cut_index, o.user = &n_tokens;
     rig_run_request(e, &o, &drafted);
     assert_true(n_tokens >= 5);
-    assert_non_null(strstr(drafted.stats.draft_error, "/index: changed while it was being read"));
+    assert_non_null(strstr(drafted.draft_error, "/index: changed while it was being read"));
     drafted.stats.logits_hash = plain.stats.logits_hash;
     rig_assert_same(&plain, &drafted, "plain decoding");
     fr_engine_close(e);
@@ -364,9 +369,10 @@ static void a_reference_model_that_is_cut_ends_the_request(void **state) {
     fr_request *r;
     copy_file("models/draft.gguf", in_folder("model"));
     fr_model *m = rig_open_model_in(in_folder("model"), "reference");
-    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.n_threads = 1});
+    fr_engine *e = rig_open_engine(m, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1});
     const int32_t prompt[] = {1, 300};
-    const fr_request_options o = {.prompt = prompt,
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = prompt,
                                   .n_prompt = 2,
                                   .max_tokens = 8,
                                   .sampling = fr_sampling_default(),

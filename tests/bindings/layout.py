@@ -32,8 +32,9 @@ def structs_of(header):
     return {name: list(members(body)) for name, body, _ in found}
 
 
-def layout():
-    with open(HEADER, encoding="utf-8") as f:
+def layout(header=HEADER):
+    """What the compiler makes of a header."""
+    with open(header, encoding="utf-8") as f:
         structs = structs_of(f.read())
     lines = ['#include "forerun.h"', "#include <stdio.h>", "int main(void) {"]
     for name, fields in structs.items():
@@ -44,7 +45,7 @@ def layout():
         source, program = os.path.join(folder, "layout.c"), os.path.join(folder, "layout")
         with open(source, "w", encoding="utf-8") as f:
             f.write("\n".join([*lines, "return 0;", "}", ""]))
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-Iinclude", source, "-o", program], check=True)
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-I" + os.path.dirname(header), source, "-o", program], check=True)
         printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     result, fields = {}, []
     for line in printed.splitlines():
@@ -59,7 +60,7 @@ def layout():
 
 
 def differences(compiled, bound, file):
-    """Sentences; bound: {struct: {"size", "spare" (offset of the spare zeros, or None), "fields": {name: (offset, size)}}}."""
+    """Sentences; bound: {struct: {"size", "fields": {name: (offset, size)}}}."""
     found = []
     for name, struct in compiled.items():
         mine = bound.get(name)
@@ -82,11 +83,8 @@ def differences(compiled, bound, file):
                 )
         known = {f[0] for f in struct["fields"]}
         found += [f"{name}.{f}: {file} has this field, forerun.h has not: remove it" for f in mine["fields"] if f not in known]
-        end = max(o + s for _, o, s, _ in struct["fields"])
-        if mine["spare"] is None and mine["size"] != struct["size"]:
+        if mine["size"] != struct["size"]:
             found.append(f"{name}: {file} has {mine['size']} bytes, the C compiler {struct['size']}")
-        if mine["spare"] is not None and mine["spare"] != end:
-            found.append(f"{name}: the spare zeros of {file} begin at {mine['spare']}, the fields of forerun.h end at {end}")
     found += [f"{name}: {file} has this struct, forerun.h has not: remove it" for name in bound if name not in compiled]
     return found
 

@@ -50,15 +50,64 @@ const tests = {
             const fields = {};
             for (const [field, member] of Object.entries((koffi.type || koffi.introspect)(type).members))
                 fields[field] = [member.offset, koffi.sizeof(member.type)];
-            const spare = fields.spare ? fields.spare[0] : null;
-            delete fields.spare;
-            bound[name] = { size: koffi.sizeof(type), spare, fields };
+            bound[name] = { size: koffi.sizeof(type), fields };
         }
         const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'forerun-')), 'bound.json');
         fs.writeFileSync(file, JSON.stringify(bound));
         const found = execFileSync('python3', ['-B', 'tests/bindings/layout.py', file, 'bindings/node/forerun.js'], { encoding: 'utf8' });
         fs.rmSync(path.dirname(file), { recursive: true });
         assert.strictEqual(found.trim(), '');
+    },
+
+    /* C would read them as pointers, cut their upper bits off, or end them at a zero. */
+    async wrong_values_do_not_reach_c() {
+        await withModel({}, async (model) => {
+            const cases = [
+                [TypeError, /'grammar'/, { grammar: 5 }],
+                [TypeError, /'user'/, { user: 5 }],
+                [TypeError, /'nPrompt'/, { nPrompt: 5 }],
+                [TypeError, /'structSize'/, { structSize: 5 }],
+                [RangeError, /maxTokens must be from -9223372036854775808/, { maxTokens: 2n ** 64n + 3n }],
+                [RangeError, /maxTokens is 1e\+300/, { maxTokens: 1e300 }],
+                [TypeError, /maxTokens must be an integer, not 3.5/, { maxTokens: 3.5 }],
+                [TypeError, /maxTokens must be an integer, not string/, { maxTokens: '3' }],
+                [TypeError, /maxTokens must be an integer, not null/, { maxTokens: null }],
+                [RangeError, /topK must be from -2147483648 to 2147483647/, { topK: 2 ** 32 + 1 }],
+                [RangeError, /treeBudget must be from/, { treeBudget: -(2 ** 31) - 1 }],
+                [RangeError, /seed must be from 0 to 18446744073709551615/, { seed: -1 }],
+                [RangeError, /seed must be from 0/, { seed: 2n ** 64n }],
+                [TypeError, /temperature must be a number, not string/, { temperature: 'hot' }],
+                [RangeError, /temperature must be at most/, { temperature: 1e300 }],
+                [TypeError, /verify must be a string, not number/, { verify: 5 }],
+                [RangeError, /stop contains a zero byte/, { stop: 'a\0b' }],
+                [TypeError, /stop must be a string or an array/, { stop: 5 }],
+                [TypeError, /draft must be a string, not number/, { draft: [5] }],
+                [TypeError, /logitBias must be an object/, { logitBias: [1] }],
+                [RangeError, /a token of logitBias/, { logitBias: { [2 ** 32]: 1 } }],
+                [TypeError, /a bias of logitBias/, { logitBias: { 1: 'x' } }],
+                [RangeError, /prediction\[1\] must be from/, { prediction: [1, 2 ** 40] }],
+            ];
+            for (const [kind, message, options] of cases)
+                await assert.rejects(model.generate(PROMPT, options), (why) => why instanceof kind && message.test(why.message), message);
+            for (const [prompt, kind, message] of [
+                [[1, 2 ** 32 + 1], RangeError, /the prompt\[1\] must be from/],
+                [[1, 'x'], TypeError, /the prompt\[1\] must be an integer/],
+                [5, TypeError, /the prompt must be a text/],
+                [[{ role: 'user' }], TypeError, /the content of a message must be a string/],
+                [[{ role: 'user', content: 'a\0b' }], RangeError, /zero byte/],
+            ])
+                await assert.rejects(model.generate(prompt), (why) => why instanceof kind && message.test(why.message), message);
+            assert.throws(() => model.detokenize([2 ** 32 + 5]), RangeError);
+            assert.throws(() => model.tokenize(5), TypeError);
+            const o = { maxTokens: 3, ignoreEos: true, seed: 2n ** 64n - 1n, topK: 2 ** 31 - 1, prediction: model.tokenize(PROMPT) };
+            assert.strictEqual((await model.generate(PROMPT, { ...o, draft: 'prediction' })).finish, 'length');
+            const token = (await model.generate(PROMPT, { maxTokens: 1 })).tokens[0];
+            const banned = await model.generate(PROMPT, { maxTokens: 1, logitBias: { [token]: -Infinity } });
+            assert.notStrictEqual(banned.tokens[0], token);
+        });
+        for (const [options, kind] of [[{ nCtx: 2 ** 32 + 64 }, RangeError], [{ threads: 2 ** 40 }, RangeError],
+            [{ requests: '2' }, TypeError], [{ kv: 'f8' }, RangeError], [{ backend: 5 }, TypeError], [{ draft: 5 }, TypeError]])
+            await assert.rejects(Model.open(MODEL, options), kind);
     },
 
     async versions_agree() {

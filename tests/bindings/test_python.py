@@ -23,8 +23,7 @@ def bound_layout():
     bound = {}
     for struct in forerun.STRUCTS:
         fields = {name: (getattr(struct, name).offset, getattr(struct, name).size) for name, *_ in struct._fields_}
-        spare = fields.pop("_spare", (None, 0))[0]
-        bound[struct.__name__] = {"size": __import__("ctypes").sizeof(struct), "spare": spare, "fields": fields}
+        bound[struct.__name__] = {"size": __import__("ctypes").sizeof(struct), "fields": fields}
     return bound
 
 
@@ -38,6 +37,18 @@ def structs_have_the_layout_of_the_c_compiler():
     assert not found, "\n" + "\n".join(found)
 
 
+def structs_only_grow_at_their_end():
+    """Every struct of the header of version 0.1 has its fields where they were; one without struct_size is what it was."""
+    now = layout.layout()
+    for name, old in layout.layout("tests/api_0/forerun.h").items():
+        new, n = now[name], len(old["fields"])
+        assert [f[:3] for f in new["fields"][:n]] == [f[:3] for f in old["fields"]], name
+        is_sized = bool(n) and old["fields"][0][0] == "struct_size"
+        assert is_sized or new == old, name
+        if is_sized and len(new["fields"]) > n:  # an older program may have left anything in its padding
+            assert new["fields"][n][1] >= old["size"], f"{name}.{new['fields'][n][0]} is in the padding of version 0.1"
+
+
 def a_field_that_is_missing_is_named():
     """The comparison itself: an appended field, a wrong type and a removed field are told apart."""
     bound, compiled = bound_layout(), layout.layout()
@@ -48,6 +59,74 @@ def a_field_that_is_missing_is_named():
     bound["fr_sampling"]["fields"]["seed"] = (32, 4)
     found = [s for s in layout.differences(layout.layout(), bound, "X") if s.startswith("fr_sampling.")]
     assert len(found) == 2 and "top_p" in found[0] and "correct its type" in found[1], found
+
+
+def raised(call):
+    """The type and the text of what a call raises."""
+    try:
+        call()
+    except Exception as why:
+        return type(why), str(why)
+    raise AssertionError("nothing was raised")
+
+
+def wrong_values_do_not_reach_c():
+    """C would read them as pointers, cut their upper bits off, or end them at a zero."""
+    with forerun.Model(MODEL) as model:
+        cases = [
+            (TypeError, "'grammar'", {"grammar": 5}),
+            (TypeError, "'user'", {"user": 5}),
+            (TypeError, "'n_prompt'", {"n_prompt": 5}),
+            (TypeError, "'struct_size'", {"struct_size": 5}),
+            (ValueError, "max_tokens must be from -9223372036854775808", {"max_tokens": 2**64 + 3}),
+            (TypeError, "max_tokens must be an integer, not float", {"max_tokens": 3.0}),
+            (TypeError, "max_tokens must be an integer, not NoneType", {"max_tokens": None}),
+            (ValueError, "top_k must be from -2147483648 to 2147483647", {"top_k": 2**32 + 1}),
+            (ValueError, "tree_budget must be from", {"tree_budget": -(2**31) - 1}),
+            (ValueError, "seed must be from 0 to 18446744073709551615", {"seed": -1}),
+            (ValueError, "seed must be from 0", {"seed": 2**64}),
+            (TypeError, "temperature must be a number, not str", {"temperature": "hot"}),
+            (ValueError, "temperature must be at most", {"temperature": 1e300}),
+            (ValueError, "temperature must be at most", {"temperature": 10**400}),
+            (TypeError, "verify must be a string, not int", {"verify": 5}),
+            (ValueError, "stop contains a zero byte", {"stop": "a\0b"}),
+            (TypeError, "stop must be a string or a list", {"stop": 5}),
+            (TypeError, "stop must be a string, not int", {"stop": [5]}),
+            (TypeError, "draft must be a string, not int", {"draft": [5]}),
+            (TypeError, "logit_bias must be a dict", {"logit_bias": [1]}),
+            (ValueError, "a token of logit_bias", {"logit_bias": {2**32: 1.0}}),
+            (TypeError, "a bias of logit_bias", {"logit_bias": {1: "x"}}),
+            (ValueError, "prediction[1] must be from", {"prediction": [1, 2**40]}),
+            (TypeError, "prediction must be a list of tokens", {"prediction": 5}),
+        ]
+        for kind, words, options in cases:
+            got = raised(lambda o=options: model.generate(PROMPT, **o))
+            assert got[0] is kind and words in got[1], (options, got)
+        for prompt, kind, words in [
+            ([1, 2**32 + 1], ValueError, "the prompt[1] must be from"),
+            ([1, "x"], TypeError, "the prompt[1] must be an integer"),
+            (5, TypeError, "the prompt must be a text"),
+            ([{"role": "user"}], ValueError, "a message has no content"),
+            ([{"role": "user", "content": "a\0b"}], ValueError, "content contains a zero byte"),
+        ]:
+            got = raised(lambda p=prompt: model.generate(p))
+            assert got[0] is kind and words in got[1], (prompt, got)
+        assert raised(lambda: model.detokenize([2**32 + 5]))[0] is ValueError
+        assert raised(lambda: model.tokenize(5))[0] is TypeError
+        assert model.generate(PROMPT, max_tokens=3, ignore_eos=True, seed=2**64 - 1, top_k=2**31 - 1).finish == "length"
+        ids = model.tokenize(PROMPT)
+        assert model.generate(PROMPT, max_tokens=5, draft="prediction", prediction=ids).finish == "length"
+    for options, kind, words in [
+        ({"n_ctx": 2**32 + 64}, ValueError, "n_ctx must be from"),
+        ({"threads": 2**40}, ValueError, "threads must be from"),
+        ({"requests": "2"}, TypeError, "requests must be an integer"),
+        ({"kv": "f8"}, ValueError, "kv must be one of f16"),
+        ({"backend": 5}, TypeError, "backend must be a string"),
+        ({"draft": 5}, TypeError, "draft must be a string"),
+    ]:
+        got = raised(lambda o=options: forerun.Model(MODEL, **o))
+        assert got[0] is kind and words in got[1], (options, got)
+    assert raised(lambda: forerun.Model("a\0b"))[0] is ValueError
 
 
 def versions_agree():
@@ -157,8 +236,10 @@ def errors_are_exceptions():
 
 TESTS = [
     structs_have_the_layout_of_the_c_compiler,
+    structs_only_grow_at_their_end,
     a_field_that_is_missing_is_named,
     versions_agree,
+    wrong_values_do_not_reach_c,
     generates_what_the_program_generates,
     drafting_changes_no_text,
     a_stream_is_the_text_in_pieces,

@@ -283,6 +283,14 @@ static void answers_do_not_control_the_terminal(void **state) {
     assert_int_equal(pty_close(&p), 0);
 }
 
+static void a_text_cannot_change_the_direction_of_writing(void **state) {
+    (void)state;
+    pty_open(&p, "%s run " TARGET "-n 30 -p x --draft none --regex 'a\xe2\x80\xae"
+                 "b'");
+    pty_expect(&p, "a\\xe2\\x80\\xaeb");
+    assert_int_equal(pty_close(&p), 0);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -298,6 +306,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_model_alone_opens_a_conversation),
         cmocka_unit_test(run_ends_with_one_line),
         cmocka_unit_test(answers_do_not_control_the_terminal),
+        cmocka_unit_test(a_text_cannot_change_the_direction_of_writing),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -91,19 +91,16 @@ static void distilled_answers_are_those_of_run(void **state) {
 static void expect_answer(const fr_chat_message *turns, int n_turns, const char *answer) {
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *engine = rig_open_engine(model, NULL);
-    fr_request_options o = {.max_tokens = 12, .sampling = fr_sampling_default()};
+    fr_request_options o = {.struct_size = sizeof o, .max_tokens = 12, .sampling = fr_sampling_default()};
     Stream *said = calloc(1, sizeof *said);
-    char *text;
-    int32_t *tokens;
+    fr_chat_result prompt = {.struct_size = sizeof prompt};
     assert_non_null(said);
-    assert_int_equal(fr_chat_prompt(model, NULL, turns, n_turns, &text, NULL), 0);
-    assert_int_equal(
-        fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &tokens, &o.n_prompt, NULL),
-        0);
-    o.prompt = tokens;
+    assert_int_equal(fr_chat_apply(model, turns, n_turns, NULL, &prompt, NULL), 0);
+    o.prompt = prompt.tokens;
+    o.n_prompt = prompt.n_tokens;
     rig_run_request(engine, &o, said);
     assert_string_equal(answer, said->text + (*said->text == ' '));
-    free(said), fr_free(text), fr_free(tokens);
+    free(said), fr_chat_result_free(&prompt);
     fr_engine_close(engine);
     fr_model_close(model);
 }

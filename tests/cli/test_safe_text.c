@@ -84,6 +84,18 @@ static void a_generated_text_keeps_its_lines(void **state) {
     static const char family[] = "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7"; /* joined by an invisible character */
     assert_true(safe_text_append_lines(&b, family, strlen(family)));
     assert_string_equal(b.data, family);
+    static const char *const directions[] = {"\xd8\x9c",     "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xaa",
+                                             "\xe2\x80\xab", "\xe2\x80\xac", "\xe2\x80\xad", "\xe2\x80\xae",
+                                             "\xe2\x81\xa6", "\xe2\x81\xa7", "\xe2\x81\xa8", "\xe2\x81\xa9"};
+    for (size_t i = 0; i < sizeof directions / sizeof *directions; i++) {
+        buf_clear(&b);
+        assert_true(safe_text_append_lines(&b, directions[i], strlen(directions[i])));
+        assert_int_equal(b.n, 4 * strlen(directions[i])); /* each byte as \\xNN */
+    }
+    static const char arabic[] = "\xd8\xb3\xd9\x84\xd8\xa7\xd9\x85 \xd7\xa9\xd7\x9c"; /* written from right to left */
+    buf_clear(&b);
+    assert_true(safe_text_append_lines(&b, arabic, strlen(arabic)));
+    assert_string_equal(b.data, arabic);
     b.max_bytes = b.n;
     assert_false(safe_text_append_lines(&b, "x", 1));
     buf_free(&b);

@@ -2,24 +2,24 @@
 #include "testing.h"
 
 #include "cli/chat/same_text.h"
+#include "engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static Tokenizer *tokenizer;
+static fr_model *model;
+static const Tokenizer *tokenizer; /* of the model */
 
 static int open_vocab(void **state) {
     (void)state;
-    Gguf *g;
-    if (gguf_open(&g, "models/target.gguf", NULL)) return -1;
-    int status = tokenizer_open(&tokenizer, g, NULL);
-    gguf_close(g);
+    int status = fr_model_open(&model, "models/target.gguf", NULL, NULL);
+    if (!status) tokenizer = model->tokenizer;
     return status;
 }
 
 static int close_vocab(void **state) {
     (void)state;
-    tokenizer_close(tokenizer);
+    fr_model_close(model);
     return 0;
 }
 
@@ -54,22 +54,22 @@ static void other_cuts_of_a_text_are_found(void **state) {
     if (a[n_question] == b[n_question]) fail_msg("the two are cut in the same way");
     int64_t n_b = append(b, end_b, "</s>", false);
     n_b = append(b, n_b, " And then", false);
-    assert_int_equal(same_text_end(tokenizer, a, n_a, a, n_a), n_a);
-    int64_t found = same_text_end(tokenizer, a, n_a, b, n_b); /* though b has a space before "because" */
+    assert_int_equal(same_text_end(model, a, n_a, a, n_a), n_a);
+    int64_t found = same_text_end(model, a, n_a, b, n_b); /* though b has a space before "because" */
     assert_int_equal(found, end_b);
-    assert_int_equal(same_text_end(tokenizer, a, n_a, b, end_b), end_b);
-    assert_int_equal(same_text_end(tokenizer, a, n_a, b, end_b - 1), -1); /* it ends too early */
-    assert_int_equal(same_text_end(tokenizer, a, n_a - 1, b, n_b), -1);   /* no token ends there */
+    assert_int_equal(same_text_end(model, a, n_a, b, end_b), end_b);
+    assert_int_equal(same_text_end(model, a, n_a, b, end_b - 1), -1); /* it ends too early */
+    assert_int_equal(same_text_end(model, a, n_a - 1, b, n_b), -1);   /* no token ends there */
     a[n_a] = tokenizer_find(tokenizer, "</s>", 4);
-    assert_int_equal(same_text_end(tokenizer, a, n_a + 1, b, n_b), end_b + 1);
+    assert_int_equal(same_text_end(model, a, n_a + 1, b, n_b), end_b + 1);
     a[n_a] = tokenizer_bos(tokenizer);
-    assert_int_equal(same_text_end(tokenizer, a, n_a + 1, b, n_b), -1); /* another special token */
+    assert_int_equal(same_text_end(model, a, n_a + 1, b, n_b), -1); /* another special token */
     a[n_a] = tokenizer_find(tokenizer, "<0x0A>", 6);
-    assert_int_equal(same_text_end(tokenizer, a, n_a + 1, b, n_b), end_b); /* white space at the end */
+    assert_int_equal(same_text_end(model, a, n_a + 1, b, n_b), end_b); /* white space at the end */
     a[n_a] = a[n_a - 1];
-    assert_int_equal(same_text_end(tokenizer, a, n_a + 1, b, n_b), -1); /* another text */
-    assert_int_equal(same_text_end(tokenizer, a, 0, b, n_b), 0);
-    assert_int_equal(same_text_end(tokenizer, a, n_a, b, 0), -1);
+    assert_int_equal(same_text_end(model, a, n_a + 1, b, n_b), -1); /* another text */
+    assert_int_equal(same_text_end(model, a, 0, b, n_b), 0);
+    assert_int_equal(same_text_end(model, a, n_a, b, 0), -1);
 }
 
 /* The spelling of a special token in a text is not the token. */
@@ -78,8 +78,8 @@ static void special_tokens_are_not_their_spelling(void **state) {
     int32_t a[20], b[20];
     int64_t n_a = append(a, 0, "</s>", false), n_b = append(b, 0, "</s>", true);
     assert_int_equal(n_a, 1);
-    assert_int_equal(same_text_end(tokenizer, a, n_a, b, n_b), -1);
-    assert_int_equal(same_text_end(tokenizer, b, n_b, a, n_a), -1);
+    assert_int_equal(same_text_end(model, a, n_a, b, n_b), -1);
+    assert_int_equal(same_text_end(model, b, n_b, a, n_a), -1);
 }
 
 int main(void) {

@@ -1,12 +1,12 @@
 /* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
  * ignored. */
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "engine_rig.h"
 #include "model_rig.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "compute/cost_cache.h"
+#include "compute/cost.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -160,8 +160,9 @@ static void keys_differ_where_costs_do(void **state) {
 static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
-    const fr_engine_options eo = {.n_threads = 1, .n_ctx = 64, .cost_cache = folder};
-    const fr_request_options o = {.prompt = prompt,
+    const fr_engine_options eo = {.struct_size = sizeof eo, .n_threads = 1, .n_ctx = 64, .cost_cache = folder};
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = prompt,
                                   .n_prompt = 5,
                                   .max_tokens = 4,
                                   .drafts = drafts,

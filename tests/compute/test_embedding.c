@@ -74,7 +74,8 @@ static int close_model(void **state) {
 static fr_request *ask(fr_engine *e, int p, const char *draft) {
     fr_request *r;
     fr_error err;
-    fr_request_options o = {.prompt = prompts[p],
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompts[p],
                             .n_prompt = n_prompts[p],
                             .max_tokens = p == 3 ? 1 : 96 - n_prompts[p],
                             .sampling = fr_sampling_default(),
@@ -99,7 +100,8 @@ static void an_embedding_depends_on_its_prompt_alone(void **state) {
     int64_t n_preempted = 0;
     for (int chunk = 3; chunk <= 64; chunk += 61)
         for (int pages = 0; pages < 2; pages++) {
-            fr_engine_options options = {.n_threads = 2,
+            fr_engine_options options = {.struct_size = sizeof options,
+                                         .n_threads = 2,
                                          .n_ctx = N_CTX,
                                          .max_requests = N_PROMPTS,
                                          .kv_page_size = 8,
@@ -107,7 +109,7 @@ static void an_embedding_depends_on_its_prompt_alone(void **state) {
                                          .kv_tokens = pages ? 0 : 120};
             fr_engine *e = rig_open_engine(model, &options);
             fr_request *r[N_PROMPTS];
-            fr_stats s;
+            fr_stats s = {.struct_size = sizeof s};
             fr_error err;
             for (int round = 0; round < 2; round++) { /* the second finds its prompts in the prefix cache */
                 for (int p = 0; p < N_PROMPTS; p++) r[p] = ask(e, p, p % 2 ? "suffix" : NULL);
@@ -128,14 +130,21 @@ static void it_is_refused_where_there_is_none(void **state) {
     (void)state;
     float out[N_EMBD];
     fr_error err;
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = N_CTX, .prefill_chunk = 16});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1,
+                                                               .n_ctx = N_CTX,
+                                                               .prefill_chunk = 16});
     fr_request *r = ask(e, 5, NULL), *plain;
     assert_true(fr_engine_step(e, &err) > 0);
     assert_int_equal(fr_request_embedding(r, out, &err), FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "not been read yet: 16 of 85 tokens"));
     while (fr_engine_step(e, &err) > 0) {}
     check(r, 5, "alone");
-    fr_request_options o = {.prompt = prompts[0], .n_prompt = 5, .max_tokens = 1, .sampling = fr_sampling_default()};
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompts[0],
+                            .n_prompt = 5,
+                            .max_tokens = 1,
+                            .sampling = fr_sampling_default()};
     assert_int_equal(fr_request_open(&plain, e, &o, &err), FR_OK);
     while (fr_engine_step(e, &err) > 0) {}
     assert_int_equal(fr_request_embedding(plain, out, &err), FR_ERR_ARGUMENT);

@@ -115,7 +115,8 @@ static int32_t n_preempted, n_shared;
 
 /* Requests whose prompts begin alike come and go; every third has no drafter that needs hidden states. */
 static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, uint64_t seed) {
-    fr_engine_options eo = {.max_requests = N_PLACES,
+    fr_engine_options eo = {.struct_size = sizeof eo,
+                            .max_requests = N_PLACES,
                             .prefill_chunk = chunk,
                             .kv_page_size = 4,
                             .n_ctx = N_CTX,
@@ -129,11 +130,11 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
     rig_add_drafter(e, "spy", &spy.base);
     for (int step = 0; n_done < N_REQUESTS; step++) {
         for (int p = 0; p < N_PLACES; p++) {
-            if (running[p] && fr_request_finish(running[p])) {
-                fr_stats stats;
+            if (running[p] && fr_request_finish_reason(running[p])) {
+                fr_stats stats = {.struct_size = sizeof stats};
                 fr_request_get_stats(running[p], &stats);
-                assert_string_equal(stats.draft_error, "");
-                assert_int_not_equal(fr_request_finish(running[p]), FR_FINISH_ERROR);
+                assert_string_equal(fr_request_draft_error(running[p]), "");
+                assert_int_not_equal(fr_request_finish_reason(running[p]), FR_FINISH_ERROR);
                 n_preempted += (int32_t)stats.n_preempted;
                 n_shared += (int32_t)stats.n_prompt_shared;
                 fr_request_close(running[p]);
@@ -142,7 +143,8 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
             }
             if (running[p] || n_started == N_REQUESTS || (step + p) % 3) continue;
             const char *draft = n_started % 3 == 2 ? "ngram-trie" : "spy";
-            fr_request_options o = {.prompt = prompts[n_started],
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = prompts[n_started],
                                     .n_prompt = 12 + 7 * (n_started % 4),
                                     .max_tokens = 20 + n_started,
                                     .sampling = fr_sampling_default(),

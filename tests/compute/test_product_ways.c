@@ -1,5 +1,5 @@
-/* test_product_ways.c - The choice of ways of products by their time (kernels/product_ways.h): on a table whose products only
- * take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
+/* test_product_ways.c - The choice of ways of products by their time (kernels/product_ways.h): on a table whose
+ * products only take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
 #include "testing.h"
 
 #include "base/system.h"
@@ -51,7 +51,8 @@ static void a_way_that_is_hardly_faster_is_not_chosen(void **state) {
     assert_int_equal(chosen(1), READ_ONE);
 }
 
-/* After 20 ms the ways that have not been measured yet keep their defaults, so that a slow machine opens a table in time. */
+/* After 20 ms the ways that have not been measured yet keep their defaults, so that a slow machine opens a table in
+ * time. */
 static void the_measurement_is_short(void **state) {
     (void)state;
     for (int way = 0; way < READ_WAYS; way++) read_ns[way] = way == 5 ? 400000 : 800000;

@@ -6,7 +6,7 @@
 
 #include "gguf/tensor_type.h"
 #include "compute/cpu/cpu_backend.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "model_patch.h"
 #include "plain_layer.h"
 
@@ -289,7 +289,8 @@ static double accepted_share(const char *path, float temperature, Stream *got) {
     const char *spec = "mtp:depth=3,top=1";
     int32_t prompt[RULE_PROMPT] = {20};
     for (int i = 1; i < RULE_PROMPT; i++) prompt[i] = rule(prompt[i - 1]);
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = RULE_PROMPT,
                             .max_tokens = RULE_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -299,11 +300,14 @@ static double accepted_share(const char *path, float temperature, Stream *got) {
                             .ignore_eos = 1};
     o.sampling.temperature = temperature, o.sampling.seed = 3;
     fr_model *model = rig_open_model(path, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 128, .n_threads = 1, .prefill_chunk = 5});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 128,
+                                                               .n_threads = 1,
+                                                               .prefill_chunk = 5});
     rig_run_request(e, &o, got);
     fr_engine_close(e);
     fr_model_close(model);
-    assert_string_equal(got->stats.draft_error, "");
+    assert_string_equal(got->draft_error, "");
     assert_true(got->stats.drafted > 30);
     return (double)got->stats.accepted / (double)got->stats.drafted;
 }

@@ -230,7 +230,8 @@ static void broken_arithmetic_is_harmless(void **state) {
     int32_t prompt[12];
     rig_tokens(1, V, prompt, 12);
     const char *draft = "redrafter:file=build/redrafter-huge.gguf";
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 12,
                             .max_tokens = 20,
                             .sampling = fr_sampling_default(),
@@ -239,7 +240,7 @@ static void broken_arithmetic_is_harmless(void **state) {
     o.drafts = &draft, o.n_drafts = 1;
     rig_run_request(e, &o, &got);
     rig_assert_same(&plain, &got, draft);
-    assert_string_equal(got.stats.draft_error, "");
+    assert_string_equal(got.draft_error, "");
     fr_engine_close(e);
     fr_model_close(model);
 }

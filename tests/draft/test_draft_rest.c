@@ -323,11 +323,12 @@ static void the_text_equals_that_of_plain_decoding(void **state) {
     Gguf *vocab = NULL;
     if (random_model_write(&m, MODEL, &err) || gguf_open(&vocab, MODEL, &err)) fail_msg("%s", err.message);
     fr_model *model = rig_open_model(MODEL, NULL);
-    const fr_engine_options options = {.n_ctx = 256};
+    const fr_engine_options options = {.struct_size = sizeof options, .n_ctx = 256};
     fr_engine *e = rig_open_engine(model, &options);
     int32_t prompt[N_PROMPT];
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + i % 7;
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = 60,
                             .ignore_eos = 1,
@@ -347,7 +348,7 @@ static void the_text_equals_that_of_plain_decoding(void **state) {
             o.sampling.seed = (uint64_t)i;
             rig_run_request(e, &o, &got);
             rig_assert_same(&plain[i], &got, draft);
-            assert_string_equal(got.stats.draft_error, "");
+            assert_string_equal(got.draft_error, "");
             assert_true(got.stats.accepted > 20);
         }
     fr_engine_close(e);

@@ -285,7 +285,8 @@ static void masks_share_the_budget(void **state) {
     for (int budget = 1; budget <= 12; budget += 3)
         for (int n_drafts = 1; n_drafts <= 2; n_drafts++) {
             fr_engine *e = rig_open_engine(model, NULL);
-            fr_request_options o = {.prompt = prompt,
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = prompt,
                                     .n_prompt = 24,
                                     .max_tokens = 30,
                                     .sampling = fr_sampling_default(),
@@ -294,18 +295,18 @@ static void masks_share_the_budget(void **state) {
                                     .n_drafts = n_drafts,
                                     .tree_budget = budget};
             rig_run_request(e, &o, &got);
-            assert_string_equal(got.stats.draft_error, "");
-            assert_int_equal(got.stats.n_counters, 1);
-            assert_string_equal(got.stats.counters[0].name, "space.masks");
-            int64_t n_masks = got.stats.counters[0].drafted;
+            assert_string_equal(got.draft_error, "");
+            assert_int_equal(got.drafts.n_counters, 1);
+            assert_string_equal(got.drafts.counters[0].name, "space.masks");
+            int64_t n_masks = got.drafts.counters[0].drafted;
             assert_true(n_drafts == 2 || n_masks > 0);
             assert_true(n_masks + got.stats.drafted <= budget * got.stats.n_steps);
-            assert_int_equal(got.stats.counters[0].accepted, 0);
+            assert_int_equal(got.drafts.counters[0].accepted, 0);
             fr_error err; /* masks have no place in an automatic budget, so that none is chosen for them */
             assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
             o.tree_budget = 0;
             rig_run_request(e, &o, &got);
-            assert_true(n_drafts == 2 || got.stats.counters[0].drafted > 0);
+            assert_true(n_drafts == 2 || got.drafts.counters[0].drafted > 0);
             fr_engine_close(e);
         }
     fr_model_close(model);
@@ -341,7 +342,8 @@ static void impossible_rows_cost_the_drafter_and_not_the_text(void **state) {
     fr_model *model = rig_open_model(TARGET, NULL);
     int32_t prompt[12];
     rig_tokens(8, V, prompt, 12);
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 12,
                             .max_tokens = 20,
                             .sampling = fr_sampling_default(),
@@ -360,7 +362,7 @@ static void impossible_rows_cost_the_drafter_and_not_the_text(void **state) {
         o.drafts = &spec, o.n_drafts = 1;
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, "bad rows");
-        assert_int_equal(got.stats.draft_error[0] != 0, fault < N_ROW_FAULTS);
+        assert_int_equal(got.draft_error[0] != 0, fault < N_ROW_FAULTS);
         fr_engine_close(e);
     }
     fr_model_close(model);

@@ -139,7 +139,8 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     fr_error err;
     const char *draft = "redrafter:file=" DRAFTER;
     const int32_t prompt[] = {5, 6};
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 2,
                             .sampling = fr_sampling_default(),
                             .drafts = &draft,

@@ -79,7 +79,8 @@ static void steps_without_a_draft_change_no_text(void **state) {
     int32_t prompt[12];
     rig_tokens(5, V, prompt, 12);
     for (int i = 0; i < 6; i++) {
-        fr_request_options o = {.prompt = prompt,
+        fr_request_options o = {.struct_size = sizeof o,
+                                .prompt = prompt,
                                 .n_prompt = 12,
                                 .max_tokens = 60,
                                 .sampling = fr_sampling_default(),
@@ -125,7 +126,8 @@ static void re_sampled_nodes_are_counted_separately(void **state) {
     fr_engine *e = rig_open_engine(model, NULL);
     rig_tokens(5, V, prompt, 8);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fr_request_options o = {.prompt = prompt,
+        fr_request_options o = {.struct_size = sizeof o,
+                                .prompt = prompt,
                                 .n_prompt = 8,
                                 .max_tokens = 200,
                                 .sampling = fr_sampling_default(),
@@ -135,9 +137,9 @@ static void re_sampled_nodes_are_counted_separately(void **state) {
                                 .tree_budget = 120};
         rig_run_request(e, &o, &got);
         const fr_stats *s = &got.stats;
-        if (s->draft_error[0]) fail_msg("%s", s->draft_error);
-        assert_int_equal(s->n_counters, 1);
-        const fr_counter *c = &s->counters[0];
+        if (got.draft_error[0]) fail_msg("%s", got.draft_error);
+        assert_int_equal(got.drafts.n_counters, 1);
+        const fr_counter *c = &got.drafts.counters[0];
         assert_string_equal(c->name, "lyanna.resampled");
         assert_int_equal(c->drafted > 0, cases[i].any);
         assert_true(c->drafted < s->drafted && c->accepted <= s->accepted && c->accepted <= c->drafted);

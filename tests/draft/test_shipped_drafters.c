@@ -26,7 +26,8 @@ enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
 static void generate(fr_engine *engine, const fr_model *model, const char *prompt, const char *spec, double temperature,
                      Stream *out) {
-    fr_request_options o = {.max_tokens = N_TOKENS,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .max_tokens = N_TOKENS,
                             .tree_budget = 16,
                             .ignore_eos = 1,
                             .sampling = fr_sampling_default()};

@@ -64,7 +64,7 @@ static Outcome live(const World *w, int n_steps) {
     Outcome out = {0};
     fr_request *one = &r;
     for (int step = 0; step < n_steps; step++) {
-        int64_t n_before = r.stats.n_proposals;
+        int64_t n_before = r.draft_stats.n_proposals;
         tree_reset(&r.tree, RIGHT);
         draft_policy_choose_drafts(&r);
         for (int i = 0; i < N_DRAFTS; i++)
@@ -77,12 +77,12 @@ static Outcome live(const World *w, int n_steps) {
         tokens[n] = is_right ? RIGHT : WRONG, sources[n++] = -1;
         draft_policy_observe_step(&r, tokens, sources, n);
         out.auto_s += cost_curve_at(&e.policy.cost, e.step.n_rows) +
-                      (double)(r.stats.n_proposals - n_before) * w->proposal_s;
+                      (double)(r.draft_stats.n_proposals - n_before) * w->proposal_s;
         out.plain_s += n * w->t1_s;
         out.drafted += r.tree.n - 1;
         if (step >= n_steps / 2) out.late_drafted += r.tree.n - 1;
     }
-    out.n_proposals = r.stats.n_proposals;
+    out.n_proposals = r.draft_stats.n_proposals;
     draft_policy_end(&r);
     return out;
 }
@@ -154,7 +154,8 @@ static int32_t prompt[64];
 
 static fr_request_options request_of(const char *const *drafts, int n_drafts) {
     for (int32_t i = 0; i < 64; i++) prompt[i] = 5 + i % 9;
-    return (fr_request_options){.prompt = prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = prompt,
                                 .n_prompt = 64,
                                 .max_tokens = 200,
                                 .sampling = fr_sampling_default(),
@@ -171,16 +172,16 @@ static void auto_is_lossless_and_is_counted(void **state) {
     fr_engine *e = rig_open_engine(model, NULL);
     fr_request_options o = request_of(drafts, 0);
     rig_run_request(e, &o, &plain);
-    assert_int_equal(plain.stats.undrafted_steps, plain.n);
-    assert_int_equal(plain.stats.n_proposals, 0);
+    assert_int_equal(plain.drafts.n_undrafted_steps, plain.n);
+    assert_int_equal(plain.drafts.n_proposals, 0);
     assert_int_equal(e->policy.cost.n, 0); /* nothing is measured where no request needs it */
     for (int n = 1; n <= 2; n++) {
         o = request_of(drafts, n);
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, "auto");
-        assert_true(e->policy.cost.n > 1 && got.stats.n_proposals > 0 &&
-                    got.stats.undrafted_steps <= got.stats.n_steps);
-        assert_string_equal(got.stats.draft_error, "");
+        assert_true(e->policy.cost.n > 1 && got.drafts.n_proposals > 0 &&
+                    got.drafts.n_undrafted_steps <= got.stats.n_steps);
+        assert_string_equal(got.draft_error, "");
     }
     o.drafts = (const char *[]){"pld"}, o.n_drafts = 1, o.tree_budget = FR_TREE_BUDGET_AUTO;
     rig_run_request(e, &o, &got);
@@ -195,7 +196,7 @@ static void devils_may_have_automatic_budgets(void **state) {
     static Stream plain, got;
     static int32_t stream[64 + 200];
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     fr_engine *e = rig_open_engine(model, NULL);
     fr_request_options o = request_of(NULL, 0);
@@ -216,7 +217,7 @@ static void devils_may_have_automatic_budgets(void **state) {
         o.tree_budget = FR_TREE_BUDGET_AUTO;
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, names[first]);
-        assert_int_equal(got.stats.draft_error[0] != 0, first >= 2);
+        assert_int_equal(got.draft_error[0] != 0, first >= 2);
     }
     fr_engine_close(e);
     fr_model_close(model);
@@ -227,7 +228,8 @@ static void the_budget_is_automatic_where_costs_are_known(void **state) {
     (void)state;
     static const char *const pld[] = {"pld"}, *const recycling[] = {"recycling"};
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 400});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 400});
     fr_error err;
     for (int measured = 0; measured < 2; measured++)
         for (int i = 0; i < 5; i++) {

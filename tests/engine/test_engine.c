@@ -24,7 +24,7 @@ static int open_fixture(void **state) {
     (void)state;
     fr_error err;
     fx.model = rig_open_model(path, NULL);
-    fr_engine_options options = {.n_ctx = 256, .max_requests = 3};
+    fr_engine_options options = {.struct_size = sizeof options, .n_ctx = 256, .max_requests = 3};
     fx.engine = rig_open_engine(fx.model, &options);
     const char *text = "Once upon a time there was a little girl. She had a red ball. The little girl";
     if (fr_tokenize(fx.model, text, strlen(text), FR_TOKENIZE_PROMPT, &fx.prompt, &fx.n_prompt, &err))
@@ -41,7 +41,8 @@ static int close_fixture(void **state) {
 }
 
 static fr_request_options greedy(int64_t n) {
-    return (fr_request_options){.prompt = fx.prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = fx.prompt,
                                 .n_prompt = fx.n_prompt,
                                 .max_tokens = n,
                                 .sampling = fr_sampling_default(),
@@ -110,13 +111,17 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     o.drafts = automatic;
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
     fr_engine_close(e);
-    e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = automatic, .n_drafts = 1});
+    e = rig_open_engine(
+        fx.model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .drafts = automatic, .n_drafts = 1});
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
     fr_request_close(r);
     fr_engine_close(e);
     static const char *const unknown[] = {"pld", "teleport"};
-    assert_int_equal(fr_engine_open(&e, fx.model, &(fr_engine_options){.drafts = unknown, .n_drafts = 2}, &err),
-                     FR_ERR_ARGUMENT);
+    assert_int_equal(
+        fr_engine_open(&e, fx.model,
+                       &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .drafts = unknown, .n_drafts = 2},
+                       &err),
+        FR_ERR_ARGUMENT);
     assert_null(e);
     assert_non_null(strstr(err.message, "teleport"));
 }
@@ -129,13 +134,15 @@ static void a_plus_unites_drafts(void **state) {
     fr_request *r;
     fr_error err;
     fr_request_options o = greedy(60);
-    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = one, .n_drafts = 1});
+    fr_engine *e = rig_open_engine(
+        fx.model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .drafts = one, .n_drafts = 1});
     rig_run_request(e, &o, &plain);
     o.drafts = one, o.n_drafts = 1;
     rig_run_request(e, &o, &united);
     rig_assert_same(&plain, &united, "pld+suffix");
     fr_engine_close(e);
-    e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = two, .n_drafts = 2});
+    e = rig_open_engine(fx.model,
+                        &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .drafts = two, .n_drafts = 2});
     o.drafts = NULL, o.n_drafts = 0;
     rig_run_request(e, &o, &plain);
     o.drafts = two, o.n_drafts = 2;
@@ -156,7 +163,9 @@ static void a_draft_in_use_makes_no_room(void **state) {
     (void)state;
     fr_request *r[ENGINE_MAX_DRAFTERS];
     fr_error err;
-    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.n_ctx = 64, .max_requests = ENGINE_MAX_DRAFTERS});
+    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                  .n_ctx = 64,
+                                                                  .max_requests = ENGINE_MAX_DRAFTERS});
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
         char spec[32];
         const char *draft = spec;
@@ -194,10 +203,10 @@ static void files_that_are_no_models_are_refused(void **state) {
     assert_non_null(strstr(err.message, "no/such/file.gguf"));
     assert_true(fr_model_open(&m, "README.md", NULL, &err) < 0);
     assert_null(m);
-    fr_model_options options = {.kernels = "abacus"};
+    fr_model_options options = {.struct_size = sizeof options, .kernels = "abacus"};
     assert_int_equal(fr_model_open(&m, path, &options, &err), FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "abacus"));
-    options = (fr_model_options){.activations = "q4"};
+    options = (fr_model_options){.struct_size = sizeof(fr_model_options), .activations = "q4"};
     assert_int_equal(fr_model_open(&m, path, &options, &err), FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "q4"));
 }
@@ -381,9 +390,9 @@ static void statistics_add_up(void **state) {
     rig_run_request(fx.engine, &o, &s);
     int64_t steps = 0, accepted = 0;
     for (int i = 0; i <= FR_MAX_DEPTH; i++) {
-        steps += s.stats.accept_histogram[i];
-        accepted += i * s.stats.accept_histogram[i];
-        assert_true(s.stats.accepted_at[i] <= s.stats.offered_at[i]);
+        steps += s.drafts.accept_histogram[i];
+        accepted += i * s.drafts.accept_histogram[i];
+        assert_true(s.drafts.accepted_at[i] <= s.drafts.offered_at[i]);
     }
     assert_int_equal(steps, s.stats.n_steps);
     assert_int_equal(accepted, s.stats.accepted);
@@ -451,11 +460,12 @@ static void chat_prompts_follow_the_model(void **state) {
     (void)state;
     fr_error err;
     fr_chat_message messages[] = {{"user", "Hello"}};
-    char *prompt;
-    assert_int_equal(fr_chat_prompt(fx.model, NULL, messages, 1, &prompt, &err), FR_OK);
-    assert_string_equal(prompt, "USER: Hello\nASSISTANT:");
-    fr_free(prompt);
-    assert_int_equal(fr_chat_prompt(fx.model, "klingon", messages, 1, &prompt, &err), FR_ERR_UNSUPPORTED);
+    fr_chat_result r = {.struct_size = sizeof r};
+    const fr_chat_options klingon = {.struct_size = sizeof klingon, .chat_template = "klingon"};
+    assert_int_equal(fr_chat_apply(fx.model, messages, 1, NULL, &r, &err), FR_OK);
+    assert_string_equal(r.text, "USER: Hello\nASSISTANT:");
+    fr_chat_result_free(&r);
+    assert_int_equal(fr_chat_apply(fx.model, messages, 1, &klingon, &r, &err), FR_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "klingon"));
 }
 

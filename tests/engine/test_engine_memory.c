@@ -44,7 +44,8 @@ static double taken_mb(void) {
 static fr_request *open_request(fr_engine *e, int tree_budget) {
     static const int32_t prompt[] = {5, 6, 7, 5, 6, 7, 5};
     const char *draft = "pld:n=1";
-    const fr_request_options o = {.prompt = prompt,
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = prompt,
                                   .n_prompt = 7,
                                   .max_tokens = 6,
                                   .sampling = fr_sampling_default(),
@@ -67,8 +68,11 @@ static void logits_take_memory_by_planned_rows(void **state) {
     (void)state;
     double before = taken_mb();
     if (before <= 0) skip();
-    fr_engine *e = rig_open_engine(
-        model, &(fr_engine_options){.n_threads = 1, .n_ctx = N_CTX, .max_requests = N_REQUESTS, .max_queued = 100});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1,
+                                                               .n_ctx = N_CTX,
+                                                               .max_requests = N_REQUESTS,
+                                                               .max_queued = 100});
     expect_mb("an engine", taken_mb() - before, 0,
               N_REQUESTS * ROW_MB + 120); /* 64 of them for the rows of a forward */
     before = taken_mb();
@@ -92,7 +96,10 @@ static void logits_take_memory_by_planned_rows(void **state) {
 
 static void more_rows_than_planned_are_refused(void **state) {
     (void)state;
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = N_CTX, .max_requests = 2});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1,
+                                                               .n_ctx = N_CTX,
+                                                               .max_requests = 2});
     fr_error err;
     Row rows[3];
     for (int32_t i = 0; i < 3; i++) rows[i] = (Row){.token = 5, .sequence = 0, .parent = i - 1, .want_logits = true};

@@ -42,7 +42,8 @@ typedef struct Scene {
 } Scene;
 
 static Scene open_scene(int prefill_chunk) {
-    fr_engine_options options = {.n_threads = 1,
+    fr_engine_options options = {.struct_size = sizeof options,
+                                 .n_threads = 1,
                                  .n_ctx = N_CTX,
                                  .kv_tokens = N_CTX,
                                  .kv_page_size = PAGE,
@@ -55,7 +56,11 @@ static Scene open_scene(int prefill_chunk) {
 static void arrive(Scene *s, int n_prompt) {
     int32_t prompt[N_CTX];
     for (int i = 0; i < n_prompt; i++) prompt[i] = 20 + 30 * s->n + i;
-    fr_request_options o = {.prompt = prompt, .n_prompt = n_prompt, .sampling = fr_sampling_default(), .ignore_eos = 1};
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
+                            .n_prompt = n_prompt,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1};
     fr_error err;
     if (rig_open_request(&s->r[s->n++], s->engine, &o, &err)) fail_msg("%s", err.message);
 }

@@ -79,7 +79,7 @@ static fr_sampling make_sampling(void) {
 /* Runs it alone, plainly, in a roomy engine that shares nothing. */
 static void run_alone(Role *r) {
     fr_request_options o = r->options;
-    fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .prefix_cache = -1};
+    fr_engine_options options = {.struct_size = sizeof options, .n_threads = 1, .n_ctx = N_CTX, .prefix_cache = -1};
     fr_engine *e = rig_open_engine(model, &options);
     o.n_drafts = 0;
     rig_run_request(e, &o, &r->alone);
@@ -266,7 +266,8 @@ static void play(World *w, int n, int few_steps) {
         fr_error err;
         for (int p = 0; p < N_PLACES; p++) {
             Actor *a = &w->actors[p];
-            if (a->request && (fr_request_finish(a->request) || w->step == a->step_of_close)) leave(w, a), n_here--;
+            if (a->request && (fr_request_finish_reason(a->request) || w->step == a->step_of_close))
+                leave(w, a), n_here--;
             if (!a->request && n_started < n && draw(few_steps) == 0)
                 arrive(w, a, &cast[draw(N_CAST)]), n_started++, n_here++;
         }
@@ -282,10 +283,11 @@ static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2},
                      tokens[] = {96, 120, 160};
-    fr_stats sums = {0};
+    fr_stats sums = {.struct_size = sizeof sums};
     for (int seed = 0; seed < N_SEEDS; seed++)
         for (int i = 0; i < 9; i++) {
-            fr_engine_options options = {.n_threads = 1 + (i == 4),
+            fr_engine_options options = {.struct_size = sizeof options,
+                                         .n_threads = 1 + (i == 4),
                                          .n_ctx = N_CTX,
                                          .max_requests = N_PLACES,
                                          .kv_page_size = page_sizes[i % 3],
@@ -313,7 +315,11 @@ static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
 static void with_room_for_all_no_request_gives_pages_back(void **state) {
     (void)state;
     for (int page = 1; page <= 5; page += 2) {
-        fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .max_requests = N_PLACES, .kv_page_size = page};
+        fr_engine_options options = {.struct_size = sizeof options,
+                                     .n_threads = 1,
+                                     .n_ctx = N_CTX,
+                                     .max_requests = N_PLACES,
+                                     .kv_page_size = page};
         World w;
         dice_seed = 7, n_dice = 0;
         open_world(&w, &options, "with room");
@@ -346,7 +352,8 @@ static int verify_sizes(const VerifyInput *in, VerifyScratch *scratch, VerifyRes
 
 /* N_PLACES requests in an engine of so many places: one after the other with one place, or all at once. */
 static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_tokens, const char *draft) {
-    fr_engine_options options = {.n_threads = 1,
+    fr_engine_options options = {.struct_size = sizeof options,
+                                 .n_threads = 1,
                                  .n_ctx = N_CTX,
                                  .max_requests = n_places,
                                  .kv_page_size = 1,
@@ -360,7 +367,8 @@ static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_to
         fr_error err;
         for (int k = 0; k < n_places; k++) {
             const Role *role = &cast[i + k];
-            fr_request_options o = {.prompt = role->prompt,
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = role->prompt,
                                     .n_prompt = 12,
                                     .max_tokens = 30,
                                     .drafts = &draft,
@@ -403,13 +411,14 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
     (void)state;
     fr_engine *e;
     fr_error err;
-    fr_engine_options options = {.n_ctx = N_CTX, .kv_tokens = N_CTX - 1};
+    fr_engine_options options = {.struct_size = sizeof options, .n_ctx = N_CTX, .kv_tokens = N_CTX - 1};
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
     assert_null(e);
     assert_non_null(strstr(err.message, "give it 96 tokens at least"));
     options.kv_tokens = -5;
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
-    options = (fr_engine_options){.kv_tokens = 50}; /* no context given: what fits */
+    options = (fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                  .kv_tokens = 50}; /* no context given: what fits */
     e = rig_open_engine(model, &options);
     assert_int_equal(e->options.n_ctx, 50);
     fr_engine_close(e);
@@ -420,13 +429,15 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
 static void a_request_that_can_never_fit_ends_alone(void **state) {
     (void)state;
     static Stream alone, got;
-    fr_engine_options options = {.n_threads = 1,
+    fr_engine_options options = {.struct_size = sizeof options,
+                                 .n_threads = 1,
                                  .n_ctx = N_CTX,
                                  .kv_tokens = N_CTX,
                                  .kv_page_size = 1,
                                  .max_requests = 2};
     fr_engine *e = rig_open_engine(model, &options);
-    fr_request_options small = {.prompt = cast[0].stream,
+    fr_request_options small = {.struct_size = sizeof small,
+                                .prompt = cast[0].stream,
                                 .n_prompt = 10,
                                 .max_tokens = 9,
                                 .sampling = fr_sampling_default()};
@@ -441,7 +452,7 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
     assert_int_equal(rig_open_request(&fails, e, &large, &err), FR_OK);
     assert_int_equal(rig_open_request(&stays, e, &small, &err), FR_OK);
     while (fr_engine_step(e, &err) > 0) {}
-    assert_int_equal(fr_request_finish(fails), FR_FINISH_ERROR);
+    assert_int_equal(fr_request_finish_reason(fails), FR_FINISH_ERROR);
     assert_int_equal(fr_request_error(fails)->code, FR_ERR_MEMORY);
     assert_non_null(strstr(fr_request_error(fails)->message, "36 pages of 1 tokens are free and 50 are needed"));
     rig_collect(stays, &got);

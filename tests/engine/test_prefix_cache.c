@@ -39,7 +39,8 @@ static int close_model(void **state) {
 }
 
 static fr_engine *open_engine(int page_size, int prefix_cache) {
-    fr_engine_options options = {.n_threads = 1,
+    fr_engine_options options = {.struct_size = sizeof options,
+                                 .n_threads = 1,
                                  .n_ctx = N_CTX,
                                  .max_requests = 5,
                                  .kv_page_size = page_size,
@@ -49,7 +50,8 @@ static fr_engine *open_engine(int page_size, int prefix_cache) {
 }
 
 static fr_request_options ask(const int32_t *prompt, int64_t n) {
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = n,
                             .max_tokens = 12,
                             .sampling = fr_sampling_default(),

@@ -3,7 +3,7 @@
  * pages of windows in use; and the same texts where pages of windows, of everything, or marks run out. */
 #include "engine_rig.h"
 
-#include "compute/executor_internal.h"
+#include "compute/sequences.h"
 #include "engine/engine.h"
 #include "model_rig.h"
 #include "random_model.h"
@@ -31,7 +31,8 @@ enum { N_MODELS = sizeof models / sizeof *models };
 static bool is_whole_at_the_end_only(const RandomModel *m) { return m->n_conv || m->window; }
 
 static fr_engine *open_engine(const fr_model *model, int64_t kv_tokens, int prefix_cache) {
-    const fr_engine_options options = {.n_threads = 1,
+    const fr_engine_options options = {.struct_size = sizeof options,
+                                       .n_threads = 1,
                                        .n_ctx = N_CTX,
                                        .kv_page_size = PAGE,
                                        .prefill_chunk = CHUNK,
@@ -47,7 +48,8 @@ static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     rig_tokens(1, N_VOCAB, prompt, N_COMMON);
     rig_tokens((uint64_t)(10 + i), N_VOCAB, prompt + N_COMMON, N_OWN);
     prompt[N_COMMON] = 20 + i; /* no two questions begin alike */
-    return (fr_request_options){.prompt = prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = prompt,
                                 .n_prompt = N_PROMPT,
                                 .max_tokens = N_NEW,
                                 .sampling = fr_sampling_default(),
@@ -111,7 +113,7 @@ static void windows_hold_few_pages(void **state) {
         fr_request_options o = request_of(prompt, 0);
         fr_request *r;
         fr_error err;
-        fr_engine_stats s;
+        fr_engine_stats s = {.struct_size = sizeof s};
         o.n_drafts = 0, o.max_tokens = 200;
         if (rig_open_request(&r, e, &o, &err)) fail_msg("%s", err.message);
         int64_t most = 0, most_of_all = 0, mark = WINDOW + 2 * PAGE;
@@ -150,8 +152,9 @@ static void memory_of_gemma3_1b(void **state) {
                            .window = 512,
                            .seed = 7};
     fr_model *model = rig_open_random(&m);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 8192});
-    fr_engine_stats s;
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 8192});
+    fr_engine_stats s = {.struct_size = sizeof s};
     fr_engine_get_stats(e, &s);
     int64_t bytes_of_token = 26 * 2 * 256 * 2, kept = s.kv_tokens * bytes_of_token;
     print_message("%lld tokens, %lld with windows: %.1f MB, %.1f MB if all pages were kept\n", (long long)s.kv_tokens,
@@ -170,7 +173,7 @@ static int run_together(const fr_model *model, const Stream *alone, int64_t kv_t
     fr_error err;
     int left = 1, n_preempted = 0;
     fr_engine *e = open_with_draft(model, kv_tokens, prefix_cache);
-    KvPages *windows = &e->executor->kv[KV_WINDOW];
+    KvPages *windows = &executor_sequences(e->executor)->kv[KV_WINDOW];
     if (n_window_pages) windows->n_free = n_window_pages;
     for (int i = 0; i < N_REQUESTS; i++) {
         fr_request_options o = request_of(prompt, i);

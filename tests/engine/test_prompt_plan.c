@@ -37,12 +37,16 @@ static int close_model(void **state) {
 }
 
 static fr_engine *open_engine(void) {
-    return rig_open_engine(
-        model, &(fr_engine_options){.n_threads = 1, .n_ctx = N_CTX, .max_requests = MOST, .prefill_chunk = CHUNK});
+    return rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                       .n_threads = 1,
+                                                       .n_ctx = N_CTX,
+                                                       .max_requests = MOST,
+                                                       .prefill_chunk = CHUNK});
 }
 
 static fr_request *open_request(fr_engine *e, int i, int n_prompt, const char *draft) {
-    const fr_request_options o = {.prompt = prompts[i],
+    const fr_request_options o = {.struct_size = sizeof o,
+                                  .prompt = prompts[i],
                                   .n_prompt = n_prompt,
                                   .sampling = fr_sampling_default(),
                                   .ignore_eos = 1,
@@ -60,7 +64,7 @@ static void step(fr_engine *e) {
 }
 
 static int64_t generated(const fr_request *r) {
-    fr_stats s;
+    fr_stats s = {.struct_size = sizeof s};
     fr_request_get_stats(r, &s);
     return s.n_generated;
 }

@@ -39,7 +39,8 @@ static int close_model(void **state) {
 }
 
 static fr_engine *open_engine(int prefix_cache) {
-    return rig_open_engine(model, &(fr_engine_options){.n_threads = 1,
+    return rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                       .n_threads = 1,
                                                        .n_ctx = N_CTX,
                                                        .max_requests = N_RUNNING,
                                                        .max_queued = N_QUEUED,
@@ -48,7 +49,8 @@ static fr_engine *open_engine(int prefix_cache) {
 }
 
 static fr_request_options ask(int i) {
-    fr_request_options o = {.prompt = prompts[i],
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompts[i],
                             .n_prompt = N_PROMPT,
                             .max_tokens = 4 + 3 * i,
                             .sampling = fr_sampling_default(),
@@ -72,10 +74,10 @@ static int step(fr_engine *e) {
     return left;
 }
 
-static bool is_waiting(const fr_request *r) { return !fr_request_finish(r) && r->sequence < 0; }
+static bool is_waiting(const fr_request *r) { return !fr_request_finish_reason(r) && r->sequence < 0; }
 
 static void check_counts(const fr_engine *e, int n_running, int n_queued) {
-    fr_engine_stats s;
+    fr_engine_stats s = {.struct_size = sizeof s};
     fr_engine_get_stats(e, &s);
     assert_int_equal(s.n_running, n_running);
     assert_int_equal(s.n_queued, n_queued);
@@ -93,7 +95,7 @@ static void requests_run_in_order_of_arrival(void **state) {
     while (left > 0) {
         left = step(e);
         int n_running = 0, n_open = 0;
-        for (int i = 0; i < N_OPEN; i++) n_running += r[i]->sequence >= 0, n_open += !fr_request_finish(r[i]);
+        for (int i = 0; i < N_OPEN; i++) n_running += r[i]->sequence >= 0, n_open += !fr_request_finish_reason(r[i]);
         assert_true(n_running <= N_RUNNING);
         assert_int_equal(left, n_open); /* waiting requests count as well */
         while (n_begun < N_OPEN && !is_waiting(r[n_begun])) n_begun++;
@@ -129,7 +131,7 @@ static void a_full_queue_refuses(void **state) {
     fr_request_close(r[3]);
     assert_int_equal(fr_request_open(&r[3], e, &o, &err), FR_OK);
     assert_true(is_waiting(r[3]));
-    while (!fr_request_finish(r[0])) step(e);
+    while (!fr_request_finish_reason(r[0])) step(e);
     assert_int_equal(fr_request_open(&more, e, &o, &err), FR_ERR_MEMORY); /* r[0] is still open */
     fr_request_close(r[0]);
     r[0] = open_request(e, N_OPEN);
@@ -150,7 +152,7 @@ static void an_ended_request_makes_room_before_it_is_closed(void **state) {
     fr_engine *e = open_engine(0);
     fr_request *r[3];
     for (int i = 0; i < 3; i++) r[i] = open_request(e, i);
-    while (!fr_request_finish(r[0])) step(e);
+    while (!fr_request_finish_reason(r[0])) step(e);
     rig_collect(r[0], &first);
     assert_true(is_waiting(r[2]));
     step(e);
@@ -159,7 +161,7 @@ static void an_ended_request_makes_room_before_it_is_closed(void **state) {
     static Stream still;
     rig_collect(r[0], &still);
     rig_assert_same(&first, &still, "after others ran");
-    assert_int_equal(fr_request_finish(r[2]), FR_FINISH_LENGTH);
+    assert_int_equal(fr_request_finish_reason(r[2]), FR_FINISH_LENGTH);
     fr_engine_close(e);
 }
 
@@ -176,7 +178,7 @@ static void closing_gives_pages_back_in_each_state(void **state) {
             fr_request *r = open_request(e, 2);
             for (int i = 0; i < (s == JUST_OPENED ? 0 : s == DECODING ? 5 : 1); i++) step(e);
             assert_int_equal(is_waiting(r), s == QUEUED);
-            fr_engine_stats before, after;
+            fr_engine_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
             fr_engine_get_stats(e, &before);
             fr_request_close(r);
             fr_engine_get_stats(e, &after);
@@ -212,7 +214,7 @@ static void a_closed_request_is_passed_over(void **state) {
     fr_request_close(r[4]);
     check_counts(e, 1, 0);
     while (step(e) > 0) {}
-    assert_int_equal(fr_request_finish(r[1]), FR_FINISH_LENGTH);
+    assert_int_equal(fr_request_finish_reason(r[1]), FR_FINISH_LENGTH);
     fr_engine_close(e);
 }
 
@@ -236,7 +238,7 @@ static void a_callback_may_close_a_waiting_request(void **state) {
     while (r[2]) step(e);
     check_counts(e, 2, 1);
     while (step(e) > 0) {}
-    assert_int_equal(fr_request_finish(r[3]), FR_FINISH_LENGTH);
+    assert_int_equal(fr_request_finish_reason(r[3]), FR_FINISH_LENGTH);
     fr_engine_close(e);
 }
 

@@ -82,7 +82,8 @@ static long count(fr_engine *engine, const Case *c) {
     int32_t prompt[N_PROMPT];
     make_prompt(prompt);
     static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
-    const fr_request_options options = {.prompt = prompt,
+    const fr_request_options options = {.struct_size = sizeof options,
+                                        .prompt = prompt,
                                         .n_prompt = N_PROMPT,
                                         .max_tokens = N_TOKENS,
                                         .sampling = c->sampling,
@@ -97,7 +98,7 @@ static long count(fr_engine *engine, const Case *c) {
     fr_request *r;
     fr_error err;
     if (rig_open_request(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);
-    fr_stats s = {0};
+    fr_stats s = {.struct_size = sizeof s};
     long total = 0, last = 0;
     int left = 1;
     while (left > 0) {
@@ -109,10 +110,12 @@ static long count(fr_engine *engine, const Case *c) {
         total += last;
         fr_request_get_stats(r, &s);
     }
-    assert_int_equal(fr_request_finish(r), FR_FINISH_LENGTH);
-    assert_string_equal(s.draft_error, "");
+    assert_int_equal(fr_request_finish_reason(r), FR_FINISH_LENGTH);
+    assert_string_equal(fr_request_draft_error(r), "");
     assert_true(s.n_steps > 3);
-    if (c->n_drafts > 0) assert_true(s.drafted > 0 || s.n_proposals > 0);
+    fr_draft_stats d = {.struct_size = sizeof d};
+    fr_request_get_draft_stats(r, &d);
+    if (c->n_drafts > 0) assert_true(s.drafted > 0 || d.n_proposals > 0);
     fr_request_close(r);
     return total - last;
 }
@@ -130,7 +133,8 @@ static void steps_allocate_nothing(void **state) {
                   .drafts = {specs[i]},
                   .n_drafts = specs[i] != NULL,
                   .sampling = greedy};
-        fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
+        fr_engine *engine = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 2, .n_ctx = N_CONTEXT});
         long first = count(engine, &c);
         c.sampling = sampled; /* and memory that the first request left is used again */
         long second = count(engine, &c);
@@ -144,7 +148,8 @@ static void steps_allocate_nothing(void **state) {
 static void an_allocating_step_is_detected(void **state) {
     (void)state;
     fr_model *model = rig_open_model(MODEL, NULL);
-    fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
+    fr_engine *engine = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 2, .n_ctx = N_CONTEXT});
     const Case c = {.name = "a callback that allocates", .sampling = fr_sampling_default(), .allocate = 1};
     assert_int_equal(count(engine, &c), 2 * (N_TOKENS - 2));
     fr_engine_close(engine);

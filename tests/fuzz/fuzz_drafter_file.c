@@ -23,7 +23,9 @@ static const fr_model *open_target(void) {
     static fr_model *target;
     fr_error err = {0};
     if (!target)
-        fr_assert(fr_model_open(&target, "tests/fuzz/target.gguf", &(fr_model_options){.n_threads = 1}, &err) == FR_OK);
+        fr_assert(fr_model_open(&target, "tests/fuzz/target.gguf",
+                                &(fr_model_options){.struct_size = sizeof(fr_model_options), .n_threads = 1},
+                                &err) == FR_OK);
     return target;
 }
 
@@ -35,8 +37,12 @@ static bool generate(const char *draft, int32_t tokens[N_TOKENS], fr_error *err)
     *err = (fr_error){.code = FR_OK};
     int64_t n = 0;
     int left = 0;
-    fr_assert(fr_engine_open(&engine, open_target(), &(fr_engine_options){.n_threads = 1, .n_ctx = 32}, err) == FR_OK);
-    fr_request_options options = {.prompt = prompt,
+    fr_assert(
+        fr_engine_open(&engine, open_target(),
+                       &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 32},
+                       err) == FR_OK);
+    fr_request_options options = {.struct_size = sizeof options,
+                                  .prompt = prompt,
                                   .n_prompt = N_PROMPT,
                                   .max_tokens = N_TOKENS,
                                   .sampling = fr_sampling_default(),

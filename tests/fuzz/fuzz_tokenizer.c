@@ -6,7 +6,7 @@
 #include "vocab_build.h"
 
 #include "base/error.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static const char *const pres[] = {"default", "gpt-2",  "llama-bpe",    "qwen2",          "qwen35",
                                    "dbrx",    "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3",
-                                   "tekken",  "gpt-4o", "smollm"};
+                                   "tekken",  "gpt-4o", "smollm",       "superbpe",       "afmoe"};
 enum { N_PRES = sizeof pres / sizeof *pres };
 
 /* Number 0 is the vocabulary of models/target.gguf, the others are the tiny one under each pre-tokenizer. */

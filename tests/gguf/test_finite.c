@@ -103,7 +103,7 @@ static void refuse(const char *path, const char *tensor) {
     for (const Backend *const *b = backends(); *b; b++) {
         fr_model *m;
         fr_error err;
-        const fr_model_options o = {.backend = (*b)->name, .n_threads = 2};
+        const fr_model_options o = {.struct_size = sizeof o, .backend = (*b)->name, .n_threads = 2};
         int status = fr_model_open(&m, path, &o, &err);
         char want[128];
         snprintf(want, sizeof want, "tensor %s holds NaN or infinity", tensor);
@@ -165,7 +165,8 @@ static void every_tensor_of_a_drafter(void **state) {
     static const char *const methods[] = {"redrafter", "medusa", "hydra", "eagle", "lyanna"};
     all_drafters_write_files();
     fr_model *model = rig_open_model(ALL_DRAFTERS_TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 64});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 64});
     for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
         char path[64], spec[96];
         snprintf(path, sizeof path, "build/all-%s.gguf", methods[k]);

@@ -7,7 +7,7 @@
     tests/golden/make_golden.py long FOLDER NODE             # -> data/llama4-long.json
     tests/golden/make_golden.py merges                       # -> data/merges.txt
     build/release/tests/test_tokenizer_own --write FOLDER    # the vocabularies of data/merges.txt
-    tests/golden/make_golden.py tokens FOLDER NODE           # -> data/tokens.json
+    tests/golden/make_golden.py tokens FOLDER NODE           # -> data/tokens.json, data/tokens_random.json
 
 NODE is a folder where `npm install node-llama-cpp` was run: llama.cpp, through llama_cpp.mjs.
 
@@ -861,6 +861,24 @@ def make_tokens(folder, node):
         f.write("{\n" + ",\n".join(f' "{k}": ' + lines(v) for k, v in out.items()) + "\n}\n")
 
 
+def make_random_tokens(folder, node):
+    """Hashes of the ids of 20 random texts each, by the names of pre-tokenizers that have the same ids."""
+    with open(os.path.join(folder, "random.json"), encoding="utf-8") as f:
+        texts = json.load(f)
+    names = {}
+    for file in sorted(f for f in os.listdir(folder) if f.startswith("random-")):
+        name, hashes = file[len("random-") : -len(".gguf")], ""
+        ids = llama_cpp(node, "tokens", os.path.join(folder, file), texts)
+        for i in range(0, len(texts), 20):
+            h = 2166136261
+            for token in [t for text in ids[i : i + 20] for t in (*text, 0xFFFFFFFF)]:
+                h = ((h ^ token) * 16777619) & 0xFFFFFFFF
+            hashes += f"{h:08x}"
+        names.setdefault(hashes, []).append(name)
+    with open(os.path.join(DATA, "tokens_random.json"), "w", encoding="utf-8") as f:
+        f.write("{\n" + ",\n".join(f' "{" ".join(n)}": "{h}"' for h, n in names.items()) + "\n}\n")
+
+
 if __name__ == "__main__":
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "logits" and len(sys.argv) == 4:
@@ -871,5 +889,6 @@ if __name__ == "__main__":
         make_merges()
     elif command == "tokens" and len(sys.argv) == 4:
         make_tokens(*sys.argv[2:])
+        make_random_tokens(*sys.argv[2:])
     else:
         sys.exit(__doc__)

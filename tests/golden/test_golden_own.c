@@ -356,7 +356,8 @@ static void wrong_keys_are_caught(void **state) {
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
 
 static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
-    fr_request_options o = {.prompt = g->tokens,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = g->tokens,
                             .n_prompt = g->n_prompt,
                             .max_tokens = g->n - g->n_prompt,
                             .sampling = fr_sampling_default(),
@@ -378,7 +379,8 @@ static void greedy_texts_are_the_stored_ones(void **state) {
         char path[600];
         model_path(&cases[i], path, sizeof path);
         fr_model *model = rig_open_model(path, NULL);
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.kv_type = FR_KV_F32});
+        fr_engine *e = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .kv_type = FR_KV_F32});
         check_greedy(cases[i].name, e, &g, NULL);
         check_greedy(cases[i].name, e, &g, "ngram-trie");
         fr_engine_close(e);

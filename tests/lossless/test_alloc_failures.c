@@ -80,7 +80,8 @@ static fr_grammar *grammar; /* of the request that drafts by it; NULL: none */
 
 static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error *err) {
     static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -164,7 +165,7 @@ static long sweep(const Case *c, long first) {
                      0; /* the state is known at the border of a page of 16 tokens */
     if (whole.streams[2].stats.n_prompt_shared < (is_hybrid ? N_PROMPT / 16 * 16 : N_PROMPT - 2))
         fail_msg("%s, %s: nothing was shared", c->draft, c->rule);
-    assert_string_equal(whole.streams[0].stats.draft_error, "");
+    assert_string_equal(whole.streams[0].draft_error, "");
     if (!whole.streams[0].stats.drafted) fail_msg("%s, %s: nothing was drafted", c->draft, c->rule);
     for (long k = does_all ? 1 : 1 + first % STRIDE; k <= n; k += stride)
         for (fails_on = false;; fails_on = true) {
@@ -220,7 +221,7 @@ static void opening_a_model_may_fail(void **state) {
     for (long k = 0; k <= n; k++)
         for (int i = 0; i < 2; i++) {
             static const char *const backends[] = {"cpu", "reference"};
-            const fr_model_options o = {.backend = backends[i], .n_threads = 1};
+            const fr_model_options o = {.struct_size = sizeof o, .backend = backends[i], .n_threads = 1};
             fr_model *m;
             fr_error err = {0};
             long n_live_before = n_live;

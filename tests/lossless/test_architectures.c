@@ -66,7 +66,8 @@ enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 }
 static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     rig_tokens((uint64_t)(i / 2), 300, prompt, N_PROMPT);
     for (int k = 0; k < N_PROMPT; k++) prompt[k] = k % 8 < 4 ? prompt[k % 4] : prompt[k]; /* something to look up */
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS - i,
                             .sampling = fr_sampling_default(),
@@ -100,7 +101,7 @@ static int64_t check_batch(const fr_model *model, int n, const Stream *plain, co
     for (int i = 0; i < n; i++) {
         rig_collect(r[i], &got);
         rig_assert_same(&plain[i], &got, drafts[i]);
-        assert_string_equal(got.stats.draft_error, "");
+        assert_string_equal(got.draft_error, "");
         if (strncmp(drafts[i], "mtp", 3) == 0) assert_true(got.stats.drafted > 0);
         accepted += got.stats.accepted;
     }
@@ -114,7 +115,8 @@ static void drafts_and_company_change_nothing(void **state) {
     for (int m = 0; m < N_MODELS; m++) {
         fr_model *model = rig_open_random(&models[m]);
         int32_t prompt[N_PROMPT];
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
+        fr_engine *e = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96, .n_threads = 1});
         for (int i = 0; i < n_drafts_of(&models[m]); i++) {
             fr_request_options o = request_of(prompt, i);
             rig_run_request(e, &o, &plain[i]);
@@ -122,7 +124,10 @@ static void drafts_and_company_change_nothing(void **state) {
         fr_engine_close(e);
         int64_t accepted = 0;
         for (int threads = 1; threads <= 3; threads++) {
-            fr_engine_options options = {.n_ctx = 96, .n_threads = threads, .max_requests = N_DRAFTS};
+            fr_engine_options options = {.struct_size = sizeof options,
+                                         .n_ctx = 96,
+                                         .n_threads = threads,
+                                         .max_requests = N_DRAFTS};
             options.kv_page_size = 2 * threads - 1, options.prefill_chunk = 5 * threads;
             if (threads == 3) options.kv_tokens = 2 * 96; /* pages are taken from the youngest */
             accepted += check_batch(model, n_drafts_of(&models[m]), plain, &options);
@@ -146,9 +151,10 @@ static void a_second_turn_takes_over_the_first(void **state) {
         if (i % 2 && !models[m].n_nextn) continue;
         fr_model *model = rig_open_random(&models[m]);
         int32_t prompt[N_PROMPT + N_TOKENS + N_MORE];
-        fr_request_options o;
+        fr_request_options o = {.struct_size = sizeof o};
         for (int shares = 0; shares < 2; shares++) {
-            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 128,
+            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                       .n_ctx = 128,
                                                                        .n_threads = 1,
                                                                        .kv_page_size = PAGE,
                                                                        .prefix_cache = shares ? 2 : -1});
@@ -187,7 +193,8 @@ static void what_is_special_matters(void **state) {
         fr_request_options o = request_of(prompt, 0);
         for (int k = 0; k < 2; k++) {
             fr_model *model = rig_open_random(k ? &other : &models[m]);
-            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
+            fr_engine *e = rig_open_engine(
+                model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96, .n_threads = 1});
             rig_run_request(e, &o, k ? &b : &a);
             fr_engine_close(e);
             fr_model_close(model);

@@ -68,7 +68,8 @@ static int write_targets(void **state) {
 static int32_t prompt[N_PROMPT];
 
 static fr_request_options request_of(double temperature, uint64_t seed) {
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -131,7 +132,8 @@ static void the_text_ends_where_plain_decoding_ends(void **state) {
     int n_errors = 0;
     for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
         fr_request_options o = request_of(seed % 3 ? 1 : 0.6, seed);
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+        fr_engine *e = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
         run(e, &o, &plain, &plain_why);
         n_errors += plain.finish == FR_FINISH_ERROR;
         if (plain.finish == FR_FINISH_ERROR) {
@@ -157,7 +159,10 @@ static void accepted_drafts_before_the_error_count(void **state) {
     for (uint64_t seed = 1; seed <= N_SEEDS; seed++)
         for (int budget = 1; budget <= 8; budget += 2) {
             fr_request_options o = request_of(1, seed);
-            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96, .max_requests = 2});
+            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                       .n_threads = 1,
+                                                                       .n_ctx = 96,
+                                                                       .max_requests = 2});
             run(e, &o, &plain, &why);
             int32_t stream[N_PROMPT + N_TOKENS + 16];
             memcpy(stream, prompt, sizeof prompt);
@@ -181,7 +186,9 @@ static void other_requests_go_on(void **state) {
     static Stream alone, got;
     fr_error err;
     fr_model *model = rig_open_model(AVOIDS, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = 96, .max_requests = 3});
+    fr_engine *e = rig_open_engine(
+        model,
+        &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 2, .n_ctx = 96, .max_requests = 3});
     fr_request_options o = request_of(0, 1), bad = o;
     int32_t bad_prompt[N_PROMPT];
     run(e, &o, &alone, &err);
@@ -196,7 +203,7 @@ static void other_requests_go_on(void **state) {
         rig_collect(r[i], &got);
         if (i != 1) rig_assert_same(&alone, &got, "beside a failing request");
     }
-    assert_int_equal(fr_request_finish(r[1]), FR_FINISH_ERROR);
+    assert_int_equal(fr_request_finish_reason(r[1]), FR_FINISH_ERROR);
     assert_non_null(strstr(fr_request_error(r[1])->message, "the logits after 20 tokens of context (0 generated)"));
     fr_engine_close(e);
     fr_model_close(model);
@@ -233,7 +240,8 @@ static void rejected_rows_do_not_matter(void **state) {
     fr_error why;
     fr_model *model = rig_open_model(AVOIDS, NULL);
     all_drafters_write_for(AVOIDS);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
     Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, VOCAB, 3);
     rig_add_drafter(e, "random", &random.base);
     fr_request_options o = request_of(0, 1);
@@ -250,7 +258,8 @@ static void rejected_rows_do_not_matter(void **state) {
 static void run_every_rule(const fr_model *model, const char *draft, const Stream *plain) {
     static Stream got;
     fr_error why;
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
     for (int k = 0; k < N_RULES; k++) {
         fr_request_options o = request_of(0.8, 5);
         o.max_tokens = N_SHORT, o.sampling.top_k = 8;
@@ -285,7 +294,8 @@ static void drafters_that_overflow(void **state) {
     static Stream plain;
     fr_error why;
     fr_model *model = rig_open_model(AVOIDS, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
     fr_request_options o = request_of(0.8, 5);
     all_drafters_write_for(AVOIDS);
     o.max_tokens = N_SHORT, o.sampling.top_k = 8;
@@ -312,7 +322,8 @@ static bool check_huge(const char *backend) {
     static Stream plain;
     fr_error plain_why;
     fr_model *model = rig_open_model_in(HUGE_NUMBERS, backend);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
     fr_request_options o = request_of(0.8, 7);
     o.max_tokens = N_SHORT;
     run(e, &o, &plain, &plain_why);

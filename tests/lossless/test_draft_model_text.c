@@ -56,7 +56,8 @@ static Prompt prompt_of(const fr_model *model, int i) {
 }
 
 static fr_request_options request_of(const Prompt *p, int i_sampling) {
-    return (fr_request_options){.prompt = p->tokens,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = p->tokens,
                                 .n_prompt = p->n,
                                 .max_tokens = N_TOKENS,
                                 .sampling = sampling_case(i_sampling),
@@ -71,7 +72,7 @@ static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int
     o.tree_budget = budget;
     rig_run_request(e, &o, &got);
     rig_assert_same(plain, &got, draft);
-    if (got.stats.draft_error[0]) fail_msg("%s, budget %d: switched off: %s", draft, budget, got.stats.draft_error);
+    if (got.draft_error[0]) fail_msg("%s, budget %d: switched off: %s", draft, budget, got.draft_error);
     return got.stats;
 }
 
@@ -85,7 +86,10 @@ static void nothing_changes_the_text(void **state) {
     for (int i = 0; i < N_SAMPLINGS; i++) {
         Prompt p = prompt_of(model, i % N_PROMPTS);
         fr_request_options o = request_of(&p, i);
-        fr_engine_options eo = {.n_threads = 1 + i % 3, .n_ctx = (int)p.n + N_TOKENS, .kv_page_size = 1 + 5 * i};
+        fr_engine_options eo = {.struct_size = sizeof eo,
+                                .n_threads = 1 + i % 3,
+                                .n_ctx = (int)p.n + N_TOKENS,
+                                .kv_page_size = 1 + 5 * i};
         fr_engine *e = rig_open_engine(model, &eo);
         rig_run_request(e, &o, &plain);
         for (int k = 0; k < N_SPECS; k++) {
@@ -124,16 +128,18 @@ static void neighbours_change_nothing(void **state) {
         alone[i].stats.accepted = got.stats.accepted; /* the same trees, too */
         fr_engine_close(e);
     }
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.max_requests = N_PLACES, .prefill_chunk = 7});
+    fr_engine *e = rig_open_engine(
+        model,
+        &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .max_requests = N_PLACES, .prefill_chunk = 7});
     fr_request *running[N_PLACES] = {NULL};
     int which[N_PLACES] = {0}, n_started = 0, n_done = 0;
     for (int step = 0; n_done < N; step++) {
         fr_error err;
         for (int k = 0; k < N_PLACES; k++) {
-            if (running[k] && fr_request_finish(running[k])) {
+            if (running[k] && fr_request_finish_reason(running[k])) {
                 rig_collect(running[k], &got);
                 rig_assert_same(&alone[which[k]], &got, "in a batch");
-                assert_string_equal(got.stats.draft_error, "");
+                assert_string_equal(got.draft_error, "");
                 assert_int_equal(got.stats.accepted, alone[which[k]].stats.accepted);
                 fr_request_close(running[k]);
                 running[k] = NULL;

@@ -177,7 +177,8 @@ static void trees_are_those_of_a_fresh_start(void **state) {
 
 static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     for (int k = 0; k < N_PROMPT; k++) prompt[k] = ALL_DRAFTERS_TOKEN(k) + (k > 12 + 3 * i ? i : 0);
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT - 3 * (i % 2),
                             .max_tokens = N_TOKENS - i,
                             .sampling = fr_sampling_default(),
@@ -196,8 +197,10 @@ static void a_hybrid_as_its_own_draft_is_always_right(void **state) {
     for (int f = 0; f < N_FILES; f++)
         for (int backend = 0; backend < 2; backend++) {
             fr_model *model = rig_open_model_in(files[f].path, backend ? "reference" : NULL);
-            fr_engine *e = rig_open_engine(model,
-                                           &(fr_engine_options){.n_ctx = N_CTX, .max_requests = N, .prefill_chunk = 9});
+            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                       .n_ctx = N_CTX,
+                                                                       .max_requests = N,
+                                                                       .prefill_chunk = 9});
             char spec[96];
             snprintf(spec, sizeof spec, "sps:length=4,model=%s", files[f].path);
             const char *const draft = spec;
@@ -219,7 +222,7 @@ static void a_hybrid_as_its_own_draft_is_always_right(void **state) {
             for (int i = 0; i < N; i++) {
                 rig_collect(r[i], &got);
                 rig_assert_same(&plain[i], &got, spec);
-                assert_string_equal(got.stats.draft_error, "");
+                assert_string_equal(got.draft_error, "");
                 if (got.stats.accepted != got.stats.drafted || got.stats.accepted < got.n / 2)
                     fail_msg("%s: %d of %d accepted", spec, (int)got.stats.accepted, (int)got.stats.drafted);
             }
@@ -237,14 +240,21 @@ static int64_t check_batches(const fr_model *model, const char *const *drafts, i
     int64_t accepted = 0;
     fr_error err;
     assert_true(n_drafts <= MOST);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1, .prefix_cache = -1});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 96,
+                                                               .n_threads = 1,
+                                                               .prefix_cache = -1});
     for (int i = 0; i < n_drafts; i++) {
         fr_request_options o = request_of(prompts[i], i % 5);
         rig_run_request(e, &o, &plain[i]);
     }
     fr_engine_close(e);
     for (int k = 0; k < 3; k++) {
-        fr_engine_options options = {.n_ctx = 96, .n_threads = 1 + k, .max_requests = 4, .max_queued = MOST};
+        fr_engine_options options = {.struct_size = sizeof options,
+                                     .n_ctx = 96,
+                                     .n_threads = 1 + k,
+                                     .max_requests = 4,
+                                     .max_queued = MOST};
         options.kv_page_size = 1 + 3 * k, options.prefill_chunk = 5 + 8 * k;
         if (k == 2) options.kv_tokens = 96 + 16;
         e = rig_open_engine(model, &options);
@@ -258,7 +268,7 @@ static int64_t check_batches(const fr_model *model, const char *const *drafts, i
         for (int i = 0; i < n_drafts; i++) {
             rig_collect(r[i], &got);
             rig_assert_same(&plain[i], &got, drafts[i]);
-            if (got.stats.draft_error[0]) fail_msg("%s: %s", drafts[i], got.stats.draft_error);
+            if (got.draft_error[0]) fail_msg("%s: %s", drafts[i], got.draft_error);
             accepted += got.stats.accepted;
             *n_preempted += got.stats.n_preempted;
         }
@@ -290,7 +300,8 @@ static void turns_of_a_conversation(void **state) {
     for (int f = 0; f < N_FILES; f++)
         for (int k = 0; k < N_SPECS; k++) {
             fr_model *model = rig_open_model(files[f].path, NULL);
-            fr_engine_options options = {.n_ctx = N_CTX,
+            fr_engine_options options = {.struct_size = sizeof options,
+                                         .n_ctx = N_CTX,
                                          .n_threads = 1,
                                          .kv_page_size = PAGE,
                                          .prefill_chunk = CHUNK,
@@ -306,7 +317,7 @@ static void turns_of_a_conversation(void **state) {
                 rig_run_request(apart, &o, &want);
                 rig_run_request(sharing, &o, &got);
                 rig_assert_same(&want, &got, specs[k]);
-                assert_string_equal(got.stats.draft_error, "");
+                assert_string_equal(got.draft_error, "");
                 if (got.stats.drafted != want.stats.drafted || got.stats.accepted != want.stats.accepted)
                     fail_msg("%s on %s, turn %d: other proposals than without sharing", specs[k], files[f].path, turn);
                 int n_most = (int)o.n_prompt - 1, n_shared = (int)got.stats.n_prompt_shared;

@@ -49,7 +49,8 @@ static void set_prompt(int32_t prompt[N_PROMPT], int i) {
 }
 
 static fr_request_options request_of(const int32_t *prompt, const char *rule, const char *const *of, int n_drafts) {
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .ignore_eos = 1,
@@ -83,11 +84,14 @@ static void nothing_outside_a_request_reaches_its_trees(void **state) {
         int32_t prompts[4][N_PROMPT];
         fr_request *r[4];
         fr_error err;
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 64, .n_threads = 1, .max_requests = 4});
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                   .n_ctx = 64,
+                                                                   .n_threads = 1,
+                                                                   .max_requests = 4});
         for (int k = 0; k < 4; k++) set_prompt(prompts[k], k);
         fr_request_options o = request_of(prompts[0], rules[i / N_DRAFTS], of, n_drafts);
         rig_run_request(e, &o, &alone);
-        assert_string_equal(alone.stats.draft_error, "");
+        assert_string_equal(alone.draft_error, "");
         for (int k = 1; k < 4; k++) {
             fr_request_options other = request_of(prompts[k], k % 2 ? NULL : o.verify, of, n_drafts);
             rig_run_request(e, &other, &got);
@@ -119,7 +123,8 @@ static void requests_of_one_seed_are_independent(void **state) {
     int32_t prompts[2][N_PROMPT];
     double p[N_KINDS * N_KINDS], share[2][N_KINDS] = {{0}};
     fr_model *model = rig_open_model(TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 64, .n_threads = 1});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 64, .n_threads = 1});
     for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
         int32_t kind[2];
         for (int k = 0; k < 2; k++) {

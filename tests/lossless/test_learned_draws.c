@@ -125,7 +125,8 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
         fr_error err;
         int left;
         for (uint64_t i = 0; i < N_AT_ONCE; i++) {
-            fr_request_options o = {.prompt = prompt,
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = prompt,
                                     .n_prompt = n_prompt,
                                     .max_tokens = LENGTH,
                                     .ignore_eos = 1,
@@ -142,9 +143,10 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
         for (int i = 0; i < N_AT_ONCE; i++) {
             int64_t n;
             const int32_t *tokens = fr_request_tokens(r[i], &n);
-            fr_stats stats;
+            const char *why = fr_request_draft_error(r[i]);
+            fr_stats stats = {.struct_size = sizeof stats};
             fr_request_get_stats(r[i], &stats);
-            if (n != LENGTH || stats.draft_error[0]) fail_msg("%s: %d tokens; %s", draft, (int)n, stats.draft_error);
+            if (n != LENGTH || *why) fail_msg("%s: %d tokens; %s", draft, (int)n, why);
             int k = 0;
             while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
             if (k == x->n) fail_msg("%s, %s: generated what the target cannot generate", rule, draft);
@@ -194,8 +196,10 @@ static void sequences_follow_the_targets_dist(void **state) {
     assert_true(n_prompt > 1 && n_prompt <= MAX_PROMPT);
     find_exact(&x);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fr_engine *e = rig_open_engine(model,
-                                       &(fr_engine_options){.n_ctx = 64, .max_requests = N_AT_ONCE, .n_threads = 1});
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                   .n_ctx = 64,
+                                                                   .max_requests = N_AT_ONCE,
+                                                                   .n_threads = 1});
         if (fr_engine_open_draft(e, cases[i].draft, &err)) fail_msg("%s", err.message);
         static DrafterClass lying;
         g_honest = e->drafters[0].drafter->class;

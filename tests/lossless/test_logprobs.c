@@ -96,7 +96,8 @@ static int on_token(void *user, const fr_token_event *e) {
 static fr_request_options request_of(Run *run, int i) {
     *run = (Run){.n_top = i % 3 == 2 ? 0 : i % 3 ? 5 : N_TOP};
     for (int k = 0; k < N_PROMPT; k++) run->prompt[k] = 3 + (k % 5 * 11 + i / 6) % 290;
-    fr_request_options o = {.prompt = run->prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = run->prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -134,7 +135,8 @@ enum { N_DRAFTS = 5 };
 static Run plain[N_CASES];
 
 static void run_plainly(const fr_model *model) {
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
+    fr_engine *e = rig_open_engine(
+        model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96, .n_threads = 1});
     for (int i = 0; i < N_CASES; i++) {
         fr_request_options o = request_of(&plain[i], i);
         run_one(e, &plain[i], &o);
@@ -159,7 +161,8 @@ static void drafts_and_tables_change_no_bit(void **state) {
         if (t == 0) run_plainly(model);
         static Run got;
         int64_t accepted = 0;
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1 + t % 3});
+        fr_engine *e = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96, .n_threads = 1 + t % 3});
         for (int i = 0; i < N_CASES; i++)
             for (int d = -1; d < N_DRAFTS; d++) {
                 fr_request_options o = request_of(&got, i);
@@ -181,8 +184,10 @@ static void neighbours_change_no_bit(void **state) {
     static Run got[2 * N_CASES];
     fr_model *model = rig_open_model(TARGET, NULL);
     fr_error err;
-    fr_engine *e = rig_open_engine(model,
-                                   &(fr_engine_options){.n_ctx = 96, .n_threads = 4, .max_requests = 2 * N_CASES});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 96,
+                                                               .n_threads = 4,
+                                                               .max_requests = 2 * N_CASES});
     for (int i = 0; i < 2 * N_CASES; i++) {
         fr_request_options o = request_of(&got[i], i % N_CASES);
         o.drafts = &drafts[i % N_DRAFTS];
@@ -200,7 +205,7 @@ static void neighbours_change_no_bit(void **state) {
 static void events_of_all_rules_are_those_of_their_rows(void **state) {
     (void)state;
     fr_model *model = rig_open_model(TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96});
     for (const VerifyRule *const *rule = verify_rules(); *rule; rule++)
         for (int i = 0; i < 6; i++) {
             static Run got;
@@ -227,7 +232,7 @@ static void a_bias_bans_and_favours_with_and_without_drafts(void **state) {
     if (UNDER_TSAN) skip();
     static Run first, biased, got;
     fr_model *model = rig_open_model(TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96});
     for (int i = 0; i < N_CASES; i++) {
         fr_request_options o = request_of(&first, i);
         run_one(e, &first, &o);
@@ -272,7 +277,7 @@ static void senseless_options_are_refused(void **state) {
     (void)state;
     static Run run;
     fr_model *model = rig_open_model(TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 96});
     fr_logit_bias bias = {3, 1};
     fr_request_options o = request_of(&run, 0);
     o.n_top_logprobs = 21, refuse(e, &o, "n_top_logprobs is 21"), o.n_top_logprobs = -1;

@@ -94,7 +94,8 @@ static fr_sampling sampling_case(int i) {
 enum { N_SAMPLINGS = 5 };
 
 static fr_request_options request_of(const int32_t *prompt, int i_sampling) {
-    return (fr_request_options){.prompt = prompt,
+    return (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                .prompt = prompt,
                                 .n_prompt = N_PROMPT,
                                 .max_tokens = N_TOKENS,
                                 .sampling = sampling_case(i_sampling),
@@ -123,8 +124,9 @@ static void list_methods(fr_engine *e) {
 }
 
 /* Runs with one drafter and compares with plain decoding; returns the statistics. */
-static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain,
-                      const char *what) {
+/* What was generated; it is valid until the next call. */
+static const Stream *check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain,
+                           const char *what) {
     static Stream got;
     o.drafts = &draft;
     o.n_drafts = 1;
@@ -133,7 +135,7 @@ static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int
     snprintf(label, sizeof label, "%s, %s, budget %d", what, draft, budget);
     rig_run_request(e, &o, &got);
     rig_assert_same(plain, &got, label);
-    return got.stats;
+    return &got;
 }
 
 static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vocab, const Stream *plain,
@@ -152,8 +154,8 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
     rig_add_drafter(e, "wrong", &wrong.base);
     for (int budget = 1; budget <= 64; budget = budget * 2 + 1) {
         check(e, *o, "random", budget, plain, what);
-        assert_int_equal(check(e, *o, "wrong", budget, plain, what).accepted, 0);
-        fr_stats s = check(e, *o, "right", budget, plain, what);
+        assert_int_equal(check(e, *o, "wrong", budget, plain, what)->stats.accepted, 0);
+        fr_stats s = check(e, *o, "right", budget, plain, what)->stats;
         assert_int_equal(s.accepted, s.drafted);
         assert_int_equal(s.n_steps, (N_TOKENS + budget) / (budget + 1));
     }
@@ -162,9 +164,9 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
         snprintf(names[fault], sizeof names[fault], "malformed-%d", fault);
         malformed[fault] = devil_make(DEVIL_MALFORMED, (DevilFault)fault, n_vocab, 8);
         rig_add_drafter(e, names[fault], &malformed[fault].base);
-        fr_stats s = check(e, *o, names[fault], 8, plain, what);
-        assert_true(s.draft_error[0]);
-        assert_int_equal(s.drafted, 0);
+        const Stream *got = check(e, *o, names[fault], 8, plain, what);
+        assert_true(got->draft_error[0]);
+        assert_int_equal(got->stats.drafted, 0);
     }
 }
 
@@ -177,7 +179,7 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
 
 /* Closes the model. */
 static void ladder_of_model(fr_model *model, const char *path, int first_sampling, int last_sampling) {
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     int32_t prompt[N_PROMPT];
     static Stream plain;
@@ -237,7 +239,7 @@ static void draft_models_are_lossless(void **state) {
                                          "rsd-s:model=models/draft.gguf,width=6,depth=4,coupled=0"};
     static Stream plain;
     fr_model *model = rig_open_model("models/target.gguf", NULL);
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     int32_t prompt[N_PROMPT];
     for (int i = 0; i < N_SAMPLINGS; i++) {
@@ -247,8 +249,7 @@ static void draft_models_are_lossless(void **state) {
         rig_run_request(e, &o, &plain);
         for (size_t k = 0; k < sizeof drafts / sizeof *drafts; k++)
             for (int budget = 1; budget <= 64; budget *= 4) {
-                fr_stats s = check(e, o, drafts[k], budget, &plain, "a draft model");
-                assert_string_equal(s.draft_error, "");
+                assert_string_equal(check(e, o, drafts[k], budget, &plain, "a draft model")->draft_error, "");
             }
         fr_engine_close(e);
     }
@@ -268,7 +269,7 @@ static void golden_models(const char *activations) {
     for (size_t i = 0; i < files.gl_pathc; i++) {
         static Stream plain;
         fr_model *model = rig_open_model_with(files.gl_pathv[i], NULL, activations);
-        fr_model_info info;
+        fr_model_info info = {.struct_size = sizeof info};
         fr_model_get_info(model, &info);
         int32_t prompt[N_PROMPT];
         make_prompt(info.n_vocab, i, prompt);
@@ -299,7 +300,7 @@ static void threads_pages_and_chunks_change_nothing(void **state) {
     static const int page_sizes[] = {1, 2, 3, 16}, chunks[] = {1, 7, 256};
     for (int m = 0; m < N_RANDOM; m++) {
         fr_model *model = rig_open_model(random_path(m), NULL);
-        fr_model_info info;
+        fr_model_info info = {.struct_size = sizeof info};
         fr_model_get_info(model, &info);
         int32_t prompt[N_PROMPT];
         make_prompt(info.n_vocab, 9, prompt);
@@ -309,7 +310,8 @@ static void threads_pages_and_chunks_change_nothing(void **state) {
         rig_run_request(e, &o, &plain);
         fr_engine_close(e);
         for (int threads = 1; threads <= 8; threads++) {
-            fr_engine_options options = {.n_threads = threads,
+            fr_engine_options options = {.struct_size = sizeof options,
+                                         .n_threads = threads,
                                          .n_ctx = N_PROMPT + N_TOKENS + threads,
                                          .kv_page_size = page_sizes[threads % 4],
                                          .prefill_chunk = chunks[threads % 3]};
@@ -333,7 +335,7 @@ static void each_kernel_table_agrees_with_itself(void **state) {
     for (int m = 0; m < 2 * N_RANDOM; m++)
         for (int t = 0; t < n_tables; t++) {
             fr_model *model = rig_open_model_with(random_path(m / 2), tables[t]->name, m % 2 ? "q8" : "q16");
-            fr_model_info info;
+            fr_model_info info = {.struct_size = sizeof info};
             fr_model_get_info(model, &info);
             int32_t prompt[N_PROMPT];
             make_prompt(info.n_vocab, 4, prompt);
@@ -355,7 +357,7 @@ static void both_kinds_of_kv_agree_with_themselves(void **state) {
         int32_t prompt[N_PROMPT];
         make_prompt(300, 4, prompt);
         fr_request_options o = request_of(prompt, 2);
-        fr_engine_options options = {.kv_type = (fr_kv_type)kv};
+        fr_engine_options options = {.struct_size = sizeof options, .kv_type = (fr_kv_type)kv};
         fr_engine *e = rig_open_engine(model, &options);
         static Stream plain;
         rig_run_request(e, &o, &plain);
@@ -374,7 +376,7 @@ static void neighbours_change_nothing(void **state) {
     static const char *const drafts[] = {"ngram-trie",      "random", "lookahead-trie", "recycling", "lookahead",
                                          "suffix:factor=2", "auto"};
     fr_model *model = rig_open_model(random_path(2), NULL);
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     int32_t prompts[N_REQUESTS][N_PROMPT];
     fr_request_options options[N_REQUESTS];
@@ -390,7 +392,7 @@ static void neighbours_change_nothing(void **state) {
         options[i].n_drafts = i % 8;
         options[i].tree_budget = 1 + 5 * i;
     }
-    fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = 11, .kv_page_size = 3};
+    fr_engine_options eo = {.struct_size = sizeof eo, .max_requests = N_PLACES, .prefill_chunk = 11, .kv_page_size = 3};
     fr_engine *e = rig_open_engine(model, &eo);
     Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, info.n_vocab, 5);
     rig_add_drafter(e, "random", &random.base);
@@ -399,7 +401,7 @@ static void neighbours_change_nothing(void **state) {
     for (int step = 0; n_done < N_REQUESTS; step++) {
         fr_error err;
         for (int p = 0; p < N_PLACES; p++) {
-            if (running[p] && fr_request_finish(running[p])) {
+            if (running[p] && fr_request_finish_reason(running[p])) {
                 rig_collect(running[p], &got);
                 char what[32];
                 snprintf(what, sizeof what, "request %d in a batch", which[p]);

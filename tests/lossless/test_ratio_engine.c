@@ -73,7 +73,8 @@ static int remove_models(void **state) {
 enum { N_TOKENS = 24, N_PROMPT = 12, REAL_VOCAB = 4096 };
 
 static fr_request_options request_of(const int32_t *prompt, float temperature, const Combination *c) {
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .ignore_eos = 1,
@@ -90,7 +91,7 @@ static void greedy_is_plain_decoding(void **state) {
     static Stream plain, got;
     int32_t prompt[N_PROMPT];
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 64});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 64});
     for (uint64_t text = 0; text < 2; text++) {
         rig_tokens(text, REAL_VOCAB, prompt, N_PROMPT);
         fr_request_options o = request_of(prompt, 0, NULL);
@@ -100,7 +101,7 @@ static void greedy_is_plain_decoding(void **state) {
             o = request_of(prompt, 0, &real[i]);
             rig_run_request(e, &o, &got);
             rig_assert_same(&plain, &got, real[i].draft);
-            assert_string_equal(got.stats.draft_error, "");
+            assert_string_equal(got.draft_error, "");
             accepted += got.stats.accepted;
         }
         assert_true(accepted > 0);
@@ -116,15 +117,19 @@ static void a_seed_gives_one_text(void **state) {
     int32_t prompt[N_PROMPT];
     rig_tokens(3, REAL_VOCAB, prompt, N_PROMPT);
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 64, .n_threads = 1, .kv_page_size = 16});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 64,
+                                                               .n_threads = 1,
+                                                               .kv_page_size = 16});
     for (int i = 0; i < N_COMBINATIONS; i++) {
         fr_request_options o = request_of(prompt, 0.7f, &real[i]);
         rig_run_request(e, &o, &alone[i]);
-        assert_string_equal(alone[i].stats.draft_error, "");
+        assert_string_equal(alone[i].draft_error, "");
         for (int k = 0; k < i; k++) assert_int_equal(alone[i].n, alone[k].n);
     }
     fr_engine_close(e);
-    fr_engine_options together = {.n_ctx = 64,
+    fr_engine_options together = {.struct_size = sizeof together,
+                                  .n_ctx = 64,
                                   .n_threads = 3,
                                   .kv_page_size = 3,
                                   .max_requests = N_COMBINATIONS,
@@ -212,7 +217,8 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
         fr_error err;
         int left;
         for (uint64_t i = 0; i < N_AT_ONCE; i++) {
-            fr_request_options o = {.prompt = prompt,
+            fr_request_options o = {.struct_size = sizeof o,
+                                    .prompt = prompt,
                                     .n_prompt = 1,
                                     .max_tokens = LENGTH,
                                     .ignore_eos = 1,
@@ -228,10 +234,11 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
         for (int i = 0; i < N_AT_ONCE; i++) {
             int64_t n;
             const int32_t *tokens = fr_request_tokens(r[i], &n);
-            fr_stats stats;
+            fr_stats stats = {.struct_size = sizeof stats};
             fr_request_get_stats(r[i], &stats);
-            if (n != LENGTH || stats.draft_error[0])
-                fail_msg("%s: %d tokens; %s%s", c->draft, (int)n, fr_request_error(r[i])->message, stats.draft_error);
+            if (n != LENGTH || *fr_request_draft_error(r[i]))
+                fail_msg("%s: %d tokens; %s%s", c->draft, (int)n, fr_request_error(r[i])->message,
+                         fr_request_draft_error(r[i]));
             int k = 0;
             while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
             if (k == x->n) fail_msg("%s, %s: said what the target cannot say", c->rule, c->draft);
@@ -266,7 +273,10 @@ static void sequences_follow_the_targets_dist(void **state) {
     static int counts[N_OUTCOMES];
     find_exact(&x);
     fr_model *model = rig_open_model(TARGET, NULL);
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 16, .max_requests = N_AT_ONCE, .n_threads = 1});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 16,
+                                                               .max_requests = N_AT_ONCE,
+                                                               .n_threads = 1});
     for (int i = 0; i < N_COMBINATIONS; i++) {
         int df;
         double share = count_sequences(e, &tiny[i], &x, counts), d = distance(counts, &x, &df);
@@ -373,7 +383,10 @@ static double distance_with_lie(fr_model *model, const Gguf *target, const Combi
                       .target = target,
                       .weights = model->weights,
                       .n_ctx = 16};
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 16, .max_requests = N_AT_ONCE, .n_threads = 1});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 16,
+                                                               .max_requests = N_AT_ONCE,
+                                                               .n_threads = 1});
     env.device = e->device;
     Liar liar = {.base.class = &liar_class, .lie = lie};
     fr_error err;

@@ -84,7 +84,8 @@ static void make_ask(Ask *a, int i, const Case *c, const char *rule) {
     for (int k = 0; k < N_WORDS; k++) bias[k] = (fr_logit_bias){.token = ALL_DRAFTERS_TOKEN(k), .bias = 60};
     for (int k = 0; k < N_CTX; k++) a->prompt[k] = ALL_DRAFTERS_TOKEN(k > 12 + 5 * (i % 3) ? k + i : k);
     for (int k = 0; k < N_PREDICTION; k++) a->prediction[k] = ALL_DRAFTERS_TOKEN(dice(N_WORDS));
-    a->options = (fr_request_options){.prompt = a->prompt,
+    a->options = (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                      .prompt = a->prompt,
                                       .n_prompt = 2 + dice(50),
                                       .max_tokens = 20 + dice(50),
                                       .prediction = a->prediction,
@@ -111,7 +112,8 @@ static void run_crowd(const Ask *asks, const Case *c, int round, Stream *got, Co
     static const int page_sizes[] = {16, 3}, chunks[] = {3, 7};
     fr_request *r[N_REQUESTS];
     fr_error err;
-    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1 + round % 2,
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1 + round % 2,
                                                                .n_ctx = N_CTX,
                                                                .max_requests = N_PLACES,
                                                                .max_queued = N_REQUESTS,
@@ -143,12 +145,14 @@ static int check_round(const Case *c, const char *rule, int round, Counts *n) {
     for (int i = 0; i < N_REQUESTS; i++) make_ask(&asks[i], i, c, rule);
     run_crowd(asks, c, round, got, n);
     for (int i = 0; i < N_REQUESTS; i++) {
-        fr_engine *quiet = rig_open_engine(model,
-                                           &(fr_engine_options){.n_ctx = N_CTX, .n_threads = 1, .prefix_cache = -1});
+        fr_engine *quiet = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                       .n_ctx = N_CTX,
+                                                                       .n_threads = 1,
+                                                                       .prefix_cache = -1});
         rig_run_request(quiet, &asks[i].options, &alone);
         fr_engine_close(quiet);
-        assert_string_equal(alone.stats.draft_error, "");
-        assert_string_equal(got[i].stats.draft_error, "");
+        assert_string_equal(alone.draft_error, "");
+        assert_string_equal(got[i].draft_error, "");
         n->accepted += alone.stats.accepted;
         n_bad += alone.n != got[i].n || strcmp(alone.text, got[i].text) != 0 ||
                  memcmp(alone.tokens, got[i].tokens, (size_t)alone.n * sizeof *alone.tokens) != 0 ||

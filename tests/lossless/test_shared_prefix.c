@@ -55,7 +55,8 @@ static int close_model(void **state) {
 }
 
 static fr_engine *open_engine(const fr_model *of, int page_size, int n_threads, int prefix_cache) {
-    return rig_open_engine(of, &(fr_engine_options){.n_threads = n_threads,
+    return rig_open_engine(of, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                    .n_threads = n_threads,
                                                     .n_ctx = MAX_PROMPT,
                                                     .max_requests = N_TWINS + 1,
                                                     .kv_page_size = page_size,
@@ -64,7 +65,8 @@ static fr_engine *open_engine(const fr_model *of, int page_size, int n_threads, 
 }
 
 static fr_request_options ask(const int32_t *tokens, int64_t n, const char *const *spec, float temperature) {
-    fr_request_options o = {.prompt = tokens,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = tokens,
                             .n_prompt = n,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
@@ -79,7 +81,7 @@ static fr_request_options ask(const int32_t *tokens, int64_t n, const char *cons
 /* The same text, and the same proposals. */
 static void assert_same_drafts(const Stream *want, const Stream *got, const char *what) {
     rig_assert_same(want, got, what);
-    assert_string_equal(got->stats.draft_error, "");
+    assert_string_equal(got->draft_error, "");
     if (got->stats.drafted != want->stats.drafted || got->stats.accepted != want->stats.accepted ||
         got->stats.n_steps != want->stats.n_steps)
         fail_msg("%s: %d of %d drafted nodes accepted in %d steps, but %d of %d in %d without sharing", what,
@@ -97,7 +99,10 @@ static void run_in_turns(fr_engine *e, const fr_request_options *o, Stream *got)
     static int n_runs;
     fr_request *others[2] = {NULL}, *r;
     fr_error err;
-    const fr_request_options other = {.prompt = prompt, .n_prompt = 1, .sampling = fr_sampling_default()};
+    const fr_request_options other = {.struct_size = sizeof other,
+                                      .prompt = prompt,
+                                      .n_prompt = 1,
+                                      .sampling = fr_sampling_default()};
     for (int i = 0; i < n_runs % 3; i++)
         if (fr_request_open(&others[i], e, &other, &err)) fail_msg("%s", err.message);
     n_runs++;
@@ -256,14 +261,16 @@ static int64_t n_preempted, n_shared;
 static void run_short_of_pages(const fr_model *small, const char *spec, int page_size, int n_threads) {
     static Stream alone, got;
     static int32_t prompts[N_REQUESTS][SMALL_CTX];
-    fr_engine *e = rig_open_engine(small, &(fr_engine_options){.n_threads = n_threads,
+    fr_engine *e = rig_open_engine(small, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = n_threads,
                                                                .n_ctx = SMALL_CTX,
                                                                .max_requests = N_PLACES,
                                                                .max_queued = N_REQUESTS,
                                                                .kv_tokens = SMALL_CTX + 16,
                                                                .kv_page_size = page_size,
                                                                .prefill_chunk = 7});
-    fr_engine *apart = rig_open_engine(small, &(fr_engine_options){.n_ctx = SMALL_CTX, .prefix_cache = -1});
+    fr_engine *apart = rig_open_engine(
+        small, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = SMALL_CTX, .prefix_cache = -1});
     fr_request *r[N_REQUESTS];
     fr_request_options o[N_REQUESTS];
     fr_error err;
@@ -279,7 +286,7 @@ static void run_short_of_pages(const fr_model *small, const char *spec, int page
         rig_run_request(apart, &o[i], &alone);
         rig_collect(r[i], &got);
         rig_assert_same(&alone, &got, spec);
-        assert_string_equal(got.stats.draft_error, "");
+        assert_string_equal(got.draft_error, "");
         n_preempted += got.stats.n_preempted;
         n_shared += got.stats.n_prompt_shared;
         fr_request_close(r[i]);

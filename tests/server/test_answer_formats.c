@@ -18,6 +18,7 @@ typedef struct Rig {
     ReasoningCount reasoning;
     ApiCall call;
     Choice choice;
+    GenerationResult result;
     int32_t prompt[3];
 } Rig;
 
@@ -31,7 +32,8 @@ static void rig_begin(Rig *r, const Endpoint *endpoint) {
     r->call =
         (ApiCall){.endpoint = endpoint, .own = &r->answers, .choices = &r->choice, .n_choices = 1, .id = "id-abcdef"};
     r->call.plan = (Plan){.model = &r->model, .prompts = {{.tokens = r->prompt, .n = 3}}, .n_prompts = 1, .n = 1};
-    r->choice = (Choice){.call = &r->call, .finish = FR_FINISH_EOS};
+    r->result.finish = FR_FINISH_EOS;
+    r->choice = (Choice){.call = &r->call, .result = &r->result};
 }
 
 static TokenBatch piece(const char *text, size_t n) {
@@ -64,7 +66,7 @@ static json_t *answer(const Endpoint *endpoint, const char *text, fr_finish fini
     Buf buf = {.max_bytes = 1 << 20};
     json_error_t why;
     rig_begin(&r, endpoint);
-    r.choice.finish = finish;
+    r.result.finish = finish;
     TokenBatch all = piece(text, strlen(text));
     assert_true(endpoint->format->keep(&r.choice, &all));
     JsonOut out = json_out_begin(&buf);

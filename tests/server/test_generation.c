@@ -11,22 +11,28 @@ typedef struct Watch {
     bool ends_meanwhile; /* the engine thread ends the generation while its news are being delivered */
 } Watch;
 
+static void end(Generation *g) {
+    g->result->finish = FR_FINISH_EOS;
+    generation_end(g);
+}
+
 static void on_news(Generation *g) {
     Watch *w = g->user;
     TokenBatch fresh = {.tokens = NULL};
     w->n_news++;
     assert_int_equal(w->n_ends, 0);
-    if (w->ends_meanwhile && w->n_news == 1) generation_end(g, &(GenerationEnd){.finish = FR_FINISH_EOS});
+    if (w->ends_meanwhile && w->n_news == 1) end(g);
     bool has_ended = generation_take(g, &fresh);
     token_batch_free(&fresh);
     if (!has_ended) return;
-    assert_int_equal(g->finish, FR_FINISH_EOS);
+    assert_int_equal(g->result->finish, FR_FINISH_EOS);
     w->n_ends++;
     generation_free(g);
 }
 
 static Generation *begin(Mailbox *mailbox, Watch *w) {
-    Generation *g = generation_new(NULL, &(fr_request_options){.n_prompt = 0}, mailbox);
+    Generation *g = generation_new(
+        NULL, &(fr_request_options){.struct_size = sizeof(fr_request_options), .n_prompt = 0}, mailbox);
     assert_non_null(g);
     g->on_news = on_news;
     g->user = w;
@@ -54,7 +60,7 @@ static void news_and_the_end_are_one_delivery_where_both_wait(void **state) {
     Watch w = {.n_news = 0};
     Generation *g = begin(&mailbox, &w);
     mailbox_post(&mailbox, &g->message);
-    generation_end(g, &(GenerationEnd){.finish = FR_FINISH_EOS});
+    end(g);
     mailbox_deliver(&mailbox);
     assert_int_equal(w.n_news, 1);
     assert_int_equal(w.n_ends, 1);

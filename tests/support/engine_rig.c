@@ -5,6 +5,7 @@
 #include "engine/request.h"
 #include "model_rig.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,11 +20,15 @@ static fr_model *open_model(const char *path, const fr_model_options *options) {
 fr_model *rig_open_model(const char *path, const char *kernels) { return rig_open_model_with(path, kernels, NULL); }
 
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations) {
-    return open_model(path, &(fr_model_options){.kernels = kernels, .activations = activations, .n_threads = 2});
+    return open_model(path, &(fr_model_options){.struct_size = sizeof(fr_model_options),
+                                                .kernels = kernels,
+                                                .activations = activations,
+                                                .n_threads = 2});
 }
 
 fr_model *rig_open_model_in(const char *path, const char *backend) {
-    return open_model(path, &(fr_model_options){.backend = backend, .n_threads = 2});
+    return open_model(path,
+                      &(fr_model_options){.struct_size = sizeof(fr_model_options), .backend = backend, .n_threads = 2});
 }
 
 fr_model *rig_open_random(const RandomModel *m) {
@@ -68,8 +73,12 @@ void rig_collect(const fr_request *request, Stream *out) {
     assert_true(out->n <= RIG_MAX_TOKENS && n_bytes < sizeof out->text);
     memcpy(out->tokens, tokens, (size_t)out->n * sizeof *tokens);
     memcpy(out->text, text, n_bytes + 1);
-    fr_request_get_stats(request, &out->stats);
-    out->finish = fr_request_finish(request);
+    out->stats.struct_size = sizeof out->stats;
+    out->drafts.struct_size = sizeof out->drafts;
+    assert_int_equal(fr_request_get_stats(request, &out->stats), FR_OK);
+    assert_int_equal(fr_request_get_draft_stats(request, &out->drafts), FR_OK);
+    snprintf(out->draft_error, sizeof out->draft_error, "%s", fr_request_draft_error(request));
+    out->finish = fr_request_finish_reason(request);
 }
 
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out) {

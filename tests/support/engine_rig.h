@@ -15,6 +15,8 @@ typedef struct Stream {
     int32_t tokens[RIG_MAX_TOKENS];
     char text[16 * RIG_MAX_TOKENS];
     fr_stats stats;
+    fr_draft_stats drafts;
+    char draft_error[256];
     fr_finish finish;
 } Stream;
 

@@ -108,7 +108,8 @@ void feedback_rig_check_engine(const char *draft, const char *other) {
     static const int32_t prompt[] = {1, 300, 301, 302, 303, 300, 301, 302, 303, 300};
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *e = rig_open_engine(model, NULL);
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 10,
                             .max_tokens = 60,
                             .sampling = fr_sampling_default(),
@@ -119,7 +120,7 @@ void feedback_rig_check_engine(const char *draft, const char *other) {
     for (o.n_drafts = 1; o.n_drafts <= 2; o.n_drafts++) {
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, drafts[o.n_drafts - 1]);
-        assert_string_equal(got.stats.draft_error, "");
+        assert_string_equal(got.draft_error, "");
         assert_true(got.stats.accepted > 10);
     }
     fr_engine_close(e);

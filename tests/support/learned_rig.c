@@ -385,7 +385,8 @@ static void make_case(int i, int32_t n_vocab) {
     memset(c, 0, sizeof *c);
     for (int k = 0; k < N_PROMPT; k++)
         c->prompt[k] = 3 + rig_token(i % 3 == 0 && k < 18 ? 90 : 91 + (uint64_t)i, (uint64_t)k, n_vocab - 3);
-    c->options = (fr_request_options){.prompt = c->prompt,
+    c->options = (fr_request_options){.struct_size = sizeof(fr_request_options),
+                                      .prompt = c->prompt,
                                       .n_prompt = i == 4 ? 1 : N_PROMPT - i % 3,
                                       .max_tokens = N_TOKENS - 3 * (i % 4),
                                       .sampling = fr_sampling_default(),
@@ -397,7 +398,7 @@ static void make_case(int i, int32_t n_vocab) {
 }
 
 static void assert_drafts(const Stream *got, const char *what) {
-    if (got->stats.draft_error[0]) fail_msg("%s: %s", what, got->stats.draft_error);
+    if (got->draft_error[0]) fail_msg("%s: %s", what, got->draft_error);
     if (got->stats.drafted == 0) fail_msg("%s: nothing was drafted", what);
 }
 
@@ -412,7 +413,8 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
         fr_request_options o = c->options;
         o.drafts = &spec, o.n_drafts = 1;
         for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
-            fr_engine_options eo = {.n_threads = 1 + (int)b % 3,
+            fr_engine_options eo = {.struct_size = sizeof eo,
+                                    .n_threads = 1 + (int)b % 3,
                                     .prefill_chunk = chunks[((size_t)i + b) % 3],
                                     .kv_page_size = 3};
             fr_engine *e = rig_open_engine(model, &eo);
@@ -433,7 +435,8 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
  * drafts are too. Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
-    fr_engine_options eo = {.max_requests = N_PLACES,
+    fr_engine_options eo = {.struct_size = sizeof eo,
+                            .max_requests = N_PLACES,
                             .prefill_chunk = 7,
                             .kv_page_size = 4,
                             .n_ctx = 80,
@@ -445,7 +448,7 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
     fr_error err;
     for (int step = 0; n_done < N_REQUESTS; step++) {
         for (int p = 0; p < N_PLACES; p++) {
-            if (running[p] && fr_request_finish(running[p])) {
+            if (running[p] && fr_request_finish_reason(running[p])) {
                 const Case *c = &cases[which[p]];
                 rig_collect(running[p], &got);
                 rig_assert_same(&c->plain, &got, "beside others");
@@ -488,7 +491,7 @@ static void check_ratio_rules(const fr_model *model, const char *spec) {
 
 void learned_rig_check_lossless(const char *target, const char *spec) {
     fr_model *model = rig_open_model(target, NULL);
-    fr_model_info info;
+    fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     for (int i = 0; i < N_REQUESTS; i++) make_case(i, info.n_vocab);
     if (check_alone(model, spec) == 0) fail_msg("%s: no draft was accepted", spec);

@@ -4,8 +4,7 @@
 
 #include "engine/engine.h"
 #include "gguf/gguf.h"
-#include "text/chat_template.h"
-#include "text/named_templates.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,7 @@ static int close_model(void **state) {
 }
 
 static void check_text(const fr_chat_message *messages, int n, const fr_chat_options *options, const char *want) {
-    fr_chat_result r;
+    fr_chat_result r = {.struct_size = sizeof r};
     fr_error err;
     if (fr_chat_apply(fx.model, messages, n, options, &r, &err)) fail_msg("%s: %s", want, err.message);
     if (strcmp(r.text, want) != 0) fail_msg("want \"%s\"\ngot  \"%s\"", want, r.text);
@@ -43,7 +42,7 @@ static void check_text(const fr_chat_message *messages, int n, const fr_chat_opt
 
 /* Where messages contain no special token, the tokens are those of the whole text, as before templates were run. */
 static void check_tokens(const fr_chat_message *messages, int n, const char *text) {
-    fr_chat_result r;
+    fr_chat_result r = {.struct_size = sizeof r};
     fr_error err;
     int32_t *want;
     int64_t n_want;
@@ -93,8 +92,8 @@ static void special_tokens_in_messages_stay_text(void **state) {
     const int n_eos[] = {2, 2, 2, 2, 5, 0, 5};
     int32_t bos = tokenizer_bos(fx.tokenizer), eos = tokenizer_eos(fx.tokenizer);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        fr_chat_options o = {.chat_template = formats[i]};
-        fr_chat_result r;
+        fr_chat_options o = {.struct_size = sizeof o, .chat_template = formats[i]};
+        fr_chat_result r = {.struct_size = sizeof r};
         fr_error err;
         if (fr_chat_apply(fx.model, m, 5, &o, &r, &err)) fail_msg("%s", err.message);
         if (count(r.tokens, r.n_tokens, eos) != n_eos[i])
@@ -110,28 +109,42 @@ static void special_tokens_in_messages_stay_text(void **state) {
 static void a_bos_of_the_template_is_not_doubled(void **state) {
     (void)state;
     const fr_chat_message m = {"user", "a"};
-    check_text(&m, 1, &(fr_chat_options){.chat_template = "{{ bos_token }}{{ messages[0].content }}"}, "a");
+    check_text(&m, 1,
+               &(fr_chat_options){.struct_size = sizeof(fr_chat_options),
+                                  .chat_template = "{{ bos_token }}{{ messages[0].content }}"},
+               "a");
     const fr_chat_message bos = {"user", "<s>a"};
-    check_text(&bos, 1, &(fr_chat_options){.chat_template = "{{ messages[0].content }}"}, "<s>a");
+    check_text(&bos, 1,
+               &(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = "{{ messages[0].content }}"},
+               "<s>a");
 }
 
 static void options_reach_the_template(void **state) {
     (void)state;
     const fr_chat_message m = {"user", "a"};
     check_text(&m, 1,
-               &(fr_chat_options){.chat_template = "{{ x }}{{ tools is none }}{{ add_generation_prompt }}",
+               &(fr_chat_options){.struct_size = sizeof(fr_chat_options),
+                                  .chat_template = "{{ x }}{{ tools is none }}{{ add_generation_prompt }}",
                                   .variables = "{\"x\": false}"},
                "FalseTrueTrue");
-    check_text(&m, 1, &(fr_chat_options){.no_generation_prompt = 1}, "USER: a\n");
-    check_text(NULL, 0, &(fr_chat_options){.messages = "[{\"role\": \"user\", \"content\": \"\\u00e9\"}]"},
+    check_text(&m, 1, &(fr_chat_options){.struct_size = sizeof(fr_chat_options), .no_generation_prompt = 1},
+               "USER: a\n");
+    check_text(NULL, 0,
+               &(fr_chat_options){.struct_size = sizeof(fr_chat_options),
+                                  .messages = "[{\"role\": \"user\", \"content\": \"\\u00e9\"}]"},
                "USER: \xC3\xA9\nASSISTANT:");
-    check_text(&m, 1, &(fr_chat_options){.chat_template = "{{ tools[0].name }}", .tools = "[{\"name\": \"f\"}]"}, "f");
-    check_text(&m, 1, &(fr_chat_options){.chat_template = "phi3"}, "<|user|>\na<|end|>\n<|assistant|>\n");
+    check_text(&m, 1,
+               &(fr_chat_options){.struct_size = sizeof(fr_chat_options),
+                                  .chat_template = "{{ tools[0].name }}",
+                                  .tools = "[{\"name\": \"f\"}]"},
+               "f");
+    check_text(&m, 1, &(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = "phi3"},
+               "<|user|>\na<|end|>\n<|assistant|>\n");
 }
 
 static void refused(const fr_chat_options *o, int want, const char *part) {
     const fr_chat_message m = {"user", "a"};
-    fr_chat_result r;
+    fr_chat_result r = {.struct_size = sizeof r};
     fr_error err = {0};
     assert_int_equal(fr_chat_apply(fx.model, &m, 1, o, &r, &err), want);
     if (!strstr(err.message, part)) fail_msg("'%s' has no '%s'", err.message, part);
@@ -145,12 +158,13 @@ static void templates_have_names(void **state) {
     const fr_chat_message m[] = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
     int n = 0;
     for (const char *const *name = named_templates(); *name; name++, n++) {
-        fr_chat_result r;
+        fr_chat_result r = {.struct_size = sizeof r};
         fr_error err;
         size_t n_bytes;
         assert_non_null(named_template(*name, &n_bytes));
         assert_true(n_bytes > 20);
-        if (fr_chat_apply(fx.model, m, 3, &(fr_chat_options){.chat_template = *name}, &r, &err))
+        if (fr_chat_apply(fx.model, m, 3,
+                          &(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = *name}, &r, &err))
             fail_msg("%s: %s", *name, err.message);
         if (!strstr(r.text, "a") || !strstr(r.text, "b") || !strstr(r.text, "c")) fail_msg("%s: %s", *name, r.text);
         fr_chat_result_free(&r);
@@ -166,21 +180,28 @@ static void tools_have_their_template(void **state) {
     static const char text[] = "{{ tools[0].name }}!";
     const fr_chat_message m = {"user", "a"};
     assert_int_equal(chat_template_open(&fx.model->tool_template, text, sizeof text - 1, NULL), FR_OK);
-    check_text(&m, 1, &(fr_chat_options){.tools = "[{\"name\": \"f\"}]"}, "f!");
-    check_text(&m, 1, &(fr_chat_options){0}, "USER: a\nASSISTANT:");
+    check_text(&m, 1, &(fr_chat_options){.struct_size = sizeof(fr_chat_options), .tools = "[{\"name\": \"f\"}]"}, "f!");
+    check_text(&m, 1, &(fr_chat_options){.struct_size = sizeof(fr_chat_options)}, "USER: a\nASSISTANT:");
     chat_template_close(&fx.model->tool_template);
 }
 
 static void what_cannot_be_done_is_refused(void **state) {
     (void)state;
-    refused(&(fr_chat_options){.chat_template = "cuneiform"}, FR_ERR_UNSUPPORTED, "no chat template 'cuneiform'");
-    refused(&(fr_chat_options){.chat_template = "{{ 1 +"}, FR_ERR_UNSUPPORTED, "line 1");
-    refused(&(fr_chat_options){.chat_template = "{{ raise_exception('roles must alternate') }}"}, FR_ERR_ARGUMENT,
-            "roles must alternate");
-    refused(&(fr_chat_options){.messages = "[{]"}, FR_ERR_ARGUMENT, "messages: the JSON is not valid at byte 2");
-    refused(&(fr_chat_options){.tools = "nonsense"}, FR_ERR_ARGUMENT, "tools: ");
-    refused(&(fr_chat_options){.variables = "[]"}, FR_ERR_ARGUMENT, "must be a JSON object");
-    refused(&(fr_chat_options){.chat_template = "gemma", .tools = "[]"}, FR_ERR_UNSUPPORTED, "need a Jinja template");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = "cuneiform"},
+            FR_ERR_UNSUPPORTED, "no chat template 'cuneiform'");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = "{{ 1 +"}, FR_ERR_UNSUPPORTED,
+            "line 1");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options),
+                               .chat_template = "{{ raise_exception('roles must alternate') }}"},
+            FR_ERR_ARGUMENT, "roles must alternate");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .messages = "[{]"}, FR_ERR_ARGUMENT,
+            "messages: the JSON is not valid at byte 2");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .tools = "nonsense"}, FR_ERR_ARGUMENT,
+            "tools: ");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .variables = "[]"}, FR_ERR_ARGUMENT,
+            "must be a JSON object");
+    refused(&(fr_chat_options){.struct_size = sizeof(fr_chat_options), .chat_template = "gemma", .tools = "[]"},
+            FR_ERR_UNSUPPORTED, "need a Jinja template");
 }
 
 static void fallback(const char *source, const char *want_text, const char *want_warning) {

@@ -70,12 +70,15 @@ static void run_all(const fr_model *model, int n_threads, const char *rule, int 
     int32_t prompts[N_REQUESTS][N_PROMPT];
     fr_error err;
     *out = (Run){.closer = closer, .n_until_close = 3};
-    fr_engine *e = rig_open_engine(
-        model, &(fr_engine_options){.n_ctx = 64, .n_threads = n_threads, .max_requests = N_REQUESTS});
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_ctx = 64,
+                                                               .n_threads = n_threads,
+                                                               .max_requests = N_REQUESTS});
     for (int i = 0; i < N_REQUESTS; i++) {
         users[i] = (User){out, i};
         for (int k = 0; k < N_PROMPT; k++) prompts[i][k] = 3 + (k % 4 * 7 + i) % 290;
-        fr_request_options o = {.prompt = prompts[i],
+        fr_request_options o = {.struct_size = sizeof o,
+                                .prompt = prompts[i],
                                 .n_prompt = N_PROMPT,
                                 .max_tokens = N_TOKENS - i,
                                 .ignore_eos = 1,

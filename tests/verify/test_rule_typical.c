@@ -130,7 +130,8 @@ static void it_is_refused_unless_allowed(void **state) {
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
     fr_engine *e = rig_open_engine(model, NULL);
     const int32_t prompt[] = {1, 5, 9};
-    fr_request_options o = {.prompt = prompt,
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
                             .n_prompt = 3,
                             .max_tokens = 8,
                             .sampling = fr_sampling_default(),

@@ -8,7 +8,7 @@
  * The idea. The state of a sequence is that of its committed tokens, and a forward only reads it. A head is an item of work: one
  * thread passes the rows of a sequence depth first, with a few scratch states that stay in its cache (state_walk.c). What
  * the recurrence reads of a row is kept (`inputs`, `gates`), so that the rows that are committed can move the state of the
- * sequence on afterwards (cpu_advance_states), when the next forward begins (sequence_states.c).
+ * sequence on afterwards (cpu_advance_states), when the next forward begins (compute/sequences.c).
  *
  *     stage        items                       fused with it
  *     norm         rows                        conversion for the products

@@ -15,7 +15,7 @@
  *                                                             d    0          0
  *
  * Rows of earlier runs (executor_extend) are passed again where rows of this one stand below them; the bits are those that they
- * had. Proof: tests/grammar/test_state_walk.c. */
+ * had. Proof: tests/compute/test_state_walk.c. */
 #include "compute/cpu/cpu.h"
 
 #include "base/mem.h"

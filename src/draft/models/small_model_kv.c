@@ -5,7 +5,7 @@
  * that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the chunks in
  * which the target reads it, and a request that begins like another one takes its keys over (cached_kv.h).
  *
- * A draft model with a recurrent state. The rows of the tree leave no trace in the state (backend/sequence_states.c), so that it is
+ * A draft model with a recurrent state. The rows of the tree leave no trace in the state (compute/sequences.c), so that it is
  * that of the context as well. Only the pending token would be taken back, where a proposal was not used and the next one begins
  * with the same token: so the state stops in front of it, and the pending token is run again, one row of a forward that
  * is needed anyway. As the engine does with the target's, the state at the last page border of the prompt is kept, for requests with the
@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 #include "draft/models/draft_model.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* calls.c - arguments of calls, and the parameters of builtin functions that they are for. */
+/* calls.c - evaluates the arguments of a call, assigns them to the parameters of a builtin function, and finds
+ * builtin functions by their names. */
 #include "text/template/render.h"
 
 #include <string.h>
@@ -6,8 +7,9 @@
 /* ---- arguments ----------------------------------------------------------------------------------------------- */
 
 static void add_keyword(Render *r, KeywordArgument *keywords, size_t *n, const Text *name, Value v) {
+    work_count(r->w, *n);
     for (size_t i = 0; i < *n; i++)
-        if (text_equal(keywords[i].name, name))
+        if (text_same(r->w, keywords[i].name, name))
             work_fail(r->w, FR_ERR_FORMAT, "the argument '%.*s' is given twice", (int)(name->n < 60 ? name->n : 60),
                       name->data);
     keywords[(*n)++] = (KeywordArgument){name, v};
@@ -53,7 +55,7 @@ void evaluate_arguments(Render *r, const Node *list, Call *call) {
 
 /* ---- parameters ------------------------------------------------------------------------------------------------ */
 
-/* The word at *at and the blank behind it; *is_needed: it ends with '!'. */
+/* Takes the next word from *at. A '!' at its end says that the argument must be given; it is not part of the name. */
 static Text next_parameter(const char **at, bool *is_needed) {
     size_t n = strcspn(*at, " ");
     Text name = {.data = *at, .n = n};
@@ -63,9 +65,10 @@ static Text next_parameter(const char **at, bool *is_needed) {
     return name;
 }
 
-static bool take_keyword(const Call *call, const Text *name, Value *out) {
+static bool take_keyword(Work *w, const Call *call, const Text *name, Value *out) {
+    work_count(w, call->n_keywords);
     for (size_t i = 0; i < call->n_keywords; i++)
-        if (text_equal(call->keywords[i].name, name)) {
+        if (text_same(w, call->keywords[i].name, name)) {
             *out = call->keywords[i].value;
             return true;
         }
@@ -78,7 +81,7 @@ static void bind(Render *r, const Builtin *b, Call *call) {
         bool is_needed;
         Text name = next_parameter(&at, &is_needed);
         Value keyword;
-        bool is_keyword = take_keyword(call, &name, &keyword);
+        bool is_keyword = take_keyword(r->w, call, &name, &keyword);
         if (is_keyword && n < call->n_positional)
             work_fail(r->w, FR_ERR_FORMAT, "%s: the argument '%.*s' is given twice", b->name, (int)name.n, name.data);
         call->at[n] = n < call->n_positional ? call->positional[n] : is_keyword ? keyword : (Value){.kind = V_MISSING};
@@ -114,22 +117,30 @@ Value call_value(Render *r, Value callee, Call *call) {
 
 /* ---- tables ---------------------------------------------------------------------------------------------------- */
 
-static const Builtin *find_in(const Builtin *table, const Text *name) {
-    for (; table->name; table++)
-        if (text_is(name, table->name)) return table;
+enum { TABLES_OF_KIND = 2 };
+
+static const Builtin *const tables[BUILTIN_KINDS][TABLES_OF_KIND] = {
+    [BUILTIN_FILTER] = {filters, filters_text}, [BUILTIN_TEST] = {value_tests},
+    [BUILTIN_GLOBAL] = {global_functions},      [BUILTIN_TEXT_METHOD] = {text_methods},
+    [BUILTIN_DICT_METHOD] = {dict_methods},     [BUILTIN_SEQUENCE_METHOD] = {sequence_methods},
+    [BUILTIN_CYCLER_METHOD] = {cycler_methods},
+};
+
+const Builtin *builtin_at(BuiltinKind kind, size_t i) {
+    for (int k = 0; k < TABLES_OF_KIND && tables[kind][k]; k++)
+        for (const Builtin *b = tables[kind][k]; b->name; b++)
+            if (i-- == 0) return b;
     return NULL;
 }
 
 const Builtin *builtin_find(BuiltinKind kind, const Text *name) {
-    static const Builtin *const filters[] = {filters_text, filters_number, filters_sequence, filters_select};
-    if (kind == BUILTIN_TEST) return find_in(value_tests, name);
-    if (kind == BUILTIN_GLOBAL) return find_in(global_functions, name);
-    const Builtin *found = NULL;
-    for (size_t i = 0; i < sizeof filters / sizeof *filters && !found; i++) found = find_in(filters[i], name);
-    return found;
+    for (int k = 0; k < TABLES_OF_KIND && tables[kind][k]; k++)
+        for (const Builtin *b = tables[kind][k]; b->name; b++)
+            if (text_is(name, b->name)) return b;
+    return NULL;
 }
 
-/* What the sandbox of transformers keeps from templates: methods that change a list or dict. */
+/* Whether this is a method that changes a list or a dict. Hugging Face's sandbox refuses those as well. */
 static bool changes_its_subject(Value v, const Text *name) {
     static const char *const names[] = {"append", "extend",  "insert", "remove",     "pop",    "clear",
                                         "sort",   "reverse", "update", "setdefault", "popitem"};
@@ -146,16 +157,13 @@ static Value run_refused(Render *r, const Call *c) {
               value_type_name(c->subject));
 }
 
-const Builtin *method_find(Render *r, Value v, const Text *name) {
+const Builtin *method_find(Value v, const Text *name) {
     static const Builtin refused = {"a changing method", "*", run_refused};
-    (void)r;
     if (changes_its_subject(v, name)) return &refused;
-    if (v.kind == V_DICT) return find_in(dict_methods, name);
-    if (v.kind == V_CYCLER) return find_in(cycler_methods, name);
-    if (v.kind == V_SEQ && v.seq->flavour <= SEQ_RANGE) return find_in(sequence_methods, name);
-    if (v.kind != V_TEXT) return NULL;
-    const Builtin *found = find_in(text_methods, name);
-    return found ? found : find_in(text_find_methods, name);
+    if (v.kind == V_TEXT) return builtin_find(BUILTIN_TEXT_METHOD, name);
+    if (v.kind == V_DICT) return builtin_find(BUILTIN_DICT_METHOD, name);
+    if (v.kind == V_CYCLER) return builtin_find(BUILTIN_CYCLER_METHOD, name);
+    return v.kind == V_SEQ && v.seq->flavour <= SEQ_RANGE ? builtin_find(BUILTIN_SEQUENCE_METHOD, name) : NULL;
 }
 
 bool argument_bool(Value v, bool default_value) { return given(v) ? value_truth(v) : default_value; }

@@ -1,5 +1,5 @@
-/* python_text.c - str() and repr() of values, and numbers from and to text, as Python writes them. */
-#include "text/template/unicode_text.h"
+/* python_text.c - str() and repr() of values as Python writes them, and the conversion of numbers from and to text. */
+#include "text/template/template_text.h"
 #include "text/template/value.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The caller's program may have a locale whose decimal point is a comma. */
+/* The decimal point of the C library, which is a comma in some locales. */
 static char decimal_point(void) { return localeconv()->decimal_point[0]; }
 
 bool double_read(const char *text, size_t n, double *out) {
@@ -24,7 +24,8 @@ bool double_read(const char *text, size_t n, double *out) {
     return end == copy + n;
 }
 
-/* The digits of the shortest decimal that reads as f, and the power of ten of the first: 1.5 -> "15", 0. */
+/* The digits of the shortest decimal number that is read as f, and the power of ten of its first digit: "15" and 0
+ * for 1.5. */
 static int shortest(double f, char digits[20], int *exponent) {
     char text[40];
     for (int precision = 0; precision < 17; precision++) {
@@ -67,11 +68,12 @@ size_t double_write(char out[32], double f) {
 }
 
 static void write_repr_text(TextBuilder *b, const Text *t) {
-    bool is_data = text_has_data(t), has_single = memchr(t->data, '\'', t->n), has_double = memchr(t->data, '"', t->n);
+    work_spend(b->w, t->n);
+    bool is_data = text_has_data(b->w, t), has_single = memchr(t->data, '\'', t->n),
+         has_double = memchr(t->data, '"', t->n);
     char quote = has_single && !has_double ? '"' : '\'';
     if (t->is_safe) builder_add_literal(b, "Markup(");
     builder_add_bytes(b, &quote, 1, is_data);
-    work_spend(b->w, t->n);
     for (size_t at = 0; at < t->n;) {
         int32_t code;
         char escape[16] = "";

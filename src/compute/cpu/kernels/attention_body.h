@@ -1,20 +1,23 @@
-/* attention_body.h - attention of many rows over the same keys, for every vector table; included once by each kernels_*.c,
- * after vector_body.h. Each score and each output has the operations of attn_scores and attn_mix, and so the same bits.
+/* attention_body.h - attention of many rows over the same keys, for every vector table; included once by each
+ * kernels_*.c, after vector_body.h. Each score and each output has the operations of attn_scores and attn_mix, and so
+ * the same bits.
  *
- * The problem. attn_scores reads a key as it is stored, with its elements side by side. So the 16 running sums of a score are
- * the lanes of a vector, and folding them takes two thirds as many instructions as the products do (head size 64). It also
- * converts each key again for every row.
+ * The problem. attn_scores reads a key as it is stored, with its elements side by side. So the 16 running sums of a
+ * score are the lanes of a vector, and folding them takes two thirds as many instructions as the products do (head size
+ * 64). It also converts each key again for every row.
  *
- * The idea. A block of KEYS_PACKED keys is converted once and transposed, so that a vector holds one element of LANES keys:
+ * The idea. A block of KEYS_PACKED keys is converted once and transposed, so that a vector holds one element of LANES
+ * keys:
  *
  *     packed[d][i] = K[slots[i]][d]        for running sum j:  s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
  *
- * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE queries
- * and KEY_VECTORS vectors of keys make as many independent chains as there are registers, and each load serves several.
+ * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE
+ * queries and KEY_VECTORS vectors of keys make as many independent chains as there are registers, and each load serves
+ * several.
  *
- * Folding goes 16 -> 8 -> 4 -> 2 -> 1 and adds s_j and s_(j+8) first. The running sums are therefore computed in the order
- * 0, 8, 4, 12, 2, 10, ..., which is a counter with its bits reversed; whenever a bit of the counter is set, the sum that waits
- * on that level is added. So at most four sums wait instead of 16. */
+ * Folding goes 16 -> 8 -> 4 -> 2 -> 1 and adds s_j and s_(j+8) first. The running sums are therefore computed in the
+ * order 0, 8, 4, 12, 2, 10, ..., which is a counter with its bits reversed; whenever a bit of the counter is set,
+ * the sum that waits on that level is added. So at most four sums wait instead of 16. */
 
 enum { ROWS_AT_ONCE = 4 };
 

@@ -7,10 +7,10 @@
  * that is the arithmetic of vdpbf16ps, which ref.c spells out. Fused multiply-adds are explicit (fmaf or
  * intrinsic); contraction by the compiler is off.
  *
- * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; the bits of a NaN
- * that an operation makes are unspecified. Where numbers are converted, every bit of the result is defined: a block of
- * activations, or of a KV_Q8 row, that holds NaN or infinity becomes zeros with a scale of NaN, and softmax sets all numbers
- * of a row to NaN (0x7fc00000) if one of them is NaN or the greatest is infinite.
+ * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; the bits of a
+ * NaN that an operation makes are unspecified. Where numbers are converted, every bit of the result is defined: a block
+ * of activations, or of a KV_Q8 row, that holds NaN or infinity becomes zeros with a scale of NaN, and softmax sets all
+ * numbers of a row to NaN (0x7fc00000) if one of them is NaN or the greatest is infinite.
  *
  * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
  * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
@@ -44,8 +44,8 @@ ActForm act_form(TensorType weight_type, ActForm blocks);
 const char *act_form_name(ActForm form);
 /* Returns the bytes of one row of activations in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
-/* Returns the offset of input i, a multiple of ACT_BLOCK, in such a row. A row may be converted in pieces, each of which but the
- * last is a multiple of ACT_BLOCK, and has the same bits then. */
+/* Returns the offset of input i, a multiple of ACT_BLOCK, in such a row. A row may be converted in pieces, each of
+ * which but the last is a multiple of ACT_BLOCK, and has the same bits then. */
 size_t act_offset(ActForm form, int64_t i);
 
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
@@ -63,16 +63,17 @@ typedef struct PackedMatrix {
 static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
 static inline size_t packed_bytes(const PackedMatrix *m) { return (size_t)packed_n_tiles(m) * m->tile_bytes; }
 
-/* Sets the shape, and data to NULL; for `blocks` see act_form. Fails if n_in is not whole blocks of the type, or if the size
- * overflows. The caller points data to packed_bytes bytes, which are whole cache lines and aligned to one. */
+/* Sets the shape, and data to NULL; for `blocks` see act_form. Fails if n_in is not whole blocks of the type, or if
+ * the size overflows. The caller points data to packed_bytes bytes, which are whole cache lines and aligned to one. */
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* Sets the shape and allocates data; packed_free frees it. */
 int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* Fills tiles [tile_begin, tile_end) from rows in the layout of the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m);
-/* Writes inputs [k, k + n) of a row in the layout of the file, as packed_fill received them, except that subnormal BF16 weights
- * are zeros. k is a multiple of PACKED_READ, which is whole blocks of every type; n is one, too, unless the row ends there. */
+/* Writes inputs [k, k + n) of a row in the layout of the file, as packed_fill received them, except that subnormal
+ * BF16 weights are zeros. k is a multiple of PACKED_READ, which is whole blocks of every type; n is one, too, unless
+ * the row ends there. */
 enum { PACKED_READ = 256 };
 void packed_read_row(const PackedMatrix *m, int64_t row, int64_t k, int64_t n, void *out);
 
@@ -109,8 +110,8 @@ typedef struct Kernels {
 
     /* Attention of one row, one KV head and the n_q query heads that share it.
      * scores[h*score_stride + i] = scale * dot(q[h], K[slots[i]]) for i < n_keys;
-     * q: [n_q][head_dim]; K of slot s starts at k + s*slot_bytes. The type is KV_F32 or KV_F16: the scores of a cache of
-     * type KV_Q8 are those of scores.h. */
+     * q: [n_q][head_dim]; K of slot s starts at k + s*slot_bytes. The type is KV_F32 or KV_F16: the scores of a
+     * cache of type KV_Q8 are those of scores.h. */
     void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
                         const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
     /* x[i] = exp(x[i] - max) / sum, or NaN (see above), in place. The index i is the logical position of a key. */
@@ -120,10 +121,9 @@ typedef struct Kernels {
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                      size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
 
-    /* Attention of many rows that see the same keys, which are converted once for all rows. head_dim is a multiple of 16, and
-     * 0 < n <= KEYS_PACKED.
-     * pack_keys: out[d*KEYS_PACKED + i] = K[slots[i]][d] for i < n, of type KV_F32 or KV_F16; the rest is unspecified.
-     * unpack_values: out[i*head_dim + d] = V[slots[i]][d], of any type. */
+    /* Attention of many rows that see the same keys, which are converted once for all rows. head_dim is a multiple
+     * of 16, and 0 < n <= KEYS_PACKED. pack_keys: out[d*KEYS_PACKED + i] = K[slots[i]][d] for i < n, of type KV_F32
+     * or KV_F16; the rest is unspecified. unpack_values: out[i*head_dim + d] = V[slots[i]][d], of any type. */
     void (*pack_keys)(KvType type, int64_t head_dim, const void *k, size_t slot_bytes, const int32_t *slots, int64_t n,
                       float *out);
     void (*unpack_values)(KvType type, int64_t head_dim, const void *v, size_t slot_bytes, const int32_t *slots,
@@ -135,21 +135,22 @@ typedef struct Kernels {
     void (*mix_values)(const float *const *w, int64_t n_q, int64_t head_dim, const float *values, int64_t n,
                        float *const *out);
 
-    /* The delta rule (model.h, DeltaNetSpec) of one head and position: S = decay * from [n][n], with a row for each component
-     * of k; d = beta * (v - S' k); to = S + k d'; out = to' q. Each column is computed by itself; its sums begin with zero and
-     * take one fused multiply-add for each row in ascending order, as does each element of to. If q is NULL, out is not
-     * computed. from may be to. */
+    /* The delta rule (model.h, DeltaNetSpec) of one head and position: S = decay * from [n][n], with a row for each
+     * component of k; d = beta * (v - S' k); to = S + k d'; out = to' q. Each column is computed by itself; its sums
+     * begin with zero and take one fused multiply-add for each row in ascending order, as does each element of to.
+     * If q is NULL, out is not computed. from may be to. */
     void (*delta_rule)(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
                        const float *q, float *out);
-    /* The update of Mamba-2 (model.h, Mamba2Spec): to = decay * from + k x' [n_k][n], with a row for each component of k;
-     * out = to' q. The order of sums and the meaning of NULL are those of delta_rule. */
+    /* The update of Mamba-2 (model.h, Mamba2Spec): to = decay * from + k x' [n_k][n], with a row for each component
+     * of k; out = to' q. The order of sums and the meaning of NULL are those of delta_rule. */
     void (*ssm_update)(const float *from, float *to, int64_t n_k, int64_t n, const float *k, const float *x,
                        float decay, const float *q, float *out);
 
     /* Runs n_rounds rounds of the multiply-and-add of matmul on registers, and returns the number of operations; a
      * multiplication and an addition count as two. */
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
-    /* Reads [p, p + bytes) as fast as it can; bytes is a multiple of 256, and p is aligned to 64. The result means nothing. */
+    /* Reads [p, p + bytes) as fast as it can; bytes is a multiple of 256, and p is aligned to 64. The result means
+     * nothing. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
 
     /* Passes over rows of logits, for the sampler. */
@@ -161,12 +162,13 @@ typedef struct Kernels {
     const struct TileProducts *tiles;
 } Kernels;
 
-/* Measures the two limits of this machine with which the time of a forward pass is compared. Takes about half a second; fails only where
- * memory runs out. */
+/* Measures the two limits of this machine with which the time of a forward pass is compared. Takes about half a
+ * second; fails only where memory runs out. */
 int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err);
 
-/* Returns the named table, or the best one that this CPU can run if the name is NULL or "auto". Returns NULL if the name is unknown
- * or the CPU lacks the instructions. The first call for a table measures its ways (product_ways.h), some ten milliseconds. */
+/* Returns the named table, or the best one that this CPU can run if the name is NULL or "auto". Returns NULL if the
+ * name is unknown or the CPU lacks the instructions. The first call for a table measures its ways (product_ways.h),
+ * some ten milliseconds. */
 const Kernels *kernels_select(const char *name);
 /* The same with an error that lists the available tables. */
 int kernels_find(const char *name, const Kernels **out, fr_error *err);

@@ -1,5 +1,6 @@
 /* kernels_amx.c - table "amx": table "avx512", and AMX tiles for the products of many rows with the block types. Only
- * this file is compiled for these instructions (Makefile). With a compiler that does not know them there is no such table. */
+ * this file is compiled for these instructions (Makefile). With a compiler that does not know them there is no such
+ * table. */
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/tables.h"
 

@@ -1,5 +1,5 @@
-/* kernels_avx_vnni.c - table "avx-vnni": the kernels of "avx2" with vpdpbusd and vpdpwssd, for CPUs without AVX-512. Only this file is compiled for
- * these instructions (Makefile). */
+/* kernels_avx_vnni.c - table "avx-vnni": the kernels of "avx2" with vpdpbusd and vpdpwssd, for CPUs without AVX-512.
+ * Only this file is compiled for these instructions (Makefile). */
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx2.h"
 

@@ -1,5 +1,5 @@
-/* kernels_neon_dot.c - table "neon-dot": 64-bit ARM with the dot product of bytes (sdot). Only this file is compiled for
- * these instructions (Makefile). */
+/* kernels_neon_dot.c - table "neon-dot": 64-bit ARM with the dot product of bytes (sdot). Only this file is compiled
+ * for these instructions (Makefile). */
 #if defined(__aarch64__)
 #include "compute/cpu/kernels/simd_neon.h"
 

@@ -1,5 +1,5 @@
-/* kernels_neon_i8mm.c - table "neon-i8mm": 64-bit ARM with the matrix product of bytes (smmla). Only this file is compiled for
- * these instructions (Makefile). */
+/* kernels_neon_i8mm.c - table "neon-i8mm": 64-bit ARM with the matrix product of bytes (smmla). Only this file is
+ * compiled for these instructions (Makefile). */
 #if defined(__aarch64__)
 #include "compute/cpu/kernels/simd_neon.h"
 

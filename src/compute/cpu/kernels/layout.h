@@ -28,8 +28,8 @@ static inline bool act_is_blocks(ActForm form) { return form == ACT_Q16 || form 
 
 /* ---- how each type is coded ---------------------------------------------------------------------------------- */
 
-/* What an item of scales holds. Every field is 16 rows wide; "each slice" and "each half" mean one field for each of the
- * slices that share the item, or for each 16 inputs of these. */
+/* What an item of scales holds. Every field is 16 rows wide; "each slice" and "each half" mean one field for each of
+ * the slices that share the item, or for each 16 inputs of these. */
 typedef enum ScaleForm {
     SCALES_NONE,        /* plain types */
     SCALES_HALF,        /* half d */

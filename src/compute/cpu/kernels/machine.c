@@ -1,5 +1,5 @@
-/* machine.c - measures the bandwidth of the memory and the peaks of arithmetic. The best of several short runs counts, because a
- * disturbance can only make a run slower. */
+/* machine.c - measures the bandwidth of the memory and the peaks of arithmetic. The best of several short runs
+ * counts, because a disturbance can only make a run slower. */
 #include "compute/cpu/kernels/kernels.h"
 
 #include "base/system.h"
@@ -63,7 +63,8 @@ static double measure_peak(Job *job, int n_threads) {
     return best * 1e-9;
 }
 
-/* Tiles are measured whichever table is used. They are the peak of byte products if the table is the one that uses them. */
+/* Tiles are measured whichever table is used. They are the peak of byte products if the table is the one that uses
+ * them. */
 static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
     const Kernels *tiles = kernels_select("amx");
     for (int kind = 0; kind < PEAK_COUNT; kind++) {

@@ -1,26 +1,26 @@
 /* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its simd_*.h. The
  * operations and their order are those of ref.c, done for LANES outputs side by side.
  *
- * The shape of the work. A column is a vector of LANES outputs: a whole tile with AVX-512, half of one with AVX2. One call of
- * a pass takes one or two tiles of a block type, or a few columns of a plain type, through all slices along k:
+ * The shape of the work. A column is a vector of LANES outputs: a whole tile with AVX-512, half of one with AVX2. One
+ * call of a pass takes one or two tiles of a block type, or a few columns of a plain type, through all slices along k:
  *
  *     for each slice, for each column:
  *         unpack 32 inputs of the column's codes into w[8], and their scales              once
  *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])        rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows take
- * less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on that. It is
- * also why a pass has a loop over rows instead of a copy of itself for each number of rows.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows
+ * take less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on
+ * that. It is also why a pass has a loop over rows instead of a copy of itself for each number of rows.
  *
- * A block type needs no more than one column at a time: the dot products of different rows and slices are independent, so
- * that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the accumulators are
- * registers, several columns at once keep the units busy, and each number of rows has its own function. Tables with 32
- * vectors take two tiles at once where there are many rows (pass_pair).
+ * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
+ * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
+ * accumulators are registers, several columns at once keep the units busy, and each number of rows has its own
+ * function. Tables with 32 vectors take two tiles at once where there are many rows (pass_pair).
  *
- * Memory. A thread reads the tiles of a product as one stream of bytes, or as two, half the tiles each, in turns. Each slice
- * prefetches bytes that come later in its stream. How far ahead, into which cache and in how many streams is different for
- * one row and for several, and from CPU to CPU; product_ways.c measures it. Rows that do not fit into one pass are cut into
- * passes over a group of tiles that stays in the second cache. */
+ * Memory. A thread reads the tiles of a product as one stream of bytes, or as two, half the tiles each, in turns.
+ * Each slice prefetches bytes that come later in its stream. How far ahead, into which cache and in how many streams
+ * is different for one row and for several, and from CPU to CPU; product_ways.c measures it. Rows that do not fit
+ * into one pass are cut into passes over a group of tiles that stays in the second cache. */
 #include "compute/cpu/kernels/pass_body.h"
 
 #include "compute/cpu/kernels/ref.h"
@@ -41,8 +41,8 @@ typedef struct RowBlocks {
     const ActBlock *x[ROWS_TOGETHER];
 } RowBlocks;
 
-/* t[row] = the sum of (code - bias) * q over n halves of a slice, 16 inputs each, from half `first` on. The products with the
- * two planes of q are joined at the end, and the bias is taken off together with the last plane. */
+/* t[row] = the sum of (code - bias) * q over n halves of a slice, 16 inputs each, from half `first` on. The products
+ * with the two planes of q are joined at the end, and the bias is taken off together with the last plane. */
 INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first,
                       int n, Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = code_max_of(type);
@@ -79,8 +79,8 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     add_slice(type, form, n_rows, u, &b, acc);
 }
 
-/* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators are in
- * the first cache; the ten or more vector operations between the load and the store of one hide both. */
+/* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
+ * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
     const ReadWay read = *p->read;
@@ -118,17 +118,18 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
 #if defined(TILES_IN_PAIRS)
 /* Passes that take two tiles at a time, for tables with 32 vectors.
  *
- * The problem. With one tile, each byte product reads its four activations from memory: 16 reads and 16 products for 32 inputs
- * of two planes. A CPU that does two products a cycle also reads twice a cycle, so reads and products are both at the
- * limit, and whatever else is read (accumulators, scales) makes the loop slower.
+ * The problem. With one tile, each byte product reads its four activations from memory: 16 reads and 16 products for 32
+ * inputs of two planes. A CPU that does two products a cycle also reads twice a cycle, so reads and products are both
+ * at the limit, and whatever else is read (accumulators, scales) makes the loop slower.
  *
- * The idea. Four activations, which are copied once to all lanes of a register, are multiplied with the codes of two tiles:
- * half of the reads. The codes of both tiles take 16 registers, the sums of PAIR_CHAINS products eight.
+ * The idea. Four activations, which are copied once to all lanes of a register, are multiplied with the codes of two
+ * tiles: half of the reads. The codes of both tiles take 16 registers, the sums of PAIR_CHAINS products eight.
  *
  * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
 enum { PAIR_CHAINS = 8 };
 
-/* The number of rows whose products take turns: PAIR_CHAINS chains are enough for so many, with two tiles and one or two planes. */
+/* The number of rows whose products take turns: PAIR_CHAINS chains are enough for so many, with two tiles and one or
+ * two planes. */
 INLINE int pair_rows(ActForm form) { return PAIR_CHAINS / 2 / act_planes(form); }
 
 /* t[row][tile] = what dot_codes computes, for both tiles. */
@@ -201,7 +202,8 @@ INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
             v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
 }
 
-/* The least number of rows that take two tiles at once: fewer rows read the matrix faster by one tile (research/DIARY.md). */
+/* The least number of rows that take two tiles at once: fewer rows read the matrix faster by one tile
+ * (research/DIARY.md). */
 enum { PAIRS_FROM = 12 };
 #endif
 

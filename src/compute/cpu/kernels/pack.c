@@ -35,7 +35,7 @@
  *     of the second to groups 4-7.                                                         384 bytes
  *   Q2_K: two groups of 64 bytes; bits 2g, 2g+1 of the first are group g, of the second group 4+g: 128 bytes
  *   Q3_K: the same and one more group for the third bits, as the fifth bits of a 5-bit type.       192 bytes
- *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. The codes are looked up in a table of 16 bytes in a register when a slice
+ *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. A code is looked up in a table of 16 bytes in a register when a slice
  *     is unpacked, which costs one shuffle for 4 codes of each row: as bytes, they would take twice the memory. The
  *     table has the bias in it: 128 for the IQ4 types, 16 for MXFP4, whose codes then have five bits.
  *   NVFP4: the same. IQ1, IQ2 and IQ3 types: as Q3_K (IQ1, IQ2) or IQ4_XS (IQ3), and looked up; "lattice types" below.
@@ -56,18 +56,19 @@
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
  *
- * Cost: a weight takes as many bytes as in the file, with few exceptions. 256 weights of Q4_K take 148 bytes in place of 144,
- * and those of Q5_K 180 in place of 176, because their 6-bit scales are unpacked to bytes; Q6_K takes 212 in place of 210
- * because of padding; Q3_K (116 for 110) and IQ4_XS (140 for 136) have both. The last record of a type that has two or
- * four slices in one may lack some of them. Rows missing in the last tile are zero bytes, so their scale is 0.
+ * Cost: a weight takes as many bytes as in the file, with few exceptions. 256 weights of Q4_K take 148 bytes in place
+ * of 144, and those of Q5_K 180 in place of 176, because their 6-bit scales are unpacked to bytes; Q6_K takes 212 in
+ * place of 210 because of padding; Q3_K (116 for 110) and IQ4_XS (140 for 136) have both. The last record of a type
+ * that has two or four slices in one may lack some of them. Rows missing in the last tile are zero bytes, so their
+ * scale is 0.
  *
  * Quantised activations are an array of ActBlock (layout.h), one for each slice.
  *
  * Rows are read back where the output matrix of a model is also its embedding. They are kept once, packed, and the row
  * of a token is read out of its tile: some hundred words, each in a cache line of its own, which is slow beside reading
- * a row of the file and nothing beside a forward. What comes back are the bytes of the file, so that the numbers are the
- * same; the only exception is BF16, whose subnormal weights are packed as zeros.
- * Proof: tests/compute/test_pack.c unpacks every type and compares with blocks_dequantize, and reads back every row.
+ * a row of the file and nothing beside a forward. What comes back are the bytes of the file, so that the numbers are
+ * the same; the only exception is BF16, whose subnormal weights are packed as zeros. Proof: tests/compute/test_pack.c
+ * unpacks every type and compares with blocks_dequantize, and reads back every row.
  */
 #include "compute/cpu/kernels/layout.h"
 
@@ -198,8 +199,8 @@ static void add_word(unsigned char *p, uint32_t bits) {
     memcpy(p, &bits, 4);
 }
 
-/* Where word g of a slice has its low bits in a block, and its high bits where there is a byte of these for each byte of
- * codes: offsets in bytes from low_at and high_at, and shifts. */
+/* Where word g of a slice has its low bits in a block, and its high bits where there is a byte of these for each
+ * byte of codes: offsets in bytes from low_at and high_at, and shifts. */
 typedef struct WordPlace {
     int low, low_shift, high, high_shift;
 } WordPlace;
@@ -328,8 +329,8 @@ static void add_six_bit_min(unsigned char *b, int s, int scale, int min) {
     }
 }
 
-/* Where six-bit scale s has its low four and its high two bits: bytes and shifts. FILE_SIX_HALVES: 16 scales; FILE_SIX: 8
- * scales. Both are stored with 32 added. */
+/* Where six-bit scale s has its low four and its high two bits: bytes and shifts. FILE_SIX_HALVES: 16 scales;
+ * FILE_SIX: 8 scales. Both are stored with 32 added. */
 typedef struct SixPlace {
     int low, low_shift, high, high_shift;
 } SixPlace;
@@ -399,13 +400,13 @@ INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row
 /* Blocks whose weights are points of a list (gguf/codebook.h) are packed as codes of single weights.
  *
  * The problem. A file has one index for eight (or four) weights of a row. The products want the same four inputs of 16
- * rows in one vector, so that looking up points there means to gather 16 words from a table for each of the eight groups of
- * a slice: some 150 cycles for 512 weights on machines that multiply them in 15. And the memory of one core brings
- * more than three bits a weight in that time.
+ * rows in one vector, so that looking up points there means to gather 16 words from a table for each of the eight
+ * groups of a slice: some 150 cycles for 512 weights on machines that multiply them in 15. And the memory of one core
+ * brings more than three bits a weight in that time.
  *
  * The idea. A coordinate has three or eight values and a sign. So a weight is a code of three or four bits that the
- * kernels look up in a register, as those of IQ4_NL, and the tile is that of Q3_K or IQ4_XS. That takes 3.4 bits a weight in
- * memory for the types of two bits and less, and 4.4 for those of three:
+ * kernels look up in a register, as those of IQ4_NL, and the tile is that of Q3_K or IQ4_XS. That takes 3.4 bits a
+ * weight in memory for the types of two bits and less, and 4.4 for those of three:
  *
  *                         IQ1_S  IQ1_M  IQ2_XXS  IQ2_XS  IQ2_S  IQ3_XXS  IQ3_S
  *     bits in the file     1.56   1.75     2.06    2.31   2.56     3.06   3.44
@@ -413,8 +414,8 @@ INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row
  *
  * No point is lost: the codes of a group are the key of its point, so that rows can be read back as bytes of the file.
  *
- * Scales. A half for 256 weights, and a byte for 32: the scale of the first 16 inputs in the low nibble, that of the last 16
- * in the high one; types with one scale for 32 have it in the low nibble. */
+ * Scales. A half for 256 weights, and a byte for 32: the scale of the first 16 inputs in the low nibble, that of the
+ * last 16 in the high one; types with one scale for 32 have it in the low nibble. */
 enum { SLICES = LATTICE_N / ACT_BLOCK, AT_SCALES = 2 * TILE_ROWS };
 
 static unsigned char *scales_of(TensorType type, unsigned char *record) {

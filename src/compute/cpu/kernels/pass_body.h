@@ -1,6 +1,6 @@
-/* pass_body.h - what the matrix products by vectors (matmul_body.h) and by tiles (tile_body.h) share: the arguments of a pass,
- * prefetching, the number of rows that a pass takes, and the floating-point operations that follow the integer sums of a
- * slice. It is included after the header of an instruction set's vectors. */
+/* pass_body.h - what the matrix products by vectors (matmul_body.h) and by tiles (tile_body.h) share: the arguments
+ * of a pass, prefetching, the number of rows that a pass takes, and the floating-point operations that follow the
+ * integer sums of a slice. It is included after the header of an instruction set's vectors. */
 #ifndef KERNELS_PASS_BODY_H
 #define KERNELS_PASS_BODY_H
 
@@ -55,8 +55,8 @@ static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
     return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
-/* Returns acc plus the share of a slice. t is the integer sum of the slice; where scale_parts is 2, t and t_last are the sums of
- * its halves. */
+/* Returns acc plus the share of a slice. t is the integer sum of the slice; where scale_parts is 2, t and t_last are
+ * the sums of its halves. */
 INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
     int n_parts = scale_parts(type);
     Vf da = v_set(x->scale);

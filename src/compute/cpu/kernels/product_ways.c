@@ -1,22 +1,25 @@
 /* product_ways.c - chooses the ways of products (product_ways.h) by measuring them when a table is selected.
  *
- * The problem. How fast one row of activations reads its weights depends on how far ahead they are prefetched, into which
- * cache, and whether they are read as one stream or as two. Each way is the best one on some CPU and loses a fifth to a third on
- * another: Zen 4 reads Q8_0 best with a prefetch for every eighth line, which costs Zen 5 a third; Intel's CPUs need two
- * streams. Tile instructions, too, are faster than vectors from a number of rows on that depends on the CPU, its clock
- * and its hypervisor. A constant would be right on one machine at best. The bits of an output are the same in all ways
- * (tests/compute/test_kernels_matmul.c, test_kernels_tiles.c), so that a choice by time changes no text.
+ * The problem. How fast one row of activations reads its weights depends on how far ahead they are prefetched, into
+ * which cache, and whether they are read as one stream or as two. Each way is the best one on some CPU and loses a
+ * fifth to a third on another: Zen 4 reads Q8_0 best with a prefetch for every eighth line, which costs Zen 5 a third;
+ * Intel's CPUs need two streams. Tile instructions, too, are faster than vectors from a number of rows on that depends
+ * on the CPU, its clock and its hypervisor. A constant would be right on one machine at best. The bits of an output are
+ * the same in all ways (tests/compute/test_kernels_matmul.c, test_kernels_tiles.c), so that a choice by time changes no
+ * text.
  *
- * Reading. One thread multiplies a stretch of READ_BYTES of weights that are in no cache: their lines are flushed before each
- * run, because reading a buffer that is larger than the caches would take longer than the whole measurement may. A stretch is about as
- * long as the part of a matrix that a thread takes, so that the beginning, where nothing has been prefetched yet, has the
- * share that it has in a forward. The ways take turns, and the least of READ_RUNS times counts, because a disturbance only makes
- * a run slower. A way replaces the default only if it is faster by three per cent.
+ * Reading. One thread multiplies a stretch of READ_BYTES of weights that are in no cache: their lines are flushed
+ * before each run, because reading a buffer that is larger than the caches would take longer than the whole measurement
+ * may. A stretch is about as long as the part of a matrix that a thread takes, so that the beginning, where nothing has
+ * been prefetched yet, has the share that it has in a forward. The ways take turns, and the least of READ_RUNS times
+ * counts, because a disturbance only makes a run slower. A way replaces the default only if it is faster by three per
+ * cent.
  *
- * Tile instructions. One thread multiplies two tiles of outputs, whose weights and activations stay in the second cache, for each
- * number of rows of a tile and for two tiles full of rows. Where the memory is the limit, all ways take the same time,
- * and the one with the least work leaves most of it to the memory. Types are taken as two kinds, by their scales: Q8_0 is
- * the example of those with one scale for 32 inputs, Q6_K of those with two, which need twice the products. */
+ * Tile instructions. One thread multiplies two tiles of outputs, whose weights and activations stay in the second
+ * cache, for each number of rows of a tile and for two tiles full of rows. Where the memory is the limit, all ways
+ * take the same time, and the one with the least work leaves most of it to the memory. Types are taken as two kinds,
+ * by their scales: Q8_0 is the example of those with one scale for 32 inputs, Q6_K of those with two, which need
+ * twice the products. */
 #include "compute/cpu/kernels/product_ways.h"
 
 #include "base/system.h"
@@ -85,7 +88,7 @@ void read_ways_force(const Kernels *k, int way) {
     if (k->reads) k->reads->forced = way + 1;
 }
 
-/* Takes all lines of a matrix out of the caches. False: this cannot be done here. */
+/* Flushes all lines of a matrix from the caches. Returns false if this machine cannot do that. */
 static bool flush_weights(const PackedMatrix *w) {
     const char *p = w->data, *end = p + packed_bytes(w);
 #if defined(__x86_64__)
@@ -108,7 +111,7 @@ static double read_s(const Trial *t, int64_t n_rows) {
     return clock_s() - start;
 }
 
-/* The number of the fastest way for so many rows; the default's unless another one is clearly faster. */
+/* Returns the number of the fastest way for n_rows rows, which is the default unless another way is clearly faster. */
 static int fastest_read(const Trial *t, int64_t n_rows) {
     double least[READ_WAYS];
     for (int run = 0; run < READ_RUNS; run++)
@@ -143,7 +146,7 @@ void read_ways_measure(const Kernels *k) {
 
 enum {
     TILES_OUT = 2 * TILE_ROWS,
-    MANY_ROWS = 32, /* is the example of all numbers above those of a tile */
+    MANY_ROWS = 32, /* is measured for all numbers of rows above those of a tile */
     TILE_RUNS = 5,
 };
 

@@ -1,5 +1,5 @@
-/* product_ways.h - the ways in which a table can compute a matrix product. All ways give the same bits; which one is the
- * fastest depends on the CPU, so that it is measured when a table is selected. */
+/* product_ways.h - the ways in which a table can compute a matrix product. All ways give the same bits; which one is
+ * the fastest depends on the CPU, so that it is measured when a table is selected. */
 #ifndef KERNELS_PRODUCT_WAYS_H
 #define KERNELS_PRODUCT_WAYS_H
 
@@ -21,7 +21,7 @@ enum {
     READ_KINDS = 2, /* kinds of block types: Q8_0, which reads the most bytes for its work; all others */
 };
 
-/* The ways by number. */
+/* All ways of reading; a way is known by its index. */
 static const ReadWay read_ways[READ_WAYS] = {
     {"two streams, 16 KB and 2 KB ahead", 2, 16 << 10, 64, 2 << 10},
     {"one stream, 16 KB and 2 KB ahead", 1, 16 << 10, 64, 2 << 10},
@@ -42,16 +42,16 @@ typedef struct ReadChoice {
     bool is_measured;
 } ReadChoice;
 
-/* The number of the way in which a product reads. */
+/* Returns the number of the way in which a product of n_rows rows reads. */
 int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows);
-/* The ways of reading that were chosen, as a text for people; at most READ_TEXT_BYTES with its end. */
+/* Writes the ways of reading that were chosen as a text of two lines. */
 enum { READ_TEXT_BYTES = 400 };
 void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]);
 
 /* ---- tile instructions ------------------------------------------------------------------------------------------- */
 
 typedef enum TileWay {
-    WAY_VECTORS,    /* as table "avx512" */
+    WAY_VECTORS,    /* vector instructions, as in table "avx512" */
     WAY_TILES,      /* tile instructions, one tile of outputs at a time */
     WAY_TILE_PAIRS, /* tile instructions, two tiles of outputs at a time */
     N_TILE_WAYS,
@@ -68,24 +68,24 @@ typedef struct TileWays {
 
 /* The products of a table with tile instructions. */
 typedef struct TileProducts {
-    /* Kernels.matmul in a way that the caller chooses. */
+    /* The product of Kernels.matmul in a way that the caller chooses. */
     void (*matmul)(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end);
-    /* Kernels.peak_loop with products of tiles, for PEAK_INT8 and PEAK_BF16. */
+    /* The loop of Kernels.peak_loop with products of tiles, for PEAK_INT8 and PEAK_BF16. */
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
     TileWays *ways; /* what Kernels.matmul chooses from */
 } TileProducts;
 
 const char *tile_way_name(TileWay way);
 TileWay tile_way(const TileWays *ways, TensorType type, ActForm form, int64_t n_rows);
-/* The least number of rows from which on no product is computed by vectors; TILE_WAY_ROWS + 1: none. */
+/* Returns the number of rows from which on all products are computed by tiles; TILE_WAY_ROWS + 1 if there is none. */
 int tile_rows_min(const TileWays *ways, ActForm form);
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
-/* Measures the ways of a table when it is selected for the first time, which takes some ten milliseconds for each kind of ways
- * that the table has. The defaults stay where memory runs out, or where the CPU cannot be told to drop a cache line. Several
- * threads may call it. */
+/* Measures the ways of a table when it is selected for the first time, which takes some ten milliseconds for each
+ * kind of ways that the table has. The defaults stay where memory runs out, or where the CPU cannot be told to drop
+ * a cache line. Several threads may call it. */
 void product_ways_measure(const Kernels *k);
 /* The two parts of that function; each call measures again. */
 void read_ways_measure(const Kernels *k);

@@ -1,5 +1,5 @@
-/* ref.c - the specification of all kernels in plain C, first the matrix products, then everything else. It is slow; the fast tables
- * are tested against it. Operations are single precision, in the order written.
+/* ref.c - the specification of all kernels in plain C, first the matrix products, then everything else. It is slow; the
+ * fast tables are tested against it. Operations are single precision, in the order written.
  *
  * The matrix products.
  *
@@ -25,7 +25,7 @@
  *   Q6_K Q3_K:        acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
  *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
  *   IQ2_XS IQ2_S IQ1_M:  the same with (d * (2 scale0 + 1) * unit) and (d * (2 scale1 + 1) * unit)
- *   NVFP4:            the same with nvfp4_scale(scale0) and nvfp4_scale(scale1) (format/codebook.h)
+ *   NVFP4:            the same with nvfp4_scale(scale0) and nvfp4_scale(scale1) (gguf/codebook.h)
  *   Q2_K:             the same, and then acc = fma(-(dmin * min0), ds0, acc); acc = fma(-(dmin * min1), ds1, acc)
  *                     with ds0, ds1 = da * (sum of q) of the first and the last 16.
  *
@@ -64,7 +64,7 @@ size_t act_offset(ActForm form, int64_t i) {
 size_t act_row_bytes(ActForm form, int64_t n_in) {
     size_t bytes = act_offset(form, form == ACT_BF16 ? n_in + n_in % 2 : n_in);
     size_t n_lines = (bytes + 63) / 64;
-    /* An odd number of cache lines, so that the same position of many rows falls into many sets of the cache. */
+    /* With an odd number of cache lines, the same position of many rows is in many sets of the cache. */
     return 64 * (act_is_blocks(form) ? n_lines | 1 : n_lines);
 }
 
@@ -131,7 +131,7 @@ static float dot_plain(TensorType type, const unsigned char *tile, int row, cons
 typedef struct Slice {
     int w[ACT_BLOCK]; /* code - bias */
     float scale[2];   /* of the first and last 16 inputs; one for both where scale_parts is 1 */
-    float min[2];     /* what is added per unit of activation, likewise */
+    float min[2];     /* what is added for each unit of activation, in the same way */
 } Slice;
 
 static int code_at(TensorType type, const unsigned char *slice, int row, int k) {
@@ -250,7 +250,7 @@ static float sums_fold(Sums *a) {
 
 static int64_t round_up_16(int64_t n) { return (n + 15) / 16 * 16; }
 
-/* sum of a[i]*b[i], one fma for each i */
+/* Returns the sum of a[i]*b[i], with one fma for each i. */
 static float dot(const float *a, const float *b, int64_t n) {
     Sums sums = {{0}};
     for (int64_t i = 0; i < round_up_16(n); i++)

@@ -15,7 +15,8 @@
 /* The integer that the largest magnitude of a block becomes. */
 static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
 
-/* The constants of exp(x), which ref.c explains. Below EXP_LOW the result is 0, above EXP_HIGH it is that of EXP_HIGH. */
+/* The constants of exp(x), which ref.c explains. Below EXP_LOW the result is 0, above EXP_HIGH it is that of
+ * EXP_HIGH. */
 #define EXP_LOW -87.33f
 #define EXP_HIGH 88.37f
 #define EXP_LOG2E 0x1.715476p+0f /* 1/ln 2 */
@@ -47,13 +48,14 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
         }
 }
 
-/* The terms of a softmax do not exceed 1, except that exp(NaN) is computed as exp(EXP_HIGH). So a sum above this limit shows that a
- * score is NaN or that the greatest score is infinite. */
+/* The terms of a softmax do not exceed 1, except that exp(NaN) is computed as exp(EXP_HIGH). So a sum above this
+ * limit shows that a score is NaN or that the greatest score is infinite. */
 #define SOFTMAX_SUM_MAX 1e30f
 /* The remainder of the division of a number by such a sum is exact if the number is at least this: 2^-64. */
 #define SOFTMAX_TINY 0x1p-64f
 
-/* Writes what a block with NaN or infinity becomes: zeros with a scale of NaN, which make every output NaN that uses the block. */
+/* Writes what a block with NaN or infinity becomes: zeros with a scale of NaN, which make every output NaN that uses
+ * the block. */
 static inline void act_block_not_finite(ActForm form, ActBlock *b) {
     memset(b, 0, act_block_bytes(form));
     b->scale = b->scaled_sum = NAN;

@@ -1,9 +1,9 @@
-/* row_body.h - passes over a row of logits (base/row_kernels.h) for an instruction set; included once for each width of vectors,
- * after the header of the vectors, with ROW_TABLE (the variable, declared in tables.h) defined. The operations and the order
- * of sums are those of base/row_kernels.c.
+/* row_body.h - passes over a row of logits (base/row_kernels.h) for an instruction set; included once for each width of
+ * vectors, after the header of the vectors, with ROW_TABLE (the variable, declared in tables.h) defined. The operations
+ * and the order of sums are those of base/row_kernels.c.
  *
- * row_mass computes the terms of a chunk first and adds them in a second pass in lanes of four, because the order of its
- * sums is defined for vectors of four. */
+ * row_mass computes the terms of a chunk first and adds them in a second pass in lanes of four, because the order of
+ * its sums is defined for vectors of four. */
 #include "base/row_kernels.h"
 
 #include <math.h>
@@ -80,7 +80,8 @@ static int32_t row_blocks_above(const float *row, int32_t begin, int32_t end, fl
 
 /* ---- sums of exponentials --------------------------------------------------------------------------------- */
 
-/* The function exp_lanes of base/row_kernels.c. Below -87 the intermediate results mean nothing, because the result is 0. */
+/* The function exp_lanes of base/row_kernels.c. Below -87 the intermediate results mean nothing, because the result
+ * is 0. */
 INLINE Vf v_exp_unfused(Vf x) {
     const Vf shift = v_set(0x1.8p23f), one = v_set(1);
     Vf shifted = v_add(v_mul(x, v_set(1.44269504f)), shift), whole = v_sub(shifted, shift);

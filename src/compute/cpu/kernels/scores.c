@@ -1,5 +1,5 @@
-/* scores.c - the scores of scores.h in plain C, which is the specification for every other table, and the choice of the table that
- * belongs to a table of kernels. */
+/* scores.c - the scores of scores.h in plain C, which is the specification for every other table, and the choice of
+ * the table that belongs to a table of kernels. */
 #include "compute/cpu/kernels/scores.h"
 
 #include "gguf/tensor_type.h"

@@ -1,17 +1,18 @@
-/* scores_body.h - the scores of scores.h for a vector table; included once by a kernels_*.c for each table of scores, after its
- * simd_*.h, with SCORE_TABLE (the variable) and SCORE_TABLE_NAME defined.
+/* scores_body.h - the scores of scores.h for a vector table; included once by a kernels_*.c for each table of scores,
+ * after its simd_*.h, with SCORE_TABLE (the variable) and SCORE_TABLE_NAME defined.
  *
- * The problem. With floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running sums; a
- * key of type Q8 is also converted from bytes. Row by row it is worse, because the running sums are the lanes of a vector.
+ * The problem. With floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running
+ * sums; a key of type Q8 is also converted from bytes. Row by row it is worse, because the running sums are the lanes
+ * of a vector.
  *
  * The idea. One instruction multiplies two 16-bit integers in each lane and adds both products. So 32 elements of LANES
- * keys and a query are 16 instructions, a conversion, and one multiply-add with the scales of the keys: 18 for 32 elements where
- * floats need 40. Keys are transposed while they are bytes, four elements to a lane, which takes a quarter of the moves that
- * floats take; so it pays for one row, too.
+ * keys and a query are 16 instructions, a conversion, and one multiply-add with the scales of the keys: 18 for 32
+ * elements where floats need 40. Keys are transposed while they are bytes, four elements to a lane, which takes a
+ * quarter of the moves that floats take; so it pays for one row, too.
  *
- * Why words. Byte products (vpdpbusd) multiply the two planes of a query in the same 16 instructions, but the planes must
- * be joined and the bias of the keys must be subtracted: 21 instructions instead of 18. Words cost the widening of the keys, 3
- * operations for 4 elements of LANES keys, which all queries share.
+ * Why words. Byte products (vpdpbusd) multiply the two planes of a query in the same 16 instructions, but the planes
+ * must be joined and the bias of the keys must be subtracted: 21 instructions instead of 18. Words cost the widening of
+ * the keys, 3 operations for 4 elements of LANES keys, which all queries share.
  *
  * Costs are in research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision),
  * test_attention.c. */
@@ -22,8 +23,8 @@ enum { QUERIES_AT_ONCE = 4, PAIRS = KV_BLOCK / 2 };
 
 /* ---- queries ----------------------------------------------------------------------------------------------- */
 
-/* Sets *amax to the largest magnitude of a query, and returns whether all its numbers are finite. Elements that the last vector
- * lacks are zeros. */
+/* Sets *amax to the largest magnitude of a query, and returns whether all its numbers are finite. Elements that the
+ * last vector lacks are zeros. */
 INLINE bool query_amax(const float *q, int64_t n, float *amax) {
     Vf max = v_zero(), zeros = v_zero();
     int64_t i = 0;

@@ -1,5 +1,5 @@
-/* select.c - finds the tables that this CPU can run, and chooses one. The compiler's support for cpuid also checks that the
- * system saves the wide registers. */
+/* select.c - finds the tables that this CPU can run, and chooses one. The compiler's support for cpuid also checks
+ * that the system saves the wide registers. */
 #include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/tables.h"
 
@@ -14,7 +14,8 @@
 /* F16C is not tested for, because not all compilers have a test for it and every CPU with AVX2 has it. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-/* Not all compilers have a test for AVX-VNNI. It is bit 4 of EAX in leaf 7, subleaf 1; subleaf 0 holds the number of subleaves. */
+/* Not all compilers have a test for AVX-VNNI. It is bit 4 of EAX in leaf 7, subleaf 1; subleaf 0 holds the number of
+ * subleaves. */
 static bool has_avx_vnni(void) {
     unsigned a, b, c, d;
     return has_avx2() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
@@ -41,7 +42,8 @@ static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13
 
 static bool always(void) { return true; }
 
-/* The tables from the slowest to the fastest. The last one that this CPU runs is the best, except for what is_slow says. */
+/* The tables from the slowest to the fastest. The last one that this CPU runs is the best, except for what is_slow
+ * says. */
 static const struct {
     const Kernels *table;
     bool (*runs)(void);
@@ -59,8 +61,8 @@ static const struct {
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-/* Whether an earlier table is faster than this one on this CPU. Intel's vdpbf16ps does half as many operations a cycle as two fused
- * multiply-adds, which give the same bits; AMD's does twice as many. */
+/* Whether an earlier table is faster than this one on this CPU. Intel's vdpbf16ps does half as many operations a
+ * cycle as two fused multiply-adds, which give the same bits; AMD's does twice as many. */
 static bool is_slow(const Kernels *table) {
 #if defined(__x86_64__)
     return table == &kernels_avx512_bf16 && __builtin_cpu_is("intel");

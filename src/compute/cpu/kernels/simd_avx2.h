@@ -1,6 +1,6 @@
-/* simd_avx2.h - the vectors of matmul_body.h and vector_body.h as AVX2 has them: 8 lanes, no masks, and no
- * instruction that multiplies bytes and adds four products exactly. AVX-VNNI has one, vpdpbusd; compiled with it,
- * this header serves table "avx-vnni". simd_avx512.h gives the same names 16 lanes. */
+/* simd_avx2.h - the vectors of the *_body.h files as AVX2 has them: 8 lanes, no masks, and no instruction that
+ * multiplies bytes and adds four products exactly. AVX-VNNI has such an instruction, vpdpbusd; compiled with it,
+ * this header is for table "avx-vnni". simd_avx512.h gives the same names 16 lanes. */
 #ifndef KERNELS_SIMD_AVX2_H
 #define KERNELS_SIMD_AVX2_H
 
@@ -17,7 +17,7 @@
 #endif
 
 #if defined(DPBUSD)
-enum { BYTE_CODES_LOSE_BIAS = 0 }; /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
+enum { BYTE_CODES_LOSE_BIAS = 0 }; /* v_dot_4_groups does not subtract 128 from 8-bit codes */
 #else
 enum { BYTE_CODES_LOSE_BIAS = 1 };
 #endif
@@ -41,14 +41,15 @@ INLINE Vf v_set(float x) { return _mm256_set1_ps(x); }
 INLINE Vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void v_store(float *p, Vf a) { _mm256_storeu_ps(p, a); }
 INLINE Vf v_load_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
-INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
+INLINE Vf v_set_half(const void *p) { /* copies one half to all lanes */
     uint16_t h;
     __builtin_memcpy(&h, p, 2);
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 INLINE void v_store_half(void *p, Vf a) { _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 
-/* The first n of LANES elements; the others are zero, or stay as they are. */
+/* These load and store the first n of LANES elements. The other lanes are zero after a load, and memory after them
+ * stays as it is. */
 INLINE Vi first(int64_t n) {
     int32_t m = n >= 8 ? 8 : n <= 0 ? 0 : (int32_t)n;
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(m), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -75,20 +76,20 @@ INLINE Vf v_fma(Vf a, Vf b, Vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE Vf v_max(Vf a, Vf b) { return _mm256_max_ps(a, b); }
 INLINE Vf v_min(Vf a, Vf b) { return _mm256_min_ps(a, b); } /* a < b ? a : b */
 INLINE Vf v_abs(Vf a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
-/* a where x >= limit, else 0 */
+/* Returns a where x >= limit, and 0 elsewhere. */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a); }
 
 INLINE bool v_all_ge(Vf x, float limit) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ)) == 0xff;
 }
 
-/* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
+/* Folds 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. */
 INLINE float v_fold(Vf a) {
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
-/* Lane i of the result is v_fold(a[i]), 0 <= i < LANES; each level folds two vectors into one. */
+/* Returns v_fold(a[i]) in lane i, 0 <= i < LANES. Each level folds two vectors into one. */
 INLINE Vf v_fold_all(const Vf a[8]) {
     Vf b[4], c[2];
     UNROLL for (int i = 0; i < 4; i++) /* b: 4 sums of a[i] | 4 of a[i+4] */
@@ -98,7 +99,7 @@ INLINE Vf v_fold_all(const Vf a[8]) {
     Vf d = v_add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
     return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
 }
-/* Element j of vector i goes to element i of vector j. */
+/* Transposes: element j of vector i goes to element i of vector j. */
 INLINE void v_transpose(Vf a[8]) {
     Vf b[8], c[8];
     UNROLL for (int i = 0; i < 8; i += 2) { /* in each half: pairs of two rows */
@@ -140,14 +141,16 @@ INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }
 INLINE Vf v_from_int(Vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE Vi v_round(Vf a) { return _mm256_cvtps_epi32(a); }
-INLINE Vi v_load_bytes(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); } /* LANES unsigned bytes */
+INLINE Vi v_load_bytes(const void *p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p));
+} /* widens LANES unsigned bytes */
 INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
 INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
-/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+/* Replaces each byte of a, which is below 16, by an entry of a table of 16. */
 INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), a);
 }
-/* The low two bytes of each lane, in lane order, as the low half of a vector. */
+/* Returns the low two bytes of each lane, in the order of the lanes. */
 INLINE __m128i low_u16(Vi a) {
     Vi packed = _mm256_packus_epi32(v_and(a, v_set_int(0xffff)), _mm256_setzero_si256());
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
@@ -162,7 +165,7 @@ INLINE int32_t v_sum_int(Vi a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
-/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+/* Adds the products of four groups of codes w with the 16 activations at q[row] + at to t[row], exactly. */
 #if defined(DPBUSD)
 INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     (void)code_max;
@@ -170,14 +173,14 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
         t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
 }
 #else
-/* One row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
- *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
- *     most 2*128*127 = 32512.
- *   codes up to 127: at most 32258, of one product.
- *   codes up to 63, 31, 15: at most 16002, 7874, 3810: 2, 4, 8 of these fit in 16 bits. */
+/* The same for one row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
+ *   codes up to 255: 2*255*127 is too much. With s = code - 128, and the sign of s moved to q, the sum is at most
+ *     2*128*127 = 32512.
+ *   codes up to 127: a sum is at most 32258.
+ *   codes up to 63, 31, 15: a sum is at most 16002, 7874, 3810; 2, 4, 8 of them fit in 16 bits. */
 INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
     Vi ones = _mm256_set1_epi16(1);
-    int n_sum = code_max >= 127 ? 1 : code_max == 63 ? 2 : 4; /* products that are added before widening */
+    int n_sum = code_max >= 127 ? 1 : code_max == 63 ? 2 : 4; /* sums that are added before they are widened */
     UNROLL for (int g = 0; g < 4; g += n_sum) {
         Vi sum = _mm256_setzero_si256();
         UNROLL for (int i = g; i < g + n_sum; i++) {
@@ -205,25 +208,27 @@ INLINE void v_store_bf16(uint16_t *p, Vf a) {
     h = _mm256_blendv_epi8(h, v_or(v_shift_right(bits, 16), v_set_int(0x40)), nan);
     _mm_storeu_si128((void *)p, low_u16(h));
 }
-/* BF16, see ref.c. The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+/* The products of BF16 matrices (ref.c). The odd inputs are the upper halves of the lanes; the even ones are shifted
+ * up. */
 INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     Vi upper = v_set_int((int32_t)0xffff0000);
     acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
-/* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
+/* Between these two calls subnormal results become zero, as vdpbf16ps makes them. */
 INLINE uint64_t bf16_begin(void) {
     unsigned control = _mm_getcsr();
     _mm_setcsr(control | 0x8040);
     return control;
 }
-/* Are the results in between certainly those of vdpbf16ps? */
+/* Returns whether the results since bf16_begin are certainly those of vdpbf16ps. */
 INLINE bool bf16_end(uint64_t control) {
     _mm_setcsr((unsigned)control);
     return true;
 }
 
-/* ---- scores by integers: keys turned to vectors of words (scores_body.h) ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
+ * ------------------------------------------ */
 
 INLINE void v_store_int(int32_t *p, Vi a) { _mm256_storeu_si256((void *)p, a); }
 

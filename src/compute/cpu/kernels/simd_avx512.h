@@ -1,4 +1,4 @@
-/* simd_avx512.h - the vectors of matmul_body.h and vector_body.h as AVX-512 has them: 16 lanes.
+/* simd_avx512.h - the vectors of the *_body.h files as AVX-512 has them: 16 lanes.
  * simd_avx2.h gives the same names 8 lanes. */
 #ifndef KERNELS_SIMD_AVX512_H
 #define KERNELS_SIMD_AVX512_H
@@ -10,13 +10,14 @@
 enum {
     LANES = 16,
     ROWS_TOGETHER = 4, /* rows of a block type whose byte products take turns */
-    ROWS_MAX = 8,      /* rows of a plain type that one pass serves */
-    ROWS_NARROW = 2,   /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once, more: */
+    ROWS_MAX = 8,      /* the most rows of one pass over a plain type */
+    ROWS_NARROW =
+        2, /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once; more rows take COLUMNS_WIDE */
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
     KEY_VECTORS = 4,          /* vectors of packed keys that packed_scores holds for four queries */
-    BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
+    BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups does not subtract 128 from 8-bit codes */
 };
 
 typedef __m512 Vf;
@@ -27,14 +28,15 @@ INLINE Vf v_set(float x) { return _mm512_set1_ps(x); }
 INLINE Vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void v_store(float *p, Vf a) { _mm512_storeu_ps(p, a); }
 INLINE Vf v_load_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
-INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
+INLINE Vf v_set_half(const void *p) { /* copies one half to all lanes */
     uint16_t h;
     __builtin_memcpy(&h, p, 2);
     return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 INLINE void v_store_half(void *p, Vf a) { _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 
-/* The first n of LANES elements; the others are zero, or stay as they are. */
+/* These load and store the first n of LANES elements. The other lanes are zero after a load, and memory after them
+ * stays as it is. */
 INLINE __mmask16 first(int64_t n) {
     uint32_t bits = n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1;
     return (__mmask16)bits;
@@ -54,14 +56,14 @@ INLINE Vf v_fma(Vf a, Vf b, Vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE Vf v_max(Vf a, Vf b) { return _mm512_max_ps(a, b); }
 INLINE Vf v_min(Vf a, Vf b) { return _mm512_min_ps(a, b); } /* a < b ? a : b */
 INLINE Vf v_abs(Vf a) { return _mm512_abs_ps(a); }
-/* a where x >= limit, else 0 */
+/* Returns a where x >= limit, and 0 elsewhere. */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ), a);
 }
 
 INLINE bool v_all_ge(Vf x, float limit) { return _mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ) == 0xffff; }
 
-/* 16 -> 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
+/* Folds 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. */
 INLINE float v_fold(Vf a) {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -83,7 +85,7 @@ INLINE Vf v_fold_all(const Vf a[16]) {
     /* quarters hold a[0 2 1 3], a[8..], a[4..], a[12..] */
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), e);
 }
-/* Element j of vector i goes to element i of vector j. */
+/* Transposes: element j of vector i goes to element i of vector j. */
 INLINE void v_transpose(Vf a[16]) {
     Vf b[16], c[16];
     UNROLL for (int i = 0; i < 16; i += 2) { /* in each quarter: pairs of two rows */
@@ -126,9 +128,11 @@ INLINE Vf v_as_float(Vi a) { return _mm512_castsi512_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm512_castps_si512(a); }
 INLINE Vf v_from_int(Vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE Vi v_round(Vf a) { return _mm512_cvtps_epi32(a); }
-INLINE Vi v_load_bytes(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); } /* LANES unsigned bytes */
+INLINE Vi v_load_bytes(const void *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+} /* widens LANES unsigned bytes */
 INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
-/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+/* Replaces each byte of a, which is below 16, by an entry of a table of 16. */
 INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), a);
 }
@@ -136,7 +140,7 @@ INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
-/* BF16, see ref.c. This header serves tables with the instruction and without. */
+/* BF16 (ref.c), for tables with the instruction vdpbf16ps and without. */
 #if defined(__AVX512BF16__)
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __m256bh h = _mm512_cvtneps_pbh(a);
@@ -158,43 +162,44 @@ INLINE void v_store_bf16(uint16_t *p, Vf a) {
     h = _mm512_mask_or_epi32(h, nan, v_shift_right(bits, 16), v_set_int(0x40));
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(h));
 }
-/* The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+/* The odd inputs are the upper halves of the lanes; the even ones are shifted up. */
 INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     Vi upper = v_set_int((int32_t)0xffff0000);
     acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
-/* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
+/* Between these two calls subnormal results become zero, as vdpbf16ps makes them. */
 INLINE uint64_t bf16_begin(void) {
     unsigned control = _mm_getcsr();
     _mm_setcsr(control | 0x8040);
     return control;
 }
-/* Are the results in between certainly those of vdpbf16ps? */
+/* Returns whether the results since bf16_begin are certainly those of vdpbf16ps. */
 INLINE bool bf16_end(uint64_t control) {
     _mm_setcsr((unsigned)control);
     return true;
 }
 #endif
 
-/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+/* Adds the products of four groups of codes w with the 16 activations at q[row] + at to t[row], exactly. */
 INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     (void)code_max;
     UNROLL for (int g = 0; g < 4; g++)
-        UNROLL for (int r = 0; r < n_rows; r++) /* one instruction, which compilers make two of */
+        UNROLL for (int r = 0; r < n_rows; r++) /* written out, because compilers use two instructions for it */
         __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t[r]) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
 }
 
-/* t + the products of four codes with four activations in each lane, exactly. */
+/* Adds the products of four codes with four activations to each lane of t, exactly. */
 #define TILES_IN_PAIRS 1
 INLINE Vi v_dot_bytes(Vi w, Vi q, Vi t) { return _mm512_dpbusd_epi32(t, w, q); }
 
-/* ---- scores by integers: keys turned to vectors of words (scores_body.h) ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
+ * ------------------------------------------ */
 
 INLINE void v_store_int(int32_t *p, Vi a) { _mm512_storeu_si512(p, a); }
 
-/* Blocks `at` bytes into the rows of 16 keys. In the halves of a register lie two keys, four apart, so that the last step
- * leaves the keys in order. */
+/* Transposes the blocks that are `at` bytes after the beginnings of 16 keys. The halves of a register hold two keys,
+ * four apart, so that the last step leaves the keys in order. */
 INLINE void v_turn_blocks(const unsigned char *const *rows, size_t at, Vi units[8]) {
     Vi a[8], b[8], c[8];
     UNROLL for (int i = 0; i < 8; i++) {
@@ -224,10 +229,10 @@ INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return _mm512_dpwssd_epi32(t, k, q); }
 
 /* ---- rows of logits: comparisons, doubles and random words (row_body.h) ----------------------------------------- */
 
-/* Bit i: does a[i] > b[i] (a[i] >= b[i]) hold? */
+/* Bit i of the result is whether a[i] > b[i], or a[i] >= b[i]. */
 INLINE uint32_t v_mask_gt(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 INLINE uint32_t v_mask_ge(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
-/* The numbers 4 blocks[i] .. 4 blocks[i] + 3 of a row, for LANES / 4 blocks. */
+/* Loads numbers 4 blocks[i] to 4 blocks[i] + 3 of a row for each of LANES / 4 blocks. */
 INLINE Vf v_load_blocks(const float *row, const uint32_t *blocks) {
     __m512 a = _mm512_castps128_ps512(_mm_loadu_ps(row + 4 * (size_t)blocks[0]));
     a = _mm512_insertf32x4(a, _mm_loadu_ps(row + 4 * (size_t)blocks[1]), 1);
@@ -243,17 +248,17 @@ INLINE Vd d_add(Vd a, Vd b) { return _mm512_add_pd(a, b); }
 INLINE Vd d_sub(Vd a, Vd b) { return _mm512_sub_pd(a, b); }
 INLINE Vd d_mul(Vd a, Vd b) { return _mm512_mul_pd(a, b); }
 INLINE Vd d_fma(Vd a, Vd b, Vd c) { return _mm512_fmadd_pd(a, b, c); }
-/* a where x >= limit, else 0 */
+/* Returns a where x >= limit, and 0 elsewhere. */
 INLINE Vd d_where_ge(Vd x, double limit, Vd a) {
     return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, d_set(limit), _CMP_GE_OQ), a);
 }
-/* a times 2 to the integer in the low bits of k */
+/* Returns a times two to the power of the integer in the low bits of k. */
 INLINE Vd d_scale(Vd a, Vd k) {
     __m512i bits = _mm512_slli_epi64(_mm512_castpd_si512(k), 52);
     return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(a), bits));
 }
 
-/* Lanes of 64 bits, of which the lower halves count. */
+/* Computes PHILOX_BLOCKS blocks of random words, in lanes of 64 bits of which only the lower halves matter. */
 enum { PHILOX_BLOCKS = 8 };
 INLINE void v_philox(const Philox *p, const uint32_t *blocks, uint32_t *words) {
     __m512i x0 = _mm512_cvtepu32_epi64(_mm256_loadu_si256((const void *)blocks));

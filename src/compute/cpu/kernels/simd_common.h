@@ -16,8 +16,8 @@
 
 /* ---- random words -------------------------------------------------------------------------------------------------
  *
- * The constants and keys of Philox4x32-10 (Salmon et al. 2011), for vectors that compute many blocks at once; base/rng.c
- * computes one block by the Random123 library. A round turns the counter x and the keys k into
+ * The constants and keys of Philox4x32-10 (Salmon et al. 2011), for vectors that compute many blocks at once;
+ * base/rng.c computes one block by the Random123 library. A round turns the counter x and the keys k into
  *
  *     x0, x1, x2, x3  ->  high(x2 M1) ^ x1 ^ k0,  low(x2 M1),  high(x0 M0) ^ x3 ^ k1,  low(x0 M0) */
 #define PHILOX_M0 0xd2511f53u

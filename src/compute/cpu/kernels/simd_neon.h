@@ -1,4 +1,4 @@
-/* simd_neon.h - the vectors of matmul_body.h and vector_body.h as 64-bit ARM has them. A register holds 4 lanes; a
+/* simd_neon.h - the vectors of the *_body.h files as 64-bit ARM has them. A register holds 4 lanes; a
  * vector here is two of them, 8 lanes, so that work which is done once for a vector (reading 16 activations, a scale)
  * is done half as often. The 32 registers are then 16 vectors, which is what AVX2 has, and so are the numbers below.
  *
@@ -34,7 +34,7 @@ enum {
     COLUMNS_WIDE = 1,
     MIX_COLUMNS = 2,
     KEY_VECTORS = 2,
-    BYTE_CODES_LOSE_BIAS = 1, /* v_dot_4_groups multiplies 8-bit codes less 128, not as they are */
+    BYTE_CODES_LOSE_BIAS = 1, /* v_dot_4_groups subtracts 128 from 8-bit codes */
 };
 
 typedef struct Vf {
@@ -55,7 +55,7 @@ INLINE Vf v_load_half(const void *p) {
     float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
     return (Vf){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
 }
-INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
+INLINE Vf v_set_half(const void *p) { /* copies one half to all lanes */
     uint16_t h;
     __builtin_memcpy(&h, p, 2);
     float32x4_t x = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
@@ -65,7 +65,8 @@ INLINE void v_store_half(void *p, Vf a) {
     vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(a.lo), a.hi)));
 }
 
-/* The first n of LANES elements; the others are zero, or stay as they are. */
+/* These load and store the first n of LANES elements. The other lanes are zero after a load, and memory after them
+ * stays as it is. */
 INLINE size_t first_bytes(int64_t n, size_t each) { return n >= LANES ? LANES * each : n <= 0 ? 0 : (size_t)n * each; }
 INLINE Vf v_load_n(const float *p, int64_t n) {
     float x[LANES] = {0};
@@ -93,7 +94,7 @@ INLINE Vf v_sub(Vf a, Vf b) { return (Vf){a.lo - b.lo, a.hi - b.hi}; }
 INLINE Vf v_mul(Vf a, Vf b) { return (Vf){a.lo * b.lo, a.hi * b.hi}; }
 INLINE Vf v_div(Vf a, Vf b) { return (Vf){a.lo / b.lo, a.hi / b.hi}; }
 INLINE Vf v_fma(Vf a, Vf b, Vf c) { return (Vf){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
-/* a > b ? a : b, and a < b ? a : b, as x86 has it for zeros and NaN too. */
+/* a > b ? a : b, and a < b ? a : b, with the results of x86 for zeros and NaN, too. */
 INLINE Vf v_max(Vf a, Vf b) {
     return (Vf){vbslq_f32(vcgtq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcgtq_f32(a.hi, b.hi), a.hi, b.hi)};
 }
@@ -126,12 +127,12 @@ INLINE Vf v_as_float(Vi a) { return (Vf){(float32x4_t)a.lo, (float32x4_t)a.hi}; 
 INLINE Vi v_as_int(Vf a) { return (Vi){(int32x4_t)a.lo, (int32x4_t)a.hi}; }
 INLINE Vf v_from_int(Vi a) { return (Vf){vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
 INLINE Vi v_round(Vf a) { return (Vi){vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
-INLINE Vi v_load_bytes(const void *p) { /* LANES unsigned bytes */
+INLINE Vi v_load_bytes(const void *p) { /* widens LANES unsigned bytes */
     uint16x8_t h = vmovl_u8(vld1_u8(p));
     return (Vi){vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(h))), vreinterpretq_s32_u32(vmovl_high_u16(h))};
 }
 INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
-/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+/* Replaces each byte of a, which is below 16, by an entry of a table of 16. */
 INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
     uint8x16_t t = vld1q_u8(table);
     return (Vi){vreinterpretq_s32_u8(vqtbl1q_u8(t, vreinterpretq_u8_s32(a.lo))),
@@ -141,7 +142,7 @@ INLINE Vf v_load_i8(const void *p) {
     int16x8_t h = vmovl_s8(vld1_s8(p));
     return (Vf){vcvtq_f32_s32(vmovl_s16(vget_low_s16(h))), vcvtq_f32_s32(vmovl_high_s16(h))};
 }
-/* The low two bytes of each lane. */
+/* Returns the low two bytes of each lane. */
 INLINE int16x8_t low_16(Vi a) { return vmovn_high_s32(vmovn_s32(a.lo), a.hi); }
 INLINE void v_store_i8(int8_t *p, Vi a) { vst1_s8(p, vmovn_s16(low_16(a))); }
 INLINE int32_t v_sum_int(Vi a) { return vaddvq_s32(vaddq_s32(a.lo, a.hi)); }
@@ -150,18 +151,18 @@ INLINE bool v_all_ge(Vf x, float limit) {
     float32x4_t l = vdupq_n_f32(limit);
     return vminvq_u32(vandq_u32(vcgeq_f32(x.lo, l), vcgeq_f32(x.hi, l))) != 0;
 }
-/* a where x >= limit, else 0 */
+/* Returns a where x >= limit, and 0 elsewhere. */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     Vf l = v_set(limit);
     return v_as_float(v_and(v_as_int(a), (Vi){(int32x4_t)vcgeq_f32(x.lo, l.lo), (int32x4_t)vcgeq_f32(x.hi, l.hi)}));
 }
 
-/* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
+/* Folds 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. */
 INLINE float v_fold(Vf a) {
     float32x4_t b = a.lo + a.hi;
     return vpadds_f32(vadd_f32(vget_low_f32(b), vget_high_f32(b)));
 }
-/* The folds of a[0..3]: each level folds two vectors into one. */
+/* Returns the folds of a[0..3]. Each level folds two vectors into one. */
 INLINE float32x4_t fold_4(const Vf a[4]) {
     float32x4_t b[4], c[2];
     UNROLL for (int i = 0; i < 4; i++) b[i] = a[i].lo + a[i].hi;
@@ -171,9 +172,9 @@ INLINE float32x4_t fold_4(const Vf a[4]) {
     }
     return vpaddq_f32(c[0], c[1]);
 }
-/* Lane i of the result is v_fold(a[i]), 0 <= i < LANES. */
+/* Returns v_fold(a[i]) in lane i, 0 <= i < LANES. */
 INLINE Vf v_fold_all(const Vf a[8]) { return (Vf){fold_4(a), fold_4(a + 4)}; }
-/* Rows of four to columns. */
+/* Transposes four rows of four. */
 INLINE void transpose_4(float32x4_t a[4]) {
     float64x2_t b[4];
     UNROLL for (int i = 0; i < 2; i++) {
@@ -185,7 +186,7 @@ INLINE void transpose_4(float32x4_t a[4]) {
         a[2 * i + 1] = vreinterpretq_f32_f64(vzip2q_f64(b[i], b[i + 2]));
     }
 }
-/* Element j of vector i goes to element i of vector j. */
+/* Transposes: element j of vector i goes to element i of vector j. */
 INLINE void v_transpose(Vf a[8]) {
     float32x4_t part[4][4]; /* rows 0-3 lo, 0-3 hi, 4-7 lo, 4-7 hi */
     UNROLL for (int i = 0; i < 8; i++) part[i / 4 * 2][i % 4] = a[i].lo, part[i / 4 * 2 + 1][i % 4] = a[i].hi;
@@ -194,11 +195,11 @@ INLINE void v_transpose(Vf a[8]) {
 }
 INLINE float v_max_all(Vf a) { return vmaxvq_f32(vmaxq_f32(a.lo, a.hi)); }
 
-/* t + the four products in each lane of w with group g of the activations x, as signed bytes. */
+/* Adds the four products in each lane of w with group g of the activations x, as signed bytes, to t. */
 #if defined(__ARM_FEATURE_DOTPROD)
 #define DOT_GROUP(t, w, x, g) vdotq_laneq_s32(t, w, x, g)
 #else
-/* Two products add up to 2*128*127 = 32512 at most, which 16 bits hold. */
+/* The sum of two products is at most 2*128*127 = 32512, which fits in 16 bits. */
 INLINE int32x4_t dot_group(int32x4_t t, int8x16_t w, int32x4_t x) {
     int8x16_t q = vreinterpretq_s8_s32(x);
     int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(q)), high = vmull_high_s8(w, q);
@@ -207,14 +208,14 @@ INLINE int32x4_t dot_group(int32x4_t t, int8x16_t w, int32x4_t x) {
 #define DOT_GROUP(t, w, x, g) dot_group(t, w, vdupq_laneq_s32(vreinterpretq_s32_s8(x), g))
 #endif
 
-/* 8-bit codes less 128; the others are far below it. */
+/* Subtracts 128 from 8-bit codes; all other codes are far below 128. */
 INLINE int8x16_t signed_codes(uint32_t code_max, int32x4_t w) {
     int8x16_t bias = vdupq_n_s8(code_max == 255 ? -128 : 0);
     return veorq_s8(vreinterpretq_s8_s32(w), bias);
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-/* Sums of four outputs and two rows as smmla has them, += the products of eight inputs. */
+/* The sums of four outputs and two rows in the order of smmla, which adds the products of eight inputs. */
 typedef struct PairSums {
     int32x4_t first, second; /* 0a 0b 1a 1b, 2a 2b 3a 3b */
 } PairSums;
@@ -238,7 +239,7 @@ INLINE void dot_4_groups_of_two(uint32_t code_max, const Vi w[4], const int8_t *
 }
 #endif
 
-/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+/* Adds the products of four groups of codes w with the 16 activations at q[row] + at to t[row], exactly. */
 INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     if (n_rows == 2) {
@@ -268,14 +269,15 @@ INLINE int32x4_t bf16_bits(float32x4_t a) {
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     vst1q_u16(p, vreinterpretq_u16_s16(low_16((Vi){bf16_bits(a.lo), bf16_bits(a.hi)})));
 }
-/* The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+/* The odd inputs are the upper halves of the lanes; the even ones are shifted up. */
 INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     Vi upper = v_set_int((int32_t)0xffff0000);
     acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
 
-/* Between these two, subnormal results become zero: the flush of vdpbf16ps, but for the rounding described above. */
+/* Between these two calls subnormal results become zero, as vdpbf16ps makes them, except for the rounding that is
+ * described above. */
 enum { FPCR_FZ = 1 << 24, FPSR_UFC = 1 << 3 };
 INLINE uint64_t bf16_begin(void) {
     uint64_t control, status;
@@ -284,7 +286,7 @@ INLINE uint64_t bf16_begin(void) {
     __asm__ volatile("msr fpcr, %0" : : "r"(control | FPCR_FZ) : "memory");
     return control;
 }
-/* Are the results in between certainly those of vdpbf16ps? */
+/* Returns whether the results since bf16_begin are certainly those of vdpbf16ps. */
 INLINE bool bf16_end(uint64_t control) {
     uint64_t status;
     __asm__ volatile("mrs %0, fpsr" : "=r"(status) : : "memory");
@@ -292,7 +294,8 @@ INLINE bool bf16_end(uint64_t control) {
     return !(status & FPSR_UFC);
 }
 
-/* ---- scores by integers: keys turned to vectors of words (scores_body.h) ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
+ * ------------------------------------------ */
 
 INLINE void v_store_int(int32_t *p, Vi a) {
     vst1q_s32(p, a.lo);
@@ -306,7 +309,7 @@ INLINE void v_turn_blocks(const unsigned char *const *rows, size_t at, Vi units[
     UNROLL for (int i = 0; i < 8; i++) units[i] = v_as_int(a[i]);
 }
 
-/* Four keys of four bytes to words of elements 0 and 2, and of 1 and 3. */
+/* Widens four keys of four bytes to words of elements 0 and 2, and of elements 1 and 3. */
 INLINE void to_words(int32x4_t unit, int32x4_t *even, int32x4_t *odd) {
     static const uint8_t order[16] = {0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15};
     int8x16_t bytes = vqtbl1q_s8(vreinterpretq_s8_s32(unit), vld1q_u8(order));
@@ -364,7 +367,7 @@ INLINE float64x2_t scale_doubles(float64x2_t a, float64x2_t k) {
 }
 INLINE Vd d_scale(Vd a, Vd k) { return (Vd){scale_doubles(a.lo, k.lo), scale_doubles(a.hi, k.hi)}; }
 
-/* The upper and the lower halves of the products with m. */
+/* Returns the upper and the lower halves of the products with m. */
 INLINE uint32x4x2_t wide_products(uint32x4_t x, uint32_t m) {
     uint32x4_t low = vreinterpretq_u32_u64(vmull_n_u32(vget_low_u32(x), m));
     uint32x4_t high = vreinterpretq_u32_u64(vmull_high_n_u32(x, m));

@@ -1,17 +1,18 @@
-/* table_body.h - the table of an instruction set. It is included once by each kernels_*.c, after the header of its vectors, with
- * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
+/* table_body.h - the table of an instruction set. It is included once by each kernels_*.c, after the header of its
+ * vectors, with TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
 #include "compute/cpu/kernels/matmul_body.h"
 #include "compute/cpu/kernels/vector_body.h"
 
 #include "compute/cpu/kernels/attention_body.h"
 
-/* ---- loops that do nothing but what a kernel could do at best; machine.c times them ------------------------------- */
+/* ---- loops that do nothing but what a kernel could do at best; machine.c times them
+ * ------------------------------- */
 
 /* Runs enough independent chains of an operation of the passes to hide its latency. */
 static double peak_loop(PeakKind kind, int64_t n_rounds) {
     enum { N = LANES == 16 ? 12 : 8 };
-    /* These are small positive numbers, as bytes and as floats. They are read again for each chain, because the compiler would
-     * compute two chains only once if it could prove them equal. */
+    /* These are small positive numbers, as bytes and as floats. They are read again for each chain, because the
+     * compiler would compute two chains only once if it could prove them equal. */
     volatile int32_t source = 0x01020304;
     volatile float sink;
     Vi w[4], t[N];
@@ -48,7 +49,8 @@ static uint32_t read_loop(const void *p, size_t bytes) {
     return (uint32_t)v_sum_int(v_or(v_or(any[0], any[1]), v_or(any[2], any[3])));
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------- */
+/* ---- the table
+ * ---------------------------------------------------------------------------------------------------- */
 
 const Kernels TABLE = {
     .name = TABLE_NAME,

@@ -1,20 +1,21 @@
-/* tile_body.h - the matrix products of the block types by tile instructions; included once by the file of a table, after the
- * headers of its vectors and of its tile instructions (base/tiles_amx.h).
+/* tile_body.h - the matrix products of the block types by tile instructions; included once by the file of a table,
+ * after the headers of its vectors and of its tile instructions (base/tiles_amx.h).
  *
- * The problem. A tile instruction multiplies up to 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and adds the
- * products as 32-bit integers: 16 times what a vector instruction does. That is exact, so the contract's integer sum of 32
- * inputs is one tile product (two for types that have a scale for each 16 inputs), and its floats are computed by the code of
- * all tables (add_sums). But after each 32 inputs the sums must leave the tile, because they have a scale of their own: 16 lines
- * are stored and read again for each product. So the work is not the products but what surrounds them.
+ * The problem. A tile instruction multiplies up to 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and
+ * adds the products as 32-bit integers: 16 times what a vector instruction does. That is exact, so the contract's
+ * integer sum of 32 inputs is one tile product (two for types that have a scale for each 16 inputs), and its floats are
+ * computed by the code of all tables (add_sums). But after each 32 inputs the sums must leave the tile, because they
+ * have a scale of their own: 16 lines are stored and read again for each product. So the work is not the products but
+ * what surrounds them.
  *
  *     A: rows x 32 bytes     rows of ActBlock.plane[i], act_row_bytes apart, as they are in memory
  *     B: 8 x 64 bytes        signed codes of a slice, [8 groups][16 outputs][4 inputs]
  *     C: rows x 16 int32     -> memory, because vectors can take it only from there
  *
- * The idea. Four weight tiles are in registers at a time: of two slices (or of both halves of one slice, for types with two
- * scales) of two tiles of outputs. All groups of 16 rows pass over them: the codes are unpacked and loaded once for all rows,
- * and each activation tile is loaded once for two products. A slice of one tile of outputs and 16 rows of two planes costs, in
- * operations, of which a cycle has two loads, one store of 64 bytes and two vector operations:
+ * The idea. Four weight tiles are in registers at a time: of two slices (or of both halves of one slice, for types with
+ * two scales) of two tiles of outputs. All groups of 16 rows pass over them: the codes are unpacked and loaded once for
+ * all rows, and each activation tile is loaded once for two products. A slice of one tile of outputs and 16 rows of two
+ * planes costs, in operations, of which a cycle has two loads, one store of 64 bytes and two vector operations:
  *
  *                                    one tile of outputs, its accumulators     two tiles of outputs, theirs
  *                                    in registers through eight slices         in memory after two slices
@@ -29,17 +30,18 @@
  *     vector operations, 5 a row     40                                        40
  *     lines from the second cache    20                                        10
  *
- * The usual blocks of two tiles of outputs and two groups of rows would have four result registers in turn. That was slower than
- * one register that is used again and again (research/DIARY.md), and so one is used. Weight tiles are loaded once for all
- * groups of rows anyway.
+ * The usual blocks of two tiles of outputs and two groups of rows would have four result registers in turn. That was
+ * slower than one register that is used again and again (research/DIARY.md), and so one is used. Weight tiles are
+ * loaded once for all groups of rows anyway.
  *
- * A product is issued before the previous product is folded. Neither waits for the other, so that the CPU has work for its
- * vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows, because a
- * product takes a cycle for each row. With few rows vectors are faster. The number of rows from which on tiles are, and
- * whether pairs of tiles are better than single ones, are measured when the table is selected (product_ways.c).
+ * A product is issued before the previous product is folded. Neither waits for the other, so that the CPU has work for
+ * its vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows,
+ * because a product takes a cycle for each row. With few rows vectors are faster. The number of rows from which on
+ * tiles are, and whether pairs of tiles are better than single ones, are measured when the table is selected
+ * (product_ways.c).
  *
- * A process may use the registers only with the system's permission, for which base/tile_config.h asks. They are configured at the
- * beginning of a product and released at its end, so that no state of tiles outlives it.
+ * A process may use the registers only with the system's permission, for which base/tile_config.h asks. They are
+ * configured at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/compute/test_kernels_tiles.c runs this file over tiles in plain C. bench/bench_tiles.c measures it. */
 #include "base/system.h"
@@ -55,8 +57,8 @@ enum {
     HALVES = 2 /* a step is two slices, or the two halves of a slice with two scales */
 };
 
-/* The registers: results and left-hand sides of a full group and of the last, smaller one; right-hand sides, which are named
- * B_half_tile. */
+/* The registers: results and left-hand sides of a full group and of the last, smaller one; right-hand sides, which
+ * are named B_half_tile. */
 #define C_FULL 0
 #define C_LAST 1
 #define A_FULL 2
@@ -197,8 +199,9 @@ INLINE void fold_rows(TensorType type, ActForm form, int n_tiles, int begin, int
     else fold_slices(type, form, n_tiles, 1, begin, end, b, x_stride);
 }
 
-/* Computes the products of a batch, and folds the batch before it in between (NULL: there is none). The 16 stores of a product fill
- * a part of the CPU's store buffer; if all products came first, it would be full, and no further instruction could begin. */
+/* Computes the products of a batch, and folds the batch before it in between (NULL: there is none). The 16 stores of
+ * a product fill a part of the CPU's store buffer; if all products came first, it would be full, and no further
+ * instruction could begin. */
 INLINE void run_batch(TensorType type, ActForm form, int n_tiles, const Batch *b, const Batch *before,
                       size_t x_stride) {
     const int n_parts = b->n_halves * act_planes(form);
@@ -250,8 +253,8 @@ INLINE void pass_tiles(TensorType type, ActForm form, int n_tiles, const Pass *p
             v_store_n(p->y + r * p->y_stride + c * TILE_ROWS, p->n_valid - c * TILE_ROWS, acc[r][c]);
 }
 
-/* Types differ in the number of scales of a slice and in whether they have minima. The function for a case has the name of the
- * first type of that case. */
+/* Types differ in the number of scales of a slice and in whether they have minima. The function for a case has the
+ * name of the first type of that case. */
 typedef void (*TilePassFn)(const Pass *p, PrepareFn prepare);
 #define DEFINE_TILE_PASS(type, form, n_tiles) \
     static void tiles_##type##_##form##_##n_tiles(const Pass *p, PrepareFn prepare) { \

@@ -1,6 +1,6 @@
-/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as floats.
- * A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is decided
- * when this is compiled. */
+/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as
+ * floats. A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is
+ * decided when this is compiled. */
 #include "compute/cpu/kernels/layout.h"
 
 typedef struct Unpacked {
@@ -58,7 +58,7 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* Scales of MXFP4: the arithmetic of mxfp4_scale (format/codebook.h). */
+/* Scales of MXFP4: the arithmetic of mxfp4_scale (gguf/codebook.h). */
 INLINE Vf unpack_exponents(const unsigned char *exponents) {
     Vi bits = v_max_int(v_shift_left(v_load_bytes(exponents), 23), v_set_int(0x00400000));
     return v_mul(v_as_float(bits), v_set(0.5f));

@@ -1,11 +1,11 @@
-/* vector_body.h - everything except the matrix products, for every vector table; included once by each kernels_*.c, after
- * its simd_*.h. The operations and their order are those of ref.c.
+/* vector_body.h - everything except the matrix products, for every vector table; included once by each kernels_*.c,
+ * after its simd_*.h. The operations and their order are those of ref.c.
  *
- * Reductions keep 16 running sums in PARTS vectors of LANES. Where many dot products are needed at once (attention scores),
- * LANES of them are folded together, and each level of folding joins two vectors.
+ * Reductions keep 16 running sums in PARTS vectors of LANES. Where many dot products are needed at once (attention
+ * scores), LANES of them are folded together, and each level of folding joins two vectors.
  *
- * One more sum tells whether all numbers of a block are finite: each number times zero adds up to zero if they are, and to
- * NaN if not. */
+ * One more sum tells whether all numbers of a block are finite: each number times zero adds up to zero if they are,
+ * and to NaN if not. */
 #include "compute/cpu/kernels/ref.h"
 
 #include <string.h>
@@ -102,8 +102,8 @@ static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, i
     rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
 }
 
-/* Computes x[i] = exp(x[i] - max) for 16 numbers and adds each to its running sum. The caller pads a last vector with -inf, whose
- * exponential is 0. */
+/* Computes x[i] = exp(x[i] - max) for 16 numbers and adds each to its running sum. The caller pads a last vector
+ * with -inf, whose exponential is 0. */
 INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     UNROLL for (int j = 0; j < PARTS; j++) {
         Vf e = v_exp(v_sub(v_load(x + j * LANES), max));
@@ -112,9 +112,10 @@ INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     }
 }
 
-/* Returns x / b for b = -minus_b and inverse = 1 / b. The result is rounded correctly, as v_div rounds it, unless x is too small,
- * and takes a third of the time of v_div. The quotient is corrected twice by the exact remainder of the division (Markstein):
- * after the first correction it is one of the two floats next to the true quotient, after the second the nearer one. */
+/* Returns x / b for b = -minus_b and inverse = 1 / b. The result is rounded correctly, as v_div rounds it, unless x
+ * is too small, and takes a third of the time of v_div. The quotient is corrected twice by the exact remainder of
+ * the division (Markstein): after the first correction it is one of the two floats next to the true quotient, after
+ * the second the nearer one. */
 INLINE Vf divide(Vf x, Vf minus_b, Vf inverse) {
     Vf q = v_mul(x, inverse);
     q = v_fma(v_fma(minus_b, q, x), inverse, q);
@@ -190,7 +191,8 @@ static void kv_store(KvType type, const float *x, int64_t n, void *dst) {
     v_store_half_n(h + i, n - i, v_load_n(x + i, n - i));
 }
 
-/* Returns n elements, up to LANES, of a cache row from element i on, a multiple of LANES. The lanes after them are zero. */
+/* Returns n elements, up to LANES, of a cache row from element i on, a multiple of LANES. The lanes after them are
+ * zero. */
 INLINE Vf kv_load(KvType type, const unsigned char *row, int64_t i, int64_t n) {
     if (type == KV_Q8) {
         const unsigned char *block = row + i / KV_BLOCK * KV_BLOCK_BYTES;
@@ -235,8 +237,8 @@ INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job
         acc[h * n_keys + i] = v_fma(q[h], key[i], acc[h * n_keys + i]);
 }
 
-/* Scores of n_keys keys from key i0 on with n_heads heads: n_keys * n_heads == LANES dot products at once. In place of keys that
- * do not exist, the last key is read, and its scores are not stored. */
+/* Scores of n_keys keys from key i0 on with n_heads heads: n_keys * n_heads == LANES dot products at once. In place
+ * of keys that do not exist, the last key is read, and its scores are not stored. */
 INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *job, int64_t i0) {
     const unsigned char *rows[LANES];
     Vf total[LANES], acc[LANES];
@@ -291,7 +293,8 @@ typedef struct MixJob {
     float *out;
 } MixJob;
 
-/* Adds the weighted values of all keys to n_columns vectors of n_heads outputs, from element d on; the last vector has n elements. */
+/* Adds the weighted values of all keys to n_columns vectors of n_heads outputs, from element d on; the last vector
+ * has n elements. */
 INLINE void mix_columns(KvType type, int n_heads, int n_columns, const MixJob *job, int64_t d, int64_t n) {
     Vf acc[4 * MIX_COLUMNS], v[MIX_COLUMNS];
     UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int c = 0; c < n_columns; c++)
@@ -339,7 +342,8 @@ static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q,
 
 enum { STATE_COLUMNS = 4 };
 
-/* An update of a state [n_k][n]: to = decay * from + k d', where d is v, or for the delta rule beta * (v - decay * from' k). */
+/* An update of a state [n_k][n]: to = decay * from + k d', where d is v, or for the delta rule beta * (v - decay *
+ * from' k). */
 typedef struct StateJob {
     const float *from, *k, *v, *q; /* out is computed unless q is NULL */
     float *to, *out;
