@@ -18,6 +18,7 @@
 #include "compute/executor.h"
 
 #include "base/mem.h"
+#include "compute/sequences.h"
 
 #include <string.h>
 
@@ -26,7 +27,7 @@ struct Executor {
     const Weights *weights;
     Context *context;
     ExecutorOptions options;
-    Sequences sequences;
+    SequenceTable sequences;
     Arena arena;
     RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
     int32_t n_before; /* of them, those that ran before the last run */
@@ -62,16 +63,16 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
     const Model *m = e->weights->model;
     int64_t n_pages = o->n_pages ? o->n_pages : (int64_t)o->max_sequences * (o->n_ctx / o->page_size + 1);
     int64_t n_window_pages = o->n_window_pages > 0 && model_window(m) > 0 ? o->n_window_pages : 0;
-    int32_t n_marks = sequences_need_marks(m, n_window_pages) ? MARKS_EACH * o->max_sequences : 0;
+    int32_t n_marks = sequence_table_need_marks(m, n_window_pages) ? MARKS_EACH * o->max_sequences : 0;
     int status = check_pages(e, n_pages > n_window_pages ? n_pages : n_window_pages, err);
     if (status) return status;
-    const SequencesShape shape = {.page_size = o->page_size,
-                                  .n_ctx = o->n_ctx,
-                                  .max_sequences = o->max_sequences,
-                                  .max_rows = o->max_rows,
-                                  .n_pages = (int32_t)n_pages,
-                                  .n_window_pages = (int32_t)n_window_pages,
-                                  .n_marks = n_marks};
+    const SequenceTableShape shape = {.page_size = o->page_size,
+                                      .n_ctx = o->n_ctx,
+                                      .max_sequences = o->max_sequences,
+                                      .max_rows = o->max_rows,
+                                      .n_pages = (int32_t)n_pages,
+                                      .n_window_pages = (int32_t)n_window_pages,
+                                      .n_marks = n_marks};
     int32_t window_slots = (shape.n_window_pages ? shape.n_window_pages : shape.n_pages) * o->page_size;
     const ContextOptions context = {.kv_type = o->kv_type,
                                     .n_slots = {shape.n_pages * o->page_size, window_slots},
@@ -80,7 +81,7 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
                                     .n_states = o->max_sequences + n_marks};
     status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
-    if (!status) status = sequences_open(&e->sequences, e->context, &shape, err);
+    if (!status) status = sequence_table_open(&e->sequences, e->context, &shape, err);
     return status ? status : open_rows(e, err);
 }
 
@@ -106,7 +107,7 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 
 void executor_close(Executor *e) {
     if (!e) return;
-    sequences_close(&e->sequences);
+    sequence_table_close(&e->sequences);
     for (int i = 0; i < KV_GROUPS; i++) mem_free(e->path_slots[i]);
     if (e->context) e->backend->context_close(e->context);
     arena_free(&e->arena);
@@ -118,7 +119,7 @@ const Weights *executor_weights(const Executor *e) { return e->weights; }
 Context *executor_context(const Executor *e) { return e->context; }
 int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
 int32_t executor_n_vocab(const Executor *e) { return e->weights->model->hparams.n_vocab; }
-Sequences *executor_sequences(Executor *e) { return &e->sequences; }
+SequenceTable *executor_sequences(Executor *e) { return &e->sequences; }
 
 /* ---- sequences ------------------------------------------------------------------------------------ */
 
@@ -255,7 +256,7 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
-    sequences_advance(&e->sequences);
+    sequence_table_advance(&e->sequences);
     return run_after(e, 0, rows, n_rows, err);
 }
 

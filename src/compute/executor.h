@@ -4,7 +4,7 @@
 #ifndef BACKEND_EXECUTOR_H
 #define BACKEND_EXECUTOR_H
 
-#include "compute/sequences.h"
+#include "compute/backend.h"
 
 /* One token to be run through the model. Of the rows of one sequence, parents come first; several rows may have the same
  * parent. The position of a row is the one after its parent's. */
@@ -34,7 +34,8 @@ typedef struct ExecutorOptions {
 
 enum { EXECUTOR_MAX_ROWS = 4096 };
 
-typedef struct Executor Executor; /* used by one thread at a time, as its device is */
+typedef struct SequenceTable SequenceTable; /* sequences.h */
+typedef struct Executor Executor;           /* used by one thread at a time, as its device is */
 
 /* Device and weights are of one backend and must outlive the executor. All memory is taken here. */
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
@@ -42,8 +43,8 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
-Context *executor_context(const Executor *e); /* for measurements */
-Sequences *executor_sequences(Executor *e);   /* for tests */
+Context *executor_context(const Executor *e);   /* for measurements */
+SequenceTable *executor_sequences(Executor *e); /* for tests */
 int32_t executor_max_rows(const Executor *e);
 int32_t executor_n_vocab(const Executor *e);
 

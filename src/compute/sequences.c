@@ -20,7 +20,7 @@
  * Marks. Keys of layers that see everything can be cut anywhere. A recurrent state, or a window that gives back its keys, is whole
  * only at the end: two prompts with the same instructions and different questions could share nothing, because what is known of
  * the first belongs to its last token. Therefore what a later row needs is kept for a few lengths, which are called marks: a copy
- * of the recurrent state, and the shared pages of the window. Sequences that share tokens share their marks, so that the
+ * of the recurrent state, and the shared pages of the window. SequenceTable that share tokens share their marks, so that the
  * instructions of a service are kept once, however many requests begin with them.
  *
  *     instructions ... | question A          marks of A    512  1024 | 1072
@@ -141,15 +141,15 @@ void sequence_marks_share(SequenceMarks *m, int32_t from, int32_t to, int32_t le
 /* ---- recurrent states ------------------------------------------------------------------------------- */
 
 /* Whether the state after the first n tokens of a sequence is known without a mark; that after none always is. */
-static bool knows_state(const Sequences *s, int32_t id, int32_t n) {
+static bool knows_state(const SequenceTable *s, int32_t id, int32_t n) {
     return !s->states || n == 0 || n >= s->states[id].length;
 }
 
-static int32_t state_of_mark(const Sequences *s, int32_t mark) { return s->marks.n_sequences + mark; }
+static int32_t state_of_mark(const SequenceTable *s, int32_t mark) { return s->marks.n_sequences + mark; }
 
 /* Advances the state of `from` by its first n pending rows, into `to`. If there is a mark among these rows, its state has taken in
  * those before it already. */
-static StateStep step_of(const Sequences *s, int32_t from, int32_t to, int32_t n) {
+static StateStep step_of(const SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     const SequenceState *q = &s->states[from];
     int32_t mark = sequence_marks_find(&s->marks, from, q->length + n), done = 0;
     if (mark >= 0 && state_of_mark(s, mark) == to) mark = sequence_marks_find(&s->marks, from, q->length + n - 1);
@@ -161,11 +161,11 @@ static StateStep step_of(const Sequences *s, int32_t from, int32_t to, int32_t n
                        .rows = s->pending + q->first + done};
 }
 
-static void advance(const Sequences *s, const StateStep *steps, int32_t n) {
+static void advance(const SequenceTable *s, const StateStep *steps, int32_t n) {
     if (n) s->context->device->backend->advance_states(s->context, steps, n);
 }
 
-void sequences_advance(Sequences *s) {
+void sequence_table_advance(SequenceTable *s) {
     int32_t n = 0;
     for (int32_t i = 0; s->states && i < s->marks.n_sequences; i++) {
         SequenceState *q = &s->states[i];
@@ -178,7 +178,7 @@ void sequences_advance(Sequences *s) {
     s->n_pending = 0;
 }
 
-static void commit_state(Sequences *s, int32_t id, const int32_t *rows, int32_t n) {
+static void commit_state(SequenceTable *s, int32_t id, const int32_t *rows, int32_t n) {
     if (!s->states || n == 0) return;
     SequenceState *q = &s->states[id];
     fr_assert(q->n_pending == 0);
@@ -188,7 +188,7 @@ static void commit_state(Sequences *s, int32_t id, const int32_t *rows, int32_t 
     s->n_pending += n;
 }
 
-static void truncate_state(Sequences *s, int32_t id, int32_t length) {
+static void truncate_state(SequenceTable *s, int32_t id, int32_t length) {
     if (!s->states) return;
     SequenceState *q = &s->states[id];
     fr_assert(knows_state(s, id, length) && length <= q->length + q->n_pending);
@@ -196,7 +196,7 @@ static void truncate_state(Sequences *s, int32_t id, int32_t length) {
     if (length < q->length) q->length = length;
 }
 
-static void share_state(Sequences *s, int32_t from, int32_t to, int32_t n) {
+static void share_state(SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     if (!s->states) return;
     const SequenceState *q = &s->states[from];
     fr_assert(knows_state(s, from, n) && n <= q->length + q->n_pending);
@@ -206,13 +206,13 @@ static void share_state(Sequences *s, int32_t from, int32_t to, int32_t n) {
 }
 
 /* The new mark gets the state after n tokens of the sequence, which is known. */
-static void mark_state(Sequences *s, int32_t mark, int32_t id, int32_t n) {
+static void mark_state(SequenceTable *s, int32_t mark, int32_t id, int32_t n) {
     if (!s->states) return;
     StateStep step = step_of(s, id, state_of_mark(s, mark), n - s->states[id].length);
     advance(s, &step, 1);
 }
 
-static void restore_state(Sequences *s, int32_t mark, int32_t id) {
+static void restore_state(SequenceTable *s, int32_t mark, int32_t id) {
     if (!s->states) return;
     int32_t length = s->marks.marks[mark].length;
     const StateStep step = {.from = state_of_mark(s, mark), .to = id, .length = length};
@@ -221,7 +221,7 @@ static void restore_state(Sequences *s, int32_t mark, int32_t id) {
 }
 
 /* After n more tokens that were never run, the state is zeros. */
-static void pad_state(Sequences *s, int32_t id, int32_t n) {
+static void pad_state(SequenceTable *s, int32_t id, int32_t n) {
     if (!s->states) return;
     const StateStep zeros = {.from = id, .to = id};
     advance(s, &zeros, 1);
@@ -231,7 +231,7 @@ static void pad_state(Sequences *s, int32_t id, int32_t n) {
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
 /* The slots of one page table: those of its group, or of all groups. */
-static void copy_slots_of(const Sequences *s, int table, int32_t from, int32_t to, int32_t n) {
+static void copy_slots_of(const SequenceTable *s, int table, int32_t from, int32_t to, int32_t n) {
     for (int group = table; group < (s->n_tables == 1 ? KV_GROUPS : table + 1); group++)
         s->context->device->backend->copy_slots(s->context, (KvGroup)group, from, to, n);
 }
@@ -240,18 +240,18 @@ static void copy_window_slots(void *s, int32_t from, int32_t to, int32_t n) {
     copy_slots_of(s, KV_WINDOW, from, to, n);
 }
 
-static void fill_slot_of(const Sequences *s, int table, int32_t slot) {
+static void fill_slot_of(const SequenceTable *s, int table, int32_t slot) {
     for (int group = table; group < (s->n_tables == 1 ? KV_GROUPS : table + 1); group++)
         s->context->device->backend->fill_slot(s->context, (KvGroup)group, slot);
 }
 static void fill_all_slots(void *s, int32_t slot) { fill_slot_of(s, KV_ALL, slot); }
 static void fill_window_slots(void *s, int32_t slot) { fill_slot_of(s, KV_WINDOW, slot); }
 
-bool sequences_need_marks(const Model *m, int64_t n_window_pages) {
+bool sequence_table_need_marks(const Model *m, int64_t n_window_pages) {
     return (n_window_pages > 0 && model_window(m) > 0) || model_n_states(m) > 0;
 }
 
-static int open_table(Sequences *s, int table, const SequencesShape *shape, fr_error *err) {
+static int open_table(SequenceTable *s, int table, const SequenceTableShape *shape, fr_error *err) {
     static const KvMemory memories[KV_GROUPS] = {{NULL, copy_all_slots, fill_all_slots},
                                                  {NULL, copy_window_slots, fill_window_slots}};
     const KvShape kv = {.page_size = shape->page_size,
@@ -265,8 +265,8 @@ static int open_table(Sequences *s, int table, const SequencesShape *shape, fr_e
     return kv_open(&s->kv[table], &kv, &memory, err);
 }
 
-int sequences_open(Sequences *s, Context *c, const SequencesShape *shape, fr_error *err) {
-    *s = (Sequences){.context = c, .n_tables = shape->n_window_pages > 0 ? 2 : 1};
+int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err) {
+    *s = (SequenceTable){.context = c, .n_tables = shape->n_window_pages > 0 ? 2 : 1};
     bool has_states = model_n_states(c->weights->model) > 0;
     int32_t n_states = has_states ? shape->max_sequences : 0;
     int status = FR_OK;
@@ -279,7 +279,7 @@ int sequences_open(Sequences *s, Context *c, const SequencesShape *shape, fr_err
     return arena_take(&s->arena, items, ARENA_COUNT(items), "the states of sequences", err);
 }
 
-void sequences_close(Sequences *s) {
+void sequence_table_close(SequenceTable *s) {
     sequence_marks_close(&s->marks);
     for (int i = 0; i < KV_GROUPS; i++) kv_close(&s->kv[i]);
     arena_free(&s->arena);
@@ -287,7 +287,7 @@ void sequences_close(Sequences *s) {
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
-int sequence_open(Sequences *s, int32_t *out, fr_error *err) {
+int sequence_open(SequenceTable *s, int32_t *out, fr_error *err) {
     int status = kv_sequence_open(&s->kv[KV_ALL], out, err);
     if (status) return status;
     int32_t same;
@@ -298,28 +298,28 @@ int sequence_open(Sequences *s, int32_t *out, fr_error *err) {
     return FR_OK;
 }
 
-int32_t sequence_length(const Sequences *s, int32_t id) { return s->kv[0].sequences[id].length; }
+int32_t sequence_length(const SequenceTable *s, int32_t id) { return s->kv[0].sequences[id].length; }
 
 /* Whether the sequence can be cut to its first n tokens without a mark. */
-static bool can_cut(const Sequences *s, int32_t id, int32_t n) {
+static bool can_cut(const SequenceTable *s, int32_t id, int32_t n) {
     return kv_can_cut(&s->kv[s->n_tables - 1], id, n) && knows_state(s, id, n);
 }
 
-int32_t sequence_reach(const Sequences *s, int32_t id, int32_t n) {
+int32_t sequence_reach(const SequenceTable *s, int32_t id, int32_t n) {
     if (can_cut(s, id, n)) return n;
     int32_t mark = sequence_marks_find(&s->marks, id, n);
     return mark >= 0 ? s->marks.marks[mark].length : 0;
 }
 
 /* Gives `to` the tokens of a mark of `from`, which may be `to` itself, in the layers that need a mark for it. */
-static void restore(Sequences *s, int32_t from, int32_t to, int32_t n) {
+static void restore(SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     int32_t mark = sequence_marks_find(&s->marks, from, n);
     sequence_marks_use(&s->marks, mark);
     kv_restore(&s->kv[s->n_tables - 1], mark, to);
     restore_state(s, mark, to);
 }
 
-void sequence_share(Sequences *s, int32_t from, int32_t to, int32_t n) {
+void sequence_share(SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     n = sequence_reach(s, from, n);
     if (can_cut(s, from, n)) {
         if (s->n_tables > 1) kv_sequence_share(&s->kv[KV_WINDOW], from, to, n);
@@ -331,7 +331,7 @@ void sequence_share(Sequences *s, int32_t from, int32_t to, int32_t n) {
     sequence_marks_share(&s->marks, from, to, n);
 }
 
-void sequence_mark(Sequences *s, int32_t id, int32_t n) {
+void sequence_mark(SequenceTable *s, int32_t id, int32_t n) {
     int32_t mark = sequence_marks_find(&s->marks, id, n);
     if (n == 0 || !can_cut(s, id, n) || (mark >= 0 && s->marks.marks[mark].length == n)) return;
     if ((mark = sequence_marks_add(&s->marks, id, n)) < 0) return;
@@ -339,13 +339,13 @@ void sequence_mark(Sequences *s, int32_t id, int32_t n) {
     mark_state(s, mark, id, n);
 }
 
-void sequence_close(Sequences *s, int32_t id) {
+void sequence_close(SequenceTable *s, int32_t id) {
     for (int i = 0; i < s->n_tables; i++) kv_sequence_close(&s->kv[i], id);
     truncate_state(s, id, 0);
     sequence_marks_cut(&s->marks, id, 0);
 }
 
-void sequence_truncate(Sequences *s, int32_t id, int32_t length) {
+void sequence_truncate(SequenceTable *s, int32_t id, int32_t length) {
     length = sequence_reach(s, id, length);
     if (can_cut(s, id, length)) {
         if (s->n_tables > 1) kv_truncate(&s->kv[KV_WINDOW], id, length);
@@ -357,7 +357,7 @@ void sequence_truncate(Sequences *s, int32_t id, int32_t length) {
     sequence_marks_cut(&s->marks, id, length);
 }
 
-int sequence_pad(Sequences *s, int32_t id, int32_t n, fr_error *err) {
+int sequence_pad(SequenceTable *s, int32_t id, int32_t n, fr_error *err) {
     int32_t length = sequence_length(s, id);
     int status = kv_pad(&s->kv[KV_ALL], id, n, err);
     if (!status && s->n_tables > 1 && (status = kv_pad(&s->kv[KV_WINDOW], id, n, err)))
@@ -366,33 +366,37 @@ int sequence_pad(Sequences *s, int32_t id, int32_t n, fr_error *err) {
     return status;
 }
 
-int32_t sequence_room(const Sequences *s, int32_t id, int32_t n_ahead) {
+int32_t sequence_room(const SequenceTable *s, int32_t id, int32_t n_ahead) {
     int32_t room = kv_room(&s->kv[KV_ALL], id) - n_ahead, of_windows = room;
     if (s->n_tables > 1) of_windows = kv_room(&s->kv[KV_WINDOW], id);
     return of_windows < room ? of_windows : room < 0 ? 0 : room;
 }
 
-bool sequence_drop_mark(Sequences *s, int32_t id, int32_t n) {
+bool sequence_drop_mark(SequenceTable *s, int32_t id, int32_t n) {
     return s->n_tables > 1 && kv_room(&s->kv[KV_WINDOW], id) < n && sequence_marks_drop(&s->marks);
 }
 
-int sequence_reserve(Sequences *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err) {
+int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err) {
     if (s->n_tables > 1 && kv_room(&s->kv[KV_WINDOW], id) < n_rows)
         return kv_reserve(&s->kv[KV_WINDOW], id, n_rows, err); /* fails, and says why */
     int status = kv_reserve(&s->kv[KV_ALL], id, n_rows + n_ahead, err);
     return status || s->n_tables == 1 ? status : kv_reserve(&s->kv[KV_WINDOW], id, n_rows, err);
 }
 
-bool sequence_is_open(const Sequences *s, int32_t id) {
+bool sequence_is_open(const SequenceTable *s, int32_t id) {
     return id >= 0 && id < s->marks.n_sequences && s->kv[KV_ALL].sequences[id].open;
 }
 
 /* Windows have pages for the next forward only, the other layers also for later ones. */
-int32_t sequence_n_reserved(const Sequences *s, int32_t id) { return s->kv[s->n_tables - 1].sequences[id].n_reserved; }
+int32_t sequence_n_reserved(const SequenceTable *s, int32_t id) {
+    return s->kv[s->n_tables - 1].sequences[id].n_reserved;
+}
 
-const int32_t *sequence_slots(const Sequences *s, int32_t id, int table) { return s->kv[table].sequences[id].slots; }
+const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table) {
+    return s->kv[table].sequences[id].slots;
+}
 
-void sequence_commit(Sequences *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n) {
+void sequence_commit(SequenceTable *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n) {
     for (int i = 0; i < s->n_tables; i++) kv_commit(&s->kv[i], id, offsets, n);
     commit_state(s, id, rows, n);
 }

@@ -55,17 +55,17 @@ bool sequence_marks_drop(SequenceMarks *m);
 /* How far the recurrent state of a sequence is. */
 typedef struct SequenceState {
     int32_t length;           /* tokens that the state has taken in */
-    int32_t first, n_pending; /* rows [first, first + n_pending) of Sequences.pending follow them */
+    int32_t first, n_pending; /* rows [first, first + n_pending) of SequenceTable.pending follow them */
 } SequenceState;
 
-typedef struct SequencesShape {
+typedef struct SequenceTableShape {
     int32_t page_size, n_ctx, max_sequences, max_rows;
     int32_t n_pages;
     int32_t n_window_pages; /* of the layers with a window; 0: these are on the same pages as the others */
     int32_t n_marks;
-} SequencesShape;
+} SequenceTableShape;
 
-typedef struct Sequences {
+typedef struct SequenceTable {
     Context *context;
     KvPages kv[KV_GROUPS]; /* [n_tables] */
     int n_tables;          /* 2: layers with a window have pages of their own */
@@ -75,36 +75,36 @@ typedef struct Sequences {
     int32_t *pending; /* [n_pending] committed rows of the last forward, sequence by sequence; room for max_rows */
     StateStep *steps; /* [max_sequences] scratch */
     Arena arena;
-} Sequences;
+} SequenceTable;
 
 /* The context is borrowed. State i of the context is that of sequence i, and state max_sequences + k that of mark k. */
-int sequences_open(Sequences *s, Context *c, const SequencesShape *shape, fr_error *err);
-void sequences_close(Sequences *s);
+int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err);
+void sequence_table_close(SequenceTable *s);
 /* Whether sequences of this model can be cut only at their end and at marks, if windows have n_window_pages pages of their own. */
-bool sequences_need_marks(const Model *m, int64_t n_window_pages);
+bool sequence_table_need_marks(const Model *m, int64_t n_window_pages);
 
-int sequence_open(Sequences *s, int32_t *out, fr_error *err);
-void sequence_close(Sequences *s, int32_t id);
-int32_t sequence_length(const Sequences *s, int32_t id);
+int sequence_open(SequenceTable *s, int32_t *out, fr_error *err);
+void sequence_close(SequenceTable *s, int32_t id);
+int32_t sequence_length(const SequenceTable *s, int32_t id);
 /* See executor_sequence_reach and the functions after it. */
-int32_t sequence_reach(const Sequences *s, int32_t id, int32_t n);
-void sequence_share(Sequences *s, int32_t from, int32_t to, int32_t n);
-void sequence_truncate(Sequences *s, int32_t id, int32_t length);
-void sequence_mark(Sequences *s, int32_t id, int32_t n);
-int sequence_pad(Sequences *s, int32_t id, int32_t n, fr_error *err);
-int32_t sequence_room(const Sequences *s, int32_t id, int32_t n_ahead);
-bool sequence_drop_mark(Sequences *s, int32_t id, int32_t n);
-int sequence_reserve(Sequences *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err);
+int32_t sequence_reach(const SequenceTable *s, int32_t id, int32_t n);
+void sequence_share(SequenceTable *s, int32_t from, int32_t to, int32_t n);
+void sequence_truncate(SequenceTable *s, int32_t id, int32_t length);
+void sequence_mark(SequenceTable *s, int32_t id, int32_t n);
+int sequence_pad(SequenceTable *s, int32_t id, int32_t n, fr_error *err);
+int32_t sequence_room(const SequenceTable *s, int32_t id, int32_t n_ahead);
+bool sequence_drop_mark(SequenceTable *s, int32_t id, int32_t n);
+int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err);
 
 /* What a forward asks for: how many rows are reserved, and the slots of a layer group. The slot of a row that is not committed yet is
  * slots[length + index], where index counts the rows of its sequence. */
-bool sequence_is_open(const Sequences *s, int32_t id);
-int32_t sequence_n_reserved(const Sequences *s, int32_t id);
-const int32_t *sequence_slots(const Sequences *s, int32_t id, int table);
+bool sequence_is_open(const SequenceTable *s, int32_t id);
+int32_t sequence_n_reserved(const SequenceTable *s, int32_t id);
+const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table);
 /* Before a forward overwrites what is known of the rows of the last one: moves all recurrent states on. */
-void sequences_advance(Sequences *s);
+void sequence_table_advance(SequenceTable *s);
 /* Keeps the rows at these offsets past the length (kv_commit); rows [n] are their numbers in the forward. Once per sequence and
  * forward. */
-void sequence_commit(Sequences *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n);
+void sequence_commit(SequenceTable *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n);
 
 #endif

@@ -3,7 +3,7 @@
  * and larger than pages; no more pages are held than windows need; and a page that is given back too early is seen. */
 #include "testing.h"
 
-#include "compute/executor.h"
+#include "compute/sequences.h"
 #include "compute/backend.h"
 #include "model_rig.h"
 

@@ -3,7 +3,7 @@
  * pages of windows in use; and the same texts where pages of windows, of everything, or marks run out. */
 #include "engine_rig.h"
 
-#include "compute/executor.h"
+#include "compute/sequences.h"
 #include "engine/engine.h"
 #include "model_rig.h"
 #include "random_model.h"
