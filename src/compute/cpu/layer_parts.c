@@ -3,6 +3,8 @@
  * experts.c, latent_attention.c and recurrent.c are built on these functions; this file calls none of theirs. */
 #include "compute/cpu/cpu.h"
 
+#include "base/mem.h"
+
 #include <string.h>
 
 /* ---- products, norms and conversion ------------------------------------------------------------------------- */
