@@ -1,7 +1,7 @@
 /* convert_arch.c - the architectures that can be converted.
  *
- * A new one is a table of its tensors and a row in the list below. Its layers must be described in src/model/arch_llama.c or a file beside it,
- * too, if forerun is to run it. */
+ * A new one is a table of its tensors and a row in the list below. Its layers must be described in
+ * src/model/arch_llama.c or a file beside it, too, if forerun is to run it. */
 #include "cli/convert/convert_arch.h"
 
 #include "base/error.h"
@@ -11,8 +11,8 @@
 
 #define LAYER(name) "model.layers.%d." name
 
-/* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is missing, it is
- * the embedding. */
+/* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is
+ * missing, it is the embedding. */
 #define MODEL_TENSORS \
     {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
         {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME}, \
@@ -87,8 +87,8 @@ static const ConvertTensor phi3_tensors[] = {
     {.from = NULL},
 };
 
-/* Recurrent layers, and attention whose queries come with gates; the norm before the feed-forward part has the name that it has in
- * Gemma's files behind attention. */
+/* Recurrent layers, and attention whose queries come with gates; the norm before the feed-forward part has the name
+ * that it has in Gemma's files behind attention. */
 #define LINEAR(name) LAYER("linear_attn." name)
 #define HYBRID_TENSORS \
     MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
@@ -157,7 +157,8 @@ static const ConvertTensor gpt_oss_packed_tensors[] = {
     {.from = NULL},
 };
 
-/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts beside it or without. */
+/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts
+ * beside it or without. */
 #define MAMBA(name) LAYER("mamba." name)
 #define GRANITE_HYBRID_TENSORS(gate, up, down) \
     ATTENTION_TENSORS, {MAMBA("in_proj.weight"), TENSOR_MAMBA_IN, false, FORM_SAME}, \

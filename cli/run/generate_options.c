@@ -9,7 +9,6 @@
 #include "base/threads.h"
 #include "draft/drafter.h"
 #include "text/chat.h"
-#include "text/named_templates.h"
 
 #include <errno.h>
 #include <math.h>

@@ -8,8 +8,7 @@
 #include "gguf_build.h"
 #include "draft/text/count_trie.h"
 #include "draft/text/ngram_text.h"
-#include "text/bpe.h"
-#include "text/special_match.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

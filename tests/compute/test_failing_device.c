@@ -10,7 +10,7 @@
 enum { N_PROMPT = 12, N_TOKENS = 24 };
 
 static const RandomModel model = {
-    .arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 61, .seed = 9};
+    .arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300, .seed = 9};
 
 /* ---- the CPU backend, with a device that fails at a forward ----------------------------------------------- */
 
@@ -46,10 +46,12 @@ static int note_token(void *user, const fr_token_event *event) {
  * product of a drafter, after n_steps of them; -1: never. */
 static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run) {
     static const int32_t prompt[N_PROMPT] = {5, 9, 3, 5, 9, 3, 5, 9, 3, 5, 9, 3};
-    const fr_engine_options eo = {.n_ctx = 64, .n_threads = 1};
-    const fr_request_options ro = {.prompt = prompt,
+    const fr_engine_options eo = {.struct_size = sizeof eo, .n_ctx = 64, .n_threads = 1};
+    const fr_request_options ro = {.struct_size = sizeof ro,
+                                   .prompt = prompt,
                                    .n_prompt = N_PROMPT,
                                    .max_tokens = N_TOKENS,
+                                   .sampling = fr_sampling_default(),
                                    .ignore_eos = 1,
                                    .drafts = (const char *const[]){"pld"},
                                    .n_drafts = 1,
@@ -59,7 +61,7 @@ static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run
     forwards_left = n_forwards;
     fr_engine *e = rig_open_engine(m, &eo);
     fr_request *r;
-    assert_int_equal(rig_open_request(&r, e, &ro, &run->err), FR_OK);
+    if (rig_open_request(&r, e, &ro, &run->err)) fail_msg("%s", run->err.message);
     do {
         if (n_steps-- == 0) device_fail(e->device, FR_ERR_INTERNAL, "the accelerator was lost");
         run->status = fr_engine_step(e, &run->err);

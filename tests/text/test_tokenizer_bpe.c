@@ -3,7 +3,7 @@
 #include "vocab_build.h"
 
 #include "base/system.h"
-#include "text/pretokenizer.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

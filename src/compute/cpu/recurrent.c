@@ -58,7 +58,7 @@
  *                                                             d    0          0
  *
  * Rows of earlier runs (executor_extend) are passed again where rows of this one stand below them; the bits are
- * those that they had. Proof: tests/grammar/test_state_walk.c. */
+ * those that they had. Proof: tests/compute/test_state_walk.c. */
 
 int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err) {
     size_t n = (size_t)max_rows;

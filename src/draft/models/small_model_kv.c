@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 #include "draft/models/draft_model.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <string.h>
 

@@ -1,14 +1,16 @@
-/* schema_object.c - schemas of objects.
+/* schema_containers.c - schemas of objects, and of arrays: prefixItems (in drafts before 2020-12 an array in `items`),
+ * items, and their number.
  *
- * Members come in the order of `properties`; those that are not required may be left out. With n names there are two rules
- * for each: what may follow when no member has been written before, and when one has, because then a comma comes first.
+ * Members come in the order of `properties`; those that are not required may be left out. There are two rules for each
+ * name: `rest` is for the case that no member has been written before, and `after` for the case that one has been, in
+ * which a comma comes first.
  *
- *     rest 0 ::= member 0  after 1 | rest 1          the second if member 0 is not required
+ *     rest 0 ::= member 0  after 1 | rest 1          the second only if member 0 is not required
  *     after 0 ::= "," member 0  after 1 | after 1
  *
- * The last ones write further members, if they are allowed, and the brace. A further member must have another name than those
- * in `properties`: its name is read by a trie of these names that ends in everything else. It is spelled with the shortest
- * escapes only, so that no name can be written in a second way. */
+ * The last two rules write further members, if they are allowed, and the brace. The name of a further member must
+ * differ from those in `properties`: it is read by a trie of these names from which every other name departs. It is
+ * written with the shortest escapes only, so that no name can be written in a second way. */
 #include "grammar/schema.h"
 
 #include <stdio.h>
@@ -24,7 +26,7 @@ typedef struct Member {
 typedef struct Members {
     Member *at; /* [n] */
     size_t n, capacity;
-    const Expr *further; /* one more member, name and value; NULL: none is allowed */
+    const Expr *further; /* one further member, with name and value; NULL: none is allowed */
 } Members;
 
 static void add_member(Schema *s, Members *m, Member member) {
@@ -36,7 +38,7 @@ static void add_member(Schema *s, Members *m, Member member) {
     m->at[m->n++] = member;
 }
 
-/* ---- names that are not in a list ---------------------------------------------------------------------------- */
+/* ---- names that are not in a list ------------------------------------------------------------------------ */
 
 static const CodeSet *name_characters(Schema *s) {
     CodeSet *plain = work_alloc(s->w, sizeof *plain);
@@ -56,8 +58,8 @@ static uint32_t code_at(Schema *s, const Text *name, size_t at, size_t *next) {
     return code;
 }
 
-/* What may follow in a name that has begun like those of members[0..n), which are sorted, with their first `at` bytes; the
- * closing quote included. `free`: any end. */
+/* The ends of names, with the closing quote, that are none of the names of members[0..n). These are sorted, and the
+ * name that is being written has their first `at` bytes. `free` matches any end. */
 static const Expr *other_names(Schema *s, const Member *members, size_t n, size_t at, const Expr *free, int depth) {
     Work *w = s->w;
     Expr *alt = expr_alt(w);
@@ -65,7 +67,7 @@ static const Expr *other_names(Schema *s, const Member *members, size_t n, size_
     size_t i = 0, next;
     if (depth > 100)
         schema_fail(s, "a name is longer than 100 characters, which is the limit beside additionalProperties");
-    while (i < n && members[i].name->n == at) i++; /* the name itself ends here */
+    while (i < n && members[i].name->n == at) i++; /* a name of the list ends here */
     if (i == 0) expr_add(w, alt, expr_literal(w, "\""));
     while (i < n) {
         uint32_t code = code_at(s, members[i].name, at, &next);
@@ -96,7 +98,7 @@ static const Expr *name_besides(Schema *s, const Members *m) {
     return expr_seq_of(w, expr_literal(w, "\""), other_names(s, sorted, m->n, 0, expr_rule(w, rule), 0));
 }
 
-/* ---- members --------------------------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------------------- */
 
 static const Expr *named_value(Schema *s, const Expr *name, const Expr *value) {
     Expr *seq = expr_seq(s->w);
@@ -107,7 +109,7 @@ static const Expr *named_value(Schema *s, const Expr *name, const Expr *value) {
     return seq;
 }
 
-/* The names in `required`, each once and in their order. */
+/* Collects the names in `required`, each once and in their order. */
 static Dict *required_names(const Schema *s, Value schema) {
     Dict *names = dict_new(s->w);
     const Seq *required = schema_list(s, schema, "required");
@@ -145,7 +147,7 @@ static const Expr *further_by_pattern(Schema *s, const Dict *patterns) {
     return alt;
 }
 
-/* Members besides those that are named. */
+/* The expression of one member besides those that are named. NULL: none is allowed. */
 static const Expr *further_members(Schema *s, Value schema, const Members *m, const Value *additional) {
     const Dict *patterns = schema_dict(s, schema, "patternProperties");
     const Value *names = schema_get(s, schema, "propertyNames");
@@ -162,9 +164,9 @@ static const Expr *further_members(Schema *s, Value schema, const Members *m, co
     return named_value(s, name_besides(s, m), value);
 }
 
-/* ---- the object -------------------------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------------------ */
 
-/* min to max further members and the brace; is_first: no member has been written. */
+/* Matches min to max further members and the brace. is_first: no member has been written before. */
 static const Expr *end_of_object(Schema *s, const Expr *further, bool is_first, int32_t min, int32_t max) {
     Work *w = s->w;
     const Expr *brace = expr_literal(w, "}"), *end = expr_seq_of(w, schema_space(s), brace);
@@ -176,7 +178,7 @@ static const Expr *end_of_object(Schema *s, const Expr *further, bool is_first, 
     return min > 0 ? some : expr_alt_of(w, brace, some);
 }
 
-/* The rules of the file's head, from the last member to the first. */
+/* Makes the rules that the head of this file describes, from the last member to the first. */
 static const Expr *all_members(Schema *s, const Members *m, int32_t min, int32_t max) {
     Work *w = s->w;
     int32_t rest = expr_add_rule(s->g, "the end of an object"), after = expr_add_rule(s->g, "the end of an object");
@@ -200,7 +202,8 @@ static const Expr *all_members(Schema *s, const Members *m, int32_t min, int32_t
     return expr_rule(w, rest);
 }
 
-/* minProperties and maxProperties: exact where no member is named; where they follow from `required` they say nothing. */
+/* minProperties and maxProperties are exact where no member is named. Where they follow from `required` they are
+ * ignored. */
 static void read_counts(Schema *s, Value schema, const Members *m, int32_t *min, int32_t *max) {
     size_t n_required = 0;
     for (size_t i = 0; i < m->n; i++) n_required += m->at[i].is_required;
@@ -208,7 +211,7 @@ static void read_counts(Schema *s, Value schema, const Members *m, int32_t *min,
          has_max = schema_count(s, schema, "maxProperties", max);
     if (has_min && (size_t)*min <= n_required) *min = 0;
     if (has_max && !m->further && (size_t)*max >= m->n) *max = EXPR_UNBOUNDED;
-    if (*min > 1) /* of two members with one name, only one counts */
+    if (*min > 1) /* two members might have the same name, and count as one */
         schema_fail(s,
                     "'minProperties' above the number of required members, or above 1 without any, is not supported");
     if ((*min > 0 || *max != EXPR_UNBOUNDED) && m->n > 0)
@@ -225,4 +228,79 @@ const Expr *schema_object(Schema *s, Value schema) {
     m.further = further_members(s, schema, &m, additional);
     read_counts(s, schema, &m, &min, &max);
     return expr_seq_of3(s->w, expr_literal(s->w, "{"), schema_space(s), all_members(s, &m, min, max));
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------------------- */
+
+typedef struct Items {
+    const Seq *prefix; /* NULL: none */
+    size_t n_prefix;
+    bool has_rest; /* items may follow the prefix */
+    Value rest;    /* the schema of all items after the prefix */
+    int32_t min, max;
+} Items;
+
+static void read_items(const Schema *s, Value schema, Items *out) {
+    const Value *items = schema_get(s, schema, "items"), *unique = schema_get(s, schema, "uniqueItems");
+    if (unique && !(unique->kind == V_BOOL && !unique->b)) schema_fail(s, "'uniqueItems' is not supported");
+    *out = (Items){.prefix = schema_list(s, schema, "prefixItems"), .max = EXPR_UNBOUNDED, .rest = value_bool(true)};
+    if (!out->prefix && items && items->kind == V_SEQ) {
+        out->prefix = items->seq;
+        items = schema_get(s, schema, "additionalItems");
+    } else if (schema_get(s, schema, "additionalItems")) schema_fail(s, "'additionalItems' needs an array in 'items'");
+    if (items) out->rest = *items;
+    out->has_rest = out->rest.kind != V_BOOL || out->rest.b;
+    out->n_prefix = out->prefix ? out->prefix->n : 0;
+    schema_count(s, schema, "minItems", &out->min);
+    schema_count(s, schema, "maxItems", &out->max);
+}
+
+static const Expr *with_comma(Schema *s, const Expr *item) {
+    return expr_seq_of3(s->w, expr_literal(s->w, ","), schema_space(s), item);
+}
+
+/* Matches the items that follow the first n, and the bracket. */
+static const Expr *rest_of_array(Schema *s, const Items *items, int32_t n, const Expr *item) {
+    Work *w = s->w;
+    const Expr *bracket = expr_literal(w, "]"), *end = n ? expr_seq_of(w, schema_space(s), bracket) : bracket;
+    int32_t min = items->min > n ? items->min - n : 0, max = items->max < 0 ? items->max : items->max - n;
+    if (!item || max == 0) return min > 0 ? expr_nothing(w) : end;
+    if (max > 0 && max < min) return expr_nothing(w);
+    if (n) return expr_seq_of(w, expr_repeat(w, with_comma(s, item), min, max), end);
+    const Expr *more = expr_repeat(w, with_comma(s, item), min > 0 ? min - 1 : 0, max < 0 ? max : max - 1);
+    Expr *some = expr_seq(w);
+    expr_add(w, some, item);
+    expr_add(w, some, more);
+    expr_add(w, some, schema_space(s));
+    expr_add(w, some, bracket);
+    return min > 0 ? some : expr_alt_of(w, end, some);
+}
+
+/* Makes a rule of an item, so that it is built once, however often it is repeated. */
+static const Expr *item_rule(Schema *s, const char *keyword, const char *number, Value schema) {
+    int32_t rule = expr_add_rule(s->g, "an item");
+    const Expr *body = schema_below(s, keyword, number, schema);
+    s->g->rules[rule].body = body;
+    return expr_rule(s->w, rule);
+}
+
+const Expr *schema_array(Schema *s, Value schema) {
+    Items items;
+    Work *w = s->w;
+    read_items(s, schema, &items);
+    const Expr *item = items.has_rest ? item_rule(s, "items", NULL, items.rest) : NULL, *rest = NULL;
+    size_t n = items.n_prefix;
+    if (items.max >= 0 && (size_t)items.max < n) n = (size_t)items.max;
+    rest = rest_of_array(s, &items, (int32_t)n, item);
+    while (n-- > 0) {
+        char number[24];
+        snprintf(number, sizeof number, "%zu", n);
+        const Expr *one = item_rule(s, "prefixItems", number, items.prefix->items[n]);
+        const Expr *further = expr_seq_of(w, n ? with_comma(s, one) : one, rest);
+        const Expr *bracket = expr_literal(w, "]"), *end = n ? expr_seq_of(w, schema_space(s), bracket) : bracket;
+        int32_t rule = expr_add_rule(s->g, "items");
+        s->g->rules[rule].body = (int32_t)n >= items.min ? expr_alt_of(w, end, further) : further;
+        rest = expr_rule(w, rule);
+    }
+    return expr_seq_of3(w, expr_literal(w, "["), schema_space(s), rest);
 }

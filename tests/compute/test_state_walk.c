@@ -1,5 +1,6 @@
-/* test_state_walk.c - the order in which rows with recurrent states are passed: each new row once, with the state of its
- * parent at hand, in few scratch states; checked by a walk that keeps the number of the row where its state would be. */
+/* test_state_walk.c - the order in which rows with recurrent states are passed: each new row once, with the state of
+ * its parent at hand, in few scratch states; checked by a walk that keeps the number of the row where its state
+ * would be. */
 #include "testing.h"
 
 #include "compute/cpu/cpu.h"
