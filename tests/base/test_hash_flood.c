@@ -6,8 +6,7 @@
 #include "base/hash.h"
 #include "gguf/gguf_internal.h"
 #include "gguf_build.h"
-#include "draft/text/count_trie.h"
-#include "draft/text/ngram_text.h"
+#include "draft/text/text_index.h"
 #include "text/encoder.h"
 
 #include <stdio.h>
