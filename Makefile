@@ -199,6 +199,7 @@ $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 # A program of the first version of the API, with its header and the shared library.
 $(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/libforerun.so
 	@mkdir -p $(@D)
+	@ln -sf libforerun.so $(BUILD)/$(SONAME)
 	$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)

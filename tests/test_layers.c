@@ -5,8 +5,9 @@
  *     The library, src/, includes none of train, cli, server and research.
  *     train <- cli <- server
  *
- * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that file names are
- * unique, that no file is too long, and that the shared library exports nothing but fr_*. */
+ * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that the library needs
+ * no library but its own three, that file names are unique, that no file is too long, and that the shared library exports
+ * nothing but fr_*. */
 #include "testing.h"
 
 #include <ftw.h>
@@ -190,6 +191,55 @@ static void the_check_can_fail(void **state) {
             fail_msg("%s in %s should %s", cases[i].line, cases[i].file, cases[i].fine ? "pass" : "be refused");
 }
 
+/* ---- what the library needs -------------------------------------------------------------------------- */
+
+/* Whether a header of the system may be included in src/ and include/: those of C, POSIX, Linux and the compiler, and those
+ * of the three libraries that libforerun is linked with, and of Random123. `make lib` needs no others. */
+static bool is_for_library(const char *header) {
+    static const char *const allowed[] = {
+        "pcre2.h",     "xxhash.h",     "utf8proc.h", "Random123/philox.h", /* libraries */
+        "ctype.h",     "errno.h",      "fenv.h",     "float.h",
+        "inttypes.h",  "limits.h",     "locale.h", /* C */
+        "math.h",      "setjmp.h",     "signal.h",   "stdarg.h",
+        "stdatomic.h", "stdbool.h",    "stddef.h",   "stdint.h",
+        "stdio.h",     "stdlib.h",     "string.h",   "time.h",
+        "dirent.h",    "fcntl.h",      "pthread.h",  "sched.h",
+        "strings.h",   "unistd.h",     "sys/auxv.h", /* the system */
+        "sys/mman.h",  "sys/random.h", "sys/stat.h", "sys/syscall.h",
+        "sys/types.h", "arm_neon.h",   "cpuid.h",    "emmintrin.h",
+        "immintrin.h", "xmmintrin.h", /* the compiler */
+    };
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (strcmp(allowed[i], header) == 0) return true;
+    return false;
+}
+
+static bool is_of_library(const char *file) {
+    return strncmp(file, "src/", 4) == 0 || strncmp(file, "include/", 8) == 0;
+}
+
+static void the_library_includes_no_header_of_a_fourth_library(void **state) {
+    (void)state;
+    int n_bad = 0, n_includes = 0;
+    char line[1024], header[256];
+    for (int i = 0; i < n_files; i++) {
+        if (!is_of_library(files[i])) continue;
+        FILE *f = fopen(files[i], "r");
+        assert_non_null(f);
+        while (fgets(line, sizeof line, f)) {
+            if (sscanf(line, " # include <%255[^>]", header) != 1) continue;
+            n_includes++;
+            if (!is_for_library(header)) print_message("%s includes <%s>\n", files[i], header), n_bad++;
+        }
+        fclose(f);
+    }
+    assert_true(n_includes > 50);
+    assert_true(is_for_library("pcre2.h"));
+    assert_false(is_for_library("jansson.h"));
+    assert_false(is_for_library("event2/event.h"));
+    if (n_bad) fail_msg("%d headers that the library must build without", n_bad);
+}
+
 static int by_base_name(const void *a, const void *b) {
     const char *x = strrchr(*(char *const *)a, '/'), *y = strrchr(*(char *const *)b, '/');
     return strcmp(x, y);
@@ -225,35 +275,69 @@ static bool is_public(const char *symbol) {
            strcmp(symbol, "_fini") == 0;
 }
 
-static void the_library_shows_nothing_but_fr_names(void **state) {
-    (void)state;
-    char self[4096] = "", library[4200], command[4300], line[1024], symbol[1000];
+/* Runs "COMMAND build/<mode>/libforerun.so" and returns its output; skips the test where that cannot be done. */
+static FILE *ask_about_library(const char *tool, const char *options) {
+    char self[4096] = "", library[4200], command[4400];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
     snprintf(library, sizeof library, "%s/libforerun.so", dirname(dirname(self))); /* build/<mode>/tests/test_layers */
-    if (access(library, R_OK) != 0 || system("command -v nm >/dev/null 2>&1") != 0) {
-        print_message("skipped: no nm, or %s is not built\n", library);
+    snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", tool);
+    if (access(library, R_OK) != 0 || system(command) != 0) {
+        print_message("skipped: no %s, or %s is not built\n", tool, library);
         skip();
     }
-    snprintf(command, sizeof command, "nm -D --defined-only '%s'", library);
-    FILE *nm = popen(command, "r");
-    assert_non_null(nm);
+    snprintf(command, sizeof command, "%s %s '%s'", tool, options, library);
+    FILE *output = popen(command, "r");
+    assert_non_null(output);
+    return output;
+}
+
+static void the_library_shows_nothing_but_fr_names(void **state) {
+    (void)state;
+    char line[1024], symbol[1000];
+    FILE *nm = ask_about_library("nm", "-D --defined-only");
     int n_others = 0;
     while (fgets(line, sizeof line, nm))
         if (sscanf(line, "%*s %*c %999s", symbol) == 1 && !is_public(symbol))
-            print_message("%s exports %s\n", library, symbol), n_others++;
+            print_message("the library exports %s\n", symbol), n_others++;
     assert_int_equal(pclose(nm), 0);
     assert_int_equal(n_others, 0);
     assert_false(is_public("model_open"));
+}
+
+/* Sanitizers add libraries of their own. */
+static bool is_own_library(const char *name) {
+    static const char *const allowed[] = {"libpcre2-8.", "libxxhash.",  "libutf8proc.", "libc.",
+                                          "libm.",       "libpthread.", "libgcc_s.",    "ld-linux",
+                                          "libasan.",    "libubsan.",   "libtsan."};
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (strncmp(name, allowed[i], strlen(allowed[i])) == 0) return true;
+    return false;
+}
+
+static void the_library_is_linked_with_no_fourth_library(void **state) {
+    (void)state;
+    char line[1024], name[1000];
+    FILE *objdump = ask_about_library("objdump", "-p");
+    int n_needed = 0, n_others = 0;
+    while (fgets(line, sizeof line, objdump))
+        if (sscanf(line, " NEEDED %999s", name) == 1 && ++n_needed && !is_own_library(name))
+            print_message("the library needs %s\n", name), n_others++;
+    assert_int_equal(pclose(objdump), 0);
+    assert_true(n_needed > 2);
+    assert_int_equal(n_others, 0);
+    assert_false(is_own_library("libjansson.so.4"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_includes_only_what_stands_to_its_left),
         cmocka_unit_test(the_check_can_fail),
+        cmocka_unit_test(the_library_includes_no_header_of_a_fourth_library),
         cmocka_unit_test(file_names_are_unique),
         cmocka_unit_test(no_file_is_longer_than_1000_lines),
         cmocka_unit_test(the_library_shows_nothing_but_fr_names),
+        cmocka_unit_test(the_library_is_linked_with_no_fourth_library),
     };
     return cmocka_run_group_tests(tests, read_tree, free_tree);
 }

@@ -6,7 +6,7 @@
 #include "cli/sandbox.h"
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
-#include "text/chat_template.h"
+#include "text/chat.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* error.c - fills fr_error, makes names from files printable, and reports failed assertions.
  *
- * Messages are printed on terminals, and many contain names from files. The functions that write them escape these names
- * with printable(). So that a forgotten call does no harm, error_set makes every message one line of UTF-8 without control
- * characters. */
+ * Messages are printed on terminals, and many contain names from files. The functions that write them escape these
+ * names with printable(). So that a forgotten call does no harm, error_set makes every message one line of UTF-8
+ * without control characters. */
 #include "base/error.h"
 
 #include <stdarg.h>

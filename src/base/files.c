@@ -1,5 +1,5 @@
-/* files.c - opens regular files without waiting and says of others what they are, maps files and notices when they change,
- * and replaces files in one moment. Proof: tests/base/test_mapped_file.c, tests/base/test_replace_file.c. */
+/* files.c - opens regular files without waiting and says of others what they are, maps files and notices when they
+ * change, and replaces files in one moment. Proof: tests/base/test_mapped_file.c, tests/base/test_replace_file.c. */
 #include "base/files.h"
 
 #include "base/mem.h"
@@ -367,8 +367,8 @@ int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err) {
     return status;
 }
 
-/* Creates a temporary file and removes it, because permissions do not show that a file system such as /proc takes no new
- * files. */
+/* Creates a temporary file and removes it, because permissions do not show that a file system such as /proc takes no
+ * new files. */
 static int try_to_create(const char *path, fr_error *err) {
     ReplaceFile r;
     int status = replace_file_begin(&r, path, err);

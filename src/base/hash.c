@@ -1,5 +1,5 @@
-/* hash.c - XXH3 in one function, so that its library appears in one place; SipHash-1-3 (Aumasson and Bernstein 2012, with
- * one round per word and three at the end) and the source of its keys; and a hash table.
+/* hash.c - XXH3 in one function, so that its library appears in one place; SipHash-1-3 (Aumasson and Bernstein 2012,
+ * with one round per word and three at the end) and the source of its keys; and a hash table.
  *
  * XXH3 with a seed is faster, but was not designed to withstand somebody who looks for collisions under every seed;
  * SipHash was. Proof: tests/base/test_hash_flood.c, which compares it with Python's hash of bytes. */

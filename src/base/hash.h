@@ -16,11 +16,11 @@ uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
 
 /* They are for tables whose keys come from files and texts.
  *
- * With a hash that everybody can compute, somebody can make a file whose keys all fall into one slot, so that a table takes
- * quadratic time. Nobody outside the process knows the random key, so nobody can choose such names.
+ * With a hash that everybody can compute, somebody can make a file whose keys all fall into one slot, so that a table
+ * takes quadratic time. Nobody outside the process knows the random key, so nobody can choose such names.
  *
- * The hashes differ from run to run. They may decide where an entry lies in a table, and nothing else: no result, no order
- * and no file may depend on them. What is written to a file or compared between runs uses hash64. */
+ * The hashes differ from run to run. They may decide where an entry lies in a table, and nothing else: no result, no
+ * order and no file may depend on them. What is written to a file or compared between runs uses hash64. */
 
 typedef struct HashKey {
     uint64_t a, b;

@@ -1,9 +1,8 @@
-/* options.c - values from text into the fields of a struct, as a table of options describes them (options.h), and such a
- * table as text for people.
+/* options.c - values from text into the fields of a struct, as a table of options describes them (options.h), and such
+ * a table as text for people.
  *
- * There is one function that converts a value, option_store; defaults go through it too, so that a default which its
- * own row would refuse is found at once (an assertion), and the text that --help shows as the default is the one that
- * is used.
+ * One function converts a value, option_store. Defaults go through it, too, so that an assertion finds a default which
+ * its own row would refuse, and the default that --help shows is the one that is used.
  */
 #include "base/options.h"
 
@@ -23,7 +22,8 @@ static bool is_above(const char *value, int64_t max) {
     return v > max || (v > 0 && errno == ERANGE);
 }
 
-/* "an integer from 1 to 8", "f16, f32 or q8": what a value of this row, which is not `value`, must be. */
+/* Describes what a value of this row must be, for an error about `value`: "an integer from 1 to 8", "f16, f32 or
+ * q8". */
 static void describe_values(const Option *row, const char *value, char *text, size_t size) {
     size_t n = 0;
     switch (row->kind) {
@@ -209,7 +209,7 @@ static bool was_set(const char *begin, const char *pair, const char *key) {
     return false;
 }
 
-/* Each pair "key=value," becomes two strings, one behind the other. */
+/* Each pair "key=value," becomes two strings, one after the other. */
 static int parse_pairs(const Option *rows, const char *owner, char *text, void *out, fr_error *err) {
     for (char *p = text;;) {
         size_t n = strcspn(p, ",");
@@ -244,7 +244,8 @@ int options_parse(const Option *rows, const char *owner, char *text, void *out, 
 
 enum { MAX_WORD = 40 };
 
-/* Insertions, deletions, changes and swaps of neighbours that make a into b (optimal string alignment). */
+/* The number of insertions, deletions, changes and swaps of neighbours that turn a into b (optimal string
+ * alignment). */
 static int edit_distance(const char *a, const char *b) {
     int d[MAX_WORD + 1][MAX_WORD + 1];
     int n_a = (int)strlen(a), n_b = (int)strlen(b);
@@ -281,7 +282,7 @@ static bool put_spaces(Buf *out, int n) {
     return fits;
 }
 
-/* Characters, not bytes: UTF-8 continuation bytes take no column. */
+/* Counts characters, not bytes: UTF-8 continuation bytes take no column. */
 static int columns(const char *text, size_t n) {
     int count = 0;
     for (size_t i = 0; i < n; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;

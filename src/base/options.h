@@ -26,18 +26,18 @@
  *     char text[] = "index=a.bin,history=0";           cut into strings in place
  *     status = options_parse(rows, "suffix", text, &o, err);
  *
- * The errors of that: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option 'hist':
- * did you mean 'history'? Options: index, factor, ...", "suffix: missing index file: write suffix:index=FILE", "suffix:
- * 'live' is set twice".
+ * Its errors look like these: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option
+ * 'hist': did you mean 'history'? Options: index, factor, ...", "suffix: missing index file: write suffix:index=FILE",
+ * "suffix: 'live' is set twice".
  *
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes
  * int32_t, int64_t and uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two
- * names) and const char *; OPT_TEXT, OPT_FILE (a file that is read) and OPT_OUTPUT (a file that is written) const char *
- * and char[N]; OPT_MODEL (a model that is read) const char *; OPT_TEXTS and OPT_FILES an array of const char * or char * with its int counter. A field may be nested
- * ("loop.seed"). A const char * field borrows the text it was parsed from: argv, or the caller's copy of
- * "key=value,...". A char[N] field copies it and refuses what does not fit.
+ * names) and const char *; OPT_TEXT, OPT_FILE (a file that is read) and OPT_OUTPUT (a file that is written) const char
+ * * and char[N]; OPT_MODEL (a model that is read) const char *; OPT_TEXTS and OPT_FILES an array of const char * or
+ * char * with its int counter. A field may be nested ("loop.seed"). A const char * field borrows the text it was parsed
+ * from: argv, or the caller's copy of "key=value,...". A char[N] field copies it and refuses what does not fit.
  *
- * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. cli/command.h has the
+ * The caller checks after parsing what a table cannot say, such as min_match <= max_match. cli/command.h has the
  * driver for argv.
  */
 #ifndef BASE_OPTIONS_H
@@ -60,7 +60,7 @@ typedef enum OptionKind {
     OPTION_F64, /* a number from min_real to max_real */
     OPTION_CHOICE_INDEX,
     OPTION_CHOICE_BOOL,
-    OPTION_CHOICE_NAME, /* one of names: stored as its value, false or true, or the name */
+    OPTION_CHOICE_NAME, /* one of names, which is stored as its value, as false or true, or as the name */
     OPTION_TEXT,
     OPTION_BUFFER, /* text, borrowed or copied into a char[max] */
     OPTION_TEXTS,  /* given several times, at most `max` times; borrowed */
@@ -69,7 +69,7 @@ typedef enum OptionKind {
 
 typedef struct Option {
     const char *key; /* NULL ends the table. "tree-budget" is --tree-budget on a command line, key=value elsewhere */
-    char letter;     /* -x; 0: none. Command lines only, as are section, implied and is_argument */
+    char letter;     /* the x of -x; 0: none. For command lines only, as are section, implied and is_argument */
     OptionKind kind; /* from here to n_offset: set by the OPT_ macros below */
     bool is_file, is_output; /* the value names a file; the file is written */
     bool is_model;           /* the file is a model, which the program also knows by a name */
@@ -84,16 +84,15 @@ typedef struct Option {
     int64_t word_value;        /* ... and the integer it stands for */
     const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
     const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
-    const char
-        *required; /* what is missing if it is not given, as in "missing output file: pass -o FILE"; NULL: optional */
-    const char *implied; /* the value of --key without =VALUE (the value is then never a word of its own) */
-    bool may_be_stdout;  /* OPT_OUTPUT: "-" is standard output */
-    char joined_by;      /* OPT_FILE: the value names several files, joined by this character; '\0': one file */
-    bool is_argument;    /* a positional argument; key is its name in the usage line: FILE */
-    const char *metavar; /* FILE, N; NULL: chosen by the type */
-    const char *section; /* title in --help and the man page, for this row and the following; NULL: as the row before */
+    const char *required; /* what an error says is missing, as in "missing output file: pass -o FILE"; NULL: optional */
+    const char *implied;  /* the value of --key without =VALUE (the value is then never a word of its own) */
+    bool may_be_stdout;   /* OPT_OUTPUT: "-" is standard output */
+    char joined_by;       /* OPT_FILE: the value names several files, joined by this character; '\0': one file */
+    bool is_argument;     /* a positional argument; key is its name in the usage line: FILE */
+    const char *metavar;  /* FILE, N; NULL: chosen by the type */
+    const char *section;  /* title in --help and the man page for this row and those after it; NULL: no new title */
     const char *(*suggest)(int); /* words for completions, by index, then NULL; the value need not be among them */
-    const char *help;            /* one or two sentences without range and default, which are added */
+    const char *help;            /* one or two sentences; range and default are added to them */
 } Option;
 
 /* One table and the struct it fills; {NULL, NULL} ends the list of a command. */
@@ -122,6 +121,8 @@ typedef struct OptionSet {
     .offset = offsetof(S, field), .names = (const char *const[]){ \
         __VA_ARGS__, NULL \
     }
+/* A const char * field that is one of the names of a list, which ends with NULL. */
+#define OPT_NAME(S, field, list) .kind = OPTION_CHOICE_NAME, .offset = offsetof(S, field), .names = (list)
 #define OPT_TEXT(S, field) \
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)
@@ -140,32 +141,34 @@ typedef struct OptionSet {
 
 /* Sets the fields that have a default_value, and the counters of lists to 0; leaves all others. */
 void options_defaults(const Option *rows, void *out);
-/* Defaults, then "key=value,key=value" (NULL or "": nothing), then checks that nothing required is missing. `owner`
- * names the table in errors. `text` is cut into strings in place and must live as long as the const char * fields of
+/* Sets the defaults, then parses "key=value,key=value" (NULL or "": nothing), then checks that nothing required is
+ * missing. `owner` names the table in errors. `text` is cut into strings in place and must live as long as the const
+ * char * fields of
  * *out. */
 int options_parse(const Option *rows, const char *owner, char *text, void *out, fr_error *err);
-/* One key and its value, both whole strings. */
+/* Stores the value of one key; both are whole strings. */
 int options_set(const Option *rows, const char *owner, const char *key, const char *value, void *out, fr_error *err);
 /* The row of a key; NULL: there is none. */
 const Option *options_find(const Option *rows, const char *key);
 
 /* Stores one value in the row's field; `written` is what the user wrote, for the error: "--depth=99". */
 int option_store(const Option *row, const char *written, const char *value, void *out, fr_error *err);
-/* Whether the row's field holds something: text that is not empty, a list that is; true for other types. */
+/* Whether the row's field holds something: for a text or a list, whether it is not empty; for other types, always. */
 bool option_is_given(const Option *row, const void *out);
 
-/* Appends lines "key=default  help (range)", wrapped at `width` columns, the key indented by `indent`. False: no memory. */
+/* Appends lines "key=default  help (range)", wrapped at `width` columns, the key indented by `indent`. False: no
+ * memory. */
 bool options_help(Buf *out, const Option *rows, int indent, int width);
-/* Appends the sentence of one row: its help, then range and default in parentheses; a command line's default is part
- * of it (with_default), in "key=default" lists it already stands at the left. */
+/* Appends the sentence of one row: its help, then range and default in parentheses. The default is part of it on a
+ * command line (with_default); in "key=default" lists it is already at the left. */
 bool option_describe(Buf *out, const Option *row, bool with_default);
-/* The row's metavar, chosen by its type where it names none: N, X, FILE, TEXT, a|b. `room` is memory for it. */
+/* The row's metavar, or one chosen by its type if it has none: N, X, FILE, TEXT, a|b. `room` is memory for it. */
 const char *option_metavar(const Option *row, char room[64]);
 /* Appends `text` broken at spaces: the current column is `column`, further lines begin at `indent`. "\n" in text
  * begins a new line. */
 bool text_wrap(Buf *out, const char *text, int column, int indent, int width);
 
-/* Finds the candidate that a misspelt word is nearest to (letters inserted, left out, changed or swapped). */
+/* Finds the candidate that is nearest to a misspelt word, by letters inserted, left out, changed or swapped. */
 typedef struct NearestWord {
     const char *word; /* NULL: none is near */
     int distance;

@@ -10,13 +10,14 @@ typedef struct Progress {
     const char *what;
     int64_t n_total, n_before; /* n_before: done by an earlier run */
     double start_s, drawn_s;
-    char note[80]; /* shown behind the time left */
+    char note[80]; /* shown after the time left */
 } Progress;
 
-/* Draws on `out` where that is a terminal, else stays silent. `what` must outlive the bar. */
+/* Begins a bar, which is drawn on `out` if that is a terminal, and not at all otherwise. `what` must outlive the
+ * bar. */
 void progress_begin(Progress *p, FILE *out, const char *what, int64_t n_total);
-/* For resumed work, of which n_before was done earlier: the time left is estimated from what was done since. Call it
- * after progress_begin. */
+/* Call this after progress_begin for resumed work, of which n_before was done earlier: the time left is then estimated
+ * from what was done since. */
 void progress_resume(Progress *p, int64_t n_before);
 void progress_note(Progress *p, const char *note); /* shown from the next update on; cut where it is too long */
 void progress_update(Progress *p, int64_t n_done); /* at most ten times a second; cheap to call often */

@@ -1,6 +1,6 @@
-/* rng.h - counter-based random numbers: a pure function of (seed, stream, counter), no state to carry.
+/* rng.h - counter-based random numbers: a pure function of (seed, stream, counter) that keeps no state.
  *
- * Philox4x32-10 (Salmon et al. 2011) from the Random123 library. A draw depends on its key alone, so the
+ * Philox4x32-10 (Salmon et al. 2011) from the Random123 library. A draw depends only on its key, so the
  * same position of the same request sees the same noise, whatever was drafted, batched or computed again.
  */
 #ifndef BASE_RNG_H
@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* The purpose of a draw: two purposes never share noise. */
+/* The purpose of a draw. Draws for different purposes never share noise. */
 typedef enum RngStream {
     RNG_TARGET = 0, /* the target's own token: counter = (output position, token id) */
     RNG_DRAFT = 1,  /* a drafter's choice that is not coupled to the target */
@@ -17,8 +17,8 @@ typedef enum RngStream {
     RNG_INIT = 4,  /* first values of parameters in training */
     RNG_ORDER = 5, /* the order of training data: counter = (epoch, half of an index; round) */
     RNG_NOISE =
-        6, /* noise added to hidden states in training: counter = (place of the sequence in the run, component) */
-    RNG_RARE = 16, /* is added to a stream: the rare noise of its tokens (spec/sampling/gumbel.c) */
+        6, /* noise added to hidden states in training: counter = (number of the sequence in the run, component) */
+    RNG_RARE = 16, /* added to another stream, for the rare noise of its tokens (verify/gumbel.c) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

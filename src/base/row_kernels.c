@@ -1,13 +1,14 @@
-/* row_kernels.c - passes over a row of V logits in plain C, the specification of the tables in src/kernels.
+/* row_kernels.c - passes over a row of V logits in plain C, the specification of the tables in
+ * src/compute/cpu/kernels.
  *
- * The problem: a draw at a temperature above 0 reads every logit of its row several times (for the greatest; for the
- * mass that top-p needs; for those that can win), may need a random number for each, and a log-probability takes an
- * exponential for each. With the C library's functions that is 1.6 ms and more for V = 152,000, 6 % of a forward of 1.1
- * billion 8-bit weights; a step that accepts four drafts draws five times.
+ * The problem: a draw at a temperature above 0 reads every logit of its row several times (to find the greatest, to
+ * sum the mass that top-p needs, and to find the tokens that can win), may need a random number for each, and a
+ * log-probability takes an exponential for each. With the C library's functions that is 1.6 ms and more for V =
+ * 152,000, 6 % of a forward of 1.1 billion 8-bit weights; a step that accepts four drafts draws five times.
  *
- * The idea: comparisons over blocks of 64 without a branch, which compilers turn into vector code, and a closer look
- * only at blocks that contain something; exponentials and random numbers for many lanes at once. No function of the C
- * library takes part, so that the bits are the same everywhere.
+ * The idea: numbers are compared in blocks of 64 without a branch, which compilers turn into vector code, and only
+ * blocks that contain something are looked at closely; exponentials and random numbers are computed for many lanes at
+ * once. No function of the C library is called, so that the bits are the same everywhere.
  *
  *     mass      e^x = 2^k e^r,  k = round(x / ln 2),  |r| <= ln(2) / 2:  e^r by its Taylor series to r^7 (the rest is below
  *               6e-9), multiplications and additions rounded one by one; 2^k by its bits; k is rounded by adding 1.5 *
@@ -53,7 +54,7 @@ static int32_t plain_argmax(const float *row, int32_t n) {
 
 static int32_t plain_above(const float *row, int32_t n, float floor, int32_t *ids) {
     int32_t n_found = 0;
-    float below = nextafterf(floor, -INFINITY); /* and -inf is above nothing */
+    float below = nextafterf(floor, -INFINITY); /* -inf is not above it, even if floor is -inf */
     for (int32_t begin = 0; begin < n; begin += BLOCK) {
         int32_t end = n - begin < BLOCK ? n : begin + BLOCK;
         if (end - begin == BLOCK && !any_above(row + begin, below)) continue;

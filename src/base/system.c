@@ -1,5 +1,5 @@
-/* system.c - clocks in seconds; the floating-point environment of a thread; the name and the peaks of a machine; and the
- * system's permission to use the tile registers of AMX. */
+/* system.c - clocks in seconds; the floating-point environment of a thread; the name and the peaks of a machine; and
+ * the system's permission to use the tile registers of AMX. */
 #include "base/system.h"
 
 #include <stdbool.h>
@@ -25,8 +25,8 @@ double clock_cpu_s(void) { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
  * calls the library may have changed it: another rounding mode, or subnormal numbers flushed to zero, which a library
  * compiled with -ffast-math sets for the thread that loads it. The setting belongs to a thread and is inherited by the
  * threads it creates, so that different threads of one forward could compute in different environments. Every public
- * function that computes therefore enters the default environment, and restores the caller's before it returns and while
- * it calls back; every thread of a pool sets the default once. Proof: tests/base/test_fp_env.c. */
+ * function that computes therefore enters the default environment, and restores the caller's before it returns and
+ * while it calls back; every thread of a pool sets the default once. Proof: tests/base/test_fp_env.c. */
 
 #if defined(__x86_64__)
 
@@ -107,8 +107,8 @@ static bool cpu_has_tiles(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;
 }
 
-/* The system gives the permission to the whole process with all its threads. Linux before 5.16 does not know the request,
- * and a sandbox may refuse it. */
+/* The system gives the permission to the whole process with all its threads. Linux before 5.16 does not know the
+ * request, and a sandbox may refuse it. */
 static void ask(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     are_available = cpu_has_tiles() && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;

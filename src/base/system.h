@@ -1,5 +1,5 @@
-/* system.h - what the library asks of the machine and its system: clocks, the floating-point environment, what the machine
- * can do at best, and the tile registers of AMX. */
+/* system.h - what the library asks of the machine and its system: clocks, the floating-point environment, what the
+ * machine can do at best, and the tile registers of AMX. */
 #ifndef BASE_SYSTEM_H
 #define BASE_SYSTEM_H
 
@@ -58,7 +58,8 @@ void machine_cpu_name(char out[MACHINE_NAME_BYTES]);
 
 enum { TILE_REGISTERS = 8, TILE_MAX_ROWS = 16, TILE_MAX_BYTES = 64 };
 
-/* Their configuration, as the instruction ldtilecfg reads it from memory. A register that has no rows cannot be used. */
+/* Their configuration, as the instruction ldtilecfg reads it from memory. A register that has no rows cannot be
+ * used. */
 typedef struct TileConfig {
     uint8_t palette; /* 1: eight registers of up to 16 rows of up to 64 bytes */
     uint8_t start_row;
@@ -68,8 +69,8 @@ typedef struct TileConfig {
 } TileConfig;
 _Static_assert(sizeof(TileConfig) == 64, "the layout is the CPU's");
 
-/* Whether this CPU has tiles with products of bytes and of BF16, and the system lets this process use them. The first call
- * asks the system, once. */
+/* Whether this CPU has tiles with products of bytes and of BF16, and the system lets this process use them. The
+ * first call asks the system, once. */
 bool tiles_available(void);
 
 #endif

@@ -5,20 +5,21 @@
  * program runs, one thread is without a core, and a barrier costs a time slice of milliseconds: with two busy programs
  * beside it on two cores, decoding the shipped target became a hundred times slower.
  *
- * The idea. No thread waits for one that does nothing. All stages are known when the region begins, and one word holds
- * the place that has been reached:
+ * The idea. No thread waits for a thread that does nothing. All stages are known when the region begins, and one word
+ * holds the place that has been reached:
  *
  *     word:             stage (48 bits, counted on from region to region) | number of its parts (16)
  *     taken[thread]:    stage | parts taken of the share of this thread
  *
- * Of n parts thread t of T has the share [n t/T, n (t+1)/T) and takes it in ascending order: so it reads one stretch of
- * memory, and the same one in the next forward. When its own share is taken, it takes parts of the other shares. Taking
- * is a compare-and-swap of taken[]; a count of an earlier stage means none, so the counts need not be cleared. The
- * thread that finishes the last part of a stage stores the word of the next one, and goes on at once. A thread that
- * slept through a stage finds the word of a later one and goes on there.
+ * The share of thread t among T threads is [n t/T, n (t+1)/T) of the n parts. The thread takes it in ascending order,
+ * so it reads one stretch of memory, and the same one in the next forward. When its own share is taken, it takes parts
+ * of the other shares. A part is taken by a compare-and-swap of taken[]; a count that belongs to an earlier stage means
+ * that none is taken, so the counts need not be cleared. The thread that finishes the last part of a stage stores the
+ * word of the next one, and continues at once. A thread that slept through a stage finds the word of a later one and
+ * continues there.
  *
- * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2;
- * now thread 1 comes back and takes 3, and the thread that finishes last opens the next stage.
+ * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 has no core. Thread 0 does parts 0 and 1, then takes
+ * part 2; now thread 1 comes back and takes part 3, and the thread that finishes last opens the next stage.
  *
  * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end,
  * and its count is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier
@@ -43,8 +44,9 @@
  * virtual machine costs as much again (research/DIARY.md). */
 enum {
     SPINS = 16000,
-    PREFETCH_BYTES = 256 << 10, /* of what is read next, prefetched while waiting: a part of the second cache */
-    PREFETCH_PIECE = 256,       /* ... in pieces of so many, between two looks at the word */
+    PREFETCH_BYTES =
+        256 << 10, /* prefetched by a waiting thread, of the data that is read next; a fraction of the second cache */
+    PREFETCH_PIECE = 256, /* prefetched between two looks at the word */
 };
 
 /* The argument of a worker. */
@@ -53,14 +55,15 @@ typedef struct Start {
     int i_thread;
 } Start;
 
-/* How much of a thread's share is taken. */
+/* How many parts of a thread's share are taken. */
 typedef struct Share {
     _Alignas(64) _Atomic uint64_t taken;
 } Share;
 
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
-    _Atomic(const char *) later; /* of the stage in the word; where the two do not match, only time is lost */
+    _Atomic(const char *)
+        later; /* of the stage in the word; if a thread reads them while they change, it only loses time */
     atomic_size_t later_bytes;
     _Alignas(64) atomic_int n_done; /* parts of this stage */
     const Stage *stages;            /* of this region */
@@ -69,7 +72,7 @@ struct ThreadPool {
     Share *shares;   /* [n_threads] */
     double *stage_s; /* see threads_time */
     double since_s;  /* when the running stage began */
-    int i_running;   /* that stage, or -1: none of this region yet */
+    int i_running;   /* that stage, or -1 before the first one of a region */
     int n_threads;
     int n_started;      /* workers */
     bool is_crowded;    /* more threads than cores */
@@ -107,8 +110,8 @@ static void stamp(ThreadPool *p, int i) {
     p->i_running = i;
 }
 
-/* Opens stage i of the region, or the next one that has parts. After the last stage, ends the region with a word of no
- * parts; from then on the stages may be gone. */
+/* Opens stage i of the region, or the next one that has parts. After the last stage, ends the region with a word
+ * that has no parts; from then on the stages may no longer exist. */
 static void open_stage(ThreadPool *p, int i) {
     while (i < p->n_stages && p->stages[i].n_parts == 0) i++;
     if (p->stage_s) stamp(p, i);
@@ -120,7 +123,8 @@ static void open_stage(ThreadPool *p, int i) {
     if (s.n_parts > 1) wake_sleepers(p);
 }
 
-/* Takes a part of the stage in the word from the share of thread `owner`. False: none is left, or the stage is over. */
+/* Takes a part of the stage in the word from the share of thread `owner`. Returns false if none is left or the
+ * stage is over. */
 static bool take_from(ThreadPool *p, uint64_t word, int owner, int *i_part) {
     uint64_t stage = word_stage(word), seen = atomic_load_explicit(&p->shares[owner].taken, memory_order_relaxed);
     int64_t n = word_count(word), begin = n * owner / p->n_threads, end = n * (owner + 1) / p->n_threads;
@@ -140,8 +144,8 @@ static bool take(ThreadPool *p, uint64_t word, int i_thread, int *i_part) {
     return false;
 }
 
-/* Takes and does parts, stage after stage, until all parts of a stage are taken or the region is over. Returns the
- * word then. */
+/* Takes and does parts, stage after stage, until all parts of a stage are taken or the region is over. Returns the word
+ * at that moment. */
 static uint64_t work(ThreadPool *p, int i_thread) {
     for (;;) {
         uint64_t word = atomic_load_explicit(&p->word, memory_order_acquire);
@@ -178,7 +182,7 @@ static bool has_work(ThreadPool *p, uint64_t seen) {
     return (word != seen && word_count(word) > 0) || atomic_load(&p->closing);
 }
 
-/* Returns when there are parts to take that are not of the word `seen`, or the pool closes. */
+/* Returns when the word has changed from `seen` and has parts to take, or when the pool closes. */
 static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
     for (int i = 0; i < SPINS; i++) {
         if (has_work(p, seen)) return;
@@ -195,7 +199,7 @@ static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
 
 static void *worker(void *arg) {
     const Start start = *(Start *)arg;
-    fp_env_set_default(); /* the creator's would be inherited */
+    fp_env_set_default(); /* otherwise the thread would inherit its creator's */
     for (uint64_t seen = 0; !atomic_load(&start.pool->closing); seen = work(start.pool, start.i_thread))
         wait_for_work(start.pool, start.i_thread, seen);
     return NULL;
@@ -306,7 +310,7 @@ void threads_run_stages(ThreadPool *p, const Stage *stages, int n_stages) {
         if (word_count(seen) == 0) return;
         for (int i = 0; atomic_load_explicit(&p->word, memory_order_acquire) == seen; i++) {
             if (i < SPINS) wait_a_little(p, 0, i);
-            else sched_yield(); /* a worker lost its core in the middle of a part; leave it ours */
+            else sched_yield(); /* a worker lost its core in the middle of a part; it may have ours */
         }
     }
 }

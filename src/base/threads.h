@@ -1,9 +1,9 @@
 /* threads.h - a pool of threads that work through stages, each cut into parts.
  *
- * A thread that is free takes the next part. The calling thread takes parts too, and all of them where no other thread
- * gets a core. When the last part of a stage is done, the next stage begins. The numeric contract splits outputs
- * between parts, and sums only at fixed places: so neither the number of parts nor the thread that takes one changes
- * the result.
+ * A thread that is free takes the next part. The calling thread takes parts, too; it takes all of them if no other
+ * thread gets a core. When the last part of a stage is done, the next stage begins. Parts compute different outputs,
+ * and sums are split only at fixed places (the numeric contract), so neither the number of parts nor the thread that
+ * takes one changes the result.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
@@ -22,8 +22,8 @@ typedef void (*PartFn)(void *ctx, int i_part, int n_parts, int i_thread);
 int threads_open(ThreadPool **out, int n_threads, fr_error *err);
 void threads_close(ThreadPool *pool); /* NULL is fine */
 int threads_count(const ThreadPool *pool);
-/* Pins each thread of the pool, with the calling one, to a core of its own, until the same thread calls threads_close.
- * Refused where the process may use fewer cores. */
+/* Pins each thread of the pool, including the calling one, to a core of its own, until the same thread calls
+ * threads_close. Fails where the process may use fewer cores than there are threads. */
 int threads_pin(ThreadPool *pool, fr_error *err);
 
 /* One piece of work. Its parts begin when all parts of the stage before are done. */
@@ -31,17 +31,19 @@ typedef struct Stage {
     PartFn fn;
     void *ctx;
     int n_parts; /* at most THREADS_MAX_PARTS; 0: nothing to do */
-    /* What a later stage will read, with its parts in this order; NULL: unknown. A waiting thread prefetches the
+    /* The data that a later stage will read, in the order of its parts; NULL: unknown. A waiting thread prefetches the
      * beginning of its share. Any address is safe. */
     const void *later;
     size_t later_bytes;
 } Stage;
 
-/* Does all parts of all stages, in one parallel region, and returns. stages: borrowed for the call. */
+/* Does all parts of all stages, in one parallel region, and returns. The
+ * stages are borrowed for the call. */
 void threads_run_stages(ThreadPool *pool, const Stage *stages, int n_stages);
 
-/* From now on adds the seconds from the beginning of stage i of a region to that of the next one to seconds[i]. The
- * array is borrowed, and has as many items as any region has stages. NULL: stop. */
+/* From now on, the time from the beginning of stage i of a region to the beginning of the next one is added to
+ * seconds[i]. The array is borrowed, and must have as many items as any region has stages. NULL stops the
+ * measurement. */
 void threads_time(ThreadPool *pool, double *seconds);
 
 /* threads_run_stages with one stage. A single part is done by the caller, at no cost. */
@@ -51,10 +53,10 @@ void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
  * than parts. */
 void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
-/* Cores that this process may use, as of the first call of any function here. */
+/* The cores that this process could use when a function of this file was first called. */
 int threads_n_cores(void);
 
-/* The range [*begin, *end) of n items that is part i_part of n_parts, cut at multiples of `grain`. */
+/* Cuts n items into n_parts at multiples of `grain`; part i_part is [*begin, *end). */
 static inline void threads_split(int64_t n, int64_t grain, int i_part, int n_parts, int64_t *begin, int64_t *end) {
     int64_t n_grains = (n + grain - 1) / grain;
     *begin = n_grains * i_part / n_parts * grain;

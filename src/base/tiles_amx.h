@@ -1,10 +1,10 @@
-/* tiles_amx.h - the tile instructions of AMX, one macro each, for kernels/tile_body.h and
- * train/gemm_tile_body.h. tests/support/plain_tiles.h has the same
- * names in plain C, so that the code above them is tested on any CPU.
+/* tiles_amx.h - the tile instructions of AMX, one macro each, for src/compute/cpu/kernels/tile_body.h and
+ * train/gemm_tile_body.h. tests/support/plain_tiles.h has the same names in plain C, so that the code that uses them is
+ * tested on any CPU.
  *
  * A register is named by its number, written as a literal or as a macro that is one, because it becomes a part of the
  * instruction's text. The compiler's own intrinsics are not used: those of GCC 12 do not tell the compiler that a load
- * reads memory, so that it may move the stores that fill the buffer behind the load. */
+ * reads memory, so that it may move the stores that fill the buffer to after the load. */
 #ifndef BASE_TILES_AMX_H
 #define BASE_TILES_AMX_H
 

@@ -3,7 +3,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "base/error.h"
-#include "text/named_templates.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -189,6 +189,7 @@ int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_optio
     e->model = (fr_model *)model; /* nothing but its number of users changes */
     atomic_fetch_add(&e->model->n_users, 1);
     e->options = o;
+    e->grammar_work = GRAMMAR_STEP_WORK;
     FpEnv caller_env = fp_env_enter();
     status = open_engine(e, err);
     if (status) close_engine(e);

@@ -17,7 +17,7 @@
 #include "engine/step.h"
 #include "grammar/grammar.h"
 #include "verify/verifier.h"
-#include "text/chat_template.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 #include <pthread.h>
@@ -51,7 +51,8 @@ struct fr_engine {
     fr_request **requests;     /* [n_places] all that are open, NULL where free */
     fr_request **running;      /* [max_requests] those that have sequence i of the executor, NULL where it is free */
     int n_places, n_queued;
-    uint64_t n_arrivals; /* requests opened so far */
+    int64_t grammar_work; /* that all grammars may do in one step, in the units of grammar/states.h */
+    uint64_t n_arrivals;  /* requests opened so far */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
     PrefixCache prefixes;
     DraftPolicy policy;

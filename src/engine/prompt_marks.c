@@ -1,7 +1,7 @@
 /* prompt_marks.c - where in its prompt a request marks its sequence, so that other requests, or itself later, can begin there.
  *
  * Problem. A model with a recurrent state, or one that gives back the keys that windows have passed, can be cut at marks only
- * (backend/sequence_marks.c). Requests of a service begin with the same instructions, but where these end is not known before
+ * (compute/sequences.c). Requests of a service begin with the same instructions, but where these end is not known before
  * a second request comes; and a mark costs memory: a state of some ten megabytes, or the pages of a window.
  *
  * Marks are set at borders of pages, so that no page is copied:

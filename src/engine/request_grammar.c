@@ -1,14 +1,24 @@
 /* request_grammar.c - the grammar of a request in a step of the engine.
  *
- * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes that the
- * grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target cannot choose
- * them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens only, as plain
- * decoding does after the same text. So the text is the same with and without drafts.
+ * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes
+ * that the grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target
+ * cannot choose them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens
+ * only, as plain decoding does after the same text. So the text is the same with and without drafts.
  *
- * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are left
- * must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a forbidden draft
- * has no probability; such drafts are rejected, and the text has the masked distribution for the same reason as
- * every other text has its own (tests/verify/test_rules_masked.c). */
+ * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are
+ * left must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a
+ * forbidden draft has no probability; such drafts are rejected, and the text has the masked distribution for the same
+ * reason as every other text has its own (tests/verify/test_rules_masked.c).
+ *
+ * A mask takes microseconds for most grammars and seconds for a hostile one. So that nobody else waits for it, the work
+ * of all grammars in a step is counted and bounded (GRAMMAR_STEP_WORK). Where a request's share of that runs out, it
+ * goes on in the next step, in which the request has no rows. What is missing decides what happens meanwhile:
+ *
+ *     the mask of a drafted node    `sampled` takes the path up to there; the node's token begins the next tree
+ *     anything else                 the verdict is dropped; later the same rows give the same one
+ *
+ * Neither changes a token: random numbers belong to positions of the text, and a rule that needs its trees keeps
+ * them. */
 #include "engine/request_grammar.h"
 
 #include "engine/api_check.h"
@@ -18,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- fr_grammar -------------------------------------------------------------------------------------------- */
+/* ---- fr_grammar ------------------------------------------------------------------------------------------ */
 
 static int find_trie(fr_model *m, fr_error *err) {
     pthread_mutex_lock(&m->trie_lock);
@@ -72,19 +82,27 @@ void fr_grammar_close(fr_grammar *g) {
 const char *fr_grammar_notice(const fr_grammar *g) { return g ? grammar_notice(g->grammar) : ""; }
 size_t fr_grammar_bytes(const fr_grammar *g) { return g ? grammar_bytes(g->grammar) : 0; }
 
-/* ---- in a request -------------------------------------------------------------------------------------------- */
+/* ---- in a request ---------------------------------------------------------------------------------------- */
 
 static void fail(RequestGrammar *g, int status, const fr_error *why) {
     g->status = status;
     g->error = *why;
 }
 
+static void wait_for(RequestGrammar *g, const GrammarState *state, int32_t token) {
+    if (g->wanted) return;
+    g->wanted = state;
+    g->wanted_token = token;
+}
+
 static const TokenMask *mask_after(void *user, int32_t node) {
     RequestGrammar *g = user;
     const TokenMask *m = NULL;
     fr_error err;
+    if (g->wanted) return NULL; /* the result is not used from there on */
     int status = grammar_text_mask(&g->text, g->states[node], &m, &err);
-    if (status) fail(g, status, &err);
+    if (status == STATES_WAIT) wait_for(g, g->states[node], -1);
+    else if (status) fail(g, status, &err);
     return m;
 }
 
@@ -99,11 +117,13 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
     g->states = malloc(TREE_MAX_NODES * sizeof *g->states);
     if (!g->states) return error_memory(err, "a request", TREE_MAX_NODES * sizeof *g->states);
     g->masks = (VerifyMasks){g, mask_after};
-    return grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_opening, o->grammar_after, err);
+    int status = grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_opening, o->grammar_after, err);
+    g->text.quota = &g->quota;
+    return status;
 }
 
-/* Not where the caller names "none", nor beside a draft that draws its tokens where a ratio rule divides by their distribution,
- * nor where an automatic budget would need costs that are not known. */
+/* The draft is left out where the caller names "none", beside a draft that draws its tokens under a ratio rule, and
+ * where an automatic budget would need costs that are not known. */
 bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto) {
     bool wants_auto = (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO) && !verify_rule_needs_its_trees(r->rule);
     if (!o->grammar || r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0))
@@ -121,23 +141,56 @@ void request_grammar_end(fr_request *r) {
     r->grammar.states = NULL;
 }
 
-void request_grammar_refresh(fr_request *r) {
-    /* Without memory for fresh states the old ones go on growing. */
-    if (r->grammar.text.grammar) (void)grammar_text_refresh(&r->grammar.text, NULL);
+void request_grammar_begin_step(fr_request *r, int64_t quota) {
+    RequestGrammar *g = &r->grammar;
+    int status = FR_OK;
+    if (!g->text.grammar) return;
+    /* Fresh states would be without those that the request waits for. Without memory for them the old ones go on
+     * growing. */
+    if (!g->wanted && !g->is_behind) (void)grammar_text_refresh(&g->text, NULL);
+    g->quota = (GrammarQuota){.left = quota};
+    g->sits_out = g->is_behind = false;
+    if (!g->wanted) return;
+    if (g->wanted_token >= 0) {
+        const GrammarState *to;
+        bool allowed;
+        status = grammar_text_read(&g->text, g->wanted, g->wanted_token, &to, &allowed, &g->error);
+    } else {
+        const TokenMask *m;
+        status = grammar_text_mask(&g->text, g->wanted, &m, &g->error);
+    }
+    g->sits_out = g->is_behind = status == STATES_WAIT;
+    if (!g->sits_out) g->wanted = NULL;
+    if (status < 0) g->status = status;
 }
 
-/* Fills states for all nodes of a tree, and allowed where it is not NULL. */
+/* Fills states for all nodes of a tree. With `allowed`, nodes whose state is not known when the quota has run out
+ * count as forbidden; otherwise the request waits for them. */
 static int find_states(fr_request *r, const Tree *t, bool *allowed, fr_error *err) {
     RequestGrammar *g = &r->grammar;
     g->states[0] = g->text.state;
     for (int32_t i = 1; i < t->n; i++) {
         const TreeNode *x = &t->nodes[i];
-        bool is_allowed;
+        bool is_allowed = false;
+        if (allowed && !allowed[x->parent]) {
+            allowed[i] = false;
+            continue;
+        }
         int status = grammar_text_read(&g->text, g->states[x->parent], x->token, &g->states[i], &is_allowed, err);
-        if (status) return status;
-        if (allowed) allowed[i] = is_allowed && allowed[x->parent];
+        if (status == STATES_WAIT && !allowed) wait_for(g, g->states[x->parent], x->token);
+        if (status && !(status == STATES_WAIT && allowed)) return status;
+        if (allowed) allowed[i] = status == FR_OK && is_allowed;
     }
     return FR_OK;
+}
+
+bool request_grammar_is_ready(fr_request *r) {
+    RequestGrammar *g = &r->grammar;
+    if (!g->text.grammar) return true;
+    if (g->sits_out || g->status) return false;
+    if (!verify_rule_needs_its_trees(r->rule)) return true;
+    g->is_behind = g->quota.ran_out || find_states(r, &r->tree, NULL, NULL) == STATES_WAIT;
+    return !g->is_behind;
 }
 
 void request_grammar_prune(fr_request *r, Tree *t) {
@@ -169,10 +222,11 @@ static int refuse_dead_end(const fr_request *r, fr_error *err) {
 int request_grammar_enter(fr_request *r, fr_error *err) {
     RequestGrammar *g = &r->grammar;
     if (!g->text.grammar) return FR_OK;
-    g->status = find_states(r, &r->tree, NULL, err);
-    if (g->status) return g->status;
+    int status = find_states(r, &r->tree, NULL, err);
+    if (status) return status;
     const TokenMask *m = mask_after(g, 0);
     if (m) return m->n_allowed > 0 ? FR_OK : refuse_dead_end(r, err);
+    if (g->wanted) return STATES_WAIT;
     if (err) *err = g->error;
     return g->status;
 }
@@ -181,26 +235,35 @@ const VerifyMasks *request_grammar_masks(const fr_request *r) {
     return r->grammar.text.grammar ? &r->grammar.masks : NULL;
 }
 
-int request_grammar_check(const fr_request *r, VerifyResult *v, fr_error *err) {
-    const RequestGrammar *g = &r->grammar;
+int request_grammar_check(fr_request *r, VerifyResult *v, fr_error *err) {
+    RequestGrammar *g = &r->grammar;
     if (!g->text.grammar) return FR_OK;
     if (g->status) {
         if (err) *err = g->error;
         return g->status;
     }
+    if (g->wanted && verify_rule_needs_its_trees(r->rule)) return STATES_WAIT;
     for (int32_t i = 0; i < v->n_path; i++) {
         const TokenMask *m = g->states[v->path[i]]->mask; /* the rule has visited the node */
         if (m && m->n_allowed > 0) continue;
         v->next_token = r->tree.nodes[v->path[i]].token;
         v->n_path = i;
     }
-    return FR_OK;
+    const GrammarState *last = g->states[v->n_path ? v->path[v->n_path - 1] : 0], *next;
+    bool allowed;
+    int status = grammar_text_read(&g->text, last, v->next_token, &next, &allowed, err);
+    if (status == STATES_WAIT) {
+        g->wanted = NULL; /* the mask of a later node is not needed before this */
+        wait_for(g, last, v->next_token);
+    }
+    return status;
 }
 
 fr_finish request_grammar_advance(fr_request *r, int32_t token) {
     RequestGrammar *g = &r->grammar;
     bool allowed;
     if (!g->text.grammar) return FR_FINISH_NONE;
+    /* request_grammar_check has read all of these tokens, so this is no work. */
     if (grammar_text_read(&g->text, g->text.state, token, &g->text.state, &allowed, &r->error)) return FR_FINISH_ERROR;
     return state_is_complete(g->text.state) ? FR_FINISH_EOS : FR_FINISH_NONE;
 }

@@ -58,6 +58,7 @@ static void pack_tree(fr_request *r) {
     fr_engine *e = r->engine;
     r->is_prefill_step = false;
     r->n_step_rows = 0;
+    if (!request_grammar_is_ready(r)) return;
     int32_t n_wanted = r->tree.n + request_drafts_extra_room(r);
     if (e->step.n_rows + n_wanted > e->step.n_rows_max) return;
     int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1, 0);
@@ -204,6 +205,11 @@ static void commit_and_emit(fr_request *r) {
     double start_s = clock_s();
     const Verdict *verdict = &r->verdict;
     const VerifyResult *v = &verdict->result;
+    if (verdict->status == STATES_WAIT) { /* the rows are forgotten */
+        executor_commit(e->executor, r->sequence, NULL, 0);
+        r->grammar.is_behind = true;
+        return;
+    }
     if (verdict->status) {
         request_fail(r, &verdict->error);
         return;
@@ -283,15 +289,24 @@ static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
 }
 
+/* All grammars together may do e->grammar_work units of work in this step. */
+static void begin_grammars(fr_engine *e, int n_decoding) {
+    int n = 0;
+    for (int i = 0; i < n_decoding; i++) n += e->step.decoding_first[i]->grammar.text.grammar != NULL;
+    for (int i = 0; i < n_decoding && n > 0; i++)
+        request_grammar_begin_step(e->step.decoding_first[i], e->grammar_work / n + 1);
+}
+
 /* Steps 1 and 2: fills step.rows. Returns how many requests decode. */
 static int propose_and_pack(fr_engine *e) {
     EngineStep *s = &e->step;
     int n_running = s->n_by_age, n_decoding = list_decoding_first(e);
     s->n_rows = 0;
+    begin_grammars(e, n_decoding);
     for (int i = 0; i < n_decoding; i++) {
-        begin_decoding(s->decoding_first[i]);
-        request_grammar_refresh(s->decoding_first[i]);
-        s->decoding_first[i]->step_budget = step_budget(s->decoding_first[i], n_running);
+        fr_request *r = s->decoding_first[i];
+        begin_decoding(r);
+        r->step_budget = r->grammar.sits_out ? 0 : step_budget(r, n_running);
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
@@ -317,6 +332,7 @@ static int run_step(fr_engine *e, fr_error *err) {
     verify_trees(e);
     for (int i = 0; i < s->n_by_age; i++) {
         fr_request *r = s->decoding_first[i];
+        if (r->grammar.status && !r->finish) request_fail(r, &r->grammar.error);
         if (r->finish || !r->n_step_rows) continue;
         if (r->is_prefill_step) commit_prompt(r);
         else commit_and_emit(r);

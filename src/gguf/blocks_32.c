@@ -12,8 +12,8 @@
  * fifth bit of element i. d q is exact in a float (11 + 8 bits at most), so each x is rounded once at most
  * and the value does not depend on how the formula is written.
  *
- * The searches find scale and offset with quant_search.c, round them to halves, and then choose the codes for the rounded
- * ones. Proof: tests/gguf/test_blocks.c, tests/gguf/test_quant.c. */
+ * The searches find scale and offset with quant_search.c, round them to halves, and then choose the codes for the
+ * rounded ones. Proof: tests/gguf/test_blocks.c, tests/gguf/test_quant.c. */
 #include "gguf/blocks_internal.h"
 
 enum { N = 32, HALF_N = N / 2 };

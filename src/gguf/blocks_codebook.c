@@ -5,19 +5,20 @@
  *     MXFP4    e:1  q:16                                  32 elements, x = 2^(e - 128) v[q]
  *     NVFP4    e:4  q:32                                  4 sub-blocks of 16, x = (e / 2) v[q], e a small float
  *
- * Byte j of the 16 bytes of 32 elements holds element j in its low and element j+16 in its high nibble; in NVFP4, byte j of
- * the 8 bytes of 16 elements holds elements j and j+8. In IQ4_XS the 6-bit scale s of sub-block b has its low four bits in
- * nibble b%2 of low[b/2], and its upper two in bits 2b, 2b+1 of `high`.
+ * Byte j of the 16 bytes of 32 elements holds element j in its low and element j+16 in its high nibble; in NVFP4, byte
+ * j of the 8 bytes of 16 elements holds elements j and j+8. In IQ4_XS the 6-bit scale s of sub-block b has its low four
+ * bits in nibble b%2 of low[b/2], and its upper two in bits 2b, 2b+1 of `high`.
  *
  * d (s - 32) is exact in a float (11 + 6 bits); its product with a value is rounded once (25 bits). MXFP4 is the format
  * of the Open Compute Project's Microscaling specification; its products are exact unless they are subnormal. Published
  * files of NVFP4 have a further scale for each tensor, which is a tensor of its own (model/arch.c).
  *
- * The searches of the IQ4 types are those of the other types (quant_search.c), with the nearest of the values in place of
- * the nearest integer. MXFP4 has few exponents to try: the exponent of the standard, with which the largest number lies
- * between 4 and 8 times the smallest normal step, the two below it, with which the largest number is clipped, and the one
- * above it. NVFP4 has few scales, too: the search tries each of those around the scale of plain rounding, from half of it
- * to one and a half times as much. Proof: tests/gguf/test_blocks.c, tests/gguf/test_quant.c. */
+ * The searches of the IQ4 types are those of the other types (quant_search.c), with the nearest of the values in
+ * place of the nearest integer. MXFP4 has few exponents to try: the exponent of the standard, with which the largest
+ * number lies between 4 and 8 times the smallest normal step, the two below it, with which the largest number is
+ * clipped, and the one above it. NVFP4 has few scales, too: the search tries each of those around the scale of plain
+ * rounding, from half of it to one and a half times as much. Proof: tests/gguf/test_blocks.c,
+ * tests/gguf/test_quant.c. */
 #include "gguf/blocks_internal.h"
 #include "gguf/codebook.h"
 
@@ -185,7 +186,8 @@ void iq4_xs_search(const float *x, const float *w, uint8_t *dst) {
     }
 }
 
-/* Rounds n numbers with the scale; writes their codes and returns true if the error is below *best, which it becomes. */
+/* Rounds n numbers with the scale; writes their codes and returns true if the error is below *best, which it
+ * becomes. */
 static bool try_scale(float scale, const float *x, const float *w, int n, double *best, uint8_t *codes) {
     float q[N];
     Fit fit = {scale, 0};

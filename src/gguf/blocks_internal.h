@@ -60,7 +60,8 @@ typedef struct Fit {
     float scale, low;
 } Fit;
 
-/* Codes q of x [n] for a given fit: the nearest integers in [least, most], as floats. All zeros where the scale is 0. */
+/* Codes q of x [n] for a given fit: the nearest integers in [least, most], as floats. All zeros where the scale is
+ * 0. */
 void fit_codes(Fit fit, const float *x, int n, float least, float most, float *q);
 /* The same with the nearest of 16 ascending values in place of the nearest integer. */
 void fit_values(Fit fit, const float *x, int n, const float values[16], float *q);

@@ -9,17 +9,17 @@
  * Q4_K, Q5_K: the 32 bytes q[32 c ...] hold sub-block 2c in their low and 2c+1 in their high nibbles; bit b
  * of h[l] is the fifth bit of element l of sub-block b. The 12 scale bytes hold eight 6-bit scales s and
  * eight 6-bit minima m. Those of sub-blocks 0-3 are in the low six bits of bytes 0-3 (s) and 4-7 (m). Those of
- * sub-blocks 4-7 have their low four bits in bytes 8-11 (s in the low nibble, m in the high one) and their upper two bits
- * at the top of bytes 0-3 and 4-7.
+ * sub-blocks 4-7 have their low four bits in bytes 8-11 (s in the low nibble, m in the high one) and their upper two
+ * bits at the top of bytes 0-3 and 4-7.
  *
  * Q6_K: each half of 128 elements has 64 bytes of q and 32 of h. Element 32 k + l of the half (k in 0..3)
  * takes its low four bits from q[32 (k & 1) + l], the low nibble for k < 2, and its upper two from bits 2k and 2k+1 of
  * h[l].
  *
  * Q2_K, Q3_K: element i has its low two bits in bits 2p, 2p+1 of q[32 (i / 128) + i % 32], where p = i % 128 / 32. In
- * Q3_K, bit i / 32 of h[i % 32] is the third one. The scale of sub-block b of Q2_K is the low nibble of scales[b], and its
- * minimum is the high nibble. The 6-bit scale of sub-block b of Q3_K has its low four bits in byte b % 8 of the scales
- * (the low nibble if b < 8), and its upper two in bits 2 (b / 4) and 2 (b / 4) + 1 of byte 8 + b % 4.
+ * Q3_K, bit i / 32 of h[i % 32] is the third one. The scale of sub-block b of Q2_K is the low nibble of scales[b], and
+ * its minimum is the high nibble. The 6-bit scale of sub-block b of Q3_K has its low four bits in byte b % 8 of the
+ * scales (the low nibble if b < 8), and its upper two in bits 2 (b / 4) and 2 (b / 4) + 1 of byte 8 + b % 4.
  *
  * d s and d s q are exact in a float (11 + 8 + 4 bits) except for the product of Q6_K (25 bits), so that each x is
  * rounded once at most. quant_search.c finds the numbers of the searches.

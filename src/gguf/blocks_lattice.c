@@ -2,22 +2,22 @@
  *
  * A block (numbers are bytes; d is a half; words are little-endian; b is a sub-block of 32 weights, 0 to 7):
  *
- *     IQ2_XXS   d:2  8 x { index:4  word:4 }             index of 8 weights: 8 bits; the word has four times 7 bits of signs,
- *                                                        then 4 of the scale of the 32 weights
+ *     IQ2_XXS   d:2  8 x { index:4  word:4 }             index of 8 weights: 8 bits; the word has four times 7 bits of
+ *                                                        signs, then 4 of the scale of the 32 weights
  *     IQ2_XS    d:2  32 x word:2  scale:8                a word: 9 bits of the index of 8 weights, 7 of their signs;
- *                                                        scale[b]: of weights 0-15 in the low nibble, of 16-31 in the high one
+ *                                                        scale[b]: weights 0-15 low nibble, weights 16-31 high nibble
  *     IQ2_S     d:2  index:32  sign:32  high:8  scale:8  bits 8 and 9 of index 4b + j are bits 2j, 2j+1 of high[b]
  *     IQ3_XXS   d:2  index:64  8 x word:4                index of 4 weights: 8 bits; words as those of IQ2_XXS
  *     IQ3_S     d:2  index:64  high:8  sign:32  scale:4  bit 8 of index 8b + j is bit j of high[b]; scale[b/2] has two
  *     IQ1_S     d:2  index:32  8 x word:2                a word: bits 8-10 of four indices, 3 bits of scale, the shift
- *     IQ1_M     index:32  high:16  4 x word:2            half a byte of `high`: bits 8-10 of an index, and its shift; a word:
- *                                                        four scales of 3 bits for 16 weights each, and 4 bits of d
+ *     IQ1_M     index:32  high:16  4 x word:2            half a byte of `high`: bits 8-10 of an index, and its shift; a
+ *                                                        word: four scales of 3 bits for 16 weights each, and 4 bits of d
  *
- * Seven bits of signs are those of the first seven of eight weights; the last one is negative where that makes the
- * number of negative weights even. Signs of 8 bits: bit i is that of weight i.
+ * Seven bits of signs belong to the first seven of eight weights; the last weight is negative where that makes the
+ * number of negative weights even. In eight bits of signs, bit i belongs to weight i.
  *
- * IQ1: a coordinate stands for -1, 0 or 1, and all weights of a group are shifted by 1/8 or, where the bit is set, -1/8.
- * `values` are eight times that.
+ * IQ1: a coordinate stands for -1, 0 or 1, and all weights of a group are shifted by 1/8 or, where the bit is set,
+ * -1/8. `values` are eight times that.
  *
  * Every x = d (2s + 1) unit value is exact in a float: 11 bits of d, 5 of the scale, 7 of the value at most.
  * Proof: tests/gguf/test_lattice.c; tests/gguf/test_blocks.c has blocks that ggml read. */
@@ -43,10 +43,10 @@ static uint32_t long_at(const uint8_t *p) { return word_at(p) | (uint32_t)word_a
 static void put_word(uint8_t *p, unsigned v) { p[0] = (uint8_t)v, p[1] = (uint8_t)(v >> 8); }
 static void put_long(uint8_t *p, uint32_t v) { put_word(p, v & 0xffff), put_word(p + 2, v >> 16); }
 
-/* Seven signs to eight. */
+/* Eight signs from seven, where the number of negative ones is even. */
 static uint8_t even_signs(unsigned seven) { return (uint8_t)(seven | (__builtin_parity(seven) ? 0x80u : 0)); }
 
-/* The word of IQ2_XXS and IQ3_XXS of sub-block i. */
+/* Reads the word of sub-block i of IQ2_XXS and IQ3_XXS. */
 static void read_signs_and_scale(const uint8_t *p, int i, LatticeBlock *b) {
     uint32_t word = long_at(p);
     for (int j = 0; j < 4; j++) b->sign[4 * i + j] = even_signs(word >> 7 * j & 127);
@@ -249,7 +249,8 @@ static void decode(const Lattice *l, const uint8_t *src, float *dst) {
     }
 }
 
-/* The best scale of a sub-block. */
+/* The best scale of a sub-block. Only those are tried that give its extreme weight one of the values; lattice_search
+ * finds better ones. */
 static float scale_of(const Lattice *l, const float *x, const float *ones, int sub, LatticeBlock *b) {
     float extreme = fabsf(extreme_of(x + sub * l->sub, l->sub)), best = 0;
     double least = INFINITY;

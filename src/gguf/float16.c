@@ -31,7 +31,8 @@ float half_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3ff;
     if (exponent == 31) return float_of(sign | 0x7f800000 | fraction << 13); /* infinity, NaN */
     if (exponent != 0) return float_of(sign | (exponent + 127 - 15) << 23 | fraction << 13);
-    float magnitude = (float)fraction * 0x1p-24f; /* zero and subnormals: exact, both factors being short */
+    float magnitude = (float)fraction *
+                      0x1p-24f; /* zero and subnormals; the product is exact because both factors are short */
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -43,8 +44,9 @@ static uint32_t shift_rounded(uint32_t v, unsigned shift) {
 
 uint16_t float_to_half(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* a quiet NaN */
-    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);                            /* 65536 and above */
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* a NaN becomes a quiet NaN */
+    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);    /* 65536 and above */
     if (magnitude >=
         0x38800000) /* normal from 2^-14 on; a carry out of the fraction raises the exponent as it should */
         return (uint16_t)(sign | shift_rounded(magnitude - ((uint32_t)(127 - 15) << 23), 13));

@@ -64,7 +64,7 @@ static int open_file(Gguf **out, const char *path, fr_error *err) {
     const void *bytes = mapped_file_bytes(file, &n);
     if (n == 0) status = error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
     if (!status) status = gguf_open_memory(out, bytes, n, path, err);
-    fr_error changed; /* the truer reason, if what was refused or accepted has changed meanwhile */
+    fr_error changed; /* if the file has changed meanwhile, that is the true reason */
     int check = mapped_file_check(file, &changed);
     if (check) status = error_set(err, (fr_code)check, "%s", changed.message);
     if (!status) {
@@ -79,11 +79,12 @@ static int open_file(Gguf **out, const char *path, fr_error *err) {
 
 /* ---- models in several files --------------------------------------------------------------------- */
 
-/* Large models are published in parts, NAME-00001-of-00003.gguf to NAME-00003-of-00003.gguf (llama.cpp's gguf-split). Each
- * is a GGUF file of its own with the keys split.no (from 0), split.count and split.tensors.count (of all parts); only the first
- * has the other key-values. The user names the first. The others are found by its name, opened and checked like any
- * file, and their tensors follow its own, so that nobody else needs to know how many files there are. Keys and names must
- * agree with each other: a part of another model would give a model that is wrong. */
+/* Large models are published in parts, NAME-00001-of-00003.gguf to NAME-00003-of-00003.gguf (llama.cpp's
+ * gguf-split). Each part is a GGUF file of its own with the keys split.no (from 0), split.count and
+ * split.tensors.count (of all parts); only the first part has the other key-values. The user names the first part.
+ * The others are found by its name, opened and checked like any file, and their tensors are appended to its own, so
+ * that no other code needs to know how many files there are. Keys and names must agree with each other, because a
+ * part of another model would give a wrong model. */
 #define KEY_COUNT "split.count"
 #define KEY_NO "split.no"
 #define KEY_TENSORS "split.tensors.count"
@@ -116,7 +117,7 @@ bool gguf_split_path(const char *first, int i, char out[GGUF_MAX_PATH]) {
     return written > 0 && written < GGUF_MAX_PATH;
 }
 
-/* A key that must be a number of [low, high]; `missing` where there is none. */
+/* The value of a key, which must be an integer in [low, high]; `missing` if there is no such key. */
 static int read_key(const Gguf *g, const char *key, int64_t missing, int64_t low, int64_t high, int64_t *out,
                     fr_error *err) {
     *out = missing;
@@ -128,7 +129,7 @@ static int read_key(const Gguf *g, const char *key, int64_t missing, int64_t low
 
 static int read_place(const Gguf *g, int64_t *no, int64_t *count, fr_error *err) {
     int status = read_key(g, KEY_COUNT, 1, 0, GGUF_MAX_PARTS, count, err);
-    if (*count < 1) *count = 1; /* some writers give 0 to a file that is whole */
+    if (*count < 1) *count = 1; /* some writers give 0 to a model in one file */
     return status ? status : read_key(g, KEY_NO, 0, 0, *count - 1, no, err);
 }
 
@@ -222,7 +223,7 @@ int gguf_check(const Gguf *g, fr_error *err) {
 }
 
 void gguf_release(const Gguf *g, const void *begin, size_t n) {
-    if (g->file) mapped_file_release(begin, n); /* other memory would be lost */
+    if (g->file) mapped_file_release(begin, n); /* memory that is not a mapped file would lose its content */
 }
 
 void gguf_close(Gguf *g) {
@@ -285,7 +286,7 @@ size_t gguf_scalar_bytes(uint32_t type) {
     return type < sizeof bytes ? bytes[type] : 0;
 }
 
-/* An integer of any width; false for other types, and for U64 beyond INT64_MAX. */
+/* Loads an integer of any width; false for other types, and for U64 beyond INT64_MAX. */
 static bool load_i64(GgufType type, const uint8_t *p, int64_t *out) {
     uint64_t v = 0;
     size_t n = gguf_scalar_bytes(type);
@@ -298,7 +299,7 @@ static bool load_i64(GgufType type, const uint8_t *p, int64_t *out) {
     return true;
 }
 
-/* A float; false for other types, and for finite F64 that F32 cannot hold. */
+/* Loads a float; false for other types, and for a finite F64 that F32 cannot hold. */
 static bool load_f32(GgufType type, const uint8_t *p, float *out) {
     double d;
     if (type == GGUF_F32) {
@@ -312,13 +313,13 @@ static bool load_f32(GgufType type, const uint8_t *p, float *out) {
     return true;
 }
 
-/* The string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read again. */
+/* The string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read
+ * again. */
 static GgufString load_string(const uint8_t *p, size_t n) {
     return (GgufString){(const char *)p + sizeof(uint64_t), n - sizeof(uint64_t)};
 }
 
-/* The key-value of that name, or NULL. An array never answers a getter of a scalar: its type is GGUF_ARRAY.
- */
+/* The key-value of that name, or NULL. A getter of a scalar refuses an array, because its type is GGUF_ARRAY. */
 static const KeyValue *find(const Gguf *g, const char *key) {
     int64_t i = gguf_find_key(g, key);
     return i < 0 ? NULL : &g->kvs[i];

@@ -48,18 +48,19 @@ typedef struct GgufTensor {
     size_t bytes;
 } GgufTensor;
 
-/* Maps the file; of a model in several files (NAME-00001-of-00003.gguf) all of them, found beside the first, whose tensors
- * and keys then are one Gguf's. On failure *out is NULL and err says why, starting with the path. Only the data of tensors is read from
- * the mapping later; gguf_check tells whether that is still what was opened (base/mapped_file.h). */
+/* Maps the file. For a model in several files (NAME-00001-of-00003.gguf), maps all of them, which are found beside the
+ * first, and joins their tensors and keys in one Gguf. On failure *out is NULL and err says why, starting with the
+ * path. Only the data of tensors is read from the mapping later; gguf_check tells whether the file is still the one
+ * that was opened (base/files.h). */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
-/* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards.
- * NULL is fine. */
+/* FR_ERR_IO if the file has been written to or cut since it was opened. Call it after tensors have been
+ * read. NULL is fine. */
 int gguf_check(const Gguf *g, fr_error *err);
-/* n bytes of tensors have been read and will not be needed soon: their memory is given back to the system, which reads them
- * again when they are. */
+/* Gives the memory of n bytes of tensors, which have been read and will not be needed soon, back to the system; it
+ * reads them again when they are needed. */
 void gguf_release(const Gguf *g, const void *begin, size_t n);
-/* As gguf_open, over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
- * are. `name` is used in messages. */
+/* Does the same as gguf_open with bytes in memory, which must outlive the Gguf; tensor data is aligned no better
+ * than the bytes. `name` is used in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
 void gguf_close(Gguf *g); /* NULL is fine */
 
@@ -68,8 +69,8 @@ uint32_t gguf_version(const Gguf *g);
 int gguf_n_files(const Gguf *g);
 size_t gguf_file_bytes(const Gguf *g); /* of all its files */
 
-/* The names of the files of a model in several: how many files the name of the first promises (1 for any other name), and
- * the path of file i (from 0) beside the first, or false where it is too long. */
+/* The names of the files of a model in several: how many files the name of the first promises (1 for any other
+ * name), and the path of file i (from 0) beside the first, or false where it is too long. */
 enum { GGUF_MAX_PARTS = 1000, GGUF_MAX_PATH = 4096 };
 int gguf_split_count(const char *path);
 bool gguf_split_path(const char *first, int i, char out[GGUF_MAX_PATH]);
@@ -87,8 +88,8 @@ GgufType gguf_kv_element_type(const Gguf *g, int64_t i); /* of arrays; else the 
 int64_t gguf_kv_count(const Gguf *g, int64_t i);         /* of arrays; else 1 */
 int64_t gguf_find_key(const Gguf *g, const char *key);   /* index or -1; O(1) */
 
-/* Values by key. True when the key is there with a fitting type; integers are taken from any integer type
- * whose value fits, floats from F32 and F64. *out is untouched otherwise. */
+/* Values by key. They return true if the key is there with a suitable type: an integer of any type if the value
+ * fits, or a float of type F32 or F64. Otherwise *out is unchanged. */
 bool gguf_get_u32(const Gguf *g, const char *key, uint32_t *out);
 bool gguf_get_i64(const Gguf *g, const char *key, int64_t *out);
 bool gguf_get_f32(const Gguf *g, const char *key, float *out);

@@ -1,4 +1,4 @@
-/* gguf_internal.h - the inside of a Gguf, shared by the reader's files and the writer. */
+/* gguf_internal.h - the fields of a Gguf, which reading, parsing and writing share. */
 #ifndef FORMAT_GGUF_INTERNAL_H
 #define FORMAT_GGUF_INTERNAL_H
 
@@ -6,8 +6,8 @@
 #include "base/files.h"
 #include "gguf/gguf.h"
 
-/* Limits far above every real file. With these, and because each entry takes bytes of the file, the memory of an opened
- * file is proportional to the size of its header. */
+/* Limits far above every real file. Because of them, and because each entry takes bytes of the file, the memory of
+ * an opened file is proportional to the size of its header. */
 enum {
     GGUF_MAX_ENTRIES = 1 << 20, /* key-values, and tensors */
     GGUF_MAX_KEY_BYTES = 1024,

@@ -286,7 +286,7 @@ static int refuse_type(Reader *r, const char *tensor, uint32_t id) {
                          tensor, id, name, list);
 }
 
-/* n_dims and dims; their product fits into an int64_t. */
+/* Reads n_dims and dims, whose product must fit into an int64_t. */
 static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
     uint32_t n_dims;
     if (reader_u32(r, what, &n_dims)) return FR_ERR_FORMAT;
@@ -321,7 +321,7 @@ static int parse_type(Reader *r, GgufTensor *t, const char *what) {
     return FR_OK;
 }
 
-/* The offset is kept in *offset; where data begins is known only after the last info. */
+/* Reads one info. Its offset is kept in *offset, because where the data begins is known only after the last info. */
 static int parse_tensor(Reader *r, GgufTensor *t, uint64_t *offset) {
     int status = reader_name(r, "a tensor name", GGUF_MAX_TENSOR_NAME_BYTES, &t->name);
     if (status) return status;
@@ -336,7 +336,7 @@ static int parse_tensor(Reader *r, GgufTensor *t, uint64_t *offset) {
     return FR_OK;
 }
 
-/* Offsets become pointers once every tensor is known to lie inside the file. */
+/* Turns offsets into pointers, after checking that every tensor lies inside the file. */
 static int place_tensors(Reader *r, const uint64_t *offsets) {
     Gguf *g = r->g;
     size_t padded;

@@ -29,7 +29,7 @@ struct GgufWriter {
     Buf kvs; /* encoded */
     struct {
         char *key;
-        size_t at; /* where its encoding begins in kvs */
+        size_t at; /* where the encoded key begins in kvs */
     } * keys;
     int64_t n_kv, kv_capacity;
     HashTable key_table; /* of keys to their indices */
@@ -77,7 +77,7 @@ static void put_u64(GgufWriter *w, uint64_t v) { put(w, &v, sizeof v); }
 
 static bool sound_name(const char *name, size_t max_bytes) { return name[0] != '\0' && strlen(name) <= max_bytes; }
 
-/* Room for one more key. */
+/* Makes room for one more key. */
 static bool grow_keys(GgufWriter *w) {
     if (w->n_kv < w->kv_capacity) return true;
     int64_t capacity = w->kv_capacity ? 2 * w->kv_capacity : 64;
@@ -183,7 +183,7 @@ void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix) {
     }
 }
 
-/* Whether key-value i of the writer is encoded as the same one of the file. */
+/* Whether key-value i of the writer has the same encoding as key-value of_file of the file; *fits: memory sufficed. */
 static bool same_kv(const GgufWriter *w, int64_t i, const Gguf *g, int64_t of_file, bool *fits) {
     size_t at = w->keys[i].at, end = i + 1 < w->n_kv ? w->keys[i + 1].at : w->kvs.n;
     GgufWriter *other = gguf_writer_new();
@@ -209,7 +209,7 @@ const char *gguf_writer_differs(const GgufWriter *w, const Gguf *g, const char *
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Room for one more tensor. */
+/* Makes room for one more tensor. */
 static bool grow_tensors(GgufWriter *w) {
     if (w->n_tensors < w->tensor_capacity) return true;
     int64_t capacity = w->tensor_capacity ? 2 * w->tensor_capacity : 64;
@@ -220,7 +220,7 @@ static bool grow_tensors(GgufWriter *w) {
     return true;
 }
 
-/* Computes sizes from the shape. False: the shape is impossible for the type. */
+/* Computes sizes from the shape; false if the shape is impossible for the type. */
 static bool measure(OutTensor *t) {
     if (t->n_dims < 1 || t->n_dims > GGUF_MAX_DIMS) return false;
     for (int d = 0; d < t->n_dims; d++)

@@ -11,7 +11,7 @@ GgufWriter *gguf_writer_new(void); /* NULL: no memory */
 void gguf_writer_free(GgufWriter *w);
 
 /* Setters keep the first failure (no memory, a key set twice, an impossible shape), which gguf_writer_finish reports.
- * general.alignment is obeyed where it is set as u32 or copied. */
+ * The key general.alignment sets the alignment of the file, whether it is set as u32 or copied. */
 void gguf_set_u32(GgufWriter *w, const char *key, uint32_t v);
 void gguf_set_u64(GgufWriter *w, const char *key, uint64_t v);
 void gguf_set_f32(GgufWriter *w, const char *key, float v);
@@ -20,12 +20,12 @@ void gguf_set_string(GgufWriter *w, const char *key, const char *v, size_t n);
 void gguf_set_strings(GgufWriter *w, const char *key, const GgufString *v, int64_t n);
 void gguf_set_f32s(GgufWriter *w, const char *key, const float *v, int64_t n);
 void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n);
-/* Every key-value of `g` whose key does not start with `except_prefix` (NULL: all) and is not set yet. */
+/* Copies every key-value of `g` whose key does not start with `except_prefix` (NULL: all) and is not set yet. */
 void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix);
 void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i); /* one of them; its key must not be set yet */
 
-/* A key that begins with `prefix` and is set in only one of the two, or differently; NULL: there is none. It is the
- * writer's or the file's; with no memory left, "". */
+/* Finds a key that begins with `prefix` and is set in only one of the two, or set to different values. Returns the
+ * string of the writer or of the file; NULL if there is no such key, and "" if memory ran out. */
 const char *gguf_writer_differs(const GgufWriter *w, const Gguf *g, const char *prefix);
 
 /* `data` holds the rows in the encoding of `type` and is borrowed until finish. */
@@ -37,8 +37,8 @@ void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dim
 typedef void (*GgufFill)(void *ctx, int64_t first_row, int64_t n_rows, void *dst);
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                             GgufFill fill, void *ctx);
-/* For a fill that finds its numbers to be wrong: nothing more is written, and gguf_writer_finish fails with this sentence
- * behind the path. */
+/* A fill calls this if its numbers are wrong: nothing more is written, and gguf_writer_finish fails with this sentence
+ * after the path. */
 void gguf_writer_refuse(GgufWriter *w, fr_code code, const char *sentence);
 
 /* May be called once. A file at path is replaced in one moment; after a failure it is unchanged. */

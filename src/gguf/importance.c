@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The part of the mean importance that every input has at least: one that was 0 in this text may not be so in
- * another. */
+/* Every input has at least this fraction of the mean importance, because an input that was 0 in this text may be
+ * larger in another. */
 static const double FLOOR = 1e-3;
 
 static bool ends_with(const char *name, const char *end) {
@@ -57,7 +57,7 @@ void importance_close(Importance *im) {
     *im = (Importance){.n_entries = 0};
 }
 
-/* Mean squares of one matrix, none of them far below their mean; all 1 where nothing was counted. */
+/* The mean squares of one matrix, raised where they are far below their mean; all are 1 if nothing was counted. */
 static void take_means(const float *sums, double count, int64_t n, float *out) {
     double mean = 0;
     memcpy(out, sums, (size_t)n * sizeof *out);

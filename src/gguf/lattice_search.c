@@ -1,20 +1,21 @@
-/* lattice_search.c - the points of a list (codebook.h) that are nearest to some weights, and the scales of their blocks.
+/* lattice_search.c - the points of a list (codebook.h) that are nearest to some weights, and the scales of their
+ * blocks.
  *
- * The problem. For a given scale, eight (or four) weights x of importance w have to become the point of the list with the
- * least sum w (x / scale - v)^2, where v are the values of its coordinates. Each coordinate rounded by itself gives a point
- * that is often not in the list.
+ * The problem. For a given scale, eight (or four) weights x of importance w have to become the point of the list with
+ * the least sum w (x / scale - v)^2, where v are the values of its coordinates. Each coordinate rounded by itself gives
+ * a point that is often not in the list.
  *
- * The idea. If it is, it is the answer. Otherwise every point of the list is tried. Its error is a sum over coordinates,
- * and a coordinate has few values: the sums of each half of the coordinates are put into a table by that half of the key, so
- * that a point costs two look-ups and one addition:
+ * The idea. If the rounded point is in the list, it is the answer. Otherwise every point of the list is tried. Its
+ * error is a sum over coordinates, and a coordinate has few values: the sums of each half of the coordinates are put
+ * into a table by that half of the key, so that a point costs two look-ups and one addition:
  *
  *     error(key) = low[key % 2^h] + high[key / 2^h]         h = 8 bits of four coordinates, or 6 bits of two
  *
- * Signs do not depend on the scale: the weights are mirrored to be positive. Where the format has room for an even number
- * of negative signs only, one weight of eight may have to take the wrong one. It becomes scale * v with the smallest v in
- * place of the same mirrored, which costs 4 w |x| scale v more: so it is the weight with the least w |x|.
+ * Signs do not depend on the scale: the weights are mirrored to be positive. Where the format has room for an even
+ * number of negative signs only, one weight of eight may have to take the wrong one. That weight becomes scale * v with
+ * the smallest v in place of -scale * v, which costs 4 w |x| scale v more. So the weight with the least w |x| is taken.
  *
- * The weights of the IQ1 types are shifted all together by +1/8 or -1/8, which means that their targets are; both are tried.
+ * All weights of a group of the IQ1 types are shifted by +1/8 or by -1/8. Both shifts are tried.
  * Proof: tests/gguf/test_lattice.c compares with all points one by one. */
 #include "gguf/blocks_internal.h"
 #include "gguf/codebook.h"
@@ -60,7 +61,7 @@ static void sum_half(const Lattice *l, const Costs *c, int first, float *sums) {
         }
 }
 
-/* The index of the nearest point; its error. */
+/* The index of the nearest point, and its error. */
 static int nearest_point(const Lattice *l, const float *t, const float *w, float *error) {
     Costs c;
     float low[HALF_KEYS_MAX], high[HALF_KEYS_MAX];
@@ -94,7 +95,7 @@ void lattice_choose_signs(const Lattice *l, const float *x, const float *w, Latt
     }
 }
 
-/* The points of weights [begin, end), whose signs are given. */
+/* Chooses the points of weights [begin, end), whose signs are given; returns the error. */
 static double choose(const Lattice *l, const float *x, const float *w, int begin, int end, float scale,
                      LatticeBlock *b) {
     float inverse = scale != 0 && isfinite(1 / scale) ? 1 / scale : 0, shift = l->values[0] - l->values[1 << l->bits];
@@ -113,7 +114,7 @@ static double choose(const Lattice *l, const float *x, const float *w, int begin
     return sum * (double)scale * (double)scale;
 }
 
-/* The same where the signs are a shift of all of them. */
+/* Does the same where one sign shifts all of these weights, and chooses the sign, too. */
 static double choose_shifted(const Lattice *l, const float *x, const float *w, int begin, int end, float scale,
                              LatticeBlock *b) {
     LatticeBlock other = *b;
@@ -134,21 +135,21 @@ double lattice_choose_points(const Lattice *l, const float *x, const float *w, i
 }
 
 /* ---- scales ------------------------------------------------------------------------------------------ */
-/* x is about d (2 s + 1) unit v, where v are the values of a point with its signs, s is the small integer of a sub-block,
- * and d a half for 256 numbers. As for the other types (quant_search.c), either half of the problem is easy by itself. For a
- * given scale, the code above finds the points with the least weighted error. For given points the best scale has a
- * formula:
+/* x is about d (2 s + 1) unit v, where v are the values of a point with its signs, s is the small integer of a
+ * sub-block, and d a half for 256 numbers. As for the other types (quant_search.c), either half of the problem is easy
+ * by itself. For a given scale, the code above finds the points with the least weighted error. For given points the
+ * best scale has a formula:
  *
  *     scale = sum w x v / sum w v v
  *
  * Each sub-block begins at several scales, takes the best, and alternates. Then the scales become odd integers over one
  * half, the neighbours of each are tried, and the half is solved for by least squares; that is done twice.
  *
- * The wrong sign that a format with an even number of signs forces on one of eight weights costs more than anything else
- * in a block, so the weights' importance decides which weight it is (lattice_choose_signs). */
+ * The wrong sign that a format with an even number of signs forces on one of eight weights costs more than anything
+ * else in a block, so the weights' importance decides which weight it is (lattice_choose_signs). */
 enum { N_ROUNDS = 2, N_REFINEMENTS = 3 };
 
-/* The extreme weight gets the largest value divided by these. */
+/* The search begins at scales with which the extreme weight is the largest value divided by these. */
 static const float starts[] = {0.6f, 0.8f, 1, 1.25f};
 enum { N_STARTS = sizeof starts / sizeof *starts };
 
@@ -158,7 +159,7 @@ typedef struct Search {
     LatticeBlock b;
 } Search;
 
-/* Least squares over weights [begin, end): sums w x v and w v v, v times `factor`. */
+/* Adds the sums of w x v and w v v over weights [begin, end), where v is the value times `factor`. */
 static void add_sums(const Search *s, int begin, int end, double factor, double *xv, double *vv) {
     for (int i = begin; i < end; i++) {
         double v = factor * s->l->values[lattice_code(s->l, &s->b, i)];
@@ -167,7 +168,8 @@ static void add_sums(const Search *s, int begin, int end, double factor, double 
     }
 }
 
-/* Points for the scale `start`, and the best scale for them; its error without the constant sum wxx. */
+/* Chooses the points for the scale `start`, and returns the best scale for them, with its error less the constant sum
+ * wxx. */
 static float try_scale(Search *s, int sub, float start, double *error) {
     double xv = 0, vv = 0;
     (void)lattice_choose_points(s->l, s->x, s->w, sub, start, &s->b);
@@ -200,7 +202,7 @@ static float wanted_scale(Search *s, int sub) {
     return best;
 }
 
-/* The odd integer near the wanted scale with which the error is least; its points. Returns the error. */
+/* Chooses the odd integer near the wanted scale that gives the least error, and its points. Returns the error. */
 static double choose_scale(Search *s, int sub, float d, float wanted) {
     const Lattice *l = s->l;
     float near = (wanted / (d * l->unit) - 1) / 2;
@@ -219,7 +221,7 @@ static double choose_scale(Search *s, int sub, float d, float wanted) {
     return least;
 }
 
-/* The best d for the points and integers as they are; 0: there is none. */
+/* The best d for the points and integers as they are; 0 if there is none. */
 static float solve(const Search *s) {
     double xv = 0, vv = 0;
     for (int i = 0; i < LATTICE_N / s->l->sub; i++)

@@ -1,9 +1,9 @@
 /* quant_mix.c - which tensor of a model gets which type.
  *
- * Not all matrices bear the same error. Values (attn_v) and the way out of the feed-forward part (ffn_down) bear less
- * than the others, the first and the last layers less than those between, and the LM head least of all. A mixture
- * gives these more bits. The rules are those of the mixtures that llama.cpp publishes under the same names, so that a
- * file is as large and as good as its name makes users expect. */
+ * Not all matrices tolerate the same error. The values (attn_v) and the last matrix of the feed-forward part (ffn_down)
+ * tolerate less than the others, the first and the last layers less than those between, and the LM head least of all. A
+ * mixture gives these more bits. The rules are those of the mixtures that llama.cpp publishes under the same names,
+ * so that a file is as large and as good as its name makes users expect. */
 #include "gguf/quantize.h"
 
 #include <stdio.h>
@@ -67,16 +67,16 @@ typedef enum Layers {
     EIGHTHS_AND_THIRDS, /* the first and the last eighth, and every third layer between */
 } Layers;
 
-/* Models for which a rule is. */
+/* The models that a rule applies to. */
 typedef enum Only {
     ANY,
     IMPORTANCE,    /* with an importance matrix */
     NO_IMPORTANCE, /* without */
-    SHARED,        /* four or more heads of queries share their keys and values */
-    SMALL_VALUES,  /* the same, or four or more experts: attn_v is small beside the rest */
+    SHARED,        /* four or more query heads share their keys and values */
+    SMALL_VALUES,  /* the same, or four or more experts: attn_v is small compared to the rest */
 } Only;
 
-/* The first that fits holds. */
+/* The first rule that fits a matrix decides. */
 static const struct {
     const char *mix, *matrix;
     Layers layers;
@@ -148,12 +148,12 @@ bool quant_needs_importance(TensorType type) {
 
 static bool is_of_two_bits(TensorType type) { return type == TYPE_IQ2_S || quant_needs_importance(type); }
 
-/* The LM head of mixtures of some three bits or less has fewer bits than that of the others. */
+/* In mixtures of about three bits or less, the LM head has fewer bits than in the others. */
 static TensorType type_of_head(TensorType type) {
     return type == TYPE_IQ3_XXS || is_of_two_bits(type) ? TYPE_Q5_K : TYPE_Q6_K;
 }
 
-/* Where eight heads share their values, attn_v is an eighth of attn_q: more bits for it cost nearly nothing. */
+/* Where eight heads share their values, attn_v is an eighth of attn_q, so that more bits for it cost nearly nothing. */
 static TensorType type_of_shared_values(const QuantShape *shape, const char *name, TensorType type) {
     bool is_low = type == TYPE_Q4_K || type == TYPE_Q3_K;
     return shape->shares_values && strcmp(name, "attn_v.weight") == 0 && is_low ? TYPE_Q5_K : type;
@@ -169,7 +169,7 @@ static bool layer_is_in(Layers layers, int32_t i, int32_t n) {
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-/* The layer of "blk.N.NAME" and its NAME; false: the tensor is of no layer. */
+/* Splits "blk.N.NAME" into the layer N and NAME; false if the tensor belongs to no layer. */
 static bool split_name(const char *tensor, int32_t *layer, const char **name) {
     char *end;
     if (strncmp(tensor, "blk.", 4) != 0) return false;
@@ -219,7 +219,8 @@ static bool is_head(const QuantShape *shape, const GgufTensor *t) {
     return strcmp(t->name, shape->is_tied ? "token_embd.weight" : "output.weight") == 0;
 }
 
-/* Whether the name is that of the matrix, or of the same of experts: "ffn_down_exps.weight" of "ffn_down.weight". */
+/* Whether the name is that of the matrix, or of the same matrix of experts: "ffn_down_exps.weight" for
+ * "ffn_down.weight". */
 static bool is_matrix(const char *name, const char *matrix) {
     size_t n = strcspn(matrix, ".");
     if (strncmp(name, matrix, n) != 0) return false;
@@ -236,8 +237,9 @@ static bool is_for(Only only, const QuantShape *shape) {
     }
 }
 
-/* A matrix of NVFP4 has a scale of its own in a tensor beside it, which is applied to what the layers multiply with as it is
- * (model/model.c): not to the embedding and the head, what latent attention splits, and layers that a drafter runs. */
+/* Whether the matrix may be of type NVFP4, which has a scale of its own in another tensor. The scale is applied only to
+ * matrices that the layers multiply with as they are (model/model.c): not to the embedding and the head, to matrices
+ * that latent attention splits, or to layers that a drafter runs. */
 static bool takes_scale(const QuantShape *shape, const char *tensor) {
     int32_t layer;
     const char *name;

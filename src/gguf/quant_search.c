@@ -2,7 +2,7 @@
  *
  * The problem. n numbers x share a scale d and perhaps an offset m; each becomes an integer q of few bits, and is read
  * back as d q + m. The obvious choice, in which the extreme numbers get the extreme codes, spends the range on one
- * outlier. Wanted are d, m and q that minimise
+ * outlier. The search finds d, m and q that minimise
  *
  *     E = sum w (x - d q - m)^2                                        w: how much an error matters
  *
@@ -17,8 +17,8 @@
  * alternates from there. This is the search that the K types of llama.cpp were published with (pull request 1684
  * describes it as minimising a weighted squared error); the candidates and the alternation are our own.
  *
- * Example. x = (-8, 3, 3, 3, 3, 3, 3, 3), codes -2..1, w = 1. The obvious d = 4 gives the code -2 to the outlier and 1 to
- * each 3: E = 7. From there least squares finds d = (16 + 21) / (4 + 7) = 3.36 with the same codes: E = 4.5.
+ * Example. x = (-8, 3, 3, 3, 3, 3, 3, 3), codes -2..1, w = 1. The obvious d = 4 gives the code -2 to the outlier and 1
+ * to each 3: E = 7. From there least squares finds d = (16 + 21) / (4 + 7) = 3.36 with the same codes: E = 4.5.
  *
  * Sums have eight lanes in a fixed order, so that compilers can use vectors and bits do not depend on the machine.
  * Proof: tests/gguf/test_quant.c compares with an exhaustive search. */
@@ -75,7 +75,7 @@ typedef struct Sums {
     double w, x, xx, q, qq, xq; /* each weighted: sum w, sum wx, sum wxx, ... */
 } Sums;
 
-/* Those that do not depend on the codes. */
+/* The sums that do not depend on the codes. */
 static void sum_numbers(Sums *s, const float *x, const float *w, int n) {
     float sw[LANES] = {0}, sx[LANES] = {0}, sxx[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
@@ -100,7 +100,7 @@ static void sum_codes(Sums *s, const float *x, const float *w, int n, const floa
     s->q = sum_lanes(sq), s->qq = sum_lanes(sqq), s->xq = sum_lanes(sxq);
 }
 
-/* The best fit for given codes; its error without the constant sum wxx. */
+/* The best fit for given codes, and its error without the constant sum wxx. */
 static Fit solve_scale(const Sums *s, double *error) {
     double d = s->qq > 0 ? s->xq / s->qq : 0;
     *error = -d * s->xq;
@@ -202,14 +202,14 @@ static int rounded(float x, int low, int high) {
 
 /* ---- super-blocks with minima --------------------------------------------------------------------------- */
 
-/* The error of sub-block b with these integers; its codes in q. */
+/* Chooses the codes q of sub-block b for these integers, and returns the error. */
 static double encode_range(const RangeSuper *k, int b, int s, int m, float *q) {
     Fit fit = {k->d * (float)s, -k->dmin * (float)m};
     fit_codes(fit, k->x + b * k->sub, k->sub, 0, k->most, q);
     return fit_error(fit, k->x + b * k->sub, k->w + b * k->sub, k->sub, q);
 }
 
-/* The integers near those that the fit of the sub-block asks for, and the codes. Returns the error. */
+/* Chooses the best integers near those of the sub-block's own fit, and the codes. Returns the error. */
 static double choose_range(RangeSuper *k, int b, Fit wanted) {
     int s0 = rounded(wanted.scale * finite_inverse(k->d), 0, k->s_max),
         m0 = rounded(-wanted.low * finite_inverse(k->dmin), 0, k->s_max);
@@ -233,7 +233,8 @@ static double choose_ranges(RangeSuper *k, const Fit wanted[]) {
     return error;
 }
 
-/* Least squares of x over s q and -m: the best d and dmin for the integers as they are. False: there are none. */
+/* Finds the best d and dmin for the integers as they are, by least squares of x over s q and -m; false if there are
+ * none. */
 static bool solve_range_super(const RangeSuper *k, float *d, float *dmin) {
     double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
     for (int i = 0; i < N; i++) {
@@ -243,7 +244,7 @@ static bool solve_range_super(const RangeSuper *k, float *d, float *dmin) {
         aa += w * a * a, ab += w * a * b, bb += w * b * b, ax += w * a * x, bx += w * b * x;
     }
     double det = aa * bb - ab * ab;
-    if (bb == 0) *d = (float)(ax / aa), *dmin = 0; /* no minimum is below zero */
+    if (bb == 0) *d = (float)(ax / aa), *dmin = 0; /* all minima are zero */
     else *d = (float)((ax * bb - bx * ab) / det), *dmin = (float)((aa * bx - ab * ax) / det);
     return isfinite(*d) && isfinite(*dmin) && *d > 0 && *dmin >= 0;
 }

@@ -1,5 +1,5 @@
-/* quantize.h - model files quantised: which tensor gets which type, how much each input of a matrix matters, a search for
- * good scales, and a model file streamed into a smaller one. */
+/* quantize.h - model files quantised: which tensor gets which type, how much each input of a matrix matters, a
+ * search for good scales, and a model file streamed into a smaller one. */
 #ifndef GGUF_QUANTIZE_H
 #define GGUF_QUANTIZE_H
 
@@ -51,8 +51,8 @@ TensorType quant_fallback(TensorType type, int64_t n);
  *
  * The file is GGUF with the keys and tensors that llama.cpp gives such files, so that either program reads the other's:
  * general.type = "imatrix", imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size; for each matrix NAME the
- * tensors NAME.in_sum2 [n_in, n_matrices], the sums of squares, and NAME.counts [1, n_matrices], the numbers of rows that
- * were summed. */
+ * tensors NAME.in_sum2 [n_in, n_matrices], the sums of squares, and NAME.counts [1, n_matrices], the numbers of rows
+ * that were summed. */
 #define IMPORTANCE_SUMS ".in_sum2"
 #define IMPORTANCE_COUNTS ".counts"
 

@@ -2,8 +2,8 @@
  *
  * Shapes and types are decided first, so that what is impossible is refused before anything is written. Then the writer
  * asks for rows (GgufFill), and the threads share the rows of each piece: a row depends on nothing but itself, so the
- * file is the same for any number of threads. What was read is given back to the system, so that memory holds a piece of
- * one tensor. */
+ * file is the same for any number of threads. Memory of rows that have been read is given back to the system, so
+ * that only a piece of one tensor is in memory. */
 #include "gguf/quantize.h"
 
 #include "base/mem.h"
@@ -23,7 +23,7 @@ typedef struct Item {
     Job *job;
     const GgufTensor *from;
     TensorType to;
-    float *scales; /* [dims[2]] NVFP4: of the matrix, or of each expert's; else NULL */
+    float *scales; /* [dims[2]] for NVFP4: the scale of the matrix, or of the matrix of each expert; else NULL */
 } Item;
 
 struct Job {
@@ -46,8 +46,8 @@ struct Job {
 
 /* NVFP4 has a scale for each matrix beside its blocks: tensor NAME.scale [experts] for NAME.weight. The scales of its
  * blocks are floats of 7 bits, from 2^-9 to 448, so that the weights of most models, some hundredths, would fall below
- * the smallest of them. So a matrix is divided by the number that makes its largest element the largest product of a code
- * and a scale, 6 times 448, as NVIDIA's tools do it; a product with the matrix is multiplied by that number
+ * the smallest of them. So a matrix is divided by the number that makes its largest element the largest product of a
+ * code and a scale, 6 times 448, as NVIDIA's tools do it; a product with the matrix is multiplied by that number
  * afterwards. */
 
 enum { NVFP4_SCALE_NAME = 160 };
@@ -152,7 +152,7 @@ static void refuse(const Item *item, const char *why) {
     gguf_writer_refuse(item->job->w, FR_ERR_FORMAT, sentence);
 }
 
-/* The importances of the matrix; those of experts one after another. */
+/* Reads the importances of the matrix; those of experts follow one another. */
 static void take_importance(Job *job, const Item *item) {
     const GgufTensor *t = item->from;
     fr_error err;
@@ -209,7 +209,7 @@ static int refuse_unimportant(const Job *job, const GgufTensor *t, TensorType ty
         job->o->importance_path, printable(&safe, t->name, strlen(t->name)), type_name);
 }
 
-/* A scale beside the matrix says that its blocks are not its numbers. */
+/* If the matrix has a scale in another tensor, its blocks alone are not its numbers. */
 static int refuse_scaled(const Job *job, const GgufTensor *t, fr_error *err) {
     Printable safe;
     return error_set(err, FR_ERR_UNSUPPORTED,
@@ -217,7 +217,7 @@ static int refuse_scaled(const Job *job, const GgufTensor *t, fr_error *err) {
                      gguf_path(job->in), printable(&safe, t->name, strlen(t->name)));
 }
 
-/* The tensor of its scales, which are known when all matrices have been looked at. */
+/* Adds the tensor for the scales of a matrix, which are known only when all matrices have been measured. */
 static int add_scales(Item *item, fr_error *err) {
     const GgufTensor *t = item->from;
     char name[NVFP4_SCALE_NAME];
@@ -273,7 +273,7 @@ static int plan_tensor(Job *job, const QuantShape *shape, const GgufTensor *t, f
 
 static bool begins_with(const char *key, const char *prefix) { return strncmp(key, prefix, strlen(prefix)) == 0; }
 
-/* Everything but what is no longer true. */
+/* Copies all keys but those that are no longer true. */
 static void copy_keys(const Job *job) {
     const QuantizeOptions *o = job->o;
     for (int64_t i = 0; i < gguf_n_kv(job->in); i++) {

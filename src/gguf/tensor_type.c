@@ -3,8 +3,8 @@
  *
  * Every weight is checked for NaN and infinities when a model is loaded, and so is every row of logits that decides a
  * token; so this must cost little. All exponent bits of a number are ones exactly if it is NaN or infinite. Numbers are
- * taken in pieces of 64 without a branch, which compilers turn into vector code. Only the scale of a quantised block can
- * be other than finite: its halves, or the exponent of MXFP4, or the small floats of NVFP4. Proof:
+ * taken in pieces of 64 without a branch, which compilers turn into vector code. Only the scale of a quantised block
+ * can be other than finite: its halves, or the exponent of MXFP4, or the small floats of NVFP4. Proof:
  * tests/gguf/test_finite.c. */
 #include "gguf/blocks_internal.h"
 #include "gguf/codebook.h"

@@ -22,8 +22,8 @@
  *   n, bytes   elements and bytes of a block; the rows of a tensor are whole blocks
  *   search     the quantiser that searches for a good scale; NULL where a search gains nothing
  *   finite     the function of tensor_type.c that tells whether a block holds a NaN or an infinity
- *   at, at2    where the half-precision scale of a block is, in bytes, and where the second one is (at again if there is
- *              only one); unused where a type has no such scale */
+ *   at, at2    where the half-precision scale of a block is, in bytes, and where the second one is (at again if there
+ *              is only one); unused where a type has no such scale */
 /* clang-format off */
 #define EACH_PLAIN_TYPE(X) \
     /*NAME     name      id    n  bytes  search           finite        at  at2 */ \

@@ -3,10 +3,10 @@
  *     root ::= "[" item ("," item)* "]"        0 --[--> 1 ==item==> 2 --,--> 1
  *     item ::= [0-9]+ | root                                        2 --]--> end
  *
- * A node has edges, which read one byte, and calls, which run the automaton of a rule and continue at `to` when it ends; a
- * counted call runs the rule min to max times. There are no empty moves: a node has all edges and calls that it could reach
- * by them. So a rule never ends where it begins (a rule that matches the empty text can also be skipped where it is
- * called), and no rule calls itself before it has read a byte. Every node can reach the end of its rule.
+ * A node has edges, which read one byte, and calls, which run the automaton of a rule and continue at `to` when it
+ * ends; a counted call runs the rule min to max times. There are no empty moves: a node has all edges and calls that it
+ * could reach by them. So a rule never ends where it begins (a rule that matches the empty text can also be skipped
+ * where it is called), and no rule calls itself before it has read a byte. Every node can reach the end of its rule.
  *
  * An automaton does not change after automaton_build. */
 #ifndef GRAMMAR_AUTOMATON_H
@@ -26,7 +26,8 @@ typedef struct GrammarCall {
     int32_t min, max; /* of a counted call; max may be EXPR_UNBOUNDED, and 0 means that the rule is called once */
 } GrammarCall;
 
-/* A set of characters that a node can read repeatedly. The characters from U+0080 on are in it all together or not at all. */
+/* A set of characters that a node can read repeatedly. The characters from U+0080 on are in it all together or not
+ * at all. */
 typedef struct CharRun {
     uint64_t ascii[2];
     bool non_ascii; /* every character from U+0080 on is in the set */
@@ -37,8 +38,8 @@ typedef struct GrammarNode {
     bool is_end;         /* its rule may end here */
     bool is_free;        /* the node is in text that the grammar leaves free: any token may come */
     bool reads_controls; /* control tokens are read here by their spelling, as in free text and in marks */
-    /* Each is the index of a CharRun, or -1. The characters of `loop` can be read any number of times. Those of `once` lead to
-     * the end of the rule, so a counted call reads them as often as it may run the rule. */
+    /* Each is the index of a CharRun, or -1. The characters of `loop` can be read any number of times. Those of
+     * `once` lead to the end of the rule, so a counted call reads them as often as it may run the rule. */
     int32_t loop, once;
 } GrammarNode;
 
@@ -62,23 +63,23 @@ typedef struct Automaton {
     size_t n_bytes; /* memory */
 } Automaton;
 
-/* Compiles the rules that the root needs, into memory of the grammar's Work. Leaves that Work with an error where nothing
- * matches, where a rule is left-recursive (the error names it), and where a limit is exceeded. */
+/* Compiles the rules that the root needs, into memory of the grammar's Work. Leaves that Work with an error where
+ * nothing matches, where a rule is left-recursive (the error names it), and where a limit is exceeded. */
 Automaton *automaton_build(const ExprGrammar *g);
 
 /* A malloc'ed copy in one block, which free() frees. NULL: no memory. */
 Automaton *automaton_copy(const Automaton *a);
-/* Likewise, an automaton for longer texts: one of these is any text in which `after` occurs for the first time where a text
- * of `a` begins. With an opening, it is either a text of `a`, or one that begins with the opening, continues to the first
- * `after`, and ends with a text of `a`. */
+/* Likewise, an automaton for longer texts: one of these is any text in which `after` occurs for the first time where
+ * a text of `a` begins. With an opening, it is either a text of `a`, or one that begins with the opening, continues
+ * to the first `after`, and ends with a text of `a`. */
 Automaton *automaton_after(const Automaton *a, const char *opening, size_t n_opening, const char *after,
                            size_t n_after);
 
 /* Finds the classes of bytes, which depend on the edges only. */
 void automaton_set_classes(Automaton *a);
 
-/* Finds the first occurrence of a text, byte by byte (Knuth, Morris and Pratt 1977). The state is the number of bytes of the
- * text that the bytes read so far end with; in state n the text has come. */
+/* Finds the first occurrence of a text, byte by byte (Knuth, Morris and Pratt 1977). The state is the number of
+ * bytes of the text that the bytes read so far end with; in state n the text has come. */
 typedef struct TextMatcher {
     const char *text; /* [n] borrowed */
     int32_t n;

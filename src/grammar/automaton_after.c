@@ -1,13 +1,13 @@
-/* automaton_after.c - copies an automaton out of its Work into one block of memory, and makes one for texts that begin with
- * something else, such as reasoning.
+/* automaton_after.c - copies an automaton out of its Work into one block of memory, and makes one for texts that begin
+ * with something else, such as reasoning.
  *
- * A model that reasons first writes what it likes up to a text such as "</think>", and the grammar holds from there on. Both
- * parts are one automaton: the states of a matcher for the text become nodes that come before the grammar. Node k has read
- * the first k bytes of the text and has an edge for every byte; the last node calls the root. So the grammar begins at the
- * byte after the text, also in the middle of a token.
+ * A model that reasons first writes what it likes up to a text such as "</think>", and the grammar holds from there on.
+ * Both parts are one automaton: the states of a matcher for the text become nodes that come before the grammar. Node k
+ * has read the first k bytes of the text and has an edge for every byte; the last node calls the root. So the grammar
+ * begins at the byte after the text, also in the middle of a token.
  *
- * For a model that decides by itself whether it reasons there is a node before all this, where a text either begins with the
- * opening of the reasoning, such as "<think>", or is one of the grammar:
+ * For a model that decides by itself whether it reasons there is a node before all this, where a text either begins
+ * with the opening of the reasoning, such as "<think>", or is one of the grammar:
  *
  *     begin --<--> . --t--> ... -->--> 0 --any--> ... --<-- /think> --> call ==root==> end
  *     begin ==root==> end                                                                    */
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a byte does not continue the text, the bytes that were read may still end with a shorter beginning of it: "<</think>"
- * reads "<" again after "<". The borders say which beginnings these are, so no byte is read twice. */
+/* Where a byte does not continue the text, the bytes that were read may still end with a shorter beginning of it:
+ * "<</think>" reads "<" again after "<". The borders say which beginnings these are, so no byte is read twice. */
 int32_t text_matcher_next(const TextMatcher *m, int32_t state, uint8_t byte) {
     while (state > 0 && (uint8_t)m->text[state] != byte) state = m->border[state];
     return (uint8_t)m->text[state] == byte ? state + 1 : 0;

@@ -2,25 +2,25 @@
  *
  * The work is done in four steps:
  *
- *   1. Expressions become nodes and edges with empty moves (Thompson 1968), one rule after the other. Only rules that the
- *      root needs are built.
- *   2. Two searches backwards from the ends of the rules find the rules that match the empty text, and the edges from which
- *      no end can be reached. Both visit each edge once.
- *   3. Empty moves are removed: a node takes over the edges of all nodes that its empty moves lead to. Only nodes that an
- *      edge or a call leads to are kept.
+ *   1. Expressions become nodes and edges with empty moves (Thompson 1968), one rule after the other. Only rules
+ *      that the root needs are built.
+ *   2. Two searches backwards from the ends of the rules find the rules that match the empty text, and the edges
+ *      from which no end can be reached. Both visit each edge once.
+ *   3. Empty moves are removed: a node takes over the edges of all nodes that its empty moves lead to. Only nodes
+ *      that an edge or a call leads to are kept.
  *   4. Rules are ranked, which refuses left recursion, and the characters that a node can read repeatedly are found.
  *
- * A repetition is built in one of three forms: without an upper bound it is a loop; a short one is a row of copies of its
- * body; any other one is a counted call of a rule that has the body. So `[a-z]{0,4000}` takes two nodes, and the count is
- * kept in the state of the text (states.c).
+ * A repetition is built in one of three forms: without an upper bound it is a loop; a short one is a row of copies of
+ * its body; any other one is a counted call of a rule that has the body. So `[a-z]{0,4000}` takes two nodes, and the
+ * count is kept in the state of the text (states.c).
  *
- * Alternatives that are plain texts, such as the 30,000 values of an enumeration, share their beginnings in a trie, so that
- * a text that is being read is in one place instead of thousands.
+ * Alternatives that are plain texts, such as the 30,000 values of an enumeration, share their beginnings in a trie, so
+ * that a text that is being read is in one place instead of thousands.
  *
- * Cost: except for step 3, the time is linear in the size of the expressions, up to the logarithm of a sort. Step 3 writes
- * what it copies, so its time is that of its output, of which the limits below allow eight million edges. Everything is
- * counted in steps of the Work. Proof: tests/grammar/test_grammar_states.c compares random grammars with a matcher that tries
- * everything, and tests/grammar/test_grammar_cost.c counts the steps of growing inputs. */
+ * Cost: except for step 3, the time is linear in the size of the expressions, up to the logarithm of a sort. Step 3
+ * writes what it copies, so its time is that of its output, of which the limits below allow eight million edges.
+ * Everything is counted in steps of the Work. Proof: tests/grammar/test_grammar_states.c compares random grammars
+ * with a matcher that tries everything, and tests/grammar/test_grammar_cost.c counts the steps of growing inputs. */
 #include "grammar/automaton.h"
 
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static int32_t rule_for(RawAutomaton *raw, int32_t source) {
     return raw->rule_of[source];
 }
 
-/* ---- step 1: characters and free text ------------------------------------------------------------------------ */
+/* ---- step 1: characters and free text -------------------------------------------------------------------- */
 
 typedef struct ClassBuild {
     RawAutomaton *raw;
@@ -163,23 +163,25 @@ static void build_class(RawAutomaton *raw, const CodeSet *set, int32_t from, int
     for (int32_t i = 0; i < set->n; i++) code_range_bytes(set->ranges[i].lo, set->ranges[i].hi, add_sequence, &c);
 }
 
-/* EXPR_TEXT is any text in which a mark does not occur. A model that may call tools writes such text until it writes the
- * mark of a call, from which on the grammar holds:
+/* EXPR_TEXT is any text in which a mark does not occur. A model that may call tools writes such text until it writes
+ * the mark of a call, from which on the grammar holds:
  *
  *     root ::= %text "<call>" (%mark "<call>" call %mark "</call>" %text "<call>")*
  *
- * The nodes of the text are the states of a matcher for the mark, and the text may end in each of them. The byte that would
- * complete the mark leads nowhere, so after a mark only what the grammar wants there can follow.
+ * The nodes of the text are the states of a matcher for the mark, and the text may end in each of them. The byte that
+ * would complete the mark leads nowhere, so after a mark only what the grammar wants there can follow.
  *
  * Some model families write calls without a mark, as an answer that begins with {"name": . The text before a mark must
- * then not begin so: a second row of nodes reads that beginning, and each byte that departs from it leads to the matcher. */
+ * then not begin so: a second row of nodes reads that beginning, and each byte that departs from it leads to the
+ * matcher. */
 typedef struct TextBuild {
     RawAutomaton *raw;
     TextMatcher matcher;
     int32_t first; /* the node of the matcher's state 0 */
 } TextBuild;
 
-/* Adds the edges of a node in a state of the matcher; the byte `special` (-1: none) leads to its own target (-1: nowhere). */
+/* Adds the edges of a node in a state of the matcher; the byte `special` (-1: none) leads to its own target (-1:
+ * nowhere). */
 static void add_text_edges(const TextBuild *b, int32_t node, int32_t state, int special, int32_t special_to) {
     int32_t last = -1, begin = 0;
     work_spend(b->raw->w, 1024);
@@ -224,7 +226,7 @@ static void build_bytes(RawAutomaton *raw, const Expr *e, int32_t from, int32_t 
     }
 }
 
-/* ---- step 1: alternatives that are plain texts ------------------------------------------------------------------ */
+/* ---- step 1: alternatives that are plain texts ----------------------------------------------------------- */
 
 typedef struct Literal {
     const char *bytes;
@@ -268,8 +270,8 @@ static size_t n_common(const Literal *a, const Literal *b) {
     return n;
 }
 
-/* Builds sorted texts as a trie. The last byte of each text leads to `to`; where a longer text goes on from there, the same
- * byte also leads to a node of the trie. */
+/* Builds sorted texts as a trie. The last byte of each text leads to `to`; where a longer text goes on from there,
+ * the same byte also leads to a node of the trie. */
 static void build_trie(RawAutomaton *raw, const Literal *texts, int32_t n, size_t longest, int32_t from, int32_t to) {
     int32_t *node = work_array(raw->w, longest + 1, sizeof *node); /* by the number of bytes that lead to it */
     size_t n_nodes = 1;                                            /* of the text before that are valid */
@@ -318,7 +320,7 @@ static void build_alternatives(RawAutomaton *raw, const Expr *e, int32_t from, i
     build_trie(raw, texts, n_texts, longest, from, to);
 }
 
-/* ---- step 1: sequences and repetitions --------------------------------------------------------------------------- */
+/* ---- step 1: sequences and repetitions ------------------------------------------------------------------- */
 
 static void build_seq(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, int depth) {
     if (e->n_parts == 0) add_empty(raw, from, to);
@@ -390,7 +392,7 @@ static void build(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, in
     }
 }
 
-/* ---- step 2: what can be reached ------------------------------------------------------------------------------------ */
+/* ---- step 2: what can be reached ------------------------------------------------------------------------- */
 
 /* A search backwards from the ends of all rules. A call is passed once its rule is known to reach its own end. */
 typedef struct Search {
@@ -493,7 +495,7 @@ static void build_raw(RawAutomaton *raw, const ExprGrammar *g) {
     mark_dead_edges(raw);
 }
 
-/* ---- step 3: without empty moves ------------------------------------------------------------------------------------- */
+/* ---- step 3: without empty moves ------------------------------------------------------------------------- */
 
 typedef struct Build {
     RawAutomaton raw;
@@ -655,7 +657,7 @@ static void write_nodes(Build *b) {
     a->root_is_optional = b->raw.rules[0].is_nullable;
 }
 
-/* ---- step 4: ranks --------------------------------------------------------------------------------------------------- */
+/* ---- step 4: ranks --------------------------------------------------------------------------------------- */
 
 typedef struct Visit {
     int32_t rule, i_call;
@@ -663,9 +665,9 @@ typedef struct Visit {
 
 enum { NEW, OPEN, DONE };
 
-/* Walks depth first over the calls that a rule makes before it reads a byte; rules get falling ranks as they are left. A
- * rule that calls itself so (`list ::= list "," item | item`) would do it for ever. It is refused, because it can always be
- * written as a repetition. */
+/* Walks depth first over the calls that a rule makes before it reads a byte; rules get falling ranks as they are
+ * left. A rule that calls itself so (`list ::= list "," item | item`) would do it for ever. It is refused, because
+ * it can always be written as a repetition. */
 static void rank_rules(Automaton *a, const RawAutomaton *raw) {
     uint8_t *state = work_array(raw->w, (size_t)a->n_rules, 1);
     Visit *stack = work_array(raw->w, (size_t)a->n_rules, sizeof *stack);
@@ -695,12 +697,13 @@ static void rank_rules(Automaton *a, const RawAutomaton *raw) {
     }
 }
 
-/* ---- step 4: runs of characters ---------------------------------------------------------------------------------------
+/* ---- step 4: runs of characters --------------------------------------------------------------------------
  *
- * In the middle of a JSON string nearly every token is allowed. To know that, it is enough that all characters below a branch
- * of the vocabulary's trie are among those that the node reads and comes back from (token_mask.c). For a node that has a way to
- * itself (`[^"]*`) this holds for any number of characters; for the beginning of a counted rule (`[a-z]{2,40}`) it holds for as
- * many as the count allows. Other nodes have no runs, and the branches are read byte by byte. */
+ * In the middle of a JSON string nearly every token is allowed. To know that, it is enough that all characters below
+ * a branch of the vocabulary's trie are among those that the node reads and comes back from (token_mask.c). For a
+ * node that has a way to itself (`[^"]*`) this holds for any number of characters; for the beginning of a counted
+ * rule (`[a-z]{2,40}`) it holds for as many as the count allows. Other nodes have no runs, and the branches are read
+ * byte by byte. */
 
 /* UTF-8 of the characters from U+0080 on, as code_range_bytes writes it. */
 static const ByteRanges non_ascii[] = {
@@ -858,7 +861,7 @@ static void find_all_runs(Automaton *a, Work *w) {
     }
 }
 
-/* ---- the whole -------------------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------------------- */
 
 void automaton_set_classes(Automaton *a) {
     bool cut[257] = {false}; /* a class begins where some edge begins or has ended */

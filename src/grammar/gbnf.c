@@ -4,18 +4,16 @@
  *     pair  ::= "\"" [a-z_]{1,20} "\":" ws [0-9]+
  *     ws    ::= [ \t\n]?
  *
- * A rule ends with its line, except within parentheses and behind `|` or `::=`. Items are literals, classes, `.` (any
- * character), names of rules and groups, each with `*`, `+`, `?`, `{m}`, `{m,}` or `{m,n}` behind it. Escapes in literals and
- * classes: \n \t \r \\ \" \[ \] and \xHH, \uHHHH, \UHHHHHHHH, which are code points. Texts are UTF-8.
+ * A rule ends with its line, except within parentheses and after `|` or `::=`. Items are literals, classes, `.` (any
+ * character), names of rules and groups. `*`, `+`, `?`, `{m}`, `{m,}`, `{,n}` or `{m,n}` may follow each. Literals and
+ * classes have the escapes \n \t \r \\ \" \[ \] and \xHH, \uHHHH, \UHHHHHHHH, which are code points. Texts are UTF-8.
  *
  * Three items are forerun's own, for tools that are called in the middle of free text:
  *
- *     %text "<call>"             any text without that mark; %text "<call>" "{" also does not begin with the second text
- *     %mark "<call>"             the literal, which a control token may stand for
+ *     %text "<call>"             any text without that mark; after %text "<call>" "{" it also does not begin with "{"
+ *     %mark "<call>"             the literal, which may also be written as a control token with that name
  *     %json {"type": "object"}   the texts of a JSON schema */
 #include "grammar/readers.h"
-
-#include "grammar/text_cursor.h"
 
 #include <string.h>
 
@@ -24,9 +22,9 @@ enum { MAX_STACKED = 10, MAX_NESTING = 200, MAX_MARK = 200 };
 typedef struct Gbnf {
     Cursor c;
     ExprGrammar *g;
-    KeyedNames names; /* of rules */
+    KeyedNames names; /* the numbers of rules by name */
     int depth;
-    char *notice; /* [notice_size] of schemas */
+    char *notice; /* [notice_size] about schemas */
     size_t notice_size;
 } Gbnf;
 
@@ -34,7 +32,7 @@ static bool is_word(int c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/* Skips blanks and comments, and the ends of lines where a rule cannot end. */
+/* Skips blanks and comments; with `lines` also the ends of lines, because the rule cannot end here. */
 static void skip_space(Gbnf *p, bool lines) {
     for (;;) {
         int c = cursor_peek(&p->c);
@@ -58,7 +56,7 @@ static int32_t rule_named(Gbnf *p, const char *name) {
     return found;
 }
 
-/* One character of a literal or class, escapes resolved. */
+/* Reads one character of a literal or class, and resolves escapes. */
 static uint32_t read_character(Gbnf *p) {
     int c = cursor_peek(&p->c);
     if (c != '\\') return cursor_code(&p->c);
@@ -111,7 +109,7 @@ static const Expr *read_class(Gbnf *p) {
             if (cursor_peek(&p->c) < 0) cursor_fail(&p->c, "a class does not end");
             hi = read_character(p);
         }
-        if (lo > hi) cursor_fail(&p->c, "a range of a class is empty: its end lies before its beginning");
+        if (lo > hi) cursor_fail(&p->c, "a range of a class is empty: its end is before its beginning");
         code_set_add(p->g->w, &set, lo, hi);
     }
     p->c.at++;
@@ -130,17 +128,17 @@ static const Expr *read_group(Gbnf *p) {
     return e;
 }
 
-/* ---- items of forerun's own ---------------------------------------------------------------------------------- */
+/* ---- items of forerun's own ------------------------------------------------------------------------------ */
 
 static const Text *read_mark(Gbnf *p) {
     skip_space(p, false);
-    if (cursor_peek(&p->c) != '"') cursor_fail(&p->c, "expected a literal behind %text or %mark");
+    if (cursor_peek(&p->c) != '"') cursor_fail(&p->c, "expected a literal after %text or %mark");
     const Text *t = read_text(p);
     if (t->n == 0 || t->n > MAX_MARK) cursor_fail(&p->c, "the literal of %text or %mark must have 1 to 200 bytes");
     return t;
 }
 
-/* Where the beginning of a mark is its end too, the text before it could be cut in several ways. */
+/* If a mark ends as it begins, it is not clear where the text before it ends. */
 static bool overlaps_itself(const Text *mark) {
     for (size_t n = 1; n < mark->n; n++)
         if (memcmp(mark->data, mark->data + mark->n - n, n) == 0) return true;
@@ -158,7 +156,7 @@ static const Expr *read_free_text(Gbnf *p) {
     return expr_text(p->g->w, mark->data, mark->n, beginning->data, beginning->n);
 }
 
-/* An object of JSON, up to its closing brace. */
+/* Reads a schema, which is an object of JSON, up to its closing brace. */
 static const Expr *read_schema(Gbnf *p) {
     skip_space(p, false);
     size_t from = p->c.at;
@@ -166,7 +164,7 @@ static const Expr *read_schema(Gbnf *p) {
     bool in_string = false;
     do {
         int c = cursor_peek(&p->c);
-        if (c < 0 || (depth == 0 && c != '{')) cursor_fail(&p->c, "expected an object with a JSON schema behind %json");
+        if (c < 0 || (depth == 0 && c != '{')) cursor_fail(&p->c, "expected an object with a JSON schema after %json");
         if (c == '"') in_string = !in_string;
         else if (in_string && c == '\\') p->c.at++;
         else if (!in_string) depth += (c == '{') - (c == '}');
@@ -183,7 +181,7 @@ static const Expr *read_own(Gbnf *p) {
     return expr_mark(p->g->w, t->data, t->n);
 }
 
-/* NULL: no item begins here. */
+/* Reads an item. NULL: no item begins here. */
 static const Expr *read_item(Gbnf *p) {
     int c = cursor_peek(&p->c);
     if (c == '%') return read_own(p);
@@ -236,7 +234,7 @@ static const Expr *read_alternatives(Gbnf *p, bool is_nested) {
 static void read_rule(Gbnf *p) {
     int32_t rule = rule_named(p, read_name(p));
     skip_space(p, false);
-    if (!cursor_skip_text(&p->c, "::=")) cursor_fail(&p->c, "expected '::=' behind the name of a rule");
+    if (!cursor_skip_text(&p->c, "::=")) cursor_fail(&p->c, "expected '::=' after the name of a rule");
     if (p->g->rules[rule].body) cursor_fail(&p->c, "a rule is defined twice");
     const Expr *body = read_alternatives(p, false);
     p->g->rules[rule].body = body;

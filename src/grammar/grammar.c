@@ -1,12 +1,13 @@
-/* grammar.c - compiling a grammar within limits, and sharing what is found out about it.
+/* grammar.c - compiles grammars within limits, and shares states and masks among their texts.
  *
- * States and masks are found while texts are generated, and shared by all texts of the grammar: a server's requests with one
- * schema compute each mask once. They only grow, because tree nodes and requests hold pointers to them; what bounds
- * them is the epoch. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a new one; each text moves
- * to it before its next step, taking its own state along, and the last one to leave frees the old epoch.
+ * States and masks are computed while texts are generated, and are shared by all texts of the grammar: a server's
+ * requests with one schema compute each mask once. States only grow, because tree nodes and requests hold pointers to
+ * them, so they are bounded by epochs. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a
+ * new one; each text moves to it before its next step and takes its own state along, and the last text to leave frees
+ * the old epoch.
  *
- * A text that begins after another one, such as "</think>", perhaps only where it begins with "<think>", has an automaton of its
- * own (automaton_after): a phase. */
+ * A grammar that begins after another text, such as "</think>", has an automaton of its own (automaton_after), with
+ * epochs of its own. Such an automaton is called a phase. */
 #include "grammar/grammar.h"
 
 #include "grammar/readers.h"
@@ -19,7 +20,7 @@ enum { MAX_EPOCH_BYTES = 64 << 20, MAX_PHASES = 16 };
 enum { MAX_COMPILE_BYTES = 512 << 20, MAX_COMPILE_STEPS = 20000000, MAX_COMPILE_DEPTH = 400 };
 
 typedef struct GrammarEpoch {
-    int n_users; /* texts, and the phase while it is the current one */
+    int n_users; /* the texts, and the phase while this is its current epoch */
     GrammarStates *states;
 } GrammarEpoch;
 
@@ -31,7 +32,7 @@ typedef struct GrammarPhase {
 } GrammarPhase;
 
 struct Grammar {
-    pthread_mutex_t lock; /* of everything below but the notice */
+    pthread_mutex_t lock; /* over everything below except the notice */
     int n_owners;
     const TokenTrie *trie;
     char notice[GRAMMAR_NOTICE];
@@ -39,7 +40,13 @@ struct Grammar {
     int n_phases;
 };
 
-/* ---- compiling ----------------------------------------------------------------------------------------- */
+static void leave_epoch(GrammarEpoch *e) {
+    if (!e || --e->n_users > 0) return;
+    states_free(e->states);
+    free(e);
+}
+
+/* ---- compiling ------------------------------------------------------------------------------------------- */
 
 typedef struct Compile {
     ExprGrammar g;
@@ -74,6 +81,26 @@ static int compile_text(Automaton **out, GrammarKind kind, const char *text, siz
     return status;
 }
 
+/* The current epoch of a phase, with one more user. NULL: no memory, or the grammar begins in too many places. */
+static GrammarEpoch *join_epoch(GrammarPhase *p) {
+    if (p->current && states_bytes(p->current->states) > MAX_EPOCH_BYTES) {
+        leave_epoch(p->current);
+        p->current = NULL;
+    }
+    if (!p->current) {
+        GrammarEpoch *e = calloc(1, sizeof *e);
+        if (!e) return NULL;
+        if (!(e->states = states_new(p->automaton))) {
+            free(e);
+            return NULL;
+        }
+        e->n_users = 1;
+        p->current = e;
+    }
+    p->current->n_users++;
+    return p->current;
+}
+
 int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, GrammarStop stop,
                  fr_error *err) {
     *out = NULL;
@@ -82,21 +109,21 @@ int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const c
     Grammar *g = calloc(1, sizeof *g);
     if (!g) return error_memory(err, "a grammar", sizeof *g);
     int status = compile_text(&g->phases[0].automaton, kind, text, n, stop, g->notice, err);
+    GrammarEpoch *first = status ? NULL : join_epoch(&g->phases[0]); /* here, because the first state takes work, too */
+    if (!status && !first)
+        status = error_set(err, FR_ERR_UNSUPPORTED,
+                           "the grammar can begin in more places than a state may have, or memory ran out");
     if (status) {
+        free(g->phases[0].automaton);
         free(g);
         return status;
     }
+    leave_epoch(first);
     pthread_mutex_init(&g->lock, NULL);
     g->n_owners = g->n_phases = 1;
     g->trie = trie;
     *out = g;
     return FR_OK;
-}
-
-static void leave_epoch(GrammarEpoch *e) {
-    if (!e || --e->n_users > 0) return;
-    states_free(e->states);
-    free(e);
 }
 
 void grammar_release(Grammar *g) {
@@ -134,7 +161,7 @@ static bool is_phase(const GrammarPhase *p, const char *opening, size_t n_openin
            memcmp(p->after, after, n_after) == 0;
 }
 
-/* The phase for what comes before; NULL: no memory, or too many. */
+/* The phase of a grammar that begins after these texts. NULL: no memory, or there are too many phases. */
 static GrammarPhase *find_phase(Grammar *g, const char *opening, const char *after) {
     size_t n_opening = strlen(opening), n_after = strlen(after);
     for (int i = 0; i < g->n_phases; i++)
@@ -149,26 +176,6 @@ static GrammarPhase *find_phase(Grammar *g, const char *opening, const char *aft
     memcpy(p->after, after, n_after);
     g->n_phases++;
     return p;
-}
-
-/* The current epoch with one more user; NULL: no memory. */
-static GrammarEpoch *join_epoch(GrammarPhase *p) {
-    if (p->current && states_bytes(p->current->states) > MAX_EPOCH_BYTES) {
-        leave_epoch(p->current);
-        p->current = NULL;
-    }
-    if (!p->current) {
-        GrammarEpoch *e = calloc(1, sizeof *e);
-        if (!e) return NULL;
-        if (!(e->states = states_new(p->automaton))) {
-            free(e);
-            return NULL;
-        }
-        e->n_users = 1;
-        p->current = e;
-    }
-    p->current->n_users++;
-    return p->current;
 }
 
 static int check_after(const char *opening, const char *after, fr_error *err) {
@@ -198,12 +205,13 @@ int grammar_text_begin(GrammarText *x, Grammar *g, const char *opening, const ch
         return error_set(err, FR_ERR_MEMORY, "one grammar begins after at most %d different texts; open it again",
                          MAX_PHASES);
     if (!e) return error_memory(err, "the states of a grammar", sizeof *e);
-    *x = (GrammarText){g, p, e, states_start(e->states)};
+    *x = (GrammarText){.grammar = g, .phase = p, .epoch = e, .state = states_start(e->states)};
     return FR_OK;
 }
 
 void grammar_text_end(GrammarText *x) {
     if (!x->grammar) return;
+    mask_work_free(x->mask_work);
     pthread_mutex_lock(&x->grammar->lock);
     leave_epoch(x->epoch);
     pthread_mutex_unlock(&x->grammar->lock);
@@ -217,6 +225,7 @@ int grammar_text_refresh(GrammarText *x, fr_error *err) {
     if (x->phase->current != x->epoch || states_bytes(x->epoch->states) > MAX_EPOCH_BYTES) {
         GrammarEpoch *e = join_epoch(x->phase);
         const GrammarState *moved = e ? states_move(e->states, x->state) : NULL;
+        if (moved) mask_work_free(x->mask_work), x->mask_work = NULL;
         leave_epoch(moved ? x->epoch : e);
         if (moved) x->epoch = e, x->state = moved;
         else status = error_memory(err, "the states of a grammar", sizeof *e);
@@ -225,25 +234,36 @@ int grammar_text_refresh(GrammarText *x, fr_error *err) {
     return status;
 }
 
-int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
-                      bool *allowed, fr_error *err) {
+/* Takes the lock, and returns the states of the text with the text's quota. */
+static GrammarStates *enter(const GrammarText *x) {
     pthread_mutex_lock(&x->grammar->lock);
-    *to = from;
-    int status = token_read(x->epoch->states, x->grammar->trie, token, to, allowed, err);
+    states_set_quota(x->epoch->states, x->quota ? x->quota->left : INT64_MAX);
+    return x->epoch->states;
+}
+
+static int leave(const GrammarText *x, int status) {
+    if (x->quota) x->quota->left = states_quota(x->epoch->states);
+    if (x->quota && status == STATES_WAIT) x->quota->ran_out = true;
     pthread_mutex_unlock(&x->grammar->lock);
     return status;
 }
 
-int grammar_text_mask(const GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err) {
-    pthread_mutex_lock(&x->grammar->lock);
-    *out = token_mask_of(x->epoch->states, x->grammar->trie, state, err);
-    pthread_mutex_unlock(&x->grammar->lock);
-    return *out ? FR_OK : FR_ERR_MEMORY;
+int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
+                      bool *allowed, fr_error *err) {
+    GrammarStates *s = enter(x);
+    *to = from;
+    return leave(x, token_read(s, x->grammar->trie, token, to, allowed, err));
+}
+
+int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err) {
+    GrammarStates *s = enter(x);
+    return leave(x, token_mask_find(&x->mask_work, s, x->grammar->trie, state, out, err));
 }
 
 static bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
-/* The one byte that may follow, white space aside; -1: there are several, or the text may end here. */
+/* The only byte that may follow; -1: there are several, or the text may end here. past_space: white space does not
+ * count. */
 static int forced_byte(const Automaton *a, const GrammarState *state, bool past_space) {
     int byte = -1;
     if (state->accepts || state->is_free) return -1;
@@ -262,22 +282,21 @@ static int forced_byte(const Automaton *a, const GrammarState *state, bool past_
 size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
                            const GrammarState **end) {
     size_t n = 0;
-    pthread_mutex_lock(&x->grammar->lock);
+    int status = FR_OK;
+    GrammarStates *s = enter(x);
     while (n < max) {
+        const GrammarState *next;
         int byte = forced_byte(x->phase->automaton, state, past_space && n == 0);
-        const GrammarState *next = byte < 0 ? NULL : states_next(x->epoch->states, state, (uint8_t)byte, NULL);
-        if (!next || next->n == 0) break;
+        if (byte < 0 || (status = states_read(s, state, (uint8_t)byte, &next, NULL)) || next->n == 0) break;
         out[n++] = (char)byte;
         state = next;
     }
-    pthread_mutex_unlock(&x->grammar->lock);
     *end = state;
+    leave(x, status);
     return n;
 }
 
 bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8_t byte, const GrammarState **to) {
-    pthread_mutex_lock(&x->grammar->lock);
-    *to = states_next(x->epoch->states, from, byte, NULL);
-    pthread_mutex_unlock(&x->grammar->lock);
-    return *to && (*to)->n > 0;
+    GrammarStates *s = enter(x);
+    return leave(x, states_read(s, from, byte, to, NULL)) == FR_OK && (*to)->n > 0;
 }

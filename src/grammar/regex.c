@@ -1,16 +1,15 @@
 /* regex.c - reads regular expressions as ECMAScript writes them, as far as they describe regular languages.
  *
- * Supported: literals, `.`, classes with ranges and negation, \d \D \w \W \s \S, escapes (\t \n \r \f \v \0 \xHH \uHHHH \u{H}
- * and punctuation), groups ( ), (?: ), (?<name> ), alternatives, and * + ? {m} {m,} {m,n}, lazy ones too, which match the same
- * texts. ^ and $ only where a whole alternative begins or ends. Refused by name: lookaround, back references, \b and \B,
- * \p and flags.
+ * Supported are literals, `.`, classes with ranges and negation, \d \D \w \W \s \S, escapes (\t \n \r \f \v \0 \xHH
+ * \uHHHH \u{H} and punctuation), groups ( ), (?: ), (?<name> ), alternatives, and * + ? {m} {m,} {m,n}, also with a ?
+ * that makes them lazy, which matches the same texts. ^ and $ may only be where an alternative of the whole expression
+ * begins or ends. Lookaround, back references, \b, \B, \p and flags are refused by name.
  *
- * As a grammar, an expression describes the whole text. As `pattern` of a JSON schema it may match anywhere in the string, and
- * its characters are those of the string, not of its spelling: a `"` in a class is spelled \" there (json_character). So
- * each character has one spelling, and what is not in the language cannot be smuggled in as \u0041. */
+ * As a grammar, an expression describes the whole text. As `pattern` of a JSON schema it may match anywhere in the
+ * string, and it is about the characters of the string, not about how JSON writes them: a `"` in a class is written
+ * \" there (json_character). Each character is written in one way, so no character that the pattern forbids can be
+ * written as an escape such as \u0041. */
 #include "grammar/readers.h"
-
-#include "grammar/text_cursor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +27,7 @@ static const Expr *character(const Regex *p, const CodeSet *set) {
     return p->is_json ? json_character(p->g->w, set) : expr_class(p->g->w, set);
 }
 
-/* ---- characters ---------------------------------------------------------------------------------------- */
+/* ---- characters ------------------------------------------------------------------------------------------ */
 
 static void add_digits(Work *w, CodeSet *s) { code_set_add(w, s, '0', '9'); }
 
@@ -46,7 +45,7 @@ static void add_space(Work *w, CodeSet *s) {
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) code_set_add(w, s, spaces[i].lo, spaces[i].hi);
 }
 
-/* The class of a letter such as d in \d; false: it names none. */
+/* The class that a letter names, such as d in \d. False: it names none. */
 static bool class_of_letter(Work *w, int letter, CodeSet *out) {
     CodeSet s = {0};
     int small = letter | 0x20;
@@ -91,7 +90,7 @@ static uint32_t read_unicode(Regex *p) {
     return cursor_hex(&p->c, 4);
 }
 
-/* Behind a backslash that is no class. */
+/* Reads an escape of one character, after its backslash. */
 static uint32_t read_escape(Regex *p, bool in_class) {
     static const char letters[] = "tnrfv0", meanings[] = "\t\n\r\f\v";
     int c = cursor_peek(&p->c);
@@ -110,7 +109,7 @@ static uint32_t read_escape(Regex *p, bool in_class) {
     return cursor_code(&p->c);
 }
 
-/* One member of a class: a class of its own, or a character (then *code is it). */
+/* Reads one member of a class. True: it is a class such as \d, in *set. False: it is a character, in *code. */
 static bool read_member(Regex *p, CodeSet *set, uint32_t *code) {
     if (!cursor_skip(&p->c, '\\')) {
         *code = cursor_code(&p->c);
@@ -140,7 +139,7 @@ static const Expr *read_class(Regex *p) {
             p->c.at++;
             if (cursor_peek(&p->c) < 0) cursor_fail(&p->c, "a class does not end");
             if (read_member(p, &more, &hi)) cursor_fail(&p->c, "a range of a class ends with a class");
-            if (hi < lo) cursor_fail(&p->c, "a range of a class is empty: its end lies before its beginning");
+            if (hi < lo) cursor_fail(&p->c, "a range of a class is empty: its end is before its beginning");
         }
         code_set_add(w, &set, lo, hi);
     }
@@ -158,7 +157,7 @@ static const Expr *any_but_line_ends(const Regex *p) {
     return character(p, &set);
 }
 
-/* ---- groups and sequences ------------------------------------------------------------------------------- */
+/* ---- groups and sequences -------------------------------------------------------------------------------- */
 
 static const Expr *read_alternatives(Regex *p, bool is_whole);
 
@@ -214,7 +213,7 @@ static const Expr *any_characters(const Regex *p) {
     return expr_repeat(p->g->w, character(p, &all), 0, EXPR_UNBOUNDED);
 }
 
-/* is_whole: an alternative of the whole expression. */
+/* Reads one alternative. is_whole: of the whole expression, and not of a group. */
 static const Expr *read_sequence(Regex *p, bool is_whole) {
     Work *w = p->g->w;
     Expr *seq = expr_seq(w);
@@ -262,7 +261,7 @@ void regex_read(ExprGrammar *g, const char *text, size_t n) {
     g->rules[g->root].body = regex_expr(g, text, n, false);
 }
 
-/* ---- characters of JSON strings ---------------------------------------------------------------------------- */
+/* ---- characters of JSON strings -------------------------------------------------------------------------- */
 
 const Expr *json_character(Work *w, const CodeSet *set) {
     static const char letters[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";

@@ -1,5 +1,6 @@
-/* text_cursor.c - reading a text from left to right. */
-#include "grammar/text_cursor.h"
+/* text_cursor.c - reads a text from left to right, for the readers of GBNF and of regular expressions; and a table
+ * of names. */
+#include "grammar/readers.h"
 
 #include "text/utf8.h"
 
@@ -92,7 +93,7 @@ bool cursor_quantifier(Cursor *c, int32_t *min, int32_t *max) {
         *max = cursor_peek(c) == '}' ? EXPR_UNBOUNDED : read_count(c);
         skip_blanks(c);
     }
-    if (!cursor_skip(c, '}')) cursor_fail(c, "expected '}' behind a number of repetitions");
+    if (!cursor_skip(c, '}')) cursor_fail(c, "expected '}' after a number of repetitions");
     if (*max != EXPR_UNBOUNDED && *max < *min) cursor_fail(c, "the least number of repetitions is above the greatest");
     return true;
 }
@@ -103,7 +104,7 @@ const char *cursor_copy(Cursor *c, size_t from, size_t to) {
     return copy;
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------------------- */
 
 static size_t slot_of(const KeyedNames *names, const char *name) {
     size_t at = keyed_hash(&names->key, name, strlen(name)) & (names->n_slots - 1);

@@ -1,27 +1,29 @@
-/* token_mask.c - the tokens that may follow, by a walk over the vocabulary's trie.
+/* token_mask.c - finds the tokens that may follow by a walk over the vocabulary's trie.
  *
- * The problem: of 128,000 tokens a grammar allows perhaps three, perhaps all but four thousand, and in every step the
- * question is asked anew. Reading each token's bytes takes 10 ms.
+ * The problem: of 128,000 tokens a grammar allows perhaps three, perhaps all but four thousand, and every step needs
+ * to know which. Reading each token's bytes takes 10 ms.
  *
- * The idea: the walk carries the state of the grammar down the trie, and leaves a branch as soon as no text can go on
- * with its bytes: where little is allowed, little is visited. Where nearly everything is allowed, in the middle of a
- * string, the tokens of harmless characters are taken at once, and only the others are walked through (token_subset.h); where
- * that does not help, a branch is taken as a whole if the state can read all characters below it (StateRun). What is taken is
- * a list of ranges of ranks; if they are more than half of the vocabulary, the mask is all text without the gaps between them.
- * And a mask belongs to a state: the same state has it at once.
+ * The idea: the walk carries the state of the grammar down the trie and leaves a branch as soon as no text can go on
+ * with its bytes. So where little is allowed, little is visited. Where nearly everything is allowed, in the middle of a
+ * string, the tokens that consist of allowed characters are taken at once, and only the others are walked through
+ * (TokenSubset); where that does not help, a branch is taken as a whole if the state can read all characters below it
+ * (StateRun). The result of the walk is a list of ranges of ranks; if they are more than half of the vocabulary, the
+ * mask is all text without the gaps between them. A mask belongs to its state, so the same state has it at once.
+ *
+ * The walk can be interrupted when the quota of the states has run out, because one mask of a hostile grammar takes
+ * seconds. MaskWork keeps the place in the trie and the states on the path to it.
  *
  * Cost at V = 128,000: bench/bench_grammar.c. Proof: tests/grammar/test_token_mask.c, against token_mask_slow, and that
  * against a naive matcher. */
 #include "grammar/token_mask.h"
 
-#include "grammar/token_subset.h"
 #include "text/vocab.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LONG = 3000 }; /* tokens that are looked at one by one */
+enum { MAX_LONG = 3000, MAX_MASK_WORK = 1000000000 }; /* MAX_LONG: tokens that are read one by one */
 
 typedef struct RankRange {
     uint32_t begin, end;
@@ -62,22 +64,40 @@ static bool reads_branch(const GrammarStates *s, const GrammarState *state, cons
     return false;
 }
 
-/* Fills the ranges of the tokens of a level that can follow. Branches are known for the whole vocabulary only. */
-static int walk(GrammarStates *s, const TokenTrie *t, const TrieLevel *l, const GrammarState *state, Ranges *out,
-                fr_error *err) {
+/* ---- the walk -------------------------------------------------------------------------------------------- */
+
+typedef enum MaskStage { MASK_BEGINS, MASK_READS_LONG, MASK_WALKS, MASK_READS_CONTROLS } MaskStage;
+
+struct MaskWork {
+    const GrammarState *state;
+    MaskStage stage;
+    TokenMask *mask;
+    const TokenSubset *subset; /* NULL: the whole vocabulary is walked through */
+    uint32_t n_long, i_long;   /* tokens of the subset that have to be read one by one */
+    uint32_t i_node;           /* the node of the trie that the walk has reached */
+    int32_t i_control;
+    int64_t n_spent;
+    Ranges ranges;
+    const GrammarState *path[VOCAB_MAX_PIECE + 2]; /* [depth] the states on the path to it */
+};
+
+/* Fills the ranges of those tokens of a level that can follow. Only the level of the whole vocabulary has branches. */
+static int walk(MaskWork *m, GrammarStates *s, const TokenTrie *t, const TrieLevel *l, fr_error *err) {
     const uint8_t *classes = states_automaton(s)->byte_class;
-    const GrammarState *path[VOCAB_MAX_PIECE + 2];
-    path[0] = state;
-    for (uint32_t i = 0; i < l->n_nodes;) {
-        const TrieNode *x = &l->nodes[i];
-        const GrammarState *before = path[x->depth - 1], *next = states_known(before, classes[x->byte]);
-        if (!next && !(next = states_next(s, before, x->byte, err))) return FR_ERR_MEMORY;
+    m->path[0] = m->state;
+    while (m->i_node < l->n_nodes) {
+        const TrieNode *x = &l->nodes[m->i_node];
+        const GrammarState *before = m->path[x->depth - 1], *next = states_known(before, classes[x->byte]);
+        if (states_quota(s) <= 0) return STATES_WAIT;
+        int status = next ? FR_OK : states_read(s, before, x->byte, &next, err);
+        if (status) return status;
+        states_spend(s, 1);
         bool is_all = next->n > 0 && x->branch && reads_branch(s, next, &t->branches[x->branch]);
-        uint32_t end = is_all ? x->end : i + 1;
-        if (next->n > 0 && !add_range(out, x->first_rank, l->nodes[end].first_rank))
-            return error_memory(err, "a token mask", out->capacity * sizeof *out->at);
-        path[x->depth] = next;
-        i = next->n == 0 ? x->end : end;
+        uint32_t end = is_all ? x->end : m->i_node + 1;
+        if (next->n > 0 && !add_range(&m->ranges, x->first_rank, l->nodes[end].first_rank))
+            return error_memory(err, "a token mask", m->ranges.capacity * sizeof *m->ranges.at);
+        m->path[x->depth] = next;
+        m->i_node = next->n == 0 ? x->end : end;
     }
     return FR_OK;
 }
@@ -89,7 +109,7 @@ static void add_ranges(const TrieLevel *l, const Ranges *r, uint64_t *bits) {
         for (uint32_t rank = r->at[k].begin; rank < r->at[k].end; rank++) set_bit(bits, l->ranked[rank]);
 }
 
-/* Most tokens: all that have a text, without those between the ranges. */
+/* Where most tokens are allowed: takes all that have a text, and removes those between the ranges. */
 static void remove_gaps(const TokenTrie *t, const Ranges *r, uint64_t *bits) {
     uint32_t rank = 0;
     memcpy(bits, t->is_text, t->n_words * sizeof *bits);
@@ -100,13 +120,13 @@ static void remove_gaps(const TokenTrie *t, const Ranges *r, uint64_t *bits) {
     }
 }
 
-/* Tokens of a subset that have more characters than a run allows. */
+/* The number of tokens of a subset that have more characters than a run allows. */
 static uint32_t n_too_long(const TokenSubset *b, const StateRun *run) {
     if (run->n == INT32_MAX) return 0;
     return run->n > SUBSET_MAX_CHARS ? b->n_longer[SUBSET_MAX_CHARS] : b->n_longer[run->n];
 }
 
-/* The subset that a run of the state allows; NULL: there is none that helps. */
+/* The subset that a run of the state allows. NULL: there is none that helps. */
 static const TokenSubset *find_subset(const GrammarStates *s, const TokenTrie *t, const GrammarState *state,
                                       uint32_t *n_long) {
     if (!state->has_runs) states_find_runs(s, state);
@@ -117,66 +137,119 @@ static const TokenSubset *find_subset(const GrammarStates *s, const TokenTrie *t
     return NULL;
 }
 
-/* The mask of a state in the middle of a string: the subset, without what is too long, and of the others what can follow. */
-static int fill_by_subset(GrammarStates *s, const TokenTrie *t, const GrammarState *state, const TokenSubset *b,
-                          uint32_t n_long, TokenMask *m, Ranges *ranges, fr_error *err) {
-    memcpy(m->bits, b->bits, t->n_words * sizeof *m->bits);
-    m->n_allowed = (int32_t)b->n_tokens;
-    for (uint32_t i = 0; i < n_long; i++) {
-        const GrammarState *next = state;
+/* ---- the stages of a mask -------------------------------------------------------------------------------- */
+
+/* In the middle of a string the mask begins with a subset of the tokens. */
+static int begin_mask(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
+    size_t n_bytes = sizeof(TokenMask) + t->n_words * sizeof(uint64_t);
+    if (!(m->mask = states_alloc(s, n_bytes))) return error_memory(err, "a token mask", n_bytes);
+    states_spend(s, (int64_t)t->n_words);
+    m->subset = find_subset(s, t, m->state, &m->n_long);
+    if (!m->subset) return FR_OK;
+    memcpy(m->mask->bits, m->subset->bits, t->n_words * sizeof *m->mask->bits);
+    m->mask->n_allowed = (int32_t)m->subset->n_tokens;
+    return FR_OK;
+}
+
+/* Tokens of the subset that may be too long are read one by one. */
+static int read_long(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
+    for (; m->subset && m->i_long < m->n_long; m->i_long++) {
+        const GrammarState *next = m->state;
+        int32_t token = m->subset->longest[m->i_long];
         bool allowed;
-        int status = token_read(s, t, b->longest[i], &next, &allowed, err);
+        if (states_quota(s) <= 0) return STATES_WAIT;
+        int status = token_read(s, t, token, &next, &allowed, err);
         if (status) return status;
         if (allowed) continue;
-        m->bits[b->longest[i] / 64] &= ~((uint64_t)1 << b->longest[i] % 64);
-        m->n_allowed--;
+        m->mask->bits[token / 64] &= ~((uint64_t)1 << token % 64);
+        m->mask->n_allowed--;
     }
-    int status = walk(s, t, &b->others, state, ranges, err);
-    if (status) return status;
-    add_ranges(&b->others, ranges, m->bits);
-    m->n_allowed += (int32_t)ranges->n_ranks;
     return FR_OK;
 }
 
-static int fill(GrammarStates *s, const TokenTrie *t, const GrammarState *state, TokenMask *m, Ranges *ranges,
-                fr_error *err) {
-    uint32_t n_long;
-    const TokenSubset *b = find_subset(s, t, state, &n_long);
-    if (b) return fill_by_subset(s, t, state, b, n_long, m, ranges, err);
-    int status = walk(s, t, &t->all, state, ranges, err);
+static int walk_tokens(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
+    const TrieLevel *l = m->subset ? &m->subset->others : &t->all;
+    int status = walk(m, s, t, l, err);
     if (status) return status;
-    if (ranges->n_ranks <= t->all.n_ranked / 2) add_ranges(&t->all, ranges, m->bits);
-    else remove_gaps(t, ranges, m->bits);
-    m->n_allowed = (int32_t)ranges->n_ranks;
+    if (!m->subset && m->ranges.n_ranks > l->n_ranked / 2) remove_gaps(t, &m->ranges, m->mask->bits);
+    else add_ranges(l, &m->ranges, m->mask->bits);
+    m->mask->n_allowed += (int32_t)m->ranges.n_ranks;
+    states_spend(s, l->n_ranked / 8);
     return FR_OK;
 }
 
-/* Control tokens are read as their spelling, from the places that read them. */
-static int add_controls(GrammarStates *s, const TokenTrie *t, const GrammarState *state, TokenMask *m, fr_error *err) {
-    for (int32_t i = 0; i < t->n_controls && state->reads_controls; i++) {
-        const GrammarState *next = state;
+/* Control tokens are read by their spelling, from the places that read them. */
+static int read_controls(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
+    for (; m->state->reads_controls && m->i_control < t->n_controls; m->i_control++) {
+        const GrammarState *next = m->state;
         bool allowed;
-        int status = token_read(s, t, t->controls[i], &next, &allowed, err);
+        if (states_quota(s) <= 0) return STATES_WAIT;
+        int status = token_read(s, t, t->controls[m->i_control], &next, &allowed, err);
         if (status) return status;
         if (!allowed) continue;
-        set_bit(m->bits, t->controls[i]);
-        m->n_allowed++;
+        set_bit(m->mask->bits, t->controls[m->i_control]);
+        m->mask->n_allowed++;
     }
     return FR_OK;
+}
+
+static int run_mask(MaskWork *m, GrammarStates *s, const TokenTrie *t, fr_error *err) {
+    static int (*const stages[])(MaskWork * m, GrammarStates * s, const TokenTrie *t,
+                                 fr_error *err) = {begin_mask, read_long, walk_tokens, read_controls};
+    for (; m->stage <= MASK_READS_CONTROLS; m->stage++) {
+        int status = states_quota(s) > 0 ? stages[m->stage](m, s, t, err) : STATES_WAIT;
+        if (status) return status;
+    }
+    return FR_OK;
+}
+
+/* The mask is complete and becomes that of its state. */
+static void publish(const MaskWork *m, const TokenTrie *t) {
+    TokenMask *mask = m->mask;
+    for (size_t i = 0; i < t->n_words && m->state->accepts; i++) mask->bits[i] |= t->is_end[i];
+    if (m->state->accepts) mask->n_allowed += t->n_ends;
+    ((GrammarState *)(uintptr_t)m->state)->mask = mask; /* not part of what the state is */
+}
+
+void mask_work_free(MaskWork *work) {
+    if (work) free(work->ranges.at);
+    free(work);
+}
+
+int token_mask_find(MaskWork **work, GrammarStates *s, const TokenTrie *t, const GrammarState *state,
+                    const TokenMask **out, fr_error *err) {
+    int status = FR_OK;
+    if ((*out = state->mask)) return FR_OK;
+    if (*work && (*work)->state != state) {
+        mask_work_free(*work);
+        *work = NULL;
+    }
+    if (!*work && !(*work = calloc(1, sizeof **work))) return error_memory(err, "a token mask", sizeof **work);
+    MaskWork *m = *work;
+    int64_t before = states_quota(s);
+    m->state = state;
+    status = run_mask(m, s, t, err);
+    m->n_spent += before - states_quota(s);
+    if (status == STATES_WAIT && m->n_spent > MAX_MASK_WORK)
+        status = error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "to find the tokens that may follow in the grammar takes more than %d steps, which is the limit",
+            MAX_MASK_WORK);
+    if (status == STATES_WAIT) return status;
+    if (!status) publish(m, t);
+    mask_work_free(m);
+    *work = NULL;
+    *out = state->mask;
+    return status;
 }
 
 const TokenMask *token_mask_of(GrammarStates *s, const TokenTrie *t, const GrammarState *state, fr_error *err) {
-    if (state->mask) return state->mask;
-    Ranges ranges = {0};
-    size_t n_bytes = sizeof(TokenMask) + t->n_words * sizeof(uint64_t);
-    TokenMask *m = states_alloc(s, n_bytes);
-    int status = m ? fill(s, t, state, m, &ranges, err) : (int)error_memory(err, "a token mask", n_bytes);
-    if (!status) status = add_controls(s, t, state, m, err);
-    free(ranges.at);
-    if (status) return NULL;
-    for (size_t i = 0; i < t->n_words && state->accepts; i++) m->bits[i] |= t->is_end[i];
-    if (state->accepts) m->n_allowed += t->n_ends;
-    ((GrammarState *)(uintptr_t)state)->mask = m; /* not part of what the state is */
+    MaskWork *work = NULL;
+    const TokenMask *m = NULL;
+    int64_t quota = states_quota(s);
+    states_set_quota(s, INT64_MAX);
+    (void)token_mask_find(&work, s, t, state, &m, err);
+    states_set_quota(s, quota);
     return m;
 }
 
@@ -201,15 +274,16 @@ int token_read(GrammarStates *s, const TokenTrie *t, int32_t token, const Gramma
                fr_error *err) {
     const GrammarState *at = *state;
     size_t n = 0;
+    int status = FR_OK;
     *allowed = false;
     if (token >= 0 && token < t->n_vocab) {
         const char *bytes = tokenizer_piece(t->tokenizer, token, at->reads_controls, &n);
         bool is_end = has_bit(t->is_end, token);
         if (is_end) n = 0;
-        if (n > 0 && !has_bit(t->is_text, token) && !(at = states_for_controls(s, at)))
-            return error_memory(err, "the state of a grammar", sizeof *at);
-        for (size_t i = 0; i < n && at->n > 0; i++)
-            if (!(at = states_next(s, at, (uint8_t)bytes[i], err))) return FR_ERR_MEMORY;
+        if (n > 0 && !has_bit(t->is_text, token)) status = states_for_controls(s, at, &at, err);
+        for (size_t i = 0; i < n && !status && at->n > 0; i++) status = states_read(s, at, (uint8_t)bytes[i], &at, err);
+        if (status) return status;
+        states_spend(s, (int64_t)n);
         *allowed = is_end ? (*state)->accepts : n > 0 && at->n > 0;
     }
     if (n == 0 && !(at = nowhere(s))) return error_memory(err, "the state of a grammar", sizeof *at);
@@ -222,7 +296,7 @@ void token_mask_apply(const TokenMask *m, const float *logits, int32_t n_vocab, 
         uint64_t bits = m->bits[first / 64];
         int32_t n = n_vocab - first < 64 ? n_vocab - first : 64;
         if (n < 64) bits &= ((uint64_t)1 << n) - 1;
-        if (__builtin_popcountll(bits) > 32) { /* what is written last is the smaller part */
+        if (__builtin_popcountll(bits) > 32) { /* the smaller part is written last */
             memcpy(out + first, logits + first, (size_t)n * sizeof *out);
             uint64_t forbidden = ~bits & (n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0);
             for (; forbidden; forbidden &= forbidden - 1) out[first + __builtin_ctzll(forbidden)] = -INFINITY;

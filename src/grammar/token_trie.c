@@ -1,18 +1,19 @@
-/* token_trie.c - sorts the tokens of a vocabulary by their bytes, and lays a trie over them.
+/* token_trie.c - sorts the tokens of a vocabulary by their bytes, and builds a trie over them.
  *
- * Sorted, the tokens that begin with the same bytes are neighbours. So a branch is a range of ranks, which a mask takes
- * or leaves as a whole. For branches that are worth it, the trie knows which characters occur below (automaton_runs.c has
- * the other half).
+ * Sorted tokens that begin with the same bytes are neighbours, so a branch of the trie is a range of ranks, which a
+ * mask takes or leaves as a whole. For larger branches the trie knows which characters occur below, to be compared with
+ * the runs of a state (automaton_build.c).
  *
- * Control tokens are not in the trie: a grammar is about text. */
-#include "grammar/token_subset.h"
-
+ * Control tokens are not in the trie, because a grammar describes text. */
+#include "grammar/token_trie.h"
+#include "text/utf8.h"
 #include "text/vocab.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_BRANCH = 6 }; /* nodes below, from which on a branch is described */
+enum { MIN_BRANCH = 6 }; /* the number of nodes from which on a branch is described */
 
 typedef struct Entry {
     const char *bytes;
@@ -31,7 +32,7 @@ static int by_bytes(const void *x, const void *y) {
 
 static void set_bit(uint64_t *bits, int32_t i) { bits[i / 64] |= (uint64_t)1 << i % 64; }
 
-/* Sorts tokens into text, controls and ends. */
+/* Divides the tokens into those with text, control tokens, and those that end a text. */
 static void sort_kinds(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries) {
     uint32_t n_text = 0;
     for (int32_t token = 0; token < tokenizer_n_vocab(tokenizer); token++) {
@@ -55,7 +56,7 @@ static void sort_kinds(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries)
     t->all.n_ranked = n_text;
 }
 
-/* ---- the nodes over sorted tokens -------------------------------------------------------------------------------- */
+/* ---- the nodes over sorted tokens ------------------------------------------------------------------------ */
 
 static Entry entry_of(const TrieLevel *l, const Tokenizer *tokenizer, uint32_t rank) {
     size_t n;
@@ -69,7 +70,7 @@ static uint32_t n_common(const Entry *a, const Entry *b) {
     return n;
 }
 
-/* With l->nodes NULL it only counts them. */
+/* Fills the nodes, or only counts them where l->nodes is NULL. */
 static size_t add_nodes(TrieLevel *l, const Tokenizer *tokenizer) {
     size_t n = 0;
     Entry before = {"", 0, -1};
@@ -83,7 +84,7 @@ static size_t add_nodes(TrieLevel *l, const Tokenizer *tokenizer) {
     return n;
 }
 
-/* A node's branch ends where the next one at its depth or above begins; `open` holds the latest of each depth. */
+/* A node's branch ends where the next node at its depth or above begins. `open` holds the latest node of each depth. */
 static bool set_ends(TrieLevel *l) {
     uint32_t *open = calloc(VOCAB_MAX_PIECE + 2, sizeof *open), n_open = 0;
     if (!open) return false;
@@ -96,7 +97,7 @@ static bool set_ends(TrieLevel *l) {
     return true;
 }
 
-bool trie_level_make(TrieLevel *l, const Tokenizer *tokenizer) {
+static bool level_make(TrieLevel *l, const Tokenizer *tokenizer) {
     size_t n = add_nodes(l, tokenizer);
     if (n >= UINT32_MAX || !(l->nodes = calloc(n + 1, sizeof *l->nodes))) return false;
     add_nodes(l, tokenizer);
@@ -105,13 +106,13 @@ bool trie_level_make(TrieLevel *l, const Tokenizer *tokenizer) {
     return set_ends(l);
 }
 
-void trie_level_free(TrieLevel *l) {
+static void level_free(TrieLevel *l) {
     free(l->nodes);
     free(l->ranked);
     *l = (TrieLevel){0};
 }
 
-/* ---- branches ----------------------------------------------------------------------------------------------- */
+/* ---- branches -------------------------------------------------------------------------------------------- */
 
 static void add_branch(TrieBranch *into, const TrieBranch *below) {
     into->characters.ascii[0] |= below->characters.ascii[0];
@@ -121,7 +122,7 @@ static void add_branch(TrieBranch *into, const TrieBranch *below) {
     if (below->max_chars + 1 > into->max_chars) into->max_chars = below->max_chars + 1;
 }
 
-/* The bytes that a character goes on with. */
+/* How many bytes follow the first byte of a character; -1: no character begins so. */
 static int n_following(uint8_t lead) {
     return lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : -1;
 }
@@ -135,7 +136,7 @@ static bool may_follow(uint8_t lead, bool is_second, uint8_t byte) {
     return byte >= lo && byte <= hi;
 }
 
-/* Adds the characters that begin with the lead byte and have n_left bytes to come below node i. */
+/* Adds the characters that begin with the lead byte and of which n_left bytes are below node i. */
 static void add_characters(TrieBranch *into, const TokenTrie *t, const TrieBranch *all, uint32_t i, uint8_t lead,
                            int n_left, bool is_second) {
     if (n_left == 0) {
@@ -181,12 +182,132 @@ static int make_branches(TokenTrie *t, fr_error *err) {
     return t->branches ? FR_OK : error_memory(err, "a vocabulary", n * sizeof *t->branches);
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------- */
+/* ---- subsets ---------------------------------------------------------------------------------------------
+ *
+ * In the middle of a JSON string the tokens without quotes, backslashes and control characters are allowed whatever
+ * the rest of the grammar is: nine of ten. They are the same for every schema, so they are collected once for a
+ * model, and a mask begins with their bits. Only the other tokens are walked through (token_mask.c). Where the
+ * number of characters is limited, the longest tokens are read one by one. */
+
+enum { MAX_SUBSETS = 16 };
+
+typedef struct TokenSubsets {
+    pthread_mutex_t lock;
+    int n, n_tried;
+    CharRun tried[MAX_SUBSETS]; /* sets without a subset, because it would not pay */
+    TokenSubset subsets[MAX_SUBSETS];
+} TokenSubsets;
+
+static TokenSubsets *subsets_new(void) {
+    TokenSubsets *s = calloc(1, sizeof *s);
+    if (s) pthread_mutex_init(&s->lock, NULL);
+    return s;
+}
+
+static void free_subset(TokenSubset *s) {
+    free(s->bits);
+    free(s->longest);
+    level_free(&s->others);
+}
+
+static void subsets_free(TokenSubsets *s) {
+    if (!s) return;
+    for (int i = 0; i < s->n; i++) free_subset(&s->subsets[i]);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static bool equal(const CharRun *a, const CharRun *b) {
+    return a->ascii[0] == b->ascii[0] && a->ascii[1] == b->ascii[1] && a->non_ascii == b->non_ascii;
+}
+
+/* The number of characters of a text if all of them are in the set; otherwise -1. */
+static int count_characters(const CharRun *set, const char *text, size_t n) {
+    int n_chars = 0;
+    for (size_t i = 0; i < n; n_chars++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c < 128) {
+            if (!(set->ascii[c / 64] >> c % 64 & 1)) return -1;
+            i++;
+            continue;
+        }
+        size_t need, got = utf8_scan(text + i, n - i, &need);
+        if (!set->non_ascii || need == 0 || got != need) return -1;
+        i += need;
+    }
+    return n_chars;
+}
+
+typedef struct Counted {
+    int32_t token, n_chars;
+} Counted;
+
+static int by_length(const void *x, const void *y) {
+    const Counted *a = x, *b = y;
+    if (a->n_chars != b->n_chars) return a->n_chars > b->n_chars ? -1 : 1;
+    return a->token < b->token ? -1 : 1;
+}
+
+/* Divides the tokens into those of the set and the others. */
+static void divide(const TokenTrie *t, TokenSubset *s, Counted *counted) {
+    for (uint32_t rank = 0; rank < t->all.n_ranked; rank++) {
+        size_t n;
+        int32_t token = t->all.ranked[rank];
+        const char *text = tokenizer_piece(t->tokenizer, token, false, &n);
+        int n_chars = count_characters(&s->characters, text, n);
+        if (n_chars < 0) {
+            s->others.ranked[s->others.n_ranked++] = token;
+            continue;
+        }
+        s->bits[token / 64] |= (uint64_t)1 << token % 64;
+        counted[s->n_tokens++] = (Counted){token, n_chars};
+        for (int k = 0; k < n_chars && k <= SUBSET_MAX_CHARS; k++) s->n_longer[k]++;
+    }
+    qsort(counted, s->n_tokens, sizeof *counted, by_length);
+    for (uint32_t i = 0; i < s->n_tokens; i++) s->longest[i] = counted[i].token;
+}
+
+/* False: the subset would not pay, or memory ran out. */
+static bool make_subset(const TokenTrie *t, TokenSubset *s, const CharRun *characters) {
+    size_t n = t->all.n_ranked + (size_t)1;
+    *s = (TokenSubset){.characters = *characters};
+    s->bits = calloc(t->n_words, sizeof *s->bits);
+    s->longest = malloc(n * sizeof *s->longest);
+    s->others.ranked = malloc(n * sizeof *s->others.ranked);
+    Counted *counted = malloc(n * sizeof *counted);
+    bool fits = s->bits && s->longest && s->others.ranked && counted;
+    if (fits) divide(t, s, counted);
+    free(counted);
+    if (fits && s->n_tokens > t->all.n_ranked / 2 && level_make(&s->others, t->tokenizer)) return true;
+    free_subset(s);
+    return false;
+}
+
+static const TokenSubset *find_or_make(const TokenTrie *t, TokenSubsets *s, const CharRun *characters) {
+    for (int i = 0; i < s->n; i++)
+        if (equal(&s->subsets[i].characters, characters)) return &s->subsets[i];
+    for (int i = 0; i < s->n_tried; i++)
+        if (equal(&s->tried[i], characters)) return NULL;
+    if (s->n == MAX_SUBSETS || s->n_tried == MAX_SUBSETS) return NULL;
+    if (make_subset(t, &s->subsets[s->n], characters)) return &s->subsets[s->n++];
+    s->tried[s->n_tried++] = *characters;
+    return NULL;
+}
+
+const TokenSubset *token_subset_of(const TokenTrie *t, const CharRun *characters) {
+    int n_ascii = __builtin_popcountll(characters->ascii[0]) + __builtin_popcountll(characters->ascii[1]);
+    if (n_ascii < 64) return NULL; /* most tokens have other characters */
+    pthread_mutex_lock(&t->subsets->lock);
+    const TokenSubset *found = find_or_make(t, t->subsets, characters);
+    pthread_mutex_unlock(&t->subsets->lock);
+    return found;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------- */
 
 static int fill(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries, fr_error *err) {
     sort_kinds(t, tokenizer, entries);
-    if (!trie_level_make(&t->all, tokenizer))
-        return error_memory(err, "a vocabulary", VOCAB_MAX_PIECE * sizeof *entries);
+    if (!level_make(&t->all, tokenizer)) return error_memory(err, "a vocabulary", VOCAB_MAX_PIECE * sizeof *entries);
     t->n_bytes += (t->all.n_nodes + (size_t)1) * sizeof *t->all.nodes;
     return make_branches(t, err);
 }
@@ -205,7 +326,7 @@ int token_trie_open(TokenTrie **out, const Tokenizer *tokenizer, int32_t n_vocab
         t->is_end = calloc(t->n_words, sizeof *t->is_end);
         t->all.ranked = malloc((n + 1) * sizeof *t->all.ranked);
         t->controls = malloc((n + 1) * sizeof *t->controls);
-        t->subsets = token_subsets_new();
+        t->subsets = subsets_new();
         t->n_bytes = sizeof *t + 2 * t->n_words * sizeof *t->is_text + 2 * (n + 1) * sizeof *t->controls;
     }
     if (!t || !entries || !t->is_text || !t->is_end || !t->all.ranked || !t->controls || !t->subsets)
@@ -219,8 +340,8 @@ int token_trie_open(TokenTrie **out, const Tokenizer *tokenizer, int32_t n_vocab
 
 void token_trie_close(TokenTrie *t) {
     if (!t) return;
-    trie_level_free(&t->all);
-    token_subsets_free(t->subsets);
+    level_free(&t->all);
+    subsets_free(t->subsets);
     free(t->branches);
     free(t->is_text);
     free(t->is_end);

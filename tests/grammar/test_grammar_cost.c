@@ -1,5 +1,5 @@
-/* test_grammar_cost.c - what it costs to compile grammars, in counted steps: twice the text takes about twice the steps, work can
- * be stopped, and texts that need too much are refused with the limit. */
+/* test_grammar_cost.c - what it costs to compile grammars, in counted steps: twice the text takes about twice the
+ * steps, work can be stopped, and texts that need too much are refused with the limit. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 
@@ -86,7 +86,7 @@ static void what_needs_too_much_is_refused_with_the_limit(void **state) {
     }
 }
 
-/* ---- stopping -------------------------------------------------------------------------------------------------- */
+/* ---- stopping -------------------------------------------------------------------------------------------- */
 
 typedef struct Patience {
     int n_looks, n_left;

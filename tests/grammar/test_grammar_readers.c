@@ -1,4 +1,5 @@
-/* test_grammar_readers.c - GBNF and regular expressions: what matches, what does not, and the errors of what is refused. */
+/* test_grammar_readers.c - tests which texts match GBNF and regular expressions, and which grammars are refused with
+ * which errors. */
 #include "grammar_rig.h"
 
 #include <stdio.h>
@@ -105,7 +106,7 @@ static void what_is_refused_is_named(void **state) {
         {GRAMMAR_GBNF, "root ::= \"a\"{9999999}", "more than 1000000 repetitions"},
         {GRAMMAR_GBNF, "root ::= \"\xFF\"", "not valid UTF-8"},
         {GRAMMAR_GBNF, "root ::= %txt \"a\"", "known are %text, %mark and %json"},
-        {GRAMMAR_GBNF, "root ::= %text x", "expected a literal behind %text or %mark"},
+        {GRAMMAR_GBNF, "root ::= %text x", "expected a literal after %text or %mark"},
         {GRAMMAR_GBNF, "root ::= %mark \"\"", "must have 1 to 200 bytes"},
         {GRAMMAR_GBNF, "root ::= %text \"aba\"", "must not end as it begins"},
         {GRAMMAR_GBNF, "root ::= %text \"b\" \"abc\"", "must not contain the first"},

@@ -1,5 +1,5 @@
-/* test_grammar_states.c - the automaton and its states against a matcher that tries everything, on random grammars and all
- * short texts; the same states again in a fresh epoch; limits. */
+/* test_grammar_states.c - compares the automaton and its states with a matcher that tries everything, on random
+ * grammars and all short texts; also tests states that moved to a fresh epoch, and limits. */
 #include "grammar_rig.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(seed >> 33) % n;
 }
 
-/* ---- random grammars ------------------------------------------------------------------------------------------ */
+/* ---- random grammars ------------------------------------------------------------------------------------- */
 
 static const Expr *random_expr(ExprGrammar *g, int depth);
 
@@ -104,7 +104,7 @@ static void random_grammars_match_what_trying_everything_does(void **state) {
     assert_true(n_open > N_GRAMMARS / 4 && n_matches > 1000);
 }
 
-/* ---- states ------------------------------------------------------------------------------------------------------ */
+/* ---- states ---------------------------------------------------------------------------------------------- */
 
 static const GrammarState *read_text(GrammarRig *r, const char *text) {
     return grammar_rig_read(r, text, strlen(text));
@@ -197,7 +197,7 @@ static void a_grammar_after_a_text(void **state) {
     grammar_rig_close(&r);
 }
 
-/* Every text over a few bytes, with the definition read literally. */
+/* Whether a text matches, by the definition of automaton_after taken literally. */
 static bool is_opened_match(GrammarRig *r, const char *text, const char *opening, const char *after) {
     if (grammar_rig_matches(r, text)) return true;
     if (strncmp(text, opening, strlen(opening)) != 0) return false;

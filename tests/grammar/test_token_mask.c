@@ -1,5 +1,6 @@
-/* test_token_mask.c - masks against reading every token, along random texts by many grammars, with the vocabularies of the
- * shipped model and of a tiny byte-level one; and texts that several threads write by one grammar. */
+/* test_token_mask.c - compares masks with reading every token, along random texts of many grammars, with the
+ * vocabularies of the shipped model and of a tiny byte-level one. Also tests masks in slices, and threads that share
+ * a grammar. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 
@@ -129,6 +130,45 @@ static void also_with_a_vocabulary_of_bytes(void **state) {
     tokenizer_close(tokenizer);
 }
 
+/* A mask that is computed in slices is the same one, and no slice does much more than its quota. */
+static void a_mask_in_slices_is_the_same(void **state) {
+    (void)state;
+    static const int64_t quotas[] = {1, 100, 3000};
+    Tokenizer *tokenizer;
+    TokenTrie *t;
+    fr_error err;
+    VocabSpec spec = vocab_build_tiny_bpe("gpt-2");
+    if (vocab_build_open(&tokenizer, &spec, &err) || token_trie_open(&t, tokenizer, TINY_N_TOKENS, &err))
+        fail_msg("%s", err.message);
+    for (int i = 0; i < N_GRAMMARS; i++)
+        for (size_t q = 0; q < sizeof quotas / sizeof *quotas; q++) {
+            GrammarRig whole, sliced;
+            MaskWork *work = NULL;
+            const TokenMask *m, *want;
+            int64_t n_slices = 0, most = 0;
+            int status;
+            assert_true(grammar_rig_open(&whole, grammars[i].kind, grammars[i].text));
+            assert_true(grammar_rig_open(&sliced, grammars[i].kind, grammars[i].text));
+            want = token_mask_of(whole.states, t, states_start(whole.states), &err);
+            do {
+                states_set_quota(sliced.states, quotas[q]);
+                status = token_mask_find(&work, sliced.states, t, states_start(sliced.states), &m, &err);
+                if (quotas[q] - states_quota(sliced.states) > most) most = quotas[q] - states_quota(sliced.states);
+                n_slices++;
+            } while (status == STATES_WAIT);
+            assert_int_equal(status, FR_OK);
+            assert_null(work);
+            assert_int_equal(m->n_allowed, want->n_allowed);
+            assert_memory_equal(m->bits, want->bits, t->n_words * sizeof *m->bits);
+            if (most > quotas[q] + 2000) fail_msg("%s: a slice did %lld units", grammars[i].text, (long long)most);
+            if (quotas[q] == 1) assert_true(n_slices > 10);
+            grammar_rig_close(&whole);
+            grammar_rig_close(&sliced);
+        }
+    token_trie_close(t);
+    tokenizer_close(tokenizer);
+}
+
 static void a_mask_hides_logits(void **state) {
     (void)state;
     enum { V = 200 };
@@ -144,7 +184,7 @@ static void a_mask_hides_logits(void **state) {
     free(m);
 }
 
-/* ---- threads ----------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------------------- */
 
 static Grammar *shared;
 
@@ -198,6 +238,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_those_of_reading_every_token),
         cmocka_unit_test(also_with_a_vocabulary_of_bytes),
+        cmocka_unit_test(a_mask_in_slices_is_the_same),
         cmocka_unit_test(a_mask_hides_logits),
         cmocka_unit_test(threads_share_a_grammar),
     };

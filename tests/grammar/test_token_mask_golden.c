@@ -1,5 +1,5 @@
-/* test_token_mask_golden.c - masks that npm's @mlc-ai/web-xgrammar found (bench/schemas/xgrammar_masks.mjs wrote them), token for
- * token. */
+/* test_token_mask_golden.c - masks that npm's @mlc-ai/web-xgrammar found (bench/schemas/xgrammar_masks.mjs wrote
+ * them), token for token. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 

@@ -4,6 +4,8 @@
 #include "grammar_rig.h"
 
 #include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,6 +226,69 @@ static void ratio_rules_keep_to_the_grammar(void **state) {
     fr_engine_close(e);
 }
 
+/* ---- the quota of a step --------------------------------------------------------------------------------- */
+
+/* Runs a request with a fresh grammar, whose masks are not known, where grammars may do that much work in a step. Returns the
+ * most work that a step has done. */
+static int64_t run_with_quota(int64_t quota, int grammar, fr_request_options o, Stream *out, int *n_waits) {
+    fr_error err;
+    fr_grammar *g;
+    fr_request *r;
+    int64_t most = 0;
+    fr_engine *e = rig_open_engine(model, NULL);
+    e->grammar_work = quota;
+    if (fr_grammar_open(&g, model, grammars[grammar].kind, grammars[grammar].text, strlen(grammars[grammar].text),
+                        &err))
+        fail_msg("%s", err.message);
+    o.grammar = g;
+    if (rig_open_request(&r, e, &o, &err)) fail_msg("%s", err.message);
+    while (fr_engine_step(e, &err) > 0) {
+        int64_t spent = quota + 1 - r->grammar.quota.left;
+        if (r->decode_started_s > 0 && spent > most) most = spent;
+        *n_waits += r->grammar.is_behind;
+    }
+    rig_collect(r, out);
+    if (out->finish == FR_FINISH_ERROR) fail_msg("%s", fr_request_error(r)->message);
+    fr_request_close(r);
+    fr_grammar_close(g);
+    fr_engine_close(e);
+    return most;
+}
+
+static void the_quota_of_a_step_bounds_it_and_changes_no_text(void **state) {
+    (void)state;
+    enum { QUOTA = 400, LARGEST_PIECE = 1500 }; /* such as the bits of a whole vocabulary */
+    static const struct {
+        const char *rule, *draft;
+    } cases[] = {
+        {"sampled", "none"}, {"sampled", "rsd-s:width=3,depth=3,model=models/draft.gguf"},
+        {"sampled", NULL},   {"recursive", "rsd-s:width=3,depth=3,model=models/draft.gguf"},
+        {"recursive", NULL}, {"typical", "ngram-trie"},
+    };
+    static Stream plain, got;
+    int n_waits = 0, n_plain_waits = 0;
+    int64_t most = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int g = 0; g < N_GRAMMARS; g++) {
+            fr_request_options o = request_of(g, 1 + (int)i % 2, cases[i].draft ? &cases[i].draft : NULL,
+                                              cases[i].draft != NULL);
+            char what[100];
+            o.verify = cases[i].rule;
+            o.allow_lossy = 1;
+            o.tree_budget = 8;
+            o.max_tokens = 50;
+            run_with_quota(INT64_MAX / 2, g, o, &plain, &n_plain_waits);
+            int64_t spent = run_with_quota(QUOTA, g, o, &got, &n_waits);
+            snprintf(what, sizeof what, "grammar %d, %s, %s", g, cases[i].rule, cases[i].draft ? cases[i].draft : "");
+            rig_assert_same(&plain, &got, what);
+            if (spent > QUOTA + LARGEST_PIECE) fail_msg("%s: a step did %lld units of work", what, (long long)spent);
+            if (spent > most) most = spent;
+        }
+    print_message("at most %lld units in a step, %d steps waited\n", (long long)most, n_waits);
+    assert_int_equal(n_plain_waits, 0);
+    assert_true(n_waits > 100);
+}
+
 static fr_finish finish_of(const char *regex, const char *after, Stream *out, fr_error *why) {
     fr_error err;
     fr_grammar *g;
@@ -301,9 +366,12 @@ static void what_cannot_be_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_drafter_gives_the_same_text), cmocka_unit_test(neighbours_change_nothing),
-        cmocka_unit_test(ratio_rules_keep_to_the_grammar),   cmocka_unit_test(a_text_ends_where_the_grammar_does),
+        cmocka_unit_test(every_drafter_gives_the_same_text),
+        cmocka_unit_test(neighbours_change_nothing),
+        cmocka_unit_test(ratio_rules_keep_to_the_grammar),
+        cmocka_unit_test(a_text_ends_where_the_grammar_does),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(the_quota_of_a_step_bounds_it_and_changes_no_text),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -244,7 +244,7 @@ static void large_and_deep_schemas_are_refused(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"x\", \"max_tokens\": 2}"));
 }
 
-/* ---- what needs too much ------------------------------------------------------------------------------------------ */
+/* ---- what needs too much --------------------------------------------------------------------------------- */
 
 static char *regex_body(const char *before, const char *part, size_t n, const char *after) {
     char *inner = body_around(before, part, n * strlen(part), after);

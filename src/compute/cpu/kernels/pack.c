@@ -35,7 +35,7 @@
  *     of the second to groups 4-7.                                                         384 bytes
  *   Q2_K: two groups of 64 bytes; bits 2g, 2g+1 of the first are group g, of the second group 4+g: 128 bytes
  *   Q3_K: the same and one more group for the third bits, as the fifth bits of a 5-bit type.       192 bytes
- *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. The codes are looked up in a table of 16 bytes in a register when a slice
+ *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. A code is looked up in a table of 16 bytes in a register when a slice
  *     is unpacked, which costs one shuffle for 4 codes of each row: as bytes, they would take twice the memory. The
  *     table has the bias in it: 128 for the IQ4 types, 16 for MXFP4, whose codes then have five bits.
  *   NVFP4: the same. IQ1, IQ2 and IQ3 types: as Q3_K (IQ1, IQ2) or IQ4_XS (IQ3), and looked up; "lattice types" below.

@@ -25,7 +25,7 @@
  *   Q6_K Q3_K:        acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
  *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
  *   IQ2_XS IQ2_S IQ1_M:  the same with (d * (2 scale0 + 1) * unit) and (d * (2 scale1 + 1) * unit)
- *   NVFP4:            the same with nvfp4_scale(scale0) and nvfp4_scale(scale1) (format/codebook.h)
+ *   NVFP4:            the same with nvfp4_scale(scale0) and nvfp4_scale(scale1) (gguf/codebook.h)
  *   Q2_K:             the same, and then acc = fma(-(dmin * min0), ds0, acc); acc = fma(-(dmin * min1), ds1, acc)
  *                     with ds0, ds1 = da * (sum of q) of the first and the last 16.
  *

@@ -58,7 +58,7 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* Scales of MXFP4: the arithmetic of mxfp4_scale (format/codebook.h). */
+/* Scales of MXFP4: the arithmetic of mxfp4_scale (gguf/codebook.h). */
 INLINE Vf unpack_exponents(const unsigned char *exponents) {
     Vi bits = v_max_int(v_shift_left(v_load_bytes(exponents), 23), v_set_int(0x00400000));
     return v_mul(v_as_float(bits), v_set(0.5f));
