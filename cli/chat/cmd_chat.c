@@ -256,18 +256,18 @@ int chat_session_n_ctx(const ChatSession *s) {
     return options.n_ctx;
 }
 
-int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_error *err) {
-    *s = (ChatSession){.args = args, .is_terminal = is_terminal};
-    s->use_color = generate_use_color(args->color, STDOUT_FILENO);
+int chat_session_open(ChatSession *s, GenerateArgs *generation, bool is_terminal, fr_error *err) {
+    *s = (ChatSession){.args = generation, .is_terminal = is_terminal};
+    s->use_color = generate_use_color(generation->color, STDOUT_FILENO);
     int status = FR_OK;
-    for (int i = 0; i < args->n_drafts && !status; i++)
-        status = drafter_each(args->drafts[i], note_drafter, &s->drafters, err);
-    if (!status && args->system) status = chat_turns_set_system(&s->turns, args->system, err);
-    if (!status) status = generate_open_model(&s->model, args, err);
-    if (!status) chat_sampling_complete(&args->sampling, s->model);
+    for (int i = 0; i < generation->n_drafts && !status; i++)
+        status = drafter_each(generation->drafts[i], note_drafter, &s->drafters, err);
+    if (!status && generation->system) status = chat_turns_set_system(&s->turns, generation->system, err);
+    if (!status) status = generate_open_model(&s->model, generation, err);
+    if (!status) chat_sampling_complete(&generation->sampling, s->model);
     if (!status)
-        status = generate_open_engine(&s->engine, s->model, &args->engine, args->drafts, args->n_drafts,
-                                      args->tree_budget, err);
+        status = generate_open_engine(&s->engine, s->model, &generation->engine, generation->drafts,
+                                      generation->n_drafts, generation->tree_budget, err);
     if (!status) measure_costs(s);
     return status;
 }

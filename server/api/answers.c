@@ -1,5 +1,6 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "server/api/answers.h"
+#include "server/api/tool_grammar.h"
 #include "server/api/openai_format.h"
 #include "server/api/constraint.h"
 
