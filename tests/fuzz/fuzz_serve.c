@@ -5,6 +5,7 @@
  * else the endpoint, by its number, whose body follows. */
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
+#include "server/api/tool_grammar.h"
 #include "server/api/constraint.h"
 #include "server/http/http_head.h"
 

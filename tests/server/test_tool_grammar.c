@@ -2,6 +2,7 @@
  * as calls with valid arguments, and what is told of schemas that cannot be kept. */
 #include "testing.h"
 
+#include "server/api/tool_grammar.h"
 #include "server/api/constraint.h"
 #include "engine/engine.h"
 
