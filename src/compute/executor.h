@@ -14,9 +14,8 @@ typedef struct Row {
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
     bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
-    const float *
-        input; /* [n_embd] what runs through the layers instead of the token's embedding; NULL: the embedding. Borrowed for
-                         * the call */
+    /* [n_embd] What runs through the layers instead of the token's embedding; NULL: the embedding. Borrowed for the call. */
+    const float *input;
 } Row;
 
 typedef struct ExecutorOptions {

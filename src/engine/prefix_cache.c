@@ -15,8 +15,9 @@
  *     new      <s> You are a helpful ... . Why is the grass green ?
  *              |------------ shared ---------------| read
  *
- * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent state,
- * or one that gives back the keys that windows have passed, can be taken over at marks and at the end only: prompt_marks.c.
+ * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent
+ * state, or one that gives back the keys that windows have passed, can be taken over at marks and at the end only:
+ * prompt_marks.c.
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
  * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_prefix.c).
@@ -25,7 +26,8 @@
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
  * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
  * not. When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are
- * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c, tests/lossless/test_shared_prefix.c. */
+ * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c,
+ * tests/lossless/test_shared_prefix.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
@@ -126,8 +128,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     return more > n_seen ? more : n_seen;
 }
 
-/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most is raised to the
- * number of tokens that r could take over if the sequence were whole at every length. */
+/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most is raised
+ * to the number of tokens that r could take over if the sequence were whole at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
