@@ -272,7 +272,7 @@ static void no_file_is_longer_than_1000_lines(void **state) {
 /* clang-format breaks a declaration whose comment is too long for its line between the type and the name. */
 static bool is_half_a_declaration(const char *line) {
     size_t n = strcspn(line, "\n"), n_blanks = strspn(line, " ");
-    return n_blanks > 0 && n > n_blanks &&
+    return n_blanks > 0 && n > n_blanks + 1 &&
            strspn(line + n_blanks, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789 ") ==
                n - n_blanks - 1 &&
            line[n - 1] == '*';

@@ -11,7 +11,7 @@
  *     instructions ... | question A          marks of A    512  1024 | 1072
  *                      | question B          of B          512  1024 | 1056       the first two are the same marks
  *
- * Where marks are set is the engine's decision (engine/prompt_marks.c). Their number is limited, by memory: the one that was
+ * Where marks are set is the engine's decision (engine/prompts.c). Their number is limited, by memory: the one that was
  * not used for the longest time goes, whichever sequences have it, which costs time later and changes no token.
  *
  * Invariants: n_refs counts the lists that a mark is in; a mark of a sequence belongs to its first `length` tokens, as they

@@ -17,10 +17,10 @@
  *
  * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent
  * state, or one that gives back the keys that windows have passed, can be taken over at marks and at the end only:
- * prompt_marks.c.
+ * prompts.c.
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
- * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_prefix.c).
+ * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_drafts.c).
  *
  * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
@@ -113,7 +113,7 @@ void prefix_cache_keep(const fr_request *r) {
 }
 
 /* How many tokens r can take over from a sequence that holds n_held tokens, the first n_common those of r, of which its
- * drafters allow for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
+ * drafters allow for `limit` (request_drafts.c). What r has read before, its drafters have seen. */
 static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
     int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);

@@ -35,7 +35,7 @@ static Row *append_rows(fr_request *r, int32_t n) {
     return &e->step.rows[r->first_row];
 }
 
-/* The planned rows of the request's context (prompt_plan.c), where there are slots. Slots for the whole context are
+/* The planned rows of the request's context (prompts.c), where there are slots. Slots for the whole context are
  * claimed at once (kv_policy.c). */
 static void pack_prompt(fr_request *r) {
     fr_engine *e = r->engine;
