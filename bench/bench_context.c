@@ -10,7 +10,7 @@
  * Forwards of each number of rows take turns with reading the weights; the fastest of each counts, and the peaks are measured
  * before and after. `reads`: the weights and the keys and values of the context, at the bandwidth of that reading. `limit`:
  * that or the arithmetic at its peak, whichever is longer. `attention`: its share of one forward's time, taken apart. */
-#include "compute/cost_parts.h"
+#include "compute/cost.h"
 #include "base/system.h"
 #include "base/threads.h"
 #include "opened_model.h"

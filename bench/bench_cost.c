@@ -13,7 +13,6 @@
 #include "base/system.h"
 #include "base/threads.h"
 #include "compute/cost.h"
-#include "compute/cost_curve.h"
 
 #include <math.h>
 #include <stdio.h>

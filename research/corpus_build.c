@@ -20,7 +20,7 @@
 #include "research/corpus_build.h"
 
 #include "base/files.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <divsufsort.h>
 #include <divsufsort64.h>

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "gguf/tensor_type.h"
 #include "gguf/gguf_write.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 #include "train/drafter_trainer.h"
 #include "train/llama.h"
 #include "train/ops.h"

@@ -41,6 +41,7 @@ struct Job {
     const ConvertArch *arch;
     const ConvertTensor *tensors;
     ConvertShape shape;
+    Hparams hparams; /* of the same shape */
     GgufWriter *w;
     Item *items; /* [(n_layer + 1) * MAX_TENSORS_OF_LAYER] */
     int64_t n_items;
@@ -136,7 +137,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
 static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, const char *name) {
     size_t bytes;
     char sentence[300];
-    if (t->n_out == SIZE_NONE || t->n_out == SIZE_ONE || convert_form_is_table(t->form)) return TYPE_F32;
+    if (tensor_table[t->to].n_out == SIZE_NONE || convert_form_is_table(t->form)) return TYPE_F32;
     if (convert_form_is_packed(t->form)) return TYPE_MXFP4;
     if (tensor_type_row_bytes(job->o->type, n_in, &bytes)) return job->o->type;
     snprintf(sentence, sizeof sentence, "%s has rows of %lld numbers, which are not whole blocks of %s: F16 instead",
@@ -164,7 +165,8 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     char to[CONVERT_MAX_NAME];
     Item *item = &job->items[job->n_items++];
     convert_name_to(t, layer, to);
-    int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
+    int64_t n_in = tensor_size(&job->hparams, tensor_table[t->to].n_in),
+            n_out = tensor_size(&job->hparams, tensor_table[t->to].n_out);
     *item = (Item){.job = job, .type = type_of(job, t, n_in, to), .n_in = n_in, .n_out = n_out};
     int status = take_experts(job, t, layer, item, err);
     if (status) return status;
@@ -209,7 +211,8 @@ static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, f
 
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
     char from[CONVERT_MAX_NAME], to[CONVERT_MAX_NAME];
-    int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
+    int64_t n_in = tensor_size(&job->hparams, tensor_table[t->to].n_in),
+            n_out = tensor_size(&job->hparams, tensor_table[t->to].n_out);
     fr_assert(job->n_items < (job->shape.n_layer + 1) * MAX_TENSORS_OF_LAYER); /* no table is longer */
     if (convert_is_of_experts(t)) return plan_experts(job, t, layer, err);
     convert_name_from(t, &job->shape, layer, 0, from);
@@ -227,7 +230,7 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     job->n_items++;
     item->type = type_of(job, t, n_in, to);
     int64_t n = convert_form_count(&job->shape, t->form);
-    int n_dims = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE ? 1 : n ? 3 : 2;
+    int n_dims = n_out == 0 ? 1 : n ? 3 : 2;
     const int64_t dims[] = {n_in, item->n_out, n};
     gguf_add_tensor_filled(job->w, to, item->type, n_dims, dims, fill, item);
     job->total += (size_t)(n_in * item->n_out * (n_dims == 3 ? n : 1));
@@ -266,8 +269,9 @@ static void pass_over_parts(Job *job) {
 static int plan_tensors(Job *job, fr_error *err) {
     int64_t n_layer = job->shape.n_layer + job->shape.n_nextn;
     int status = check_tied(job, err);
+    job->hparams = convert_hparams(&job->shape);
     for (const ConvertTensor *t = job->tensors; t->from && !status; t++) {
-        bool of_layer = strstr(t->from, "%d") != NULL, is_head = strcmp(t->to, "output.weight") == 0;
+        bool of_layer = strstr(t->from, "%d") != NULL, is_head = t->to == TENSOR_OUTPUT;
         if (is_head && job->shape.tied == 1) continue; /* a copy of the embedding, if it is there */
         for (int64_t i = 0; i < (of_layer ? n_layer : 1) && !status; i++)
             if (!of_layer || layer_has(job, t, i)) status = plan_tensor(job, t, i, err);

@@ -1,7 +1,7 @@
 /* convert_arch.c - the architectures that can be converted.
  *
- * A new one is a table of its tensors and a row in the list below. Its layers must be described in src/model/arch_NAME.c,
- * too, if forerun is to run it. */
+ * A new one is a table of its tensors and a row in the list below. Its layers must be described in
+ * src/model/arch_llama.c or a file beside it, too, if forerun is to run it. */
 #include "cli/convert/convert_arch.h"
 
 #include "base/error.h"
@@ -10,55 +10,52 @@
 #include <string.h>
 
 #define LAYER(name) "model.layers.%d." name
-#define BLOCK(name) "blk.%d." name
 
-/* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is missing, it is
- * the embedding. */
+/* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is
+ * missing, it is the embedding. */
 #define MODEL_TENSORS \
-    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME}, \
-        {"model.norm.weight", "output_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME}, { \
-        LAYER("input_layernorm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME \
+    {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
+        {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME}, \
+        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, { \
+        LAYER("input_layernorm.weight"), TENSOR_ATTN_NORM, false, FORM_SAME \
     }
 #define SELF_ATTENTION \
-    {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, FORM_ROTATED}, \
-        {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_ROTATED}, \
-        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, { \
-        LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME \
+    {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q, false, FORM_ROTATED}, \
+        {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_ROTATED}, \
+        {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, { \
+        LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME \
     }
 #define ATTENTION_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, { \
-        LAYER("post_attention_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME \
-    }
+    MODEL_TENSORS, SELF_ATTENTION, { LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME }
 #define DENSE_TENSORS \
-    {LAYER("mlp.gate_proj.weight"), BLOCK("ffn_gate.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, \
-        {LAYER("mlp.up_proj.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, { \
-        LAYER("mlp.down_proj.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME \
+    {LAYER("mlp.gate_proj.weight"), TENSOR_FFN_GATE, false, FORM_SAME}, \
+        {LAYER("mlp.up_proj.weight"), TENSOR_FFN_UP, false, FORM_SAME}, { \
+        LAYER("mlp.down_proj.weight"), TENSOR_FFN_DOWN, false, FORM_SAME \
     }
 #define BIASES(optional) \
-    {LAYER("self_attn.q_proj.bias"), BLOCK("attn_q.bias"), SIZE_Q, SIZE_NONE, optional, FORM_ROTATED}, \
-        {LAYER("self_attn.k_proj.bias"), BLOCK("attn_k.bias"), SIZE_KV, SIZE_NONE, optional, FORM_ROTATED}, { \
-        LAYER("self_attn.v_proj.bias"), BLOCK("attn_v.bias"), SIZE_KV, SIZE_NONE, optional, FORM_SAME \
+    {LAYER("self_attn.q_proj.bias"), TENSOR_ATTN_Q_BIAS, optional, FORM_ROTATED}, \
+        {LAYER("self_attn.k_proj.bias"), TENSOR_ATTN_K_BIAS, optional, FORM_ROTATED}, { \
+        LAYER("self_attn.v_proj.bias"), TENSOR_ATTN_V_BIAS, optional, FORM_SAME \
     }
 #define HEAD_NORMS \
-    {LAYER("self_attn.q_norm.weight"), BLOCK("attn_q_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME}, { \
-        LAYER("self_attn.k_norm.weight"), BLOCK("attn_k_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME \
+    {LAYER("self_attn.q_norm.weight"), TENSOR_ATTN_Q_NORM, false, FORM_SAME}, { \
+        LAYER("self_attn.k_norm.weight"), TENSOR_ATTN_K_NORM, false, FORM_SAME \
     }
 /* The router and the experts, whose names differ. */
 #define EXPERT_TENSORS(part, gate, up, down) \
-    {LAYER(part ".gate.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME}, \
-        {LAYER(part ".experts.%d." gate), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_SAME}, \
-        {LAYER(part ".experts.%d." up), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_SAME}, { \
-        LAYER(part ".experts.%d." down), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_SAME \
+    {LAYER(part ".gate.weight"), TENSOR_ROUTER, false, FORM_SAME}, \
+        {LAYER(part ".experts.%d." gate), TENSOR_EXPERT_GATE, false, FORM_SAME}, \
+        {LAYER(part ".experts.%d." up), TENSOR_EXPERT_UP, false, FORM_SAME}, { \
+        LAYER(part ".experts.%d." down), TENSOR_EXPERT_DOWN, false, FORM_SAME \
     }
 #define QWEN_EXPERTS EXPERT_TENSORS("mlp", "gate_proj.weight", "up_proj.weight", "down_proj.weight")
 #define SHARED(name) LAYER("mlp.shared_expert" name)
 
 #define SHARED_EXPERT \
-    {SHARED("_gate.weight"), BLOCK("ffn_gate_inp_shexp.weight"), SIZE_EMBD, SIZE_ONE, false, FORM_SAME}, \
-        {SHARED(".gate_proj.weight"), BLOCK("ffn_gate_shexp.weight"), SIZE_EMBD, SIZE_SHARED_FF, false, FORM_SAME}, \
-        {SHARED(".up_proj.weight"), BLOCK("ffn_up_shexp.weight"), SIZE_EMBD, SIZE_SHARED_FF, false, FORM_SAME}, { \
-        SHARED(".down_proj.weight"), BLOCK("ffn_down_shexp.weight"), SIZE_SHARED_FF, SIZE_EMBD, false, FORM_SAME \
+    {SHARED("_gate.weight"), TENSOR_SHARED_ROUTER, false, FORM_ONE_ROW}, \
+        {SHARED(".gate_proj.weight"), TENSOR_SHARED_GATE, false, FORM_SAME}, \
+        {SHARED(".up_proj.weight"), TENSOR_SHARED_UP, false, FORM_SAME}, { \
+        SHARED(".down_proj.weight"), TENSOR_SHARED_DOWN, false, FORM_SAME \
     }
 
 static const ConvertTensor llama_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, BIASES(true), {.from = NULL}};
@@ -73,151 +70,117 @@ static const ConvertTensor qwen2moe_tensors[] = {
 };
 
 #define GEMMA_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, {LAYER("post_attention_layernorm.weight"), \
-                                                   BLOCK("post_attention_norm.weight"), \
-                                                   SIZE_EMBD, \
-                                                   SIZE_NONE, \
-                                                   false, \
-                                                   FORM_SAME}, \
-        {LAYER("pre_feedforward_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-    { \
-        LAYER("post_feedforward_layernorm.weight"), BLOCK("post_ffw_norm.weight"), SIZE_EMBD, SIZE_NONE, false, \
-            FORM_SAME \
+    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, \
+        {LAYER("post_attention_layernorm.weight"), TENSOR_POST_ATTN_NORM, false, FORM_SAME}, \
+        {LAYER("pre_feedforward_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME}, { \
+        LAYER("post_feedforward_layernorm.weight"), TENSOR_POST_FFN_NORM, false, FORM_SAME \
     }
 static const ConvertTensor gemma2_tensors[] = {GEMMA_TENSORS, {.from = NULL}};
 static const ConvertTensor gemma3_tensors[] = {GEMMA_TENSORS, HEAD_NORMS, {.from = NULL}};
 static const ConvertTensor phi3_tensors[] = {
     MODEL_TENSORS,
-    {LAYER("self_attn.qkv_proj.weight"), BLOCK("attn_qkv.weight"), SIZE_EMBD, SIZE_QKV, false, FORM_SAME},
-    {LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME},
-    {LAYER("post_attention_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {LAYER("mlp.gate_up_proj.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_GATE_UP, false, FORM_SAME},
-    {LAYER("mlp.down_proj.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME},
+    {LAYER("self_attn.qkv_proj.weight"), TENSOR_ATTN_QKV, false, FORM_SAME},
+    {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME},
+    {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME},
+    {LAYER("mlp.gate_up_proj.weight"), TENSOR_FFN_GATE_UP, false, FORM_SAME},
+    {LAYER("mlp.down_proj.weight"), TENSOR_FFN_DOWN, false, FORM_SAME},
     {.from = NULL},
 };
 
-/* Recurrent layers, and attention whose queries come with gates; the norm before the feed-forward part has the name that it has in
- * Gemma's files behind attention. */
+/* Recurrent layers, and attention whose queries come with gates; the norm before the feed-forward part has the name
+ * that it has in Gemma's files behind attention. */
 #define LINEAR(name) LAYER("linear_attn." name)
 #define HYBRID_TENSORS \
-    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), \
-                    BLOCK("post_attention_norm.weight"), \
-                    SIZE_EMBD, \
-                    SIZE_NONE, \
-                    false, \
-                    FORM_SAME}, \
-        {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q_AND_GATES, false, FORM_SAME}, \
-        {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
-        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
-        {LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME}, \
-        HEAD_NORMS, { \
-        LINEAR("norm.weight"), BLOCK("ssm_norm.weight"), SIZE_DELTA_HEAD, SIZE_NONE, false, FORM_SAME \
+    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
+        {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q_GATED, false, FORM_SAME}, \
+        {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_SAME}, \
+        {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, \
+        {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME}, HEAD_NORMS, { \
+        LINEAR("norm.weight"), TENSOR_DELTA_NORM, false, FORM_SAME \
     }
 static const ConvertTensor qwen3next_tensors[] = {
     HYBRID_TENSORS,
-    {LINEAR("in_proj_qkvz.weight"), BLOCK("attn_qkv.weight"), SIZE_EMBD, SIZE_DELTA_CHANNELS, false, FORM_QKV_OF_QKVZ},
-    {LINEAR("in_proj_qkvz.weight"), BLOCK("attn_gate.weight"), SIZE_EMBD, SIZE_DELTA_VALUES, false, FORM_Z_OF_QKVZ},
-    {LINEAR("in_proj_ba.weight"), BLOCK("ssm_ba.weight"), SIZE_EMBD, SIZE_DELTA_GATES, false, FORM_SAME},
-    {LINEAR("conv1d.weight"), BLOCK("ssm_conv1d.weight"), SIZE_CONV, SIZE_DELTA_CHANNELS, false, FORM_CONV},
-    {LINEAR("dt_bias"), BLOCK("ssm_dt.bias"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_SAME},
-    {LINEAR("A_log"), BLOCK("ssm_a"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_DECAY},
-    {LINEAR("out_proj.weight"), BLOCK("ssm_out.weight"), SIZE_DELTA_VALUES, SIZE_EMBD, false, FORM_SAME},
+    {LINEAR("in_proj_qkvz.weight"), TENSOR_DELTA_QKV, false, FORM_QKV_OF_QKVZ},
+    {LINEAR("in_proj_qkvz.weight"), TENSOR_DELTA_Z, false, FORM_Z_OF_QKVZ},
+    {LINEAR("in_proj_ba.weight"), TENSOR_DELTA_BETA_ALPHA, false, FORM_SAME},
+    {LINEAR("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_CONV},
+    {LINEAR("dt_bias"), TENSOR_DELTA_DT, false, FORM_SAME},
+    {LINEAR("A_log"), TENSOR_DELTA_A, false, FORM_DECAY},
+    {LINEAR("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_SAME},
     QWEN_EXPERTS,
     SHARED_EXPERT,
     {.from = NULL},
 };
 #define QWEN35_TENSORS \
-    HYBRID_TENSORS, \
-        {LINEAR("in_proj_qkv.weight"), BLOCK("attn_qkv.weight"), SIZE_EMBD, SIZE_DELTA_CHANNELS, false, FORM_QKV}, \
-        {LINEAR("in_proj_z.weight"), BLOCK("attn_gate.weight"), SIZE_EMBD, SIZE_DELTA_VALUES, false, FORM_VALUES}, \
-        {LINEAR("in_proj_b.weight"), BLOCK("ssm_beta.weight"), SIZE_EMBD, SIZE_DELTA_HEADS, false, FORM_HEADS}, \
-        {LINEAR("in_proj_a.weight"), BLOCK("ssm_alpha.weight"), SIZE_EMBD, SIZE_DELTA_HEADS, false, FORM_HEADS}, \
-        {LINEAR("conv1d.weight"), BLOCK("ssm_conv1d.weight"), SIZE_CONV, SIZE_DELTA_CHANNELS, false, FORM_QKV_CONV}, \
-        {LINEAR("dt_bias"), BLOCK("ssm_dt.bias"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_HEADS}, \
-        {LINEAR("A_log"), BLOCK("ssm_a"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_HEADS_DECAY}, { \
-        LINEAR("out_proj.weight"), BLOCK("ssm_out.weight"), SIZE_DELTA_VALUES, SIZE_EMBD, false, FORM_VALUE_INPUTS \
+    HYBRID_TENSORS, {LINEAR("in_proj_qkv.weight"), TENSOR_DELTA_QKV, false, FORM_QKV}, \
+        {LINEAR("in_proj_z.weight"), TENSOR_DELTA_Z, false, FORM_VALUES}, \
+        {LINEAR("in_proj_b.weight"), TENSOR_DELTA_BETA, false, FORM_HEADS}, \
+        {LINEAR("in_proj_a.weight"), TENSOR_DELTA_ALPHA, false, FORM_HEADS}, \
+        {LINEAR("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_QKV_CONV}, \
+        {LINEAR("dt_bias"), TENSOR_DELTA_DT, false, FORM_HEADS}, \
+        {LINEAR("A_log"), TENSOR_DELTA_A, false, FORM_HEADS_DECAY}, { \
+        LINEAR("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_VALUE_INPUTS \
     }
 static const ConvertTensor qwen35_tensors[] = {QWEN35_TENSORS, DENSE_TENSORS, {.from = NULL}};
 static const ConvertTensor qwen35moe_tensors[] = {
     QWEN35_TENSORS,
-    {LAYER("mlp.gate.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME},
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_FIRST_HALF},
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_SECOND_HALF},
-    {LAYER("mlp.experts.down_proj"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_STACKED},
+    {LAYER("mlp.gate.weight"), TENSOR_ROUTER, false, FORM_SAME},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_FIRST_HALF},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_SECOND_HALF},
+    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_STACKED},
     SHARED_EXPERT,
     {.from = NULL},
 };
 
 #define OSS_TENSORS \
-    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), \
-                    BLOCK("post_attention_norm.weight"), \
-                    SIZE_EMBD, \
-                    SIZE_NONE, \
-                    false, \
-                    FORM_SAME}, \
-        SELF_ATTENTION, BIASES(false), \
-        {LAYER("self_attn.o_proj.bias"), BLOCK("attn_output.bias"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("self_attn.sinks"), BLOCK("attn_sinks.weight"), SIZE_HEADS, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("mlp.router.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME}, \
-        {LAYER("mlp.router.bias"), BLOCK("ffn_gate_inp.bias"), SIZE_EXPERTS, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("mlp.experts.gate_up_proj_bias"), \
-         BLOCK("ffn_gate_exps.bias"), \
-         SIZE_EXPERT_FF, \
-         SIZE_EXPERTS, \
-         false, \
-         FORM_EVEN}, \
-        {LAYER("mlp.experts.gate_up_proj_bias"), \
-         BLOCK("ffn_up_exps.bias"), \
-         SIZE_EXPERT_FF, \
-         SIZE_EXPERTS, \
-         false, \
-         FORM_ODD}, \
-    { \
-        LAYER("mlp.experts.down_proj_bias"), BLOCK("ffn_down_exps.bias"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_TABLE \
+    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
+        SELF_ATTENTION, BIASES(false), {LAYER("self_attn.o_proj.bias"), TENSOR_ATTN_OUTPUT_BIAS, false, FORM_SAME}, \
+        {LAYER("self_attn.sinks"), TENSOR_ATTN_SINKS, false, FORM_SAME}, \
+        {LAYER("mlp.router.weight"), TENSOR_ROUTER, false, FORM_SAME}, \
+        {LAYER("mlp.router.bias"), TENSOR_ROUTER_BIAS, false, FORM_SAME}, \
+        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_GATE_BIAS, false, FORM_EVEN}, \
+        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_UP_BIAS, false, FORM_ODD}, { \
+        LAYER("mlp.experts.down_proj_bias"), TENSOR_EXPERT_DOWN_BIAS, false, FORM_TABLE \
     }
 static const ConvertTensor gpt_oss_tensors[] = {
     OSS_TENSORS,
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_EVEN_COLUMNS},
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_ODD_COLUMNS},
-    {LAYER("mlp.experts.down_proj"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_TRANSPOSED},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_EVEN_COLUMNS},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_ODD_COLUMNS},
+    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_TRANSPOSED},
     {.from = NULL},
 };
 static const ConvertTensor gpt_oss_packed_tensors[] = {
     OSS_TENSORS,
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_PACKED_EVEN},
-    {LAYER("mlp.experts.gate_up_proj"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_PACKED_ODD},
-    {LAYER("mlp.experts.down_proj"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_PACKED},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_PACKED_EVEN},
+    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_PACKED_ODD},
+    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_PACKED},
     {.from = NULL},
 };
 
-/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts beside it or without. */
+/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts
+ * beside it or without. */
 #define MAMBA(name) LAYER("mamba." name)
-#define GRANITE_HYBRID_TENSORS(suffix, ff) \
-    ATTENTION_TENSORS, {MAMBA("in_proj.weight"), BLOCK("ssm_in.weight"), SIZE_EMBD, SIZE_MAMBA_IN, false, FORM_SAME}, \
-        {MAMBA("conv1d.weight"), BLOCK("ssm_conv1d.weight"), SIZE_CONV, SIZE_MAMBA_CHANNELS, false, FORM_CONV}, \
-        {MAMBA("conv1d.bias"), BLOCK("ssm_conv1d.bias"), SIZE_MAMBA_CHANNELS, SIZE_NONE, true, FORM_SAME}, \
-        {MAMBA("dt_bias"), BLOCK("ssm_dt.bias"), SIZE_DELTA_HEADS, SIZE_NONE, false, FORM_SAME}, \
-        {MAMBA("A_log"), BLOCK("ssm_a"), SIZE_ONE, SIZE_DELTA_HEADS, false, FORM_CUT_DECAY}, \
-        {MAMBA("D"), BLOCK("ssm_d"), SIZE_ONE, SIZE_DELTA_HEADS, false, FORM_CUT}, \
-        {MAMBA("norm.weight"), BLOCK("ssm_norm.weight"), SIZE_MAMBA_GROUP, SIZE_MAMBA_GROUPS, false, FORM_CUT}, \
-        {MAMBA("out_proj.weight"), BLOCK("ssm_out.weight"), SIZE_MAMBA, SIZE_EMBD, false, FORM_SAME}, \
-        {LAYER("shared_mlp.input_linear.weight"), BLOCK("ffn_gate" suffix), SIZE_EMBD, ff, false, FORM_FIRST_ROWS}, \
-        {LAYER("shared_mlp.input_linear.weight"), BLOCK("ffn_up" suffix), SIZE_EMBD, ff, false, FORM_SECOND_ROWS}, { \
-        LAYER("shared_mlp.output_linear.weight"), BLOCK("ffn_down" suffix), ff, SIZE_EMBD, false, FORM_SAME \
+#define GRANITE_HYBRID_TENSORS(gate, up, down) \
+    ATTENTION_TENSORS, {MAMBA("in_proj.weight"), TENSOR_MAMBA_IN, false, FORM_SAME}, \
+        {MAMBA("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_CONV}, \
+        {MAMBA("conv1d.bias"), TENSOR_MAMBA_CONV_BIAS, true, FORM_SAME}, \
+        {MAMBA("dt_bias"), TENSOR_MAMBA_DT, false, FORM_SAME}, \
+        {MAMBA("A_log"), TENSOR_MAMBA_A, false, FORM_CUT_DECAY}, {MAMBA("D"), TENSOR_MAMBA_D, false, FORM_CUT}, \
+        {MAMBA("norm.weight"), TENSOR_MAMBA_NORM, false, FORM_CUT}, \
+        {MAMBA("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_SAME}, \
+        {LAYER("shared_mlp.input_linear.weight"), TENSOR_##gate, false, FORM_FIRST_ROWS}, \
+        {LAYER("shared_mlp.input_linear.weight"), TENSOR_##up, false, FORM_SECOND_ROWS}, { \
+        LAYER("shared_mlp.output_linear.weight"), TENSOR_##down, false, FORM_SAME \
     }
 #define MOE(name) LAYER("block_sparse_moe." name)
-static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(".weight", SIZE_FF), {.from = NULL}};
+static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(FFN_GATE, FFN_UP, FFN_DOWN),
+                                                      {.from = NULL}};
 static const ConvertTensor granite_expert_tensors[] = {
-    GRANITE_HYBRID_TENSORS("_shexp.weight", SIZE_SHARED_FF),
-    {MOE("router.layer.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME},
-    {MOE("input_linear.weight"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_FIRST_HALF},
-    {MOE("input_linear.weight"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_SECOND_HALF},
-    {MOE("output_linear.weight"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_STACKED},
+    GRANITE_HYBRID_TENSORS(SHARED_GATE, SHARED_UP, SHARED_DOWN),
+    {MOE("router.layer.weight"), TENSOR_ROUTER, false, FORM_SAME},
+    {MOE("input_linear.weight"), TENSOR_EXPERT_GATE, false, FORM_FIRST_HALF},
+    {MOE("input_linear.weight"), TENSOR_EXPERT_UP, false, FORM_SECOND_HALF},
+    {MOE("output_linear.weight"), TENSOR_EXPERT_DOWN, false, FORM_STACKED},
     {.from = NULL},
 };
 

@@ -3,49 +3,13 @@
 #define CONVERT_CONVERT_ARCH_H
 
 #include "cli/convert/convert_rows.h"
-
-/* A dimension of a tensor, by what it counts. */
-typedef enum ConvertSize {
-    SIZE_NONE,
-    SIZE_ONE,
-    SIZE_EMBD,
-    SIZE_TWO_EMBD,
-    SIZE_Q,
-    SIZE_KV,
-    SIZE_QKV,
-    SIZE_FF,
-    SIZE_GATE_UP,
-    SIZE_HEAD,
-    SIZE_VOCAB,
-    SIZE_EXPERTS,
-    SIZE_EXPERT_FF,
-    SIZE_SHARED_FF,
-    SIZE_HEADS,
-    SIZE_Q_AND_GATES, /* by head the queries, then the gates of what it reads */
-    SIZE_DELTA_CHANNELS,
-    SIZE_DELTA_VALUES,
-    SIZE_DELTA_HEADS,
-    SIZE_DELTA_GATES, /* two of each value head */
-    SIZE_DELTA_HEAD,
-    SIZE_CONV,
-    SIZE_GATED_EMBD, /* two gates and what they are for */
-    SIZE_MAMBA,
-    SIZE_MAMBA_CHANNELS,
-    SIZE_MAMBA_IN,
-    SIZE_MAMBA_GROUPS,
-    SIZE_MAMBA_GROUP,
-    SIZE_Q_RANK, /* here and below of latent attention */
-    SIZE_KV_RANK,
-    SIZE_LATENT_QUERIES,
-    SIZE_LATENT_VALUES,
-    SIZE_PLAIN,
-    SIZE_VALUE,
-} ConvertSize;
+#include "model/tensor_table.h"
 
 typedef struct ConvertTensor {
-    const char *from, *to;   /* names; "%d" is the number of the layer, and the tensor is there once for each. A second
-                              * one in `from` is that of an expert, and the matrices of all are put into one tensor */
-    ConvertSize n_in, n_out; /* n_out SIZE_NONE: a vector; SIZE_ONE: a matrix of one row that becomes one */
+    const char
+        *from;   /* the published name; "%d" is the number of the layer, and the tensor is there once for each. A second
+                        * one is that of an expert, and the matrices of all are put into one tensor */
+    TensorId to; /* which gives the name in the GGUF file, and the shape */
     bool optional;
     ConvertForm form;
 } ConvertTensor;
@@ -131,7 +95,5 @@ int convert_mistral3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter 
 /* `keys` of single architectures (convert_keys.c). */
 int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 int convert_smollm3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
-
-int64_t convert_size(const ConvertShape *s, ConvertSize size);
 
 #endif

@@ -21,51 +21,42 @@
 
 #define LAYER(name) "model.layers.%d." name
 #define ATTENTION(name) LAYER("self_attn." name ".weight")
-#define BLOCK(name) "blk.%d." name
-#define VECTOR(from, to, n) \
-    { LAYER(from), BLOCK(to), n, SIZE_NONE, false, FORM_SAME }
-#define MATRIX(from, to, n_in, n_out) \
-    { LAYER(from), BLOCK(to), n_in, n_out, false, FORM_SAME }
-#define OPTIONAL(from, to, n_in, n_out) \
-    { LAYER(from), BLOCK(to), n_in, n_out, true, FORM_SAME }
+#define TENSOR(from, to) \
+    { LAYER(from), to, false, FORM_SAME }
+#define OPTIONAL(from, to) \
+    { LAYER(from), to, true, FORM_SAME }
 
 #define MODEL_TENSORS \
-    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME}, \
-        {"model.norm.weight", "output_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME}, \
-        VECTOR("input_layernorm.weight", "attn_norm.weight", SIZE_EMBD)
+    {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
+        {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME}, \
+        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, TENSOR("input_layernorm.weight", TENSOR_ATTN_NORM)
 #define FEED_FORWARD_TENSORS \
-    MATRIX("mlp.gate_proj.weight", "ffn_gate.weight", SIZE_EMBD, SIZE_FF), \
-        MATRIX("mlp.up_proj.weight", "ffn_up.weight", SIZE_EMBD, SIZE_FF), \
-        MATRIX("mlp.down_proj.weight", "ffn_down.weight", SIZE_FF, SIZE_EMBD), \
-        MATRIX("mlp.gate.weight", "ffn_gate_inp.weight", SIZE_EMBD, SIZE_EXPERTS), \
-        OPTIONAL("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", SIZE_EXPERTS, SIZE_NONE), \
-        MATRIX("mlp.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", SIZE_EMBD, SIZE_EXPERT_FF), \
-        MATRIX("mlp.experts.%d.up_proj.weight", "ffn_up_exps.weight", SIZE_EMBD, SIZE_EXPERT_FF), \
-        MATRIX("mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", SIZE_EXPERT_FF, SIZE_EMBD), \
-        MATRIX("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", SIZE_EMBD, SIZE_SHARED_FF), \
-        MATRIX("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", SIZE_EMBD, SIZE_SHARED_FF), \
-        MATRIX("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", SIZE_SHARED_FF, SIZE_EMBD)
+    TENSOR("mlp.gate_proj.weight", TENSOR_FFN_GATE), TENSOR("mlp.up_proj.weight", TENSOR_FFN_UP), \
+        TENSOR("mlp.down_proj.weight", TENSOR_FFN_DOWN), TENSOR("mlp.gate.weight", TENSOR_ROUTER), \
+        OPTIONAL("mlp.gate.e_score_correction_bias", TENSOR_CHOICE_BIAS), \
+        TENSOR("mlp.experts.%d.gate_proj.weight", TENSOR_EXPERT_GATE), \
+        TENSOR("mlp.experts.%d.up_proj.weight", TENSOR_EXPERT_UP), \
+        TENSOR("mlp.experts.%d.down_proj.weight", TENSOR_EXPERT_DOWN), \
+        TENSOR("mlp.shared_experts.gate_proj.weight", TENSOR_SHARED_GATE), \
+        TENSOR("mlp.shared_experts.up_proj.weight", TENSOR_SHARED_UP), \
+        TENSOR("mlp.shared_experts.down_proj.weight", TENSOR_SHARED_DOWN)
 #define NEXTN_TENSORS \
-    MATRIX("eh_proj.weight", "nextn.eh_proj.weight", SIZE_TWO_EMBD, SIZE_EMBD), \
-        VECTOR("enorm.weight", "nextn.enorm.weight", SIZE_EMBD), \
-        VECTOR("hnorm.weight", "nextn.hnorm.weight", SIZE_EMBD), \
-        OPTIONAL("shared_head.norm.weight", "nextn.shared_head_norm.weight", SIZE_EMBD, SIZE_NONE), \
-        OPTIONAL("shared_head.head.weight", "nextn.shared_head_head.weight", SIZE_EMBD, SIZE_VOCAB), \
-        OPTIONAL("embed_tokens.weight", "nextn.embed_tokens.weight", SIZE_EMBD, SIZE_VOCAB)
+    TENSOR("eh_proj.weight", TENSOR_NEXTN_EH_PROJ), TENSOR("enorm.weight", TENSOR_NEXTN_ENORM), \
+        TENSOR("hnorm.weight", TENSOR_NEXTN_HNORM), OPTIONAL("shared_head.norm.weight", TENSOR_NEXTN_HEAD_NORM), \
+        OPTIONAL("shared_head.head.weight", TENSOR_NEXTN_HEAD), OPTIONAL("embed_tokens.weight", TENSOR_NEXTN_EMBD)
 
 const ConvertTensor convert_deepseek_tensors[] = {
     MODEL_TENSORS,
-    VECTOR("post_attention_layernorm.weight", "ffn_norm.weight", SIZE_EMBD),
-    MATRIX("self_attn.q_proj.weight", "attn_q.weight", SIZE_EMBD, SIZE_LATENT_QUERIES),
-    MATRIX("self_attn.q_a_proj.weight", "attn_q_a.weight", SIZE_EMBD, SIZE_Q_RANK),
-    VECTOR("self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", SIZE_Q_RANK),
-    MATRIX("self_attn.q_b_proj.weight", "attn_q_b.weight", SIZE_Q_RANK, SIZE_LATENT_QUERIES),
-    MATRIX("self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", SIZE_EMBD, SIZE_HEAD),
-    VECTOR("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", SIZE_KV_RANK),
-    {ATTENTION("kv_b_proj"), BLOCK("attn_k_b.weight"), SIZE_PLAIN, SIZE_KV_RANK, false, FORM_KEYS_OF_LATENT},
-    {ATTENTION("kv_b_proj"), BLOCK("attn_v_b.weight"), SIZE_KV_RANK, SIZE_VALUE, false, FORM_VALUES_OF_LATENT},
-    MATRIX("self_attn.o_proj.weight", "attn_output.weight", SIZE_LATENT_VALUES, SIZE_EMBD),
+    TENSOR("post_attention_layernorm.weight", TENSOR_FFN_NORM),
+    TENSOR("self_attn.q_proj.weight", TENSOR_LATENT_Q),
+    TENSOR("self_attn.q_a_proj.weight", TENSOR_LATENT_Q_A),
+    TENSOR("self_attn.q_a_layernorm.weight", TENSOR_LATENT_Q_A_NORM),
+    TENSOR("self_attn.q_b_proj.weight", TENSOR_LATENT_Q_B),
+    TENSOR("self_attn.kv_a_proj_with_mqa.weight", TENSOR_LATENT_KV_A),
+    TENSOR("self_attn.kv_a_layernorm.weight", TENSOR_LATENT_KV_A_NORM),
+    {ATTENTION("kv_b_proj"), TENSOR_LATENT_K_B, false, FORM_KEYS_OF_LATENT},
+    {ATTENTION("kv_b_proj"), TENSOR_LATENT_V_B, false, FORM_VALUES_OF_LATENT},
+    TENSOR("self_attn.o_proj.weight", TENSOR_LATENT_OUTPUT),
     FEED_FORWARD_TENSORS,
     NEXTN_TENSORS,
     {.from = NULL},
@@ -73,16 +64,16 @@ const ConvertTensor convert_deepseek_tensors[] = {
 
 const ConvertTensor convert_glm4moe_tensors[] = {
     MODEL_TENSORS,
-    VECTOR("post_attention_layernorm.weight", "post_attention_norm.weight", SIZE_EMBD),
-    MATRIX("self_attn.q_proj.weight", "attn_q.weight", SIZE_EMBD, SIZE_Q),
-    MATRIX("self_attn.k_proj.weight", "attn_k.weight", SIZE_EMBD, SIZE_KV),
-    MATRIX("self_attn.v_proj.weight", "attn_v.weight", SIZE_EMBD, SIZE_KV),
-    MATRIX("self_attn.o_proj.weight", "attn_output.weight", SIZE_Q, SIZE_EMBD),
-    OPTIONAL("self_attn.q_proj.bias", "attn_q.bias", SIZE_Q, SIZE_NONE),
-    OPTIONAL("self_attn.k_proj.bias", "attn_k.bias", SIZE_KV, SIZE_NONE),
-    OPTIONAL("self_attn.v_proj.bias", "attn_v.bias", SIZE_KV, SIZE_NONE),
-    OPTIONAL("self_attn.q_norm.weight", "attn_q_norm.weight", SIZE_HEAD, SIZE_NONE),
-    OPTIONAL("self_attn.k_norm.weight", "attn_k_norm.weight", SIZE_HEAD, SIZE_NONE),
+    TENSOR("post_attention_layernorm.weight", TENSOR_FFN_NORM_POST_ATTN),
+    TENSOR("self_attn.q_proj.weight", TENSOR_ATTN_Q),
+    TENSOR("self_attn.k_proj.weight", TENSOR_ATTN_K),
+    TENSOR("self_attn.v_proj.weight", TENSOR_ATTN_V),
+    TENSOR("self_attn.o_proj.weight", TENSOR_ATTN_OUTPUT),
+    OPTIONAL("self_attn.q_proj.bias", TENSOR_ATTN_Q_BIAS),
+    OPTIONAL("self_attn.k_proj.bias", TENSOR_ATTN_K_BIAS),
+    OPTIONAL("self_attn.v_proj.bias", TENSOR_ATTN_V_BIAS),
+    OPTIONAL("self_attn.q_norm.weight", TENSOR_ATTN_Q_NORM),
+    OPTIONAL("self_attn.k_norm.weight", TENSOR_ATTN_K_NORM),
     FEED_FORWARD_TENSORS,
     NEXTN_TENSORS,
     {.from = NULL},
@@ -94,7 +85,7 @@ bool convert_routed_has(const ConvertShape *s, const ConvertTensor *t, int64_t l
     bool is_dense = is_of(t, ".mlp.gate_proj") || is_of(t, ".mlp.up_proj") || is_of(t, ".mlp.down_proj");
     if (is_of(t, "mlp.shared_experts") && s->n_ff_shared == 0) return false;
     if (is_of(t, ".mlp.")) return is_dense == (layer < s->n_dense);
-    if (strncmp(t->to, BLOCK("nextn"), strlen(BLOCK("nextn"))) == 0) return layer >= s->n_layer;
+    if (t->to >= TENSOR_NEXTN_EH_PROJ) return layer >= s->n_layer;
     if (s->kv_rank && is_of(t, ".q_proj")) return s->q_rank == 0;
     return !is_of(t, ".q_a_") && !is_of(t, ".q_b_") ? true : s->q_rank > 0;
 }

@@ -37,40 +37,36 @@ static void read_layers(ConfigReader *r, ConvertShape *s, const char *attention,
 /* ---- LFM2 --------------------------------------------------------------------------------------------- */
 
 #define LAYER(name) "model.layers.%d." name
-#define BLOCK(name) "blk.%d." name
 
 /* LFM2: layers with attention, and others with a short convolution; experts behind the first layers, or none. */
 #define LFM2_TENSORS \
-    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME}, \
-        {"model.embedding_norm.weight", "token_embd_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME}, \
-        {LAYER("operator_norm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, FORM_SAME}, \
-        {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
-        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, FORM_SAME}, \
-        {LAYER("self_attn.out_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, FORM_SAME}, \
-        {LAYER("self_attn.q_layernorm.weight"), BLOCK("attn_q_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("self_attn.k_layernorm.weight"), BLOCK("attn_k_norm.weight"), SIZE_HEAD, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("conv.in_proj.weight"), BLOCK("shortconv.in_proj.weight"), SIZE_EMBD, SIZE_GATED_EMBD, false, FORM_SAME}, \
-        {LAYER("conv.conv.weight"), BLOCK("shortconv.conv.weight"), SIZE_CONV, SIZE_EMBD, false, FORM_CONV}, \
-        {LAYER("conv.out_proj.weight"), BLOCK("shortconv.out_proj.weight"), SIZE_EMBD, SIZE_EMBD, false, FORM_SAME}, \
-        {LAYER("ffn_norm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME}, \
-        {LAYER("feed_forward.w1.weight"), BLOCK("ffn_gate.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, \
-        {LAYER("feed_forward.w3.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_FF, false, FORM_SAME}, { \
-        LAYER("feed_forward.w2.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, FORM_SAME \
+    {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
+        {"model.embedding_norm.weight", TENSOR_EMBD_NORM, false, FORM_SAME}, \
+        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, \
+        {LAYER("operator_norm.weight"), TENSOR_ATTN_NORM, false, FORM_SAME}, \
+        {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q, false, FORM_SAME}, \
+        {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_SAME}, \
+        {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, \
+        {LAYER("self_attn.out_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME}, \
+        {LAYER("self_attn.q_layernorm.weight"), TENSOR_ATTN_Q_NORM, false, FORM_SAME}, \
+        {LAYER("self_attn.k_layernorm.weight"), TENSOR_ATTN_K_NORM, false, FORM_SAME}, \
+        {LAYER("conv.in_proj.weight"), TENSOR_SHORT_CONV_IN, false, FORM_SAME}, \
+        {LAYER("conv.conv.weight"), TENSOR_SHORT_CONV, false, FORM_CONV}, \
+        {LAYER("conv.out_proj.weight"), TENSOR_SHORT_CONV_OUT, false, FORM_SAME}, \
+        {LAYER("ffn_norm.weight"), TENSOR_FFN_NORM, false, FORM_SAME}, \
+        {LAYER("feed_forward.w1.weight"), TENSOR_FFN_GATE, false, FORM_SAME}, \
+        {LAYER("feed_forward.w3.weight"), TENSOR_FFN_UP, false, FORM_SAME}, { \
+        LAYER("feed_forward.w2.weight"), TENSOR_FFN_DOWN, false, FORM_SAME \
     }
 
 const ConvertTensor convert_lfm2_tensors[] = {LFM2_TENSORS, {.from = NULL}};
 const ConvertTensor convert_lfm2moe_tensors[] = {
     LFM2_TENSORS,
-    {LAYER("feed_forward.gate.weight"), BLOCK("ffn_gate_inp.weight"), SIZE_EMBD, SIZE_EXPERTS, false, FORM_SAME},
-    {LAYER("feed_forward.expert_bias"), BLOCK("exp_probs_b.bias"), SIZE_EXPERTS, SIZE_NONE, false, FORM_SAME},
-    {LAYER("feed_forward.experts.%d.w1.weight"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_SAME},
-    {LAYER("feed_forward.experts.%d.w3.weight"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false,
-     FORM_SAME},
-    {LAYER("feed_forward.experts.%d.w2.weight"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false,
-     FORM_SAME},
+    {LAYER("feed_forward.gate.weight"), TENSOR_ROUTER, false, FORM_SAME},
+    {LAYER("feed_forward.expert_bias"), TENSOR_CHOICE_BIAS, false, FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w1.weight"), TENSOR_EXPERT_GATE, false, FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w3.weight"), TENSOR_EXPERT_UP, false, FORM_SAME},
+    {LAYER("feed_forward.experts.%d.w2.weight"), TENSOR_EXPERT_DOWN, false, FORM_SAME},
     {.from = NULL},
 };
 

@@ -1,20 +1,18 @@
 /* convert_names.c - the names of tensors: the numbers in them, and those of the layer for multi-token prediction.
  *
  * Qwen publishes that layer under "mtp.": a layer with attention as all others, "mtp.layers.0.", and the matrix and the norms
- * around it. A GGUF file has it behind the other layers (src/model/nextn.h). */
+ * around it. A GGUF file has it after the other layers (Nextn in src/model/model.h). */
 #include "cli/convert/convert_names.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define NEXTN(name) "blk.%d.nextn." name
-
 const ConvertTensor convert_nextn_tensors[] = {
-    {"mtp.fc.weight", NEXTN("eh_proj.weight"), SIZE_TWO_EMBD, SIZE_EMBD, false, FORM_SAME},
-    {"mtp.pre_fc_norm_embedding.weight", NEXTN("enorm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {"mtp.pre_fc_norm_hidden.weight", NEXTN("hnorm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {"mtp.norm.weight", NEXTN("shared_head_norm.weight"), SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {"mtp.embed_tokens.weight", NEXTN("embed_tokens.weight"), SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME},
+    {"mtp.fc.weight", TENSOR_NEXTN_EH_PROJ, false, FORM_SAME},
+    {"mtp.pre_fc_norm_embedding.weight", TENSOR_NEXTN_ENORM, false, FORM_SAME},
+    {"mtp.pre_fc_norm_hidden.weight", TENSOR_NEXTN_HNORM, false, FORM_SAME},
+    {"mtp.norm.weight", TENSOR_NEXTN_HEAD_NORM, false, FORM_SAME},
+    {"mtp.embed_tokens.weight", TENSOR_NEXTN_EMBD, true, FORM_SAME},
     {.from = NULL},
 };
 
@@ -41,7 +39,9 @@ void convert_name_from(const ConvertTensor *t, const ConvertShape *s, int64_t la
 }
 
 void convert_name_to(const ConvertTensor *t, int64_t layer, char out[CONVERT_MAX_NAME]) {
-    write_name(t->to, layer, 0, out);
+    if (tensor_is_of_layer(t->to))
+        snprintf(out, CONVERT_MAX_NAME, "blk.%lld.%s", (long long)layer, tensor_table[t->to].name);
+    else snprintf(out, CONVERT_MAX_NAME, "%s", tensor_table[t->to].name);
 }
 
 bool convert_is_of_experts(const ConvertTensor *t) {

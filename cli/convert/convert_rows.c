@@ -111,6 +111,7 @@ int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int
     case FORM_QKV_CONV: return set_dims(dims, 3, n_out, 1, n_in);
     case FORM_QKV_OF_QKVZ:
     case FORM_Z_OF_QKVZ: return set_dims(dims, 2, 2 * (n_keys + n_values), n_in, 1);
+    case FORM_ONE_ROW: return set_dims(dims, 2, 1, n_in, 1);
     case FORM_CUT:
     case FORM_CUT_DECAY: return set_dims(dims, 1, n_out * n_in, 1, 1);
     case FORM_FIRST_ROWS:

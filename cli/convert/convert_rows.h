@@ -11,6 +11,7 @@ typedef enum ConvertForm {
     FORM_SAME,       /* [n_out][n_in] */
     FORM_ROTATED,    /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
     FORM_CONV,       /* [n_out][1][n_in] */
+    FORM_ONE_ROW,    /* [1][n_in], which becomes a vector */
     FORM_TABLE,      /* as FORM_SAME; the tensor stays F32 */
     FORM_CUT,        /* a vector [n_out n_in]; the tensor stays F32 */
     FORM_CUT_DECAY,  /* likewise, as FORM_DECAY */

@@ -7,6 +7,7 @@
 
 #include "cli/convert/convert_rope.h"
 #include "base/error.h"
+#include "model/tensor_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -122,4 +123,30 @@ void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *
     convert_set_int(w, arch, "expert_used_count", s->n_expert_used);
     if (s->n_ff_expert) convert_set_int(w, arch, "expert_feed_forward_length", s->n_ff_expert);
     if (s->n_ff_shared) convert_set_int(w, arch, "expert_shared_feed_forward_length", s->n_ff_shared);
+}
+
+/* Only what the sizes of tensors depend on. All numbers are within the limits of convert_shape_read and of the architectures. */
+Hparams convert_hparams(const ConvertShape *s) {
+    Hparams h = {.n_embd = (int32_t)s->n_embd,
+                 .n_ff = (int32_t)s->n_ff,
+                 .n_vocab = (int32_t)s->n_vocab,
+                 .n_head = (int32_t)s->n_head,
+                 .n_head_kv = (int32_t)s->n_head_kv,
+                 .head_dim = (int32_t)s->head_dim,
+                 .n_expert = (int32_t)s->n_expert,
+                 .n_ff_expert = (int32_t)(s->n_ff_expert ? s->n_ff_expert : s->n_ff),
+                 .n_ff_shared = (int32_t)s->n_ff_shared,
+                 .rope = {.n_rot = (int32_t)s->n_rot},
+                 .latent = {.rank = (int32_t)s->kv_rank,
+                            .q_rank = (int32_t)s->q_rank,
+                            .plain_dim = (int32_t)s->plain_dim,
+                            .value_dim = (int32_t)s->value_dim}};
+    int32_t n_conv = (int32_t)s->n_conv, groups = (int32_t)s->n_key_heads, heads = (int32_t)s->n_value_heads,
+            dim = (int32_t)s->delta_dim;
+    h.delta = (DeltaNetShape){.n_key_heads = groups, .n_value_heads = heads, .dim = dim};
+    h.mamba = (Mamba2Shape){.n_heads = heads, .dim = dim, .n_groups = groups, .n_state = (int32_t)s->n_state};
+    if (s->n_state) h.state = mamba2_state(&h.mamba, n_conv);
+    else if (heads) h.state = delta_net_state(&h.delta, n_conv);
+    else if (n_conv) h.state = short_conv_state(h.n_embd, n_conv);
+    return h;
 }

@@ -4,6 +4,7 @@
 
 #include "cli/convert/hub_folder.h"
 #include "gguf/gguf_write.h"
+#include "model/hparams.h"
 
 enum { CONVERT_MAX_LAYER = 1024 };
 
@@ -49,6 +50,9 @@ typedef struct ConvertUsual {
 int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err);
 /* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
+
+/* The same shape as a model has it once its file is read. */
+Hparams convert_hparams(const ConvertShape *s);
 
 /* The key ARCH.KEY. */
 void convert_set_int(GgufWriter *w, const char *arch, const char *key, int64_t v);

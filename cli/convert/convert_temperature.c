@@ -19,31 +19,30 @@
 enum { CHUNK = 8192, EXPERTS_OF_MAVERICK = 128 };
 
 #define LAYER(name) "model.layers.%d." name
-#define BLOCK(name) "blk.%d." name
 #define FF(name) LAYER("feed_forward." name)
-#define MATRIX(from, to, n_in, n_out) \
-    { from, BLOCK(to), n_in, n_out, false, FORM_SAME }
+#define TENSOR(from, to) \
+    { from, to, false, FORM_SAME }
 
 const ConvertTensor convert_llama4_tensors[] = {
-    {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, FORM_SAME},
-    {"model.norm.weight", "output_norm.weight", SIZE_EMBD, SIZE_NONE, false, FORM_SAME},
-    {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, FORM_SAME},
-    MATRIX(LAYER("input_layernorm.weight"), "attn_norm.weight", SIZE_EMBD, SIZE_NONE),
-    MATRIX(LAYER("self_attn.q_proj.weight"), "attn_q.weight", SIZE_EMBD, SIZE_Q),
-    MATRIX(LAYER("self_attn.k_proj.weight"), "attn_k.weight", SIZE_EMBD, SIZE_KV),
-    MATRIX(LAYER("self_attn.v_proj.weight"), "attn_v.weight", SIZE_EMBD, SIZE_KV),
-    MATRIX(LAYER("self_attn.o_proj.weight"), "attn_output.weight", SIZE_Q, SIZE_EMBD),
-    MATRIX(LAYER("post_attention_layernorm.weight"), "ffn_norm.weight", SIZE_EMBD, SIZE_NONE),
-    MATRIX(FF("gate_proj.weight"), "ffn_gate.weight", SIZE_EMBD, SIZE_FF),
-    MATRIX(FF("up_proj.weight"), "ffn_up.weight", SIZE_EMBD, SIZE_FF),
-    MATRIX(FF("down_proj.weight"), "ffn_down.weight", SIZE_FF, SIZE_EMBD),
-    MATRIX(FF("router.weight"), "ffn_gate_inp.weight", SIZE_EMBD, SIZE_EXPERTS),
-    {FF("experts.gate_up_proj"), BLOCK("ffn_gate_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_FIRST_COLUMNS},
-    {FF("experts.gate_up_proj"), BLOCK("ffn_up_exps.weight"), SIZE_EMBD, SIZE_EXPERT_FF, false, FORM_SECOND_COLUMNS},
-    {FF("experts.down_proj"), BLOCK("ffn_down_exps.weight"), SIZE_EXPERT_FF, SIZE_EMBD, false, FORM_TRANSPOSED},
-    MATRIX(FF("shared_expert.gate_proj.weight"), "ffn_gate_shexp.weight", SIZE_EMBD, SIZE_SHARED_FF),
-    MATRIX(FF("shared_expert.up_proj.weight"), "ffn_up_shexp.weight", SIZE_EMBD, SIZE_SHARED_FF),
-    MATRIX(FF("shared_expert.down_proj.weight"), "ffn_down_shexp.weight", SIZE_SHARED_FF, SIZE_EMBD),
+    {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME},
+    {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME},
+    {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME},
+    TENSOR(LAYER("input_layernorm.weight"), TENSOR_ATTN_NORM),
+    TENSOR(LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q),
+    TENSOR(LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K),
+    TENSOR(LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V),
+    TENSOR(LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT),
+    TENSOR(LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM),
+    TENSOR(FF("gate_proj.weight"), TENSOR_FFN_GATE),
+    TENSOR(FF("up_proj.weight"), TENSOR_FFN_UP),
+    TENSOR(FF("down_proj.weight"), TENSOR_FFN_DOWN),
+    TENSOR(FF("router.weight"), TENSOR_ROUTER),
+    {FF("experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_FIRST_COLUMNS},
+    {FF("experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_SECOND_COLUMNS},
+    {FF("experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_TRANSPOSED},
+    TENSOR(FF("shared_expert.gate_proj.weight"), TENSOR_SHARED_GATE),
+    TENSOR(FF("shared_expert.up_proj.weight"), TENSOR_SHARED_UP),
+    TENSOR(FF("shared_expert.down_proj.weight"), TENSOR_SHARED_DOWN),
     {.from = NULL},
 };
 

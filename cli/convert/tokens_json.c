@@ -9,7 +9,7 @@
 #include "cli/convert/convert_vocab.h"
 
 #include "base/error.h"
-#include "text/pre_patterns.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/sandbox.h"
 #include "draft/drafter_file.h"
-#include "text/chat_template.h"
+#include "text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "cli/sandbox.h"
 
 #include "base/mem.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 #include <jansson.h>

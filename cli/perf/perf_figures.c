@@ -9,7 +9,7 @@
 
 #include "cli/json_values.h"
 #include "base/system.h"
-#include "compute/cost_parts.h"
+#include "compute/cost.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef PERF_PERF_PARTS_H
 #define PERF_PERF_PARTS_H
 
-#include "compute/cost_parts.h"
+#include "compute/cost.h"
 
 #include <jansson.h>
 

@@ -9,7 +9,6 @@
 #include "base/threads.h"
 #include "draft/drafter.h"
 #include "text/chat.h"
-#include "text/named_templates.h"
 
 #include <errno.h>
 #include <math.h>
@@ -144,10 +143,7 @@ const Option generate_options[] = {
      OPT_INT(GenerateArgs, engine.kv_tokens, 1, INT32_MAX),
      .default_help = "--ctx for each request",
      .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
-    {.key = "backend",
-     OPT_CHOICE(GenerateArgs, backend, "cpu", "reference"),
-     .default_value = "cpu",
-     .help = CLI_HELP_BACKEND},
+    {.key = "backend", OPT_NAME(GenerateArgs, backend, backend_names), .default_value = "cpu", .help = CLI_HELP_BACKEND},
     {.key = "kernels",
      OPT_TEXT(GenerateArgs, kernels),
      .metavar = "NAME",

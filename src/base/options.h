@@ -121,6 +121,8 @@ typedef struct OptionSet {
     .offset = offsetof(S, field), .names = (const char *const[]){ \
         __VA_ARGS__, NULL \
     }
+/* A const char * field that is one of the names of a list, which ends with NULL. */
+#define OPT_NAME(S, field, list) .kind = OPTION_CHOICE_NAME, .offset = offsetof(S, field), .names = (list)
 #define OPT_TEXT(S, field) \
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)

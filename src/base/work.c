@@ -1,4 +1,4 @@
-/* work.c - blocks of growing size; allocations are cut off the newest one. */
+/* work.c - memory in blocks of growing size. Each allocation is taken from the newest block. */
 #include "base/work.h"
 
 #include "base/mem.h"
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 1 << 20, ALIGN = 16, STEP = 16 /* bytes or items */ };
+enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 1 << 20, ALIGN = 16, STEP = 16 /* bytes or items are one step */ };
 
 typedef struct WorkBlock {
     struct WorkBlock *next;
-    size_t used, size; /* bytes behind the head */
+    size_t used, size; /* bytes after the head */
 } WorkBlock;
 
-_Static_assert(sizeof(WorkBlock) % 8 == 0, "allocations behind the head of a block are aligned");
+_Static_assert(sizeof(WorkBlock) % 8 == 0, "allocations after the head of a block are aligned");
 enum { HEAD = (sizeof(WorkBlock) + ALIGN - 1) / ALIGN * ALIGN };
 
 int work_run(Work *w, void (*body)(void *subject), void *subject, fr_error *err) {

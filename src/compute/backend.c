@@ -1,13 +1,20 @@
-/* backend.c - the backends there are, and what they share. */
+/* backend.c - the list of backends, and what all of them share. */
 #include "compute/backend.h"
 
 #include "compute/cpu/cpu_backend.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static const Backend *const all[] = {&backend_cpu, &backend_reference, NULL};
+#define BACKENDS(X) X(cpu) X(reference)
+#define X(name) &backend_##name,
+static const Backend *const all[] = {BACKENDS(X) NULL};
+#undef X
+#define X(name) #name,
+const char *const backend_names[] = {BACKENDS(X) NULL};
+#undef X
 
 const Backend *const *backends(void) { return all; }
 
@@ -17,7 +24,12 @@ int backend_find(const char *name, const Backend **out, fr_error *err) {
             *out = *b;
             return FR_OK;
         }
-    return error_set(err, FR_ERR_ARGUMENT, "there is no backend '%.40s'; choose cpu or reference", name);
+    char names[100] = "";
+    for (int i = 0; backend_names[i]; i++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", i ? " or " : "", backend_names[i]);
+    }
+    return error_set(err, FR_ERR_ARGUMENT, "there is no backend '%.40s'; choose %s", name, names);
 }
 
 const char *weights_activations(const Weights *w) {
@@ -33,6 +45,15 @@ int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab,
     *logits = wider;
     *max_logits = n;
     return FR_OK;
+}
+
+int device_fail(Device *d, int code, const char *reason) {
+    if (!d->status) d->status = error_set(&d->error, code, "%s", reason);
+    return d->status;
+}
+
+int device_check(const Device *d, fr_error *err) {
+    return d->status ? (int)error_set(err, d->status, "%s", d->error.message) : FR_OK;
 }
 
 void weights_close(Weights *w) {

@@ -1,4 +1,4 @@
-/* backend.h - the table that a backend implements: where weights live and who computes.
+/* backend.h - the table that a backend implements: where weights are kept and what computes.
  *
  *   Device    threads or an accelerator, with working memory: one for an engine, shared by the target and all drafters
  *   Weights   a Model made resident in the backend's own form; immutable, shared by engines
@@ -6,17 +6,21 @@
  *   Linear    one matrix of a drafter, and a bias
  *   Lookup    rows of numbers that drafters add to logits by token
  *
- * The engine and every drafter use only this and executor.h, which turns sequences and pages into slots for all
- * backends alike. backend/cpu is the fast one; backend/reference is the same in double precision, without packing or
- * threads, written to be read; begin there to write another. A backend is a folder here and a line in backend.c.
+ * The engine and every drafter use only this header and executor.h, which turns sequences and pages into slots for all backends
+ * alike. compute/cpu is the fast backend. compute/reference is the same in double precision, without packing or threads, and is
+ * written to be read: start there to write another. A backend is a folder here and a line in backend.c.
  *
- * The contract: a result depends on its own inputs alone. The row of a forward that sees certain tokens gives the
- * same bits in every batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md); tests/lossless
- * holds each backend to it. Objects of one Device are used by one thread at a time. Functions that can fail return a
- * negative code and fill in err.
+ * The contract. A result depends only on its own inputs: the row of a forward that sees certain tokens gets the same bits in every
+ * batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md). tests/lossless holds each backend to it. The
+ * objects of one Device are used by one thread at a time.
+ *
+ * Failures. Functions that open or take memory return a negative code and fill in err. A function that computes cannot fail on a CPU,
+ * but an accelerator may be lost at any time. It then calls device_fail and returns without a result. A device that has failed
+ * stays failed: executor_forward and executor_extend return its error, before and after they compute, so that fr_engine_step
+ * returns it and no token is taken from what was computed with it.
  */
-#ifndef BACKEND_BACKEND_H
-#define BACKEND_BACKEND_H
+#ifndef COMPUTE_BACKEND_H
+#define COMPUTE_BACKEND_H
 
 #include "base/system.h"
 #include "base/files.h"
@@ -26,18 +30,20 @@
 
 typedef struct Backend Backend;
 
-/* The head of each of a backend's own structs. */
+/* Each backend's own structs begin with these. */
 typedef struct Device {
     const Backend *backend;
     int n_threads;
     const RowKernels *rows; /* passes over rows of logits in main memory, for this CPU */
+    int status;             /* negative: it has failed, and `error` says how */
+    fr_error error;
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations; /* of matrices of block types */
-    const char *packed_file;  /* packed weights to be mapped in place of packing, if there are any; NULL: none */
-    int n_threads;            /* that convert the weights */
+    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations;                  /* of matrices of block types */
+    const char *packed_file;                   /* packed weights, which are mapped if the file exists; NULL: none */
+    int n_threads;                             /* that convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -48,7 +54,7 @@ typedef struct Weights {
     WeightsOptions options; /* kernels: the name of the table that was chosen */
     size_t bytes;           /* of matrices: what one forward reads */
     MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
-    char packed_error[508]; /* why it is not used although it is there; "" otherwise */
+    char packed_error[508]; /* why that file is not used although it exists; "" otherwise */
 } Weights;
 
 typedef struct Context {
@@ -68,10 +74,10 @@ typedef struct Lookup {
 typedef struct DeviceOptions {
     const char *kernels; /* as in WeightsOptions */
     int n_threads;
-    bool pin_threads; /* each to a core of its own, while the device is open */
+    bool pin_threads; /* each thread to a core of its own, while the device is open */
 } DeviceOptions;
 
-/* Layers that see all earlier positions, and layers with a window, keep keys and values in slots of their own: what a window has
+/* Layers that see all earlier positions and layers with a window keep keys and values in separate slots, because what a window has
  * passed is given back sooner. */
 typedef enum KvGroup { KV_ALL, KV_WINDOW, KV_GROUPS } KvGroup;
 static inline KvGroup kv_group_of(const LayerSpec *l) { return l->mixer == MIXER_WINDOW ? KV_WINDOW : KV_ALL; }
@@ -81,28 +87,29 @@ typedef struct ContextOptions {
     int32_t n_slots[KV_GROUPS]; /* token slots of the KV cache */
     int32_t n_ctx;              /* longest sequence */
     int32_t max_rows;           /* in one forward and its extensions */
-    int32_t n_states; /* of the recurrent layers, if the model has such layers: the first are those of the sequences */
+    int32_t n_states; /* recurrent states, if the model has such layers: first one for each sequence, then others */
 } ContextOptions;
 
-/* The slots of a row in the layers of a group: of its own key and value, and those that it may read. */
+/* The slots of a row in the layers of a group: that of its own key and value, and those that it may read. */
 typedef struct RowSlots {
     int32_t own;
-    const int32_t *prefix, *path; /* a place that no layer of the group sees any more is -1 */
+    const int32_t *prefix, *path; /* -1: no layer of the group sees this place any more */
 } RowSlots;
 
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
-    const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
-    int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
-    int32_t index;            /* among the rows of its sequence since executor_forward */
-    int32_t n_prefix, n_path; /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
+    const float *input;  /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t row, parent; /* its number since executor_forward, and that of its parent; -1: the committed tokens */
+    int32_t index;       /* among the rows of its sequence since executor_forward */
+    int32_t n_prefix,
+        n_path; /* it sees n_prefix committed slots, then n_path slots of its path in the tree, itself last */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
 
-/* The recurrent state `to` becomes state `from` (after `length` tokens; with none of them, it is all zeros),
- * moved on by n_rows rows of the last forward and its extensions, each the parent of the next. */
+/* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by n_rows rows of the
+ * last forward and its extensions, each of which is the parent of the next. */
 typedef struct StateStep {
     int32_t from, to, length, n_rows;
     const int32_t *rows;
@@ -115,7 +122,7 @@ typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
 enum { COST_PARTS_MAX = 12 };
 typedef struct CostPart {
     const char *name;
-    int64_t n_out, n_in; /* of the matrices of one layer, over the same inputs; 0: no matrix product */
+    int64_t n_out, n_in; /* of the matrices of one layer that read the same inputs; 0: it is no matrix product */
     int32_t n_layers;    /* that have it; 0: not counted */
     double bytes;        /* read by one forward */
     double ops;          /* multiplications and additions; 16-bit activations count twice */
@@ -127,11 +134,11 @@ typedef struct CostPart {
 typedef struct CostWork {
     double weight_bytes; /* read once, whatever the number of rows */
     double expert_bytes; /* of all experts; n rows read 1 - (1 - expert_share)^n of them, if they choose at random */
-    double expert_share; /* that one row chooses */
+    double expert_share; /* the part of the experts that one row chooses */
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
-    double attention_ops;           /* of one row and one earlier token, in float */
-    double window_share;            /* of both: layers with a window */
+    double attention_ops;           /* for one row and one earlier token, in float */
+    double window_share;            /* the part of the layers with attention that have a window */
     int32_t window;                 /* tokens that these see at most */
 } CostWork;
 
@@ -154,44 +161,43 @@ struct Backend {
     bool reads_file;       /* each forward reads weights from the model's file, which is checked before and after */
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
-    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and, unless
-     * Model.output is another, LM head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
-     * with NULL. */
+    /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding they share,
+     * and whose LM head, unless Model.output is another one; the Model must outlive them. weights_save writes a file for
+     * WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel tables that this machine
+     * can run, ending with NULL. embed gives the embeddings of n tokens, out [n][n_embd]. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
-    /* Writes them as WeightsOptions.packed_file. NULL: this backend has no such form. */
     int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
-    /* Embeddings of n tokens, out [n][n_embd]. */
     void (*embed)(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
+    /* A device. run_parts does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has
+     * threads. */
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
-    /* Does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has threads. */
     void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
-    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots, and their
-     * places stand before `rows` in the same array: row number 0 is rows[-rows[0].row]. read
-     * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or
-     * [n_embd]. */
+    /* A context. forward runs rows [n_rows]. The keys of earlier rows since executor_forward are in their slots, and the places of
+     * these rows are before `rows` in the same array: row number 0 is rows[-rows[0].row]. read gives result number i of
+     * the last forward in memory of the CPU, until the next forward: [n_vocab] or [n_embd]. */
     int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
     void (*context_close)(Context *c);
     void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
     const float *(*read)(Context *c, ResultKind kind, int32_t i);
-    /* Takes memory for the logits of n rows of one forward, where there is less so far: with a large vocabulary they are
-     * the largest results. After a failure all is as before. NULL: context_open takes it for max_rows. */
+    /* Takes memory for the logits of n rows of one forward, if there is less so far: with a large vocabulary they are
+     * the largest results. After a failure everything is as before. NULL: context_open takes it for max_rows. */
     int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
-    /* Moves recurrent states on, different ones, none of which is `from` of another step: a forward only reads the states
-     * of the committed tokens, state i for sequence i. */
+    /* Moves different recurrent states on, none of which is `from` of another step. A forward only reads the states of the
+     * committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
-    /* Keys and values of n slots of a group from one place to another, which may overlap; and of one slot, numbers
-     * of the usual size for measurements. */
+    /* copy_slots copies keys and values of n slots of a group to another place, which may overlap with the first. fill_slot
+     * fills a slot with numbers of the usual size, for measurements. */
     void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
 
-    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head,
-     * y [n_rows][n_vocab]; head_reserve takes its memory beforehand. */
+    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, and 0 rows are fine. head is the LM head,
+     * y [n_rows][n_vocab]; head_reserve takes the memory that it needs beforehand. */
     int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                        int32_t max_rows, fr_error *err);
     void (*linear_close)(Linear *l);
@@ -201,36 +207,43 @@ struct Backend {
     /* In place, for rows [n_rows][n]: exp(x - max) / sum; and x / sqrt(mean(x^2) + eps) * gain. */
     void (*softmax)(Device *d, float *x, int32_t n_rows, int64_t n);
     void (*rmsnorm)(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
-    /* A table of F16 or Q8_0 rows: stores rows [first, first + n_rows), given as floats; adds a row to x [n]. */
+    /* A table of F16 or Q8_0 rows. lookup_store stores rows [first, first + n_rows), given as floats; lookup_add adds a row to
+     * x [n]. */
     int (*lookup_open)(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
     void (*lookup_close)(Lookup *l);
     void (*lookup_store)(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
     void (*lookup_add)(Device *d, Lookup *l, int64_t row, float *x);
 
-    /* For measurements (cost.h). parts: fills out [COST_PARTS_MAX] and returns their number; time_parts: from now on
-     * the seconds of each part are added to seconds [that number], NULL: no longer. speed and read_weights may be
-     * NULL: unknown. */
+    /* For measurements (cost.h). parts fills out [COST_PARTS_MAX] and returns their number. After time_parts the seconds of each
+     * part are added to seconds [that number]; after sum_inputs each forward adds the squares of all inputs to the sums. NULL
+     * ends either. read_weights gives the time of reading all matrices once. speed and read_weights may be NULL: unknown. */
     void (*work)(const Weights *w, KvType kv_type, CostWork *out);
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
     void (*time_parts)(Context *c, double *seconds);
-    /* From now on each forward adds the squares of all inputs to the sums; NULL: no longer. */
     void (*sum_inputs)(Context *c, InputSquares *to);
     int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
-    int (*read_weights)(Device *d, const Weights *w, double *seconds,
-                        fr_error *err); /* the time of reading all matrices once */
+    int (*read_weights)(Device *d, const Weights *w, double *seconds, fr_error *err);
 };
 
-/* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names
- * them. */
+extern const Backend backend_cpu, backend_reference;
+
+/* All backends, ending with NULL, the default first; their names in the same order; and one by name (NULL: the default), with an
+ * error that lists the names. */
 const Backend *const *backends(void);
+extern const char *const backend_names[];
 int backend_find(const char *name, const Backend **out, fr_error *err);
 
-/* To what the inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
+/* How inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
 
-/* For backends whose logits are floats in memory: *logits has room for n rows from now on, of which *max_logits is the most so far. */
+/* For backends whose logits are floats in memory: *logits has room for n rows afterwards, and *max_logits is the most so far. */
 int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
+
+/* The device has failed, for a reason that is a whole sentence. Only the first failure is kept. Returns the code. */
+int device_fail(Device *d, int code, const char *reason);
+/* FR_OK, or the error of a device that has failed. */
+int device_check(const Device *d, fr_error *err);
 
 /* NULL is fine for each. */
 void weights_close(Weights *w);

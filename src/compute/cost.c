@@ -1,11 +1,14 @@
-/* cost.c - T(n): the time of a forward of n rows, measured, and the least that the machine would allow. */
+/* cost.c - measures T(n), the time of a forward of n rows, corrects it by every forward, and keeps it in a file. */
+#include "base/system.h"
+#include "base/hash.h"
+#include "base/files.h"
+#include "base/mem.h"
 #include "compute/cost.h"
 
-#include "base/system.h"
-#include "base/mem.h"
-
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void cost_work(const Weights *w, KvType kv_type, CostWork *out) { w->backend->work(w, kv_type, out); }
 
@@ -14,7 +17,7 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
     return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
-/* Of the experts, what n_rows rows are expected to read. */
+/* The bytes of experts that n_rows rows are expected to read. */
 static double expert_bytes(const CostWork *work, int32_t n_rows) {
     return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
 }
@@ -32,7 +35,7 @@ double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_r
 
 enum { MAX_ROUNDS = 200 };
 
-/* Any tokens do: the cost of a forward does not depend on what is read. */
+/* The tokens do not matter: the cost of a forward does not depend on what is read. */
 static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
     for (int32_t i = 0; i < n; i++)
         rows[i] =
@@ -85,4 +88,287 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
     mem_free(samples);
     executor_sequence_close(e, sequence);
     return status;
+}
+
+/* ---- the curve ------------------------------------------------------------------------------------- */
+
+/* A drafted token pays only if the row that verifies it costs less time than it saves, so the budget allocator must
+ * know T(n) within a few per cent. Disturbances only ever make a forward slower: of several measurements the fastest
+ * counts. */
+
+enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
+/* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading the weights. */
+static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
+enum { KEY_POINT = 5 };
+/* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows are left
+ * out; and the time after which nothing is repeated. */
+#define ROWS_S 0.012
+#define KEYS_S 0.01
+#define GROW_S 0.7
+#define LIMIT_S 1.1
+#define MOST 0.08 /* the greatest relative error of a forward that is taken into account */
+/* The parts of an error that move the whole curve, and the points beside it. A virtual machine may be half as fast for seconds, at
+ * all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was measured. If most of an
+ * error moved only the points beside it, a change of speed while trees of one size ran would make that size look too expensive,
+ * or too cheap. */
+#define OF_CURVE 0.75
+#define OF_POINT 0.25
+
+/* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer
+ * rows would. Points that contradict them are noise.
+ *
+ * If more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows, and of all
+ * rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow forward of
+ * few rows would lift its neighbours, whose next forwards would then seem fast and pull the whole curve down. */
+static void make_rising(CostCurve *c) {
+    double sum[COST_CURVE_MAX];
+    int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
+    for (int k = 0; k < c->n; k++) {
+        sum[n] = c->seconds[k], count[n++] = 1;
+        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--)
+            sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
+    }
+    for (int i = 0, k = 0; i < n; i++)
+        for (int j = 0; j < count[i]; j++) c->seconds[k++] = sum[i] / count[i];
+}
+
+static void make_sound(CostCurve *c) {
+    make_rising(c);
+    for (int k = 1; k < c->n; k++) {
+        double most = c->seconds[k - 1] * (double)c->rows[k] / (double)c->rows[k - 1];
+        if (c->seconds[k] > most) c->seconds[k] = most;
+    }
+}
+
+/* Times one forward without context; *least keeps the fastest. */
+static int time_once(Executor *e, int32_t n_rows, double *least, double *spent_s, fr_error *err) {
+    double s;
+    int status = cost_measure(e, 0, &n_rows, 1, 1, 0, 0, &s, err);
+    if (status) return status;
+    if (s < *least) *least = s;
+    *spent_s += s;
+    return FR_OK;
+}
+
+/* The time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small
+ * and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full of
+ * the keys that were just written. */
+static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
+    double least[2] = {INFINITY, INFINITY}, s;
+    for (int round = 0; round < 2; round++)
+        for (int k = 0; k < 2; k++) {
+            if (cost_measure(e, k * n_keys, &rows, 1, 2, KEYS_S, 0, &s, NULL)) return 0;
+            if (s < least[k]) least[k] = s;
+        }
+    return least[1] > least[0] ? least[1] - least[0] : 0;
+}
+
+/* Measures keys with one row and with a few rows: both read the keys once, and the difference is the arithmetic of the additional
+ * rows. */
+static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
+    int32_t few = c->rows[c->n <= KEY_POINT ? c->n - 1 : KEY_POINT], n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
+    c->key_s = c->key_read_s = 0;
+    if (n_keys < 1) return;
+    double one_s = added_by(e, n_keys, 1) / n_keys, few_s = few > 1 ? added_by(e, n_keys, few) / n_keys : one_s;
+    c->key_s = few > 1 && few_s > one_s ? (few_s - one_s) / (few - 1) : few_s / few;
+    if (one_s > c->key_s) c->key_read_s = one_s - c->key_s;
+}
+
+/* Measures the numbers of rows in turn, the small ones more often, so that each gets about as much time as the
+ * largest: a moment in which something else ran must not decide a point. A first forward, with cold caches, is not
+ * counted. */
+static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s, fr_error *err) {
+    double spent_s[COST_CURVE_MAX] = {0}, cold_s = INFINITY, none = 0;
+    int n = 0, status = time_once(e, 1, &cold_s, &none, err);
+    for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
+        if (n >= FEWEST && clock_s() > begin_s + GROW_S)
+            break; /* a large model: the line through the last two goes on */
+        int32_t rows = COUNTS[k];
+        c->rows[n] = rows, c->seconds[n] = INFINITY;
+        status = time_once(e, rows, &c->seconds[n], &spent_s[n], err);
+        n++;
+    }
+    double share_s = 1.5 * c->seconds[n - 1] > ROWS_S ? 1.5 * c->seconds[n - 1] : ROWS_S;
+    for (int round = 1; !status && round < ROUNDS && clock_s() < begin_s + LIMIT_S; round++)
+        for (int k = 0; !status && k < n; k++)
+            if (spent_s[k] < share_s) status = time_once(e, c->rows[k], &c->seconds[k], &spent_s[k], err);
+    c->n = status ? 0 : n;
+    return status;
+}
+
+int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) {
+    double begin_s = clock_s();
+    c->n = 0;
+    int status = measure_rows(c, e, n_ctx, begin_s, err);
+    if (status) return status;
+    make_sound(c);
+    measure_keys(c, e, n_ctx);
+    return FR_OK;
+}
+
+/* The point at which the line segment through n_rows begins. */
+static int segment(const CostCurve *c, int32_t n_rows) {
+    int i = 0;
+    while (i + 2 < c->n && c->rows[i + 1] <= n_rows) i++;
+    return i;
+}
+
+static double without_keys(const CostCurve *c, int32_t n_rows) {
+    if (c->n == 1 || n_rows == c->rows[0]) return c->seconds[0];
+    int i = segment(c, n_rows);
+    double slope = (c->seconds[i + 1] - c->seconds[i]) / (double)(c->rows[i + 1] - c->rows[i]);
+    return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
+}
+
+double cost_curve_at(const CostCurve *c, int32_t n_rows) {
+    return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
+}
+
+/* Points above n_rows sink slowly towards those beside it: a size that looks too expensive to be used would otherwise never
+ * be measured again. */
+void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
+    if (n_rows > 2 * c->rows[c->n - 1]) return;
+    double wrong = seconds / cost_curve_at(c, n_rows) - 1;
+    wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
+    c->key_s *= 1 + wrong * OF_CURVE;
+    c->key_read_s *= 1 + wrong * OF_CURVE;
+    int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
+    double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
+    part = part > 1 ? 1 : part;
+    for (int k = 0; k < c->n; k++) {
+        double local = k == i ? 1 - part : k == i + 1 ? part : 0;
+        c->seconds[k] *= 1 + wrong * (OF_CURVE + OF_POINT * local);
+        if (k > i && local <= 0) c->seconds[k] -= (c->seconds[k] - c->seconds[k - 1]) / SINK;
+    }
+    make_sound(c);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------- */
+
+/* The seconds of each part in the fastest of some forwards. */
+static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *part_s, double *whole_s,
+                      fr_error *err) {
+    Context *c = executor_context(e);
+    const Backend *backend = executor_weights(e)->backend;
+    double end_s = clock_s() + seconds, now_s[COST_PARTS_MAX], forward_s;
+    int status = FR_OK;
+    for (int round = 0; !status && (round < 3 || clock_s() < end_s); round++) {
+        memset(now_s, 0, sizeof now_s);
+        backend->time_parts(c, now_s);
+        status = cost_measure(e, n_context, &n_rows, 1, 1, 0, 0, &forward_s, err);
+        if (status || (round > 0 && forward_s >= *whole_s)) continue;
+        *whole_s = forward_s;
+        memcpy(part_s, now_s, sizeof now_s);
+    }
+    backend->time_parts(c, NULL);
+    return status;
+}
+
+int cost_parts_measure(Executor *e, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, double seconds,
+                       CostPart *parts, double *whole_s, fr_error *err) {
+    const Weights *w = executor_weights(e);
+    double part_s[COST_PARTS_MAX] = {0};
+    int status = time_parts(e, n_rows, n_context, seconds, part_s, whole_s, err);
+    if (status) return status;
+    int n = w->backend->parts(w, executor_options(e)->kv_type, speed, n_rows, n_context, parts);
+    for (int i = 0; i < n; i++) parts[i].seconds = part_s[i];
+    return n;
+}
+
+int cost_read_weights(Device *d, const Weights *w, double *seconds, fr_error *err) {
+    *seconds = 0;
+    return w->backend->read_weights ? w->backend->read_weights(d, w, seconds, err) : FR_OK;
+}
+
+/* ---- the cache: a small text file, checked by a hash in its last line ---------------------------------- */
+
+enum { PATH_BYTES = 4096, FILE_BYTES = 2048 };
+
+/* Names, types and dimensions of all tensors. */
+static uint64_t shape_hash(const Gguf *g) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        uint32_t type = (uint32_t)t->type;
+        hash = hash64(t->name, strlen(t->name), hash);
+        hash = hash64(t->dims, sizeof t->dims, hash64(&type, sizeof type, hash));
+    }
+    return hash;
+}
+
+void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) {
+    const Weights *w = executor_weights(e);
+    const ExecutorOptions *o = executor_options(e);
+    char cpu[MACHINE_NAME_BYTES];
+    machine_cpu_name(cpu);
+    snprintf(out, COST_KEY_BYTES,
+             "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
+             w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations),
+             kv_type_name(o->kv_type), o->n_ctx, shape_hash(w->model->gguf));
+}
+
+static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {
+    int n = snprintf(out, PATH_BYTES, "%s/cost-%016" PRIx64, folder, hash64(key, strlen(key), 0));
+    return n > 0 && n < PATH_BYTES;
+}
+
+/* Writes the text of the file except its last line, which is a hash of everything before it. Returns the number of
+ * bytes. */
+static size_t write_text(const char *key, const CostCurve *c, char out[FILE_BYTES]) {
+    int n = snprintf(out, FILE_BYTES, "forerun cost 1\n%s\n%.9g %.9g\n%d\n", key, c->key_s, c->key_read_s, c->n);
+    for (int k = 0; k < c->n; k++)
+        n += snprintf(out + n, FILE_BYTES - (size_t)n, "%d %.9g\n", c->rows[k], c->seconds[k]);
+    return (size_t)n;
+}
+
+/* No forward of any model takes less or more; between these limits no sum, product or quotient of costs overflows. */
+static const double MIN_S = 1e-9, MAX_S = 1e5;
+enum { MAX_ROWS = 1 << 16 };
+
+static bool is_sound(const CostCurve *c) {
+    bool ok = c->rows[0] == 1 && c->seconds[0] >= MIN_S;
+    for (int k = 1; k < c->n; k++) ok = ok && c->rows[k] > c->rows[k - 1] && c->seconds[k] >= c->seconds[k - 1];
+    return ok && c->rows[c->n - 1] <= MAX_ROWS && c->seconds[c->n - 1] <= MAX_S && c->key_s >= 0 && c->key_s <= MAX_S &&
+           c->key_read_s >= 0 && c->key_read_s <= MAX_S;
+}
+
+/* Reads the numbers from `at` on, which is where the key ends. */
+static bool read_numbers(const char *at, CostCurve *c) {
+    int used;
+    if (sscanf(at, "%lf %lf %d%n", &c->key_s, &c->key_read_s, &c->n, &used) != 3 || c->n < 1 || c->n > COST_CURVE_MAX)
+        return false;
+    for (int k = 0; k < c->n; k++) {
+        at += used;
+        if (sscanf(at, "%d %lf%n", &c->rows[k], &c->seconds[k], &used) != 2) return false;
+    }
+    return is_sound(c);
+}
+
+/* The file is parsed and formatted again: if the two texts differ, hash included, the file is damaged. */
+bool cost_cache_load(const char *folder, const char *key, CostCurve *out) {
+    char path[PATH_BYTES], got[FILE_BYTES], want[FILE_BYTES];
+    FILE *f = path_of(folder, key, path) ? input_text_open(path, NULL) : NULL;
+    if (!f) return false;
+    size_t n = fread(got, 1, sizeof got - 1, f), begin = strlen("forerun cost 1\n") + strlen(key);
+    fclose(f);
+    got[n] = '\0';
+    CostCurve c = {0};
+    if (n <= begin || !read_numbers(got + begin, &c)) return false;
+    size_t n_want = write_text(key, &c, want);
+    n_want += (size_t)snprintf(want + n_want, FILE_BYTES - n_want, "%016" PRIx64 "\n", hash64(want, n_want, 0));
+    if (n != n_want || memcmp(got, want, n) != 0) return false;
+    *out = c;
+    return true;
+}
+
+int cost_cache_store(const char *folder, const char *key, const CostCurve *c, fr_error *err) {
+    char path[PATH_BYTES], text[FILE_BYTES];
+    if (!path_of(folder, key, path))
+        return error_set(err, FR_ERR_ARGUMENT, "the name of the cache folder is too long; name another");
+    size_t n = write_text(key, c, text);
+    ReplaceFile r;
+    int status = replace_file_begin(&r, path, err);
+    if (status) return status;
+    fprintf(r.file, "%s%016" PRIx64 "\n", text, hash64(text, n, 0));
+    return replace_file_end(&r, FR_OK, err);
 }

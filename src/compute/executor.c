@@ -15,37 +15,31 @@
  * as if d had never been there.
  *
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours) for every backend. */
-#include "compute/executor_internal.h"
+#include "compute/executor.h"
+
 #include "base/mem.h"
+#include "compute/sequences.h"
 
 #include <string.h>
 
+struct Executor {
+    const Backend *backend;
+    const Weights *weights;
+    Context *context;
+    ExecutorOptions options;
+    SequenceTable sequences;
+    Arena arena;
+    RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
+    int32_t n_before; /* of them, those that ran before the last run */
+    int32_t n_rows;   /* of the last run: rows + n_before */
+    int32_t n_logits, n_hidden, max_logits;
+    int32_t *path_slots[KV_GROUPS]; /* [max_rows * max_rows] for each page table */
+    int32_t *offsets;               /* [max_rows] scratch of commit */
+};
+
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-/* The page table of a group. */
-static const KvPages *table_of(const Executor *e, int group) { return &e->kv[group < e->n_tables ? group : 0]; }
-
-/* The slots of one page table: those of its group, or of all. */
-static void copy_slots_of(const Executor *e, int table, int32_t from, int32_t to, int32_t n) {
-    for (int group = table; group < (e->n_tables == 1 ? KV_GROUPS : table + 1); group++)
-        e->backend->copy_slots(e->context, (KvGroup)group, from, to, n);
-}
-static void copy_all_slots(void *e, int32_t from, int32_t to, int32_t n) { copy_slots_of(e, KV_ALL, from, to, n); }
-static void copy_window_slots(void *e, int32_t from, int32_t to, int32_t n) {
-    copy_slots_of(e, KV_WINDOW, from, to, n);
-}
-
-static void fill_slot_of(const Executor *e, int table, int32_t slot) {
-    for (int group = table; group < (e->n_tables == 1 ? KV_GROUPS : table + 1); group++)
-        e->backend->fill_slot(e->context, (KvGroup)group, slot);
-}
-static void fill_all_slots(void *e, int32_t slot) { fill_slot_of(e, KV_ALL, slot); }
-static void fill_window_slots(void *e, int32_t slot) { fill_slot_of(e, KV_WINDOW, slot); }
-
-enum { MARKS_EACH = 2 }; /* for each sequence, on the average */
-
-static bool needs_marks(const Executor *e) { return e->n_tables > 1 || model_n_states(e->weights->model) > 0; }
-static int32_t n_marks_of(const Executor *e) { return needs_marks(e) ? MARKS_EACH * e->options.max_sequences : 0; }
+enum { MARKS_EACH = 2 }; /* for each sequence, on average */
 
 static int check_pages(const Executor *e, int64_t n_pages, fr_error *err) {
     if (n_pages * e->options.page_size <= INT32_MAX) return FR_OK;
@@ -55,29 +49,9 @@ static int check_pages(const Executor *e, int64_t n_pages, fr_error *err) {
                      (long long)n_pages, e->options.page_size);
 }
 
-static int open_tables(Executor *e, const int32_t *n_pages, fr_error *err) {
-    static const KvMemory of_tables[] = {{NULL, copy_all_slots, fill_all_slots},
-                                         {NULL, copy_window_slots, fill_window_slots}};
-    const ExecutorOptions *o = &e->options;
-    int status = FR_OK;
-    for (int i = 0; i < e->n_tables && !status; i++) {
-        const KvShape shape = {.page_size = o->page_size,
-                               .n_pages = n_pages[i],
-                               .max_sequences = o->max_sequences,
-                               .n_ctx = o->n_ctx,
-                               .window = i == KV_WINDOW ? model_window(e->weights->model) : 0,
-                               .n_marks = n_marks_of(e)};
-        KvMemory memory = of_tables[i];
-        memory.memory = e;
-        status = kv_open(&e->kv[i], &shape, &memory, err);
-    }
-    if (!status) status = sequence_marks_open(&e->marks, &e->kv[e->n_tables - 1], o->max_sequences, n_marks_of(e), err);
-    return status ? status : sequence_states_open(&e->states, e->context, &e->marks, o->max_rows, err);
-}
-
 static int open_rows(Executor *e, fr_error *err) {
     size_t rows = (size_t)e->options.max_rows;
-    for (int i = 0; i < e->n_tables; i++)
+    for (int i = 0; i < e->sequences.n_tables; i++)
         if (!(e->path_slots[i] = mem_alloc(rows * rows * sizeof(int32_t))))
             return error_memory(err, "the rows of a forward", rows * rows * sizeof(int32_t));
     const ArenaItem items[] = {ARENA_ITEM(&e->rows, rows), ARENA_ITEM(&e->offsets, rows)};
@@ -86,20 +60,28 @@ static int open_rows(Executor *e, fr_error *err) {
 
 static int open_all(Executor *e, Device *device, fr_error *err) {
     const ExecutorOptions *o = &e->options;
+    const Model *m = e->weights->model;
     int64_t n_pages = o->n_pages ? o->n_pages : (int64_t)o->max_sequences * (o->n_ctx / o->page_size + 1);
-    e->n_tables = o->n_window_pages > 0 && model_window(e->weights->model) > 0 ? 2 : 1;
-    int64_t n_window_pages = e->n_tables > 1 ? o->n_window_pages : n_pages;
+    int64_t n_window_pages = o->n_window_pages > 0 && model_window(m) > 0 ? o->n_window_pages : 0;
+    int32_t n_marks = sequence_table_need_marks(m, n_window_pages) ? MARKS_EACH * o->max_sequences : 0;
     int status = check_pages(e, n_pages > n_window_pages ? n_pages : n_window_pages, err);
     if (status) return status;
-    const int32_t pages[KV_GROUPS] = {(int32_t)n_pages, (int32_t)n_window_pages};
+    const SequenceTableShape shape = {.page_size = o->page_size,
+                                      .n_ctx = o->n_ctx,
+                                      .max_sequences = o->max_sequences,
+                                      .max_rows = o->max_rows,
+                                      .n_pages = (int32_t)n_pages,
+                                      .n_window_pages = (int32_t)n_window_pages,
+                                      .n_marks = n_marks};
+    int32_t window_slots = (shape.n_window_pages ? shape.n_window_pages : shape.n_pages) * o->page_size;
     const ContextOptions context = {.kv_type = o->kv_type,
-                                    .n_slots = {pages[KV_ALL] * o->page_size, pages[KV_WINDOW] * o->page_size},
+                                    .n_slots = {shape.n_pages * o->page_size, window_slots},
                                     .n_ctx = o->n_ctx,
                                     .max_rows = o->max_rows,
-                                    .n_states = o->max_sequences + n_marks_of(e)};
+                                    .n_states = o->max_sequences + n_marks};
     status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
-    if (!status) status = open_tables(e, pages, err);
+    if (!status) status = sequence_table_open(&e->sequences, e->context, &shape, err);
     return status ? status : open_rows(e, err);
 }
 
@@ -125,9 +107,8 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 
 void executor_close(Executor *e) {
     if (!e) return;
-    sequence_states_close(&e->states);
-    sequence_marks_close(&e->marks);
-    for (int i = 0; i < KV_GROUPS; i++) kv_close(&e->kv[i]), mem_free(e->path_slots[i]);
+    sequence_table_close(&e->sequences);
+    for (int i = 0; i < KV_GROUPS; i++) mem_free(e->path_slots[i]);
     if (e->context) e->backend->context_close(e->context);
     arena_free(&e->arena);
     mem_free(e);
@@ -138,6 +119,40 @@ const Weights *executor_weights(const Executor *e) { return e->weights; }
 Context *executor_context(const Executor *e) { return e->context; }
 int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
 int32_t executor_n_vocab(const Executor *e) { return e->weights->model->hparams.n_vocab; }
+SequenceTable *executor_sequences(Executor *e) { return &e->sequences; }
+
+/* ---- sequences ------------------------------------------------------------------------------------ */
+
+int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return sequence_open(&e->sequences, out, err); }
+void executor_sequence_close(Executor *e, int32_t id) { sequence_close(&e->sequences, id); }
+int32_t executor_sequence_length(const Executor *e, int32_t id) { return sequence_length(&e->sequences, id); }
+int32_t executor_sequence_reach(const Executor *e, int32_t id, int32_t n) {
+    return sequence_reach(&e->sequences, id, n);
+}
+void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
+    sequence_share(&e->sequences, from, to, n);
+}
+void executor_sequence_truncate(Executor *e, int32_t id, int32_t n) { sequence_truncate(&e->sequences, id, n); }
+void executor_sequence_mark(Executor *e, int32_t id, int32_t n) { sequence_mark(&e->sequences, id, n); }
+int executor_sequence_pad(Executor *e, int32_t id, int32_t n, fr_error *err) {
+    return sequence_pad(&e->sequences, id, n, err);
+}
+int32_t executor_room(const Executor *e, int32_t id, int32_t n_ahead) {
+    return sequence_room(&e->sequences, id, n_ahead);
+}
+bool executor_drop_mark(Executor *e, int32_t id, int32_t n) { return sequence_drop_mark(&e->sequences, id, n); }
+int executor_reserve_ahead(Executor *e, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err) {
+    return sequence_reserve(&e->sequences, id, n_rows, n_ahead, err);
+}
+int executor_reserve(Executor *e, int32_t id, int32_t n_rows, fr_error *err) {
+    return sequence_reserve(&e->sequences, id, n_rows, 0, err);
+}
+int32_t executor_n_pages(const Executor *e) { return e->sequences.kv[KV_ALL].shape.n_pages; }
+int32_t executor_n_free_pages(const Executor *e) { return e->sequences.kv[KV_ALL].n_free; }
+/* A second page table that was not opened has no pages. */
+int32_t executor_n_window_pages(const Executor *e) { return e->sequences.kv[KV_WINDOW].shape.n_pages; }
+int32_t executor_n_free_window_pages(const Executor *e) { return e->sequences.kv[KV_WINDOW].n_free; }
+int32_t executor_n_pages_of(const Executor *e, int32_t n) { return kv_count_pages(&e->sequences.kv[KV_ALL], n); }
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
@@ -151,7 +166,7 @@ int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
 
 /* ---- placing rows --------------------------------------------------------------------------------- */
 
-/* Where the visible tree slots of row `i` may be written: behind those of the row before. */
+/* Where the visible tree slots of row `i` may be written: after those of the row before. */
 static int32_t *path_room(const Executor *e, int table, int32_t i) {
     if (i == 0) return e->path_slots[table];
     const RowPlace *last = &e->rows[i - 1];
@@ -160,11 +175,11 @@ static int32_t *path_room(const Executor *e, int table, int32_t i) {
 
 /* Slots of row i, number `index` of its sequence, whose path has n_path rows. */
 static RowSlots slots_of(const Executor *e, int table, int32_t i, const Row *r, int32_t index, int32_t n_path) {
-    const KvSequence *s = &e->kv[table].sequences[r->sequence];
-    int32_t *path = path_room(e, table, i), own = s->slots[s->length + index];
+    const int32_t *slots = sequence_slots(&e->sequences, r->sequence, table);
+    int32_t *path = path_room(e, table, i), own = slots[sequence_length(&e->sequences, r->sequence) + index];
     if (r->parent >= 0) memcpy(path, e->rows[r->parent].slots[table].path, (size_t)(n_path - 1) * sizeof *path);
     path[n_path - 1] = own;
-    return (RowSlots){.own = own, .prefix = s->slots, .path = path};
+    return (RowSlots){.own = own, .prefix = slots, .path = path};
 }
 
 /* How many rows before row `i` belong to its sequence. */
@@ -175,12 +190,11 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
 }
 
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return r->sequence >= 0 && r->sequence < e->options.max_sequences && e->kv[KV_ALL].sequences[r->sequence].open &&
-           r->token >= 0 && r->token < executor_n_vocab(e) && r->parent >= -1 && r->parent < i &&
-           (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
+    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 && r->token < executor_n_vocab(e) &&
+           r->parent >= -1 && r->parent < i && (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
-/* Works out position, slot and visible tree slots of each row behind n_before earlier ones. The rows of a sequence
+/* Works out position, slot and visible tree slots of each row after n_before earlier ones. The rows of a sequence
  * take its reserved slots in row order; a row sees the committed tokens, its ancestors and itself. */
 static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_rows, fr_error *err) {
     for (int32_t i = n_before; i < n_before + n_rows; i++) {
@@ -189,28 +203,30 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
             return error_set(err, FR_ERR_ARGUMENT,
                              "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d", i,
                              n_before + n_rows, r->token, r->sequence, r->parent);
-        const KvSequence *s = &table_of(e, KV_WINDOW)->sequences[r->sequence];
+        int32_t length = sequence_length(&e->sequences, r->sequence),
+                n_reserved = sequence_n_reserved(&e->sequences, r->sequence);
         int32_t index = index_in_sequence(e, i, r->sequence);
-        if (index >= s->n_reserved)
+        if (index >= n_reserved)
             return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
-                             r->sequence, s->n_reserved);
+                             r->sequence, n_reserved);
         if (r->want_logits && e->n_logits == e->max_logits)
             return error_set(err, FR_ERR_ARGUMENT, "more rows of a batch want logits than the %d that may",
                              e->max_logits);
         const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
         int32_t n_path = parent ? parent->n_path + 1 : 1;
         RowSlots slots[KV_GROUPS];
-        for (int table = 0; table < e->n_tables; table++) slots[table] = slots_of(e, table, i, r, index, n_path);
+        for (int table = 0; table < e->sequences.n_tables; table++)
+            slots[table] = slots_of(e, table, i, r, index, n_path);
         e->rows[i] = (RowPlace){.token = r->token,
                                 .input = r->input,
-                                .position = s->length + n_path - 1,
+                                .position = length + n_path - 1,
                                 .sequence = r->sequence,
                                 .row = i,
                                 .parent = r->parent,
                                 .index = index,
-                                .n_prefix = s->length,
+                                .n_prefix = length,
                                 .n_path = n_path,
-                                .slots = {slots[KV_ALL], slots[e->n_tables - 1]},
+                                .slots = {slots[KV_ALL], slots[e->sequences.n_tables - 1]},
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
                                 .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
@@ -229,15 +245,18 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     if (status) return status;
     const Gguf *read = e->backend->reads_file ? e->context->weights->model->gguf : NULL;
     const MappedFile *mapped = e->context->weights->mapped;
+    const Device *device = e->context->device;
     if ((status = gguf_check(read, err)) || (status = mapped_file_check(mapped, err))) return status;
+    if ((status = device_check(device, err))) return status;
     e->n_rows = n_rows;
     e->backend->forward(e->context, e->rows + n_before, n_rows);
-    status = gguf_check(read, err);
+    status = device_check(device, err);
+    if (!status) status = gguf_check(read, err);
     return status ? status : mapped_file_check(mapped, err);
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
-    sequence_states_apply(&e->states);
+    sequence_table_advance(&e->sequences);
     return run_after(e, 0, rows, n_rows, err);
 }
 
@@ -266,6 +285,5 @@ void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t
         fr_assert(rows[i] >= 0 && rows[i] < e->n_before + e->n_rows);
         e->offsets[i] = e->rows[rows[i]].index;
     }
-    for (int i = 0; i < e->n_tables; i++) kv_commit(&e->kv[i], sequence, e->offsets, n);
-    sequence_states_commit(&e->states, sequence, rows, n);
+    sequence_commit(&e->sequences, sequence, e->offsets, rows, n);
 }

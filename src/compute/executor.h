@@ -1,21 +1,22 @@
-/* executor.h - a model at work: sequences with their keys and values, and forwards over rows of token trees. What the
- * engine and the drafters call; the same for every backend (backend.h does the computing).
+/* executor.h - a model at work: sequences with their keys and values, and forwards over rows of token trees. The engine
+ * and the drafters call it. It is the same for every backend; backend.h does the computing.
  */
 #ifndef BACKEND_EXECUTOR_H
 #define BACKEND_EXECUTOR_H
 
 #include "compute/backend.h"
 
-/* One token to be run through the model. Rows of one sequence stand parents first; several rows may have the same
- * parent. The position of a row follows its parent's. */
+/* One token to be run through the model. Of the rows of one sequence, parents come first; several rows may have the
+ * same parent. The position of a row is the one after its parent's. */
 typedef struct Row {
     int32_t token;
     int32_t sequence;
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
     bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
-    /* [n_embd] What runs through the layers instead of the token's embedding; NULL: the embedding. Borrowed for the call. */
-    const float *input;
+    const float
+        *input; /* [n_embd] runs through the layers in the place of the token's embedding; NULL: the embedding. Borrowed
+                         * for the call */
 } Row;
 
 typedef struct ExecutorOptions {
@@ -24,16 +25,17 @@ typedef struct ExecutorOptions {
     int32_t n_ctx;     /* longest sequence */
     int32_t max_sequences;
     int64_t n_pages; /* 0: enough for max_sequences sequences of n_ctx tokens */
-    /* Pages of the layers with a window, which are given back as the windows pass; 0: they are kept as long as those of the
-     * other layers, so that every sequence can be cut anywhere */
+    /* Pages for the layers with a window, which are given back as the windows pass. 0: these layers use the pages of
+     * the others, so that every sequence can be cut anywhere */
     int64_t n_window_pages;
     int32_t max_rows;   /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
-    int32_t max_logits; /* of them, those that may want logits; 0: all. executor_reserve_logits allows more */
+    int32_t max_logits; /* the number of rows that may want logits; 0: all. executor_reserve_logits allows more */
 } ExecutorOptions;
 
 enum { EXECUTOR_MAX_ROWS = 4096 };
 
-typedef struct Executor Executor; /* used by one thread at a time, as its device is */
+typedef struct SequenceTable SequenceTable; /* sequences.h */
+typedef struct Executor Executor;           /* used by one thread at a time, as its device is */
 
 /* Device and weights are of one backend and must outlive the executor. All memory is taken here. */
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
@@ -41,63 +43,70 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
-Context *executor_context(const Executor *e); /* for measurements */
+Context *executor_context(const Executor *e);   /* for measurements */
+SequenceTable *executor_sequences(Executor *e); /* for tests */
 int32_t executor_max_rows(const Executor *e);
 int32_t executor_n_vocab(const Executor *e);
 
-/* Sequences (see kv_pages.h). */
+/* ---- sequences (sequences.h) ------------------------------------------------------------------------- */
+
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
-/* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
- * share: n; less if the model has a recurrent state, or gives back what windows have passed: such a sequence is whole only
- * after the tokens of the last forward, after those that were marked, and after none (sequence_marks.h).
- * executor_sequence_share and _truncate go by it: ask for the length afterwards. */
+/* To how many of its first n tokens (or of those that it will have) a sequence can be cut, or how many another can
+ * share. That is n, unless the model has a recurrent state, or gives back what windows have passed: such a sequence
+ * can be cut only within the tokens of the last forward, at marks, and at 0. executor_sequence_share and _truncate
+ * do no more than this, so ask for the length afterwards. */
 int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
-/* Keeps what is needed to cut the sequence to its first n tokens later, if it can be cut to them now and the model needs
- * anything for it. Marks are limited: a new one takes the place of the one that was least recently used. */
+/* Keeps what is needed to cut the sequence to its first n tokens later, if it can be cut to them now and the model
+ * needs anything for that. The number of marks is limited: a new one takes the place of the least recently used one. */
 void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
-/* Lengthens the sequence by n tokens that were never run: their keys and values are any numbers. For
+/* Lengthens the sequence by n tokens that were never run, whose keys and values are arbitrary numbers. For
  * measurements only. */
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
-/* Rows of the sequence in the coming forward for which there are pages now, where n_ahead tokens more are to follow in later
- * ones. */
+/* For how many rows of the sequence in the coming forward there are pages now, if n_ahead more tokens are to follow
+ * in later forwards. */
 int32_t executor_room(const Executor *e, int32_t sequence, int32_t n_ahead);
-/* Forgets the least recently used mark, if pages of windows are what the sequence lacks for n rows, and there is a mark. */
+/* Forgets the least recently used mark if the sequence lacks pages of windows for n rows. Returns false if it does
+ * not, or if there is no mark. */
 bool executor_drop_mark(Executor *e, int32_t sequence, int32_t n);
-/* Pages in all, and those that no sequence holds; of the layers with a window, where these have pages of their own, else 0. */
+/* All pages, and those that no sequence holds; and the same of the layers with a window, which is 0 if these have no
+ * pages of their own. */
 int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
 int32_t executor_n_window_pages(const Executor *e);
 int32_t executor_n_free_window_pages(const Executor *e);
 /* Pages that the first n sequences hold together. */
 int32_t executor_n_pages_of(const Executor *e, int32_t n);
-/* Makes room for n rows of the sequence in the coming forward; a failure harms no other sequence. */
+/* Makes room for n rows of the sequence in the coming forward. A failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
-/* The same, with pages for n_ahead tokens behind these, which are to be read later: windows will have passed by then, so that only
- * the layers without one need them now. */
+/* The same, and also takes pages for n_ahead tokens that are to be read after these, in later forwards. Windows will
+ * have moved on by then, so that only the layers without a window need such pages now. */
 int executor_reserve_ahead(Executor *e, int32_t sequence, int32_t n_rows, int32_t n_ahead, fr_error *err);
 
-/* From now on n rows of a run may want logits, if there are not so many anyway; all of max_rows at most. Takes memory,
- * and forgets the results of the last run. */
+/* ---- forwards ---------------------------------------------------------------------------------------- */
+
+/* Allows n rows of a run to want logits, if fewer were allowed so far; at most max_rows. Takes memory, and forgets
+ * the results of the last run. */
 int executor_reserve_logits(Executor *e, int32_t n, fr_error *err);
 
-/* Runs the rows (at most max_rows; each sequence reserved before). Refuses impossible batches. */
+/* Runs the rows, at most max_rows, for which room was reserved before. Refuses impossible batches. Returns the error
+ * of the device if it has failed (backend.h). */
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 /* Runs more rows below those of the last forward, whose keys are still in their slots, for drafters that grow a tree
  * level by level. Row numbers continue, a parent may be any row since executor_forward, and reservations and max_rows
  * count all of them. Nothing may be committed in between. Results are those of the new rows only. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 
-/* Reads a result of the last forward, which lies where the backend computed it until then: the logits [n_vocab] of a
- * row that wanted them, and the hidden state after the final norm [n_embd] of a row that wanted either; NULL for
- * other rows. Valid until the next forward. */
+/* Reads a result of the last forward: the logits [n_vocab] of a row that wanted them, and the hidden state after the
+ * final norm [n_embd] of a row that wanted either; NULL for other rows. Until it is read, a result stays where the
+ * backend computed it. Valid until the next forward. */
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);
-/* Keeps these rows of the last forward and its extensions (all of one sequence, a chain from the committed tokens
- * down) and forgets the other rows of the sequence. Once per sequence and forward. */
+/* Keeps these rows of the last forward and its extensions, which are a chain of one sequence from its committed
+ * tokens down, and forgets the other rows of the sequence. Once per sequence and forward. */
 void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n);
 
 #endif

@@ -65,13 +65,13 @@ static int32_t pages_for(const KvPages *kv, int32_t n_tokens) {
     return (n_tokens + kv->shape.page_size - 1) / kv->shape.page_size;
 }
 
-/* Pages that no row behind n tokens sees: the next one is at position n, and sees those from n + 1 - window on. */
+/* Pages that no row after n tokens sees: the next row is at position n, and sees positions from n + 1 - window on. */
 static int32_t passed_pages(const KvPages *kv, int32_t n) {
     int32_t window = kv->shape.window;
     return window == 0 || n < window ? 0 : (n + 1 - window) / kv->shape.page_size;
 }
 
-/* The first n pages of a sequence have none. */
+/* Notes that the first n pages of a sequence are given back. */
 static void pass_pages(KvPages *kv, KvSequence *s, int32_t n) {
     int32_t size = kv->shape.page_size;
     for (int32_t i = s->n_passed; i < n; i++) {
@@ -87,7 +87,7 @@ static void give_back_passed(KvPages *kv, KvSequence *s) {
     if (n > s->n_passed) pass_pages(kv, s, n);
 }
 
-/* Those that give_back_passed would make free. */
+/* The pages that give_back_passed would free. */
 static int32_t n_to_give_back(const KvPages *kv, const KvSequence *s) {
     int32_t n = 0, end = passed_pages(kv, s->length);
     for (int32_t i = s->n_passed; i < end; i++) n += kv->ref_counts[s->pages[i]] == 1;
@@ -115,7 +115,7 @@ bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n) {
     return n == 0 || passed_pages(kv, n) >= kv->sequences[sequence].n_passed;
 }
 
-/* The empty sequence becomes n tokens, of which the pages that a later row sees are these; they are shared. */
+/* The empty sequence gets n tokens and shares their pages, of which only those that a later row sees are given. */
 static void take_over(KvPages *kv, KvSequence *s, int32_t n, const int32_t *pages) {
     int32_t first = passed_pages(kv, n);
     s->length = n;
@@ -141,7 +141,7 @@ void kv_sequence_close(KvPages *kv, int32_t sequence) {
     s->open = false;
 }
 
-/* Only the page that holds the first new slot can be both half full and shared: its place, or -1. */
+/* Only the page that holds the first new slot can be both partly filled and shared: returns its place, or -1. */
 static int32_t shared_tail(const KvPages *kv, const KvSequence *s) {
     int32_t tail = s->length / kv->shape.page_size;
     return s->length % kv->shape.page_size && kv->ref_counts[s->pages[tail]] > 1 ? tail : -1;
@@ -205,7 +205,7 @@ void kv_commit(KvPages *kv, int32_t sequence, const int32_t *offsets, int32_t n)
     drop_pages_from(kv, s, pages_for(kv, s->length));
 }
 
-/* Pages that a window has passed are needed again for the tokens behind: so many tokens at a time that each finds room. */
+/* Appends n tokens at once. */
 static int pad_some(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     int status = kv_reserve(kv, sequence, n, err);
     if (status) return status;
@@ -216,6 +216,8 @@ static int pad_some(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     return FR_OK;
 }
 
+/* With a window, pages that it has passed may be needed again for the next tokens: if there is not enough room for all of them at
+ * once, they are appended a page at a time. */
 int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     int32_t size = kv->shape.page_size, at_once = n, window = kv->shape.window + 2 * size;
     if (kv->shape.window && n > window && n <= kv->shape.n_ctx - kv->sequences[sequence].length &&

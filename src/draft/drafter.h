@@ -30,7 +30,7 @@
  *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay`
  *      measures acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is text/draft_pld.c. text_drafter.h keeps the texts of the sequences for methods that copy from
+ * The smallest example is text/draft_pld_llma.c. text_drafter.h keeps the texts of the sequences for methods that copy from
  * them, feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of learned
  * methods.
  */

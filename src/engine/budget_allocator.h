@@ -3,7 +3,7 @@
 #ifndef ENGINE_BUDGET_ALLOCATOR_H
 #define ENGINE_BUDGET_ALLOCATOR_H
 
-#include "compute/cost_curve.h"
+#include "compute/cost.h"
 #include "tree/tree.h"
 
 typedef struct BudgetNode {

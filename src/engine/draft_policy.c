@@ -36,7 +36,7 @@
  * 54 of lyanna's alone. Proof: tests/engine/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
-#include "compute/cost_cache.h"
+#include "compute/cost.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "tree/tree.h"

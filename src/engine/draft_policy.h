@@ -6,7 +6,7 @@
 #ifndef ENGINE_DRAFT_POLICY_H
 #define ENGINE_DRAFT_POLICY_H
 
-#include "compute/cost_curve.h"
+#include "compute/cost.h"
 #include "engine/budget_allocator.h"
 #include "engine/drafter_pool.h"
 

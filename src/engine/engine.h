@@ -18,7 +18,7 @@
 #include "engine/step.h"
 #include "grammar/grammar.h"
 #include "verify/verifier.h"
-#include "text/chat_template.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 #include <pthread.h>

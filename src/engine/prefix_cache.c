@@ -128,8 +128,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     return more > n_seen ? more : n_seen;
 }
 
-/* The same of a sequence of the target, which may be whole at some lengths only (sequence_marks.h). *most is raised
- * to the number of tokens that r could take over if the sequence were whole at every length. */
+/* The same of a sequence of the target, which may be whole at some lengths only (sequences.h). *most is raised to the
+ * number of tokens that r could take over if the sequence were whole at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,

@@ -62,7 +62,7 @@ void prompt_plan(fr_engine *e) {
  * itself when its pages have been taken.
  *
  * Problem. A model with a recurrent state, or one that gives back the keys that windows have passed, can be cut at
- * marks only (compute/sequence_marks.h). Requests of a service begin with the same instructions, but where these end is
+ * marks only (compute/sequences.c). Requests of a service begin with the same instructions, but where these end is
  * not known before a second request comes; and a mark costs memory: a state of some ten megabytes, or the pages of a
  * window.
  *

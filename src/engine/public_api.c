@@ -10,7 +10,7 @@
 #include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "text/named_templates.h"
+#include "text/chat.h"
 
 #include <float.h>
 #include <stdlib.h>

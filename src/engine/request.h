@@ -9,7 +9,7 @@
 #include "verify/sampler.h"
 #include "tree/draft_dists.h"
 #include "verify/verifier.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 
 enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
 

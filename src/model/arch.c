@@ -39,57 +39,49 @@ const char *arch_names(ArchNames *out) {
     return out->text;
 }
 
-static int attention(ArchReader *r, int32_t i_layer, int64_t q_rows, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    out->mixer = MIXER_ATTENTION;
-    int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_rows, false, &out->matrices[MATRIX_Q]);
-    if (!status) status = arch_matrix(r, i_layer, "attn_k.weight", embd, kv_dim, false, &out->matrices[MATRIX_K]);
-    if (!status) status = arch_matrix(r, i_layer, "attn_v.weight", embd, kv_dim, false, &out->matrices[MATRIX_V]);
-    return status ? status
-                  : arch_matrix(r, i_layer, "attn_output.weight", q_dim, embd, false, &out->matrices[MATRIX_O]);
-}
-
 int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    return attention(r, i_layer, hparams_q_dim(arch_hparams(r)), out);
-}
-
-int arch_gated_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    out->gates_output = true;
-    return attention(r, i_layer, 2 * hparams_q_dim(arch_hparams(r)), out);
-}
-
-/* Where the architecture names it otherwise, it has been read. */
-static int ffn_norm(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    if (out->ffn_norm) return FR_OK;
-    return arch_vector(r, i_layer, "ffn_norm.weight", arch_hparams(r)->n_embd, false, &out->ffn_norm);
+    out->mixer = MIXER_ATTENTION;
+    return ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM, TENSOR_ATTN_Q, TENSOR_ATTN_K, TENSOR_ATTN_V,
+                     TENSOR_ATTN_OUTPUT);
 }
 
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    int status = arch_vector(r, i_layer, "attn_q.bias", hparams_q_dim(h), true, &out->q_bias);
-    if (!status) status = arch_vector(r, i_layer, "attn_k.bias", hparams_kv_dim(h), true, &out->k_bias);
-    return status ? status : arch_vector(r, i_layer, "attn_v.bias", hparams_kv_dim(h), true, &out->v_bias);
+    return ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_BIAS), OPTIONAL(TENSOR_ATTN_K_BIAS),
+                     OPTIONAL(TENSOR_ATTN_V_BIAS));
 }
 
-int arch_head_norms(ArchReader *r, int32_t i_layer, bool optional, LayerSpec *out) {
-    int32_t n = arch_hparams(r)->head_dim;
-    int status = arch_vector(r, i_layer, "attn_q_norm.weight", n, optional, &out->q_norm);
-    return status ? status : arch_vector(r, i_layer, "attn_k_norm.weight", n, optional, &out->k_norm);
+/* The norm has been read already where the architecture has another name for it. */
+static int ffn_norm(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    return out->ffn_norm ? FR_OK : ARCH_TAKE(r, i_layer, out, TENSOR_FFN_NORM);
 }
 
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
     out->ffn = FFN_DENSE;
     int status = ffn_norm(r, i_layer, out);
-    if (!status)
-        status = arch_matrix(r, i_layer, "ffn_gate.weight", h->n_embd, h->n_ff, false, &out->matrices[MATRIX_GATE]);
-    if (!status)
-        status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, h->n_ff, false, &out->matrices[MATRIX_UP]);
-    return status ? status
-                  : arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->matrices[MATRIX_DOWN]);
+    return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_FFN_GATE, TENSOR_FFN_UP, TENSOR_FFN_DOWN);
 }
+
+int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    out->ffn = FFN_EXPERTS;
+    out->n_expert_used = h->n_expert_used;
+    int status = ffn_norm(r, i_layer, out);
+    if (!status)
+        status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER, TENSOR_EXPERT_GATE, TENSOR_EXPERT_UP, TENSOR_EXPERT_DOWN);
+    if (status || h->n_ff_shared == 0) return status;
+    return ARCH_TAKE(r, i_layer, out, TENSOR_SHARED_GATE, TENSOR_SHARED_UP, TENSOR_SHARED_DOWN,
+                     OPTIONAL(TENSOR_SHARED_ROUTER));
+}
+
+void arch_window(const ArchReader *r, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    if (h->window == 0) return;
+    out->mixer = MIXER_WINDOW;
+    out->window = h->window;
+    out->i_rope = h->local_rope_base > 0 ? 1 : 0;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------- */
 
 void arch_expert_keys(KeyReader *r, Hparams *h) {
     h->n_expert = key_int(r, "expert_count", 0, 0, MODEL_MAX_EXPERTS);
@@ -115,44 +107,4 @@ void arch_divide_yarn(Hparams *h, double m) {
 void arch_nextn_keys(KeyReader *r, Hparams *h) {
     h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
     h->n_layer -= h->n_nextn;
-}
-
-static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    int64_t n = h->n_ff_shared;
-    if (n == 0) return FR_OK;
-    int status = arch_matrix(r, i_layer, "ffn_gate_shexp.weight", h->n_embd, n, false,
-                             &out->matrices[MATRIX_SHARED_GATE]);
-    if (!status)
-        status = arch_matrix(r, i_layer, "ffn_up_shexp.weight", h->n_embd, n, false, &out->matrices[MATRIX_SHARED_UP]);
-    if (!status)
-        status = arch_matrix(r, i_layer, "ffn_down_shexp.weight", n, h->n_embd, false,
-                             &out->matrices[MATRIX_SHARED_DOWN]);
-    return status ? status : arch_vector(r, i_layer, "ffn_gate_inp_shexp.weight", h->n_embd, true, &out->shared_router);
-}
-
-int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    int64_t embd = h->n_embd, n = h->n_ff_expert;
-    out->ffn = FFN_EXPERTS;
-    out->n_expert_used = h->n_expert_used;
-    int status = ffn_norm(r, i_layer, out);
-    if (!status)
-        status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false,
-                             &out->matrices[MATRIX_ROUTER]);
-    if (!status)
-        status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->matrices[MATRIX_EXPERT_GATE]);
-    if (!status)
-        status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->matrices[MATRIX_EXPERT_UP]);
-    if (!status)
-        status = arch_expert_matrices(r, i_layer, "ffn_down_exps.weight", n, embd, &out->matrices[MATRIX_EXPERT_DOWN]);
-    return status ? status : shared_expert(r, i_layer, out);
-}
-
-void arch_window(const ArchReader *r, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    if (h->window == 0) return;
-    out->mixer = MIXER_WINDOW;
-    out->window = h->window;
-    out->i_rope = h->local_rope_base > 0 ? 1 : 0;
 }

@@ -1,14 +1,14 @@
-/* arch.h - what the file of an architecture provides, and what it is given to read a model file with.
+/* arch.h - what the description of an architecture consists of, and what it is given to read a model file with.
  *
- * An architecture is one file arch_NAME.c that defines an Architecture, and one line in the table of arch.c. Its
- * function `layer` takes the tensors of one layer from the file and describes the layer; hparams.c reads the keys,
- * which are named alike in all architectures. Every tensor of the file must be taken by somebody: one that nobody
- * knows would be ignored silently, and the model run wrongly.
+ * An Architecture is defined in the file of its family, arch_FAMILY.c, and has one line in the table of arch.c. Its function `layer`
+ * takes the tensors of one layer from the file and describes the layer. Names and shapes of tensors are in tensor_table.h, and
+ * hparams.c reads the keys that are named alike in all architectures. Every tensor of a file must be taken: one that is not
+ * known would be ignored silently, and the model would be run wrongly.
  */
 #ifndef MODEL_ARCH_H
 #define MODEL_ARCH_H
 
-#include "model/model.h"
+#include "model/tensor_table.h"
 
 typedef struct ArchReader ArchReader; /* a model file being read */
 typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
@@ -16,16 +16,17 @@ typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
-    const char *output_norm; /* the tensor; NULL: output_norm.weight */
-    bool kv_heads_by_layer;  /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
-    bool has_no_attention, has_no_ffn; /* in no layer: what describes them is not read */
+    bool has_embd_norm;     /* the final norm is called token_embd_norm, not output_norm */
+    bool kv_heads_by_layer; /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
+    bool has_no_attention;  /* no layer has attention, and the keys that describe it are not read */
+    bool has_no_ffn;        /* likewise with the feed-forward part */
     /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
     void (*keys)(KeyReader *r, Hparams *h);
-    /* Fills in a zeroed spec. Negative: an error. */
+    /* Fills in a zeroed spec. Returns a negative number after an error. */
     int (*layer)(ArchReader *r, int32_t i_layer, LayerSpec *out);
 } Architecture;
 
-/* The architecture of a number (hparams.h), and the number of a name; false: unknown. */
+/* The architecture with a number (hparams.h), and the number of a name; false: the name is unknown. */
 const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
 /* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
@@ -34,87 +35,71 @@ typedef struct ArchNames {
 } ArchNames;
 const char *arch_names(ArchNames *out);
 
-extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
-    arch_granitehybrid, arch_mamba2, arch_deepseek2, arch_glm4moe, arch_mistral3, arch_llama4, arch_lfm2moe;
+extern const Architecture arch_llama, arch_mistral3, arch_smollm3, arch_phi3, arch_llama4; /* arch_llama.c */
+extern const Architecture arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe;            /* arch_qwen.c */
+extern const Architecture arch_qwen35, arch_qwen35moe, arch_qwen3next;                     /* arch_qwen.c */
+extern const Architecture arch_gemma2, arch_gemma3;                                        /* arch_gemma.c */
+extern const Architecture arch_granite, arch_granitehybrid, arch_mamba2;                   /* arch_granite.c */
+extern const Architecture arch_deepseek2, arch_glm4moe;                                    /* arch_deepseek.c */
+extern const Architecture arch_lfm2, arch_lfm2moe;                                         /* arch_lfm2.c */
+extern const Architecture arch_gpt_oss;                                                    /* arch_gpt_oss.c */
 
-/* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
+/* ---- keys ------------------------------------------------------------------------------------------- */
 
-/* Key "<architecture>.<what>", a number in [min, max]; `fallback` where it is missing, unless the fallback is negative, or
- * NAN. The first failure is remembered, and min is the result. */
+/* Key "<architecture>.<what>", a number in [min, max]. A missing key gives `fallback`; it is an error if the fallback of an integer
+ * is negative, or that of a float NAN. The first failure is remembered, and min is the result then. */
 int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max);
 double key_float(KeyReader *r, const char *what, double fallback, double min, double max);
 bool key_bool(KeyReader *r, const char *what, bool fallback);
 
-const Hparams *arch_hparams(const ArchReader *r);
-/* Whether the list of key-value heads gives none to a layer (kv_heads_by_layer). */
-bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
-/* Tensor "blk.<i_layer>.<name>", [n_out][n_in], or vector [n] as floats. A missing one is an error unless optional:
- * NULL then. */
-int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
-                const GgufTensor **out);
-int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
-                         const GgufTensor **out); /* [n_expert][n_out][n_in] */
-int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
-                  const GgufTensor **out); /* [n][n_out][n_in] */
-bool arch_has(const ArchReader *r, int32_t i_layer, const char *name);
-int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
-               const float **out); /* [n_out][n_in] as floats */
-int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
-
-/* The parts that most architectures share: attn_norm, attn_q, attn_k, attn_v, attn_output; biases of q, k and v where
- * the file has them; norms of the heads; ffn_norm, ffn_gate, ffn_up, ffn_down. */
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);
-int arch_gated_attention(ArchReader *r, int32_t i_layer, LayerSpec *out); /* attn_q has the gates as well */
-int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out);
-int arch_head_norms(ArchReader *r, int32_t i_layer, bool optional, LayerSpec *out);
-int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* ffn_norm, ffn_gate_inp and the experts: ffn_gate_exps, ffn_up_exps, ffn_down_exps of hparams.n_ff_expert; and the shared
- * one, where there is one: ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, ffn_gate_inp_shexp. Weights of the chosen sum to 1.
- */
-int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* Keys that several families share. */
 void arch_expert_keys(KeyReader *r, Hparams *h);
-/* Rows [first, first + n) of a matrix, as a matrix of its own. */
-int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);
-/* Matrices of the model's own, [n][n_out][n_in], to be filled by the caller; `name` is for messages. */
-int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
-                      const GgufTensor **out, void **data);
-/* Models some of whose layers have a recurrent state: their keys, the layers without a feed-forward part but its norm
- * (arch_delta_net.c). beta_alpha: the two are one matrix. */
-void arch_delta_keys(KeyReader *r, Hparams *h);
-int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out);
-/* The keys of Mamba-2, and its layer without a feed-forward part (arch_mamba2.c). */
-void arch_mamba2_keys(KeyReader *r, Hparams *h);
-int arch_mamba2_mixer(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* The factors of Granite (arch_granite.c): its keys, and those of a layer. */
-void arch_granite_keys(KeyReader *r, Hparams *h);
-void arch_granite_factors(const ArchReader *r, LayerSpec *out);
-/* DeepSeek's and GLM's feed-forward parts (arch_deepseek2.c): leading dense layers, then experts with a bias of choices, groups,
- * a scale and shared experts; their keys. */
-void arch_routed_keys(KeyReader *r, Hparams *h);
-int arch_routed_ffn(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* The layer of llama (arch_llama.c): experts where the model has them. */
-int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* attention.temperature_scale, with steps of `length` positions; 0: attention.temperature_length has it. */
+/* attention.temperature_scale, with steps of `length` positions; with a length of 0, attention.temperature_length has it. */
 void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length);
-/* What YaRN multiplies cos and sin by, 1 + 0.1 ln factor, divided by 1 + 0.1 m ln factor: transformers' attention factor for an
+/* The number of layers for multi-token prediction (Nextn in model.h), which are the last ones of the file: hparams.n_layer no longer counts
+ * them afterwards. `layer` is asked for these layers as well. */
+void arch_nextn_keys(KeyReader *r, Hparams *h);
+/* Divides the factor of cos and sin that YaRN has, 1 + 0.1 ln factor, by 1 + 0.1 m ln factor, as transformers does for an
  * mscale_all_dim of m. */
 void arch_divide_yarn(Hparams *h, double m);
-/* A vector of ones, the model's own. */
+
+/* ---- tensors of a layer ------------------------------------------------------------------------------- */
+
+const Hparams *arch_hparams(const ArchReader *r);
+/* Whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
+bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id);
+
+/* Takes tensors from the file and puts them where the table says: ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q, ...). A missing one is an
+ * error, unless it is written as OPTIONAL(TENSOR_...). */
+#define OPTIONAL(id) ((int)(id) | TENSOR_IS_OPTIONAL)
+#define ARCH_TAKE(r, i_layer, out, ...) arch_take(r, i_layer, out, (const int[]){__VA_ARGS__, TENSOR_COUNT})
+enum { TENSOR_IS_OPTIONAL = 1 << 16 };
+int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors);
+/* Takes one tensor that belongs elsewhere. *out is NULL if it is missing and optional. */
+int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out);
+int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out);
+/* Takes a matrix that holds several matrices of the layer one after the other: the rows of each, in their order. */
+typedef struct RowSplit {
+    LayerMatrix matrix;
+    int64_t n_rows;
+} RowSplit;
+int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, const RowSplit *parts, int n_parts);
+/* Matrices that the model owns, [n][n_out][n_in], to be filled by the caller; `name` is for messages. */
+int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
+                      const GgufTensor **out, void **data);
+/* A vector of ones that the model owns. */
 int arch_ones(ArchReader *r, int64_t n, const float **out);
-/* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
+
+/* Parts of a layer that most architectures share. */
+int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);  /* a norm, queries, keys, values, the output */
+int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out); /* where the file has them */
+int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* The router, the experts and the shared expert, if the model has one. The weights of the chosen experts sum to 1. */
+int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* The layer of llama: with experts if the model has them. */
+int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* Makes a layer with attention one with a window, if hparams.window is not 0, and gives it the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
-/* Of files with layers for multi-token prediction (nextn.h) behind the others, after the other keys: hparams.n_layer counts
- * them no longer. `layer` is then asked for these layers as well. */
-void arch_nextn_keys(KeyReader *r, Hparams *h);
-
-/* ---- for a layer that is read later, or not at all (nextn.c) -------------------------------------------- */
-
-/* Calls `read` for layer i_layer of the file of an open model. `out` becomes a copy of that model without layers, and owns
- * what was read until arch_close_layer; a tensor of the layer that was not read is an error. After an error nothing is to
- * be closed. */
-typedef int ArchReadFn(ArchReader *r, int32_t i_layer, void *user);
-int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err);
-void arch_close_layer(Model *m);
 
 #endif

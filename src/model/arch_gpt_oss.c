@@ -1,7 +1,7 @@
-/* arch_gpt_oss.c - architecture "gpt-oss": experts with biases, chosen by a router with a bias, whose weights are a softmax
- * over the chosen (which is their share of the probabilities of all); a clamped SwiGLU; biases around attention; a sink for
- * each head; and a window in every other layer, beginning with the first. Its files call the norm before the experts
- * post_attention_norm. The type of its published experts is MXFP4. */
+/* arch_gpt_oss.c - architecture "gpt-oss". Experts have biases and a clamped SwiGLU. A router with a bias chooses them, and their
+ * weights are a softmax over the chosen ones, which is their share of the probabilities of all. Attention has biases, a sink for
+ * each head, and a window in every other layer, beginning with the first. The norm before the experts is called
+ * post_attention_norm. Published experts are of type MXFP4. */
 #include "model/arch.h"
 
 static void keys(KeyReader *r, Hparams *h) {
@@ -9,27 +9,18 @@ static void keys(KeyReader *r, Hparams *h) {
     h->window = key_int(r, "attention.sliding_window", 0, 0, 1 << 28);
 }
 
-static int attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
+static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = arch_qkv_biases(r, i_layer, out);
-    if (!status) status = arch_vector(r, i_layer, "attn_output.bias", h->n_embd, true, &out->o_bias);
-    if (!status) status = arch_vector(r, i_layer, "attn_sinks.weight", h->n_head, false, &out->sinks);
-    if (i_layer % 2 == 0) arch_window(r, out);
-    return status;
-}
-
-static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    const Hparams *h = arch_hparams(r);
-    int64_t n_ff = h->n_ff_expert;
-    int status = attention(r, i_layer, out);
-    if (!status) status = arch_vector(r, i_layer, "post_attention_norm.weight", h->n_embd, false, &out->ffn_norm);
+    if (!status)
+        status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_OUTPUT_BIAS), TENSOR_ATTN_SINKS,
+                           TENSOR_FFN_NORM_POST_ATTN);
     if (!status) status = arch_experts(r, i_layer, out);
-    if (!status) status = arch_vector(r, i_layer, "ffn_gate_inp.bias", h->n_expert, false, &out->router_bias);
-    if (!status) status = arch_table(r, i_layer, "ffn_gate_exps.bias", n_ff, h->n_expert, &out->gate_bias);
-    if (!status) status = arch_table(r, i_layer, "ffn_up_exps.bias", n_ff, h->n_expert, &out->up_bias);
-    if (!status) status = arch_table(r, i_layer, "ffn_down_exps.bias", h->n_embd, h->n_expert, &out->down_bias);
+    if (!status)
+        status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER_BIAS, TENSOR_EXPERT_GATE_BIAS, TENSOR_EXPERT_UP_BIAS,
+                           TENSOR_EXPERT_DOWN_BIAS);
     out->activation = ACTIVATION_CLAMPED_SWIGLU;
+    if (i_layer % 2 == 0) arch_window(r, out);
     return status;
 }
 

@@ -123,7 +123,7 @@ static void refuse_kv_heads(KeyReader *r, int32_t i_layer, int64_t n, int64_t ot
                           gguf_path(r->g), i_layer, (long long)n, (long long)other);
 }
 
-/* Key-value heads of the layers with attention, from a list of all layers, in which 0 means a recurrent state. */
+/* The number of key-value heads in the layers with attention, from a list of all layers, in which 0 means a recurrent state. */
 static int32_t read_kv_heads_of_layers(KeyReader *r, const Hparams *h) {
     int64_t kv = gguf_find_key(r->g, full_key(r, "attention.head_count_kv")), found = 0, n;
     if (gguf_kv_count(r->g, kv) != h->n_layer && !r->status)
@@ -139,7 +139,7 @@ static int32_t read_kv_heads_of_layers(KeyReader *r, const Hparams *h) {
     return found ? (int32_t)found : h->n_head;
 }
 
-/* A model without attention has heads all the same, which nothing reads: so no shape is 0. */
+/* A model without attention gets heads, too, which nothing reads, so that no dimension is 0. */
 static void read_heads(KeyReader *r, const Architecture *arch, Hparams *h) {
     if (arch->has_no_attention) {
         h->n_head = h->n_head_kv = 1, h->head_dim = 2;
@@ -160,7 +160,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     KeyReader r = {.g = g, .arch = arch_name(h->arch), .err = err};
     h->n_layer = key_int(&r, "block_count", -1, 1, 1024);
     h->n_embd = key_int(&r, "embedding_length", -1, 2, 1 << 18);
-    int64_t of_experts = -1; /* what models without another feed-forward part have in its place */
+    int64_t of_experts = -1; /* models without a dense feed-forward part have this key in its place */
     (void)gguf_get_i64(g, full_key(&r, "expert_feed_forward_length"), &of_experts);
     const Architecture *arch = arch_find(h->arch);
     h->n_ff = arch->has_no_ffn ? 1 : key_int(&r, "feed_forward_length", of_experts, 1, 1 << 20);

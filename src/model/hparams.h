@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* The numbers are part of the fingerprint that binds a drafter file to its target: append only. */
+/* The numbers are part of the fingerprint that binds a drafter file to its target, so new architectures come last. */
 typedef enum Arch {
     ARCH_LLAMA,
     ARCH_QWEN2,
@@ -44,27 +44,27 @@ typedef struct RopeParams {
     RopeScaling scaling;
     double factor;                           /* context extension, 1 without scaling */
     int32_t n_ctx_orig;                      /* the context before extension */
-    double attn_factor;                      /* of cos and sin; 0: 1 */
+    double attn_factor;                      /* by which cos and sin are multiplied; 0: 1 */
     double ext_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
 
-/* Of layers of MIXER_DELTA_NET (DeltaNetSpec). */
+/* The shape of layers of MIXER_DELTA_NET (DeltaNetSpec). */
 typedef struct DeltaNetShape {
-    int32_t n_key_heads, n_value_heads; /* several value heads may share the queries and keys of a head */
-    int32_t dim;                        /* of a query, key or value head */
+    int32_t n_key_heads, n_value_heads; /* several value heads may share the queries and keys of one head */
+    int32_t dim;                        /* components of a query, key or value head */
 } DeltaNetShape;
 
-/* Of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers a token, and no values
- * beside it: n_head_kv is 1 and head_dim the width of what is cached. */
+/* The shape of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers for each token, and
+ * no values beside it: n_head_kv is 1, and head_dim is the width of what is cached. */
 typedef struct LatentShape {
-    int32_t rank;      /* of the latent that keys and values are made of; 0: no layer is of this kind */
-    int32_t q_rank;    /* of the latent that queries are made of; 0: there is none */
+    int32_t rank;      /* width of the latent that keys and values are made of; 0: no layer is of this kind */
+    int32_t q_rank;    /* width of the latent that queries are made of; 0: there is none */
     int32_t plain_dim; /* components of a query or key head that are not rotated; rope.n_rot more are */
-    int32_t value_dim; /* of a value head */
+    int32_t value_dim; /* components of a value head */
 } LatentShape;
 
-/* Scores that grow with the position of the query (arXiv 2501.19399, as Llama 4 and Mistral 3 have it), so that softmax stays as
- * sharp over a long context: times 1 + scale ln(step + 1), step = floor((position + offset) / length). */
+/* Attention scores may grow with the position of the query, so that softmax stays as sharp over a long context (arXiv 2501.19399, as
+ * in Llama 4 and Mistral 3). They are multiplied by 1 + scale ln(step + 1), where step = floor((position + offset) / length). */
 typedef struct AttnTemperature {
     float scale; /* 0: scores do not grow */
     int32_t length, offset;
@@ -72,21 +72,21 @@ typedef struct AttnTemperature {
 
 typedef enum RouterGate { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterGate;
 
-/* Of layers of MIXER_MAMBA2 (Mamba2Spec). */
+/* The shape of layers of MIXER_MAMBA2 (Mamba2Spec). */
 typedef struct Mamba2Shape {
     int32_t n_heads, dim;      /* heads of x, and components of each */
     int32_t n_groups, n_state; /* n_heads / n_groups adjacent heads share B and C, which have n_state components */
 } Mamba2Shape;
 
-/* What a layer with a recurrent state keeps, whatever its kind; all such layers of a model are of one kind. */
+/* What a layer with a recurrent state keeps, for every kind of such layers. All of them in a model are of one kind. */
 typedef struct StateShape {
     int32_t n_conv;      /* positions that the convolution sees; 0: no layer has a state */
     int32_t n_heads;     /* parts of the state that do not read each other */
     int64_t n_channels;  /* of the convolution */
-    int64_t n_gates;     /* numbers of a position that the heads read beside them */
-    int64_t n_values;    /* that the output projection reads */
-    int64_t head_dim;    /* of these, values of a head; the last head may have fewer */
-    int64_t head_floats; /* numbers in the state of a head, beside the last inputs of the convolution */
+    int64_t n_gates;     /* numbers of a position that the heads read beside these channels */
+    int64_t n_values;    /* numbers that the output projection reads */
+    int64_t head_dim;    /* how many of these values belong to a head; the last head may have fewer */
+    int64_t head_floats; /* numbers in the state of a head, without the last inputs of the convolution */
 } StateShape;
 
 typedef struct Hparams {
@@ -96,31 +96,31 @@ typedef struct Hparams {
     int32_t n_ctx_train;
     float rms_eps;
     RopeParams rope;
-    int32_t n_expert, n_expert_used;  /* of each layer that has experts; 0: the model has none */
-    int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of those that every token passes; 0: none */
-    RouterGate router_gate;           /* what becomes of the router's logits */
-    bool has_router_gate;             /* the file says so; otherwise a layer with a bias of choices has the sigmoid */
-    bool keeps_probabilities;         /* LayerSpec, as are the next three */
-    float expert_scale;               /* 0: 1 */
-    int32_t n_expert_groups;          /* 0: none */
+    int32_t n_expert, n_expert_used;  /* in each layer that has experts; 0: the model has none */
+    int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of the shared expert; 0: none */
+    RouterGate router_gate;           /* how the logits of the router become probabilities */
+    bool has_router_gate;     /* whether the file names the gate; if not, a layer with a choice_bias has the sigmoid */
+    bool keeps_probabilities; /* this and the next three: see LayerSpec */
+    float expert_scale;       /* 0: 1 */
+    int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
-    int32_t n_dense;             /* leading layers without experts, in a model that has them */
-    int32_t expert_interval;     /* every so many-th layer has experts; 0: all but those have */
+    int32_t n_dense;             /* leading layers without experts, in a model with experts */
+    int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
     int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
-    AttnTemperature temperature; /* of the layers that have it */
-    double local_rope_base;      /* of the layers with a window, where it is another; 0: the same */
-    float embedding_scale;       /* of the embeddings on their way into the residual stream; 1 mostly */
+    AttnTemperature temperature; /* of the layers that have one */
+    double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
+    float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */
     float attn_scale, attn_cap;  /* of all layers (LayerSpec); 0: the default */
-    float residual_scale;        /* likewise */
-    float logit_cap;             /* logits become cap * tanh(logit / cap); 0: they stay */
-    float logit_scale;           /* before that; 1 mostly */
+    float residual_scale;        /* of all layers (LayerSpec) */
+    float logit_cap;             /* logits become cap * tanh(logit / cap); 0: they stay as they are */
+    float logit_scale;           /* by which logits are multiplied before that; mostly 1 */
     LatentShape latent;
     StateShape state; /* of the layers that have one */
     DeltaNetShape delta;
     Mamba2Shape mamba;
-    int32_t attention_interval; /* of models with delta: every so many-th layer has attention */
+    int32_t attention_interval; /* with delta: one layer in so many has attention */
     bool no_rope;               /* no layer rotates queries and keys */
-    int32_t n_nextn;            /* layers behind the others, which only a drafter runs (nextn.h) */
+    int32_t n_nextn;            /* layers after the others, which only a drafter runs (Nextn in model.h) */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the
@@ -132,7 +132,7 @@ const char *arch_name(Arch arch);
 static inline int32_t temperature_step(const AttnTemperature *t, int32_t position) {
     return t->scale > 0 ? (int32_t)(((int64_t)position + t->offset) / t->length) : 0;
 }
-/* By which the scores of a query are multiplied. */
+/* The factor of the scores of a query. */
 static inline double temperature_factor(const AttnTemperature *t, int32_t position) {
     return 1 + (double)t->scale * log(temperature_step(t, position) + 1.0);
 }
@@ -142,17 +142,18 @@ static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
 }
-/* Values of a head. */
+/* How many values a head has. */
 static inline int64_t state_head_values(const StateShape *s, int32_t head) {
     int64_t left = s->n_values - head * s->head_dim;
     return left < s->head_dim ? left : s->head_dim;
 }
-/* Queries of latent attention, before they are brought into the form of what is cached; its heads' values. */
+/* The numbers in the queries of latent attention, before they are brought into the form of what is cached; and in the values of its
+ * heads. */
 static inline int64_t latent_query_dim(const Hparams *h) {
     return h->latent.rank ? h->n_head * ((int64_t)h->latent.plain_dim + h->rope.n_rot) : 0;
 }
 static inline int64_t latent_values_dim(const Hparams *h) { return h->n_head * (int64_t)h->latent.value_dim; }
-/* Of what a query head reads from the cache. */
+/* The width of what a query head reads from the cache. */
 static inline int64_t hparams_value_dim(const Hparams *h) { return h->latent.rank ? h->latent.rank : h->head_dim; }
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 

@@ -1,5 +1,5 @@
-/* model.c - reads a model file into its description: tensors found by name, their shapes checked, every tensor of the
- * file accounted for. The layers are described by the file of the architecture (arch.h). */
+/* model.c - reads a model file into its description: tensors are found by name, their shapes are checked, and every
+ * tensor of the file must be used. The architecture describes the layers (arch.h). */
 #include "model/model.h"
 
 #include "base/mem.h"
@@ -19,7 +19,7 @@ struct ModelMemory {
     int64_t n_vectors;
 };
 
-enum { MAX_VIEWS = 5 }; /* of a layer: queries, keys and values of one matrix, gate and up of another */
+enum { MAX_VIEWS = 5 }; /* in a layer: queries, keys and values of one matrix, gate and up of another */
 
 struct ArchReader {
     Model *m;
@@ -40,8 +40,8 @@ bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
     return n == 0;
 }
 
-/* The tensor with exactly that shape (n_out 0: a vector; n 0: not a pile of matrices). A missing one is an error unless
- * optional. */
+/* Takes the tensor, which must have exactly this shape. n_out 0: it is a vector; n 0: it is one matrix. A missing one is an error
+ * unless it is optional. */
 static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
                        const GgufTensor **out) {
     const GgufTensor *t = gguf_find_tensor(r->m->gguf, name);
@@ -71,7 +71,7 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) 
         gguf_path(m->gguf), t->name);
 }
 
-/* As floats: a vector [n_in], or a matrix [n_out][n_in]. */
+/* Takes a vector [n_in] or a matrix [n_out][n_in] as floats. */
 static int take_floats(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const float **out) {
     const GgufTensor *t;
     int status = take(r, name, n_in, n_out, optional, &t);
@@ -97,45 +97,53 @@ typedef struct TensorName {
     char text[64];
 } TensorName;
 
-static TensorName name_in_layer(int32_t i_layer, const char *name) {
+/* i_layer is ignored where the tensor is not one of a layer. */
+static TensorName full_name(int32_t i_layer, TensorId id) {
     TensorName out;
-    snprintf(out.text, sizeof out.text, "blk.%d.%s", i_layer, name);
+    if (tensor_is_of_layer(id)) snprintf(out.text, sizeof out.text, "blk.%d.%s", i_layer, tensor_table[id].name);
+    else snprintf(out.text, sizeof out.text, "%s", tensor_table[id].name);
     return out;
 }
 
-int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
-                const GgufTensor **out) {
-    TensorName full = name_in_layer(i_layer, name);
-    return take(r, full.text, n_in, n_out, optional, out);
+bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id) {
+    return gguf_find_tensor(r->m->gguf, full_name(i_layer, id).text) != NULL;
 }
 
-int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out) {
-    TensorName full = name_in_layer(i_layer, name);
-    return take_vector(r, full.text, n, optional, out);
+int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out) {
+    const Hparams *h = &r->m->hparams;
+    const TensorInfo *info = &tensor_table[id];
+    MatrixCount count = info->matrix < LAYER_MATRICES ? layer_matrix_info[info->matrix].count : ONE_MATRIX;
+    int64_t n = count == MATRIX_OF_HEADS ? h->n_head : count == MATRIX_OF_EXPERTS ? h->n_expert : 0;
+    return take_shaped(r, full_name(i_layer, id).text, tensor_size(h, info->n_in), tensor_size(h, info->n_out), n,
+                       optional, out);
 }
 
-int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, const float **out) {
-    TensorName full = name_in_layer(i_layer, name);
-    return take_floats(r, full.text, n_in, n_out, false, out);
+int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out) {
+    const Hparams *h = &r->m->hparams;
+    const TensorInfo *info = &tensor_table[id];
+    return take_floats(r, full_name(i_layer, id).text, tensor_size(h, info->n_in), tensor_size(h, info->n_out),
+                       optional, out);
 }
 
-int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
-                  const GgufTensor **out) {
-    TensorName full = name_in_layer(i_layer, name);
-    return take_shaped(r, full.text, n_in, n_out, n, false, out);
+int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors) {
+    int status = FR_OK;
+    for (; *tensors != TENSOR_COUNT && !status; tensors++) {
+        bool optional = *tensors & TENSOR_IS_OPTIONAL;
+        TensorId id = (TensorId)(*tensors & ~TENSOR_IS_OPTIONAL);
+        const TensorInfo *info = &tensor_table[id];
+        const float *floats = NULL;
+        if (info->matrix < LAYER_MATRICES) {
+            status = arch_tensor(r, i_layer, id, optional, &out->matrices[info->matrix]);
+            continue;
+        }
+        fr_assert(info->floats != SIZE_MAX);
+        status = arch_vector(r, i_layer, id, optional, &floats);
+        if (floats) memcpy((char *)out + info->floats, &floats, sizeof floats);
+    }
+    return status;
 }
 
-int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
-                         const GgufTensor **out) {
-    return arch_matrices(r, i_layer, name, n_in, n_out, r->m->hparams.n_expert, out);
-}
-
-bool arch_has(const ArchReader *r, int32_t i_layer, const char *name) {
-    TensorName full = name_in_layer(i_layer, name);
-    return gguf_find_tensor(r->m->gguf, full.text) != NULL;
-}
-
-/* NULL: there is no memory. */
+/* Returns NULL if there is no memory. */
 static GgufTensor *new_view(ArchReader *r) {
     struct ModelMemory *memory = r->m->memory;
     fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS);
@@ -171,19 +179,26 @@ int arch_ones(ArchReader *r, int64_t n, const float **out) {
     return FR_OK;
 }
 
-int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
+int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, const RowSplit *parts, int n_parts) {
+    const GgufTensor *t;
+    int64_t first = 0;
+    int status = arch_tensor(r, i_layer, id, false, &t);
+    if (status) return status;
     size_t row_bytes = t->bytes / (size_t)t->dims[1];
-    GgufTensor *view = new_view(r);
-    fr_assert(first + n <= t->dims[1]);
-    if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
-    *view = *t;
-    view->dims[1] = n, view->bytes = (size_t)n * row_bytes;
-    view->data = (const char *)t->data + (size_t)first * row_bytes;
-    *out = view;
+    for (int i = 0; i < n_parts; i++) {
+        GgufTensor *view = new_view(r);
+        if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
+        *view = *t;
+        view->dims[1] = parts[i].n_rows, view->bytes = (size_t)parts[i].n_rows * row_bytes;
+        view->data = (const char *)t->data + (size_t)first * row_bytes;
+        out->matrices[parts[i].matrix] = view;
+        first += parts[i].n_rows;
+    }
+    fr_assert(first == t->dims[1]);
     return FR_OK;
 }
 
-/* The rope of the layers with a window, where it is another one. */
+/* Makes the rope of the layers with a window, if they have one of their own. */
 static int load_local_rope(ArchReader *r) {
     const Hparams *h = &r->m->hparams;
     if (h->local_rope_base <= 0) return FR_OK;
@@ -193,7 +208,7 @@ static int load_local_rope(ArchReader *r) {
     return status;
 }
 
-/* Divisors of the frequencies; NULL: the file has none. */
+/* Takes divisors of the frequencies; *out is NULL if the file has none. */
 static int take_rope_factors(ArchReader *r, const char *name, const float **out) {
     int32_t n = r->m->hparams.rope.n_rot / 2;
     int status = take_vector(r, name, n, true, out);
@@ -204,7 +219,7 @@ static int take_rope_factors(ArchReader *r, const char *name, const float **out)
     return status;
 }
 
-/* One set of factors, or two of LongRoPE. */
+/* There may be one set of factors, or the two of LongRoPE. */
 static int load_rope(ArchReader *r) {
     Model *m = r->m;
     const RopeParams *p = &m->hparams.rope;
@@ -224,7 +239,7 @@ static int load_rope(ArchReader *r) {
     return status ? status : load_local_rope(r);
 }
 
-/* Of a layer behind those that are run. */
+/* Whether the tensor belongs to a layer after those that are run. */
 static bool is_of_nextn(const ArchReader *r, const char *name) {
     const Hparams *h = &r->m->hparams;
     int layer;
@@ -274,11 +289,11 @@ static int load(ArchReader *r) {
     if (status) return status;
     const Hparams *h = &m->hparams;
     if ((status = load_rope(r))) return status;
-    if ((status = take(r, "token_embd.weight", h->n_embd, h->n_vocab, false, &m->token_embd))) return status;
     const Architecture *arch = arch_find(h->arch);
-    const char *norm = arch->output_norm ? arch->output_norm : "output_norm.weight";
-    if ((status = take_vector(r, norm, h->n_embd, false, &m->output_norm))) return status;
-    if ((status = take(r, "output.weight", h->n_embd, h->n_vocab, true, &m->output))) return status;
+    TensorId norm = arch->has_embd_norm ? TENSOR_EMBD_NORM : TENSOR_OUTPUT_NORM;
+    if ((status = arch_tensor(r, 0, TENSOR_TOKEN_EMBD, false, &m->token_embd))) return status;
+    if ((status = arch_vector(r, 0, norm, false, &m->output_norm))) return status;
+    if ((status = arch_tensor(r, 0, TENSOR_OUTPUT, true, &m->output))) return status;
     if (!m->output) m->output = m->token_embd;
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
@@ -290,17 +305,23 @@ static int load(ArchReader *r) {
     return refuse_unknown_tensors(r);
 }
 
+/* Memory for what a model of n tensors owns. After a failure r->taken is to be freed, and the model closed. */
+static int open_reader(ArchReader *r, size_t n) {
+    r->taken = mem_calloc(n, sizeof *r->taken);
+    r->m->memory = mem_calloc(1, sizeof *r->m->memory);
+    if (r->m->memory) r->m->memory->vectors = mem_calloc(2 * n, sizeof *r->m->memory->vectors);
+    bool has_memory = r->taken && r->m->memory && r->m->memory->vectors;
+    return has_memory ? FR_OK : (int)error_memory(r->err, "a list of tensors", n * sizeof *r->taken);
+}
+
 int model_open(Model **out, const Gguf *g, fr_error *err) {
     *out = NULL;
     Model *m = mem_calloc(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
     m->gguf = g;
-    size_t n = (size_t)gguf_n_tensors(g);
-    ArchReader r = {.m = m, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
-    m->memory = mem_calloc(1, sizeof *m->memory);
-    if (m->memory) m->memory->vectors = mem_calloc(2 * n, sizeof *m->memory->vectors);
-    bool has_memory = r.taken && m->memory && m->memory->vectors;
-    int status = has_memory ? load(&r) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
+    ArchReader r = {.m = m, .err = err};
+    int status = open_reader(&r, (size_t)gguf_n_tensors(g));
+    if (!status) status = load(&r);
     mem_free(r.taken);
     if (status) {
         model_close(m);
@@ -327,11 +348,29 @@ void model_close(Model *m) {
     mem_free(m);
 }
 
-/* ---- a layer that is read apart from the others ------------------------------------------------------ */
+/* ---- the layer for multi-token prediction -------------------------------------------------------------- */
 
-/* Every tensor of the layer was taken, and is finite: nobody looks at them later. */
-static int check_layer(const ArchReader *r, int32_t i_layer) {
-    TensorName prefix = name_in_layer(i_layer, "");
+/* It is read when a drafter wants it, and not with the model: a file whose layer is damaged, or was left out while its key
+ * stayed, still runs without it. */
+static int read_nextn(ArchReader *r, Nextn *n) {
+    const float *norm = NULL;
+    const GgufTensor *head = NULL;
+    int32_t i = r->m->hparams.n_layer;
+    int status = arch_tensor(r, i, TENSOR_NEXTN_EH_PROJ, false, &n->eh_proj);
+    if (!status) status = arch_vector(r, i, TENSOR_NEXTN_ENORM, false, &n->enorm);
+    if (!status) status = arch_vector(r, i, TENSOR_NEXTN_HNORM, false, &n->hnorm);
+    if (!status) status = arch_vector(r, i, TENSOR_NEXTN_HEAD_NORM, true, &norm);
+    if (!status) status = arch_tensor(r, i, TENSOR_NEXTN_HEAD, true, &head);
+    if (!status) status = arch_tensor(r, i, TENSOR_NEXTN_EMBD, true, &n->embed_tokens);
+    if (norm) n->model.output_norm = norm;
+    if (head) n->model.output = head;
+    return status ? status : arch_find(r->m->hparams.arch)->layer(r, i, &n->layer);
+}
+
+/* Every tensor of the layer was taken, and is finite: nothing checks them later. */
+static int check_nextn(const ArchReader *r) {
+    TensorName prefix;
+    snprintf(prefix.text, sizeof prefix.text, "blk.%d.", r->m->hparams.n_layer);
     for (int64_t i = 0; i < gguf_n_tensors(r->m->gguf); i++) {
         const GgufTensor *t = gguf_tensor(r->m->gguf, i);
         if (strncmp(t->name, prefix.text, strlen(prefix.text)) != 0) continue;
@@ -342,22 +381,30 @@ static int check_layer(const ArchReader *r, int32_t i_layer) {
     return FR_OK;
 }
 
-int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err) {
-    size_t n = (size_t)gguf_n_tensors(of->gguf);
-    *out = *of;
-    out->layers = NULL;
-    ArchReader r = {.m = out, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
-    out->memory = mem_calloc(1, sizeof *out->memory);
-    if (out->memory) out->memory->vectors = mem_calloc(2 * n, sizeof *out->memory->vectors);
-    bool has_memory = r.taken && out->memory && out->memory->vectors;
-    int status = has_memory ? read(&r, i_layer, user) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
-    if (!status) status = check_layer(&r, i_layer);
+/* The model of the layer is a copy of the whole model with other layers, and owns only what was read for it. */
+int nextn_open(Nextn *out, const Model *model, fr_error *err) {
+    size_t n = (size_t)gguf_n_tensors(model->gguf);
+    *out = (Nextn){.model = *model};
+    out->model.layers = NULL, out->model.memory = NULL;
+    if (model->hparams.n_nextn == 0)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(model->gguf),
+                         arch_name(model->hparams.arch));
+    ArchReader r = {.m = &out->model, .err = err};
+    int status = open_reader(&r, n);
+    if (!status) status = read_nextn(&r, out);
+    if (!status) status = check_nextn(&r);
     mem_free(r.taken);
-    if (status) arch_close_layer(out);
-    return status;
+    if (status) {
+        nextn_close(out);
+        return status;
+    }
+    out->model.layers = &out->layer;
+    out->model.hparams.n_layer = 1;
+    return FR_OK;
 }
 
-void arch_close_layer(Model *m) {
-    free_memory(m->memory);
-    m->memory = NULL;
+void nextn_close(Nextn *n) {
+    free_memory(n->model.memory);
+    n->model.memory = NULL;
 }

@@ -1,14 +1,14 @@
 /* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend
  * has to run.
  *
- * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is
+ * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is
  * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
  *
- * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some
- * models have is a NULL or a 0 in the others' specs.
+ * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c (arch.h). What
+ * a model does not have is a NULL or a 0 in its specs.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -18,9 +18,9 @@
 
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
-    MIXER_WINDOW,    /* the last `window` positions are, the row's own included; or those of its chunk */
-    MIXER_LATENT,    /* every earlier position is, by a latent that all heads share (LatentSpec) */
-    /* None is: a state sums them up. */
+    MIXER_WINDOW,    /* the last `window` positions are visible, the row's own included; or those of its chunk */
+    MIXER_LATENT,    /* every earlier position is visible, by a latent that all heads share (LatentSpec) */
+    /* No earlier position is visible: a state sums them up. */
     MIXER_DELTA_NET, /* DeltaNetSpec */
     MIXER_MAMBA2,    /* Mamba2Spec */
     /* The short convolution of LFM2, whose state is the inputs of the last positions and nothing else:
@@ -31,14 +31,14 @@ typedef enum MixerKind {
 
 typedef enum FeedForwardKind {
     FFN_DENSE,   /* down (f(gate x) * (up x)) */
-    FFN_EXPERTS, /* the same for the n_expert_used experts of greatest router probability, weighted by it */
+    FFN_EXPERTS, /* the same for the n_expert_used experts with the greatest router probability, weighted by it */
     FFN_NONE,
 } FeedForwardKind;
 
 typedef enum Activation {
     ACTIVATION_SILU,           /* x / (1 + exp(-x)) */
-    ACTIVATION_GELU,           /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-    ACTIVATION_CLAMPED_SWIGLU, /* of gpt-oss: x / (1 + exp(-1.702 x)), x at most 7; and up x, within -7..7, gains 1 */
+    ACTIVATION_GELU,           /* the approximation by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    ACTIVATION_CLAMPED_SWIGLU, /* gpt-oss: x / (1 + exp(-1.702 x)) with x at most 7; up x is limited to -7..7, and 1 is added */
 } Activation;
 
 /* The matrices of a layer, in the order in which a forward reads them. Files of packed weights keep them in this order, too. */
@@ -169,7 +169,7 @@ typedef struct LatentSpec {
     const float *kv_a_norm; /* [rank] */
 } LatentSpec;
 
-/* Under the root, in the place of a norm's eps. */
+/* What is added to the sum of squares under the root when the heads of Gated DeltaNet are normed. */
 #define DELTA_NORM_EPS 1e-6
 #define SWIGLU_ALPHA 1.702f
 #define SWIGLU_LIMIT 7.0f
@@ -247,7 +247,7 @@ static inline int64_t layer_first_key(const LayerSpec *l, int64_t n) {
     if (l->mixer != MIXER_WINDOW || n <= l->window) return 0;
     return l->is_chunked ? (n - 1) / l->window * l->window : n - l->window;
 }
-/* Expert i of a tensor of them, as a matrix. */
+/* Matrix i of a tensor that has one for each expert or head. */
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i);
 
 enum { MODEL_MAX_ROPES = 2 };
@@ -257,20 +257,21 @@ typedef struct Model {
     Hparams hparams;
     Rope ropes[MODEL_MAX_ROPES];
     int n_ropes;
-    Rope long_rope; /* in the place of the first for contexts beyond its n_ctx_orig (LongRoPE); freqs NULL: none */
+    Rope long_rope; /* replaces the first one for contexts longer than its n_ctx_orig (LongRoPE); freqs NULL: none */
     const GgufTensor *token_embd; /* [n_vocab][n_embd] */
-    const float *output_norm;     /* [n_embd]; NULL in a drafter's layers: none */
-    const GgufTensor *output;     /* [n_vocab][n_embd]; token_embd where the two are tied */
+    const float *output_norm;     /* [n_embd]; NULL for the layers of a drafter, which have none */
+    const GgufTensor *output;     /* [n_vocab][n_embd]; the same as token_embd if the two are tied */
     const LayerSpec *layers;      /* [n_layer] */
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
-/* Layers of a kind; with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+/* The number of layers of a kind, of layers with a recurrent state, and of layers with keys and values; and how many layers of the
+ * same kind come before layer i. */
 int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);
 int32_t model_mixer_place(const Model *m, int32_t i);
-/* Rope number i where sequences have up to n_ctx tokens. */
+/* Rope number i, for sequences of up to n_ctx tokens. */
 static inline const Rope *model_rope(const Model *m, int32_t i, int32_t n_ctx) {
     return i == 0 && m->long_rope.freqs && n_ctx > m->long_rope.params.n_ctx_orig ? &m->long_rope : &m->ropes[i];
 }
@@ -285,11 +286,41 @@ void model_close(Model *m); /* NULL is fine */
  * checks the matrices while it reads them. */
 int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
 
-/* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a
- * feed-forward part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
+/* A model whose layers are those of a drafter, which run between the target's embedding and its LM head. They have the heads and the
+ * rope of the target, a feed-forward part of their own width, and no final norm. Everything is borrowed, and nothing is to be
+ * closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
-/* The embedding of a token as floats, out: [n_embd]; embedding_row for a table in any memory. */
+/* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model and the token
+ * that was chosen there it predicts the token after that one.
+ *
+ *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's last layer with attention
+ *     h' = norm(layer(x); shared_head_norm)                       h' takes the place of h at the next token
+ *     logits = head h'
+ *
+ * h is the model's hidden state after its final norm: Qwen 3.5 and Qwen3-Next were trained in this way (llama.cpp's pull request
+ * 24025 found it by acceptance, and vLLM's forward returns that state). For DeepSeek-V3 and GLM, llama.cpp (pull requests 24868,
+ * 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h' after its norm for GLM. The
+ * paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
+ *
+ * The layer's tensors are called "blk.N.<name>", where N is the number of layers that the model runs. Without a shared_head_norm
+ * the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or LM head.
+ * "<architecture>.nextn_predict_layers" counts such layers, and block_count includes them. If there are several, the first is
+ * read. */
+typedef struct Nextn {
+    Model model; /* the layer, its norm and its head; embedding and ropes are borrowed from the model */
+    LayerSpec layer;
+    const GgufTensor *eh_proj;      /* [n_embd][2 n_embd] */
+    const GgufTensor *embed_tokens; /* [n_vocab][n_embd]; NULL: the model's */
+    const float *enorm, *hnorm;     /* [n_embd] */
+} Nextn;
+
+/* Reads the description into a Nextn that is not moved afterwards; the model must outlive it. Refuses a model that has no such
+ * layer, and missing, unknown, misshapen or infinite tensors by name. */
+int nextn_open(Nextn *out, const Model *model, fr_error *err);
+void nextn_close(Nextn *n); /* a zeroed one, and one that failed to open, are fine */
+
+/* The embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */
 void model_embedding(const Model *m, int32_t token, float *out);
 void embedding_row(const GgufTensor *embd, int32_t token, float *out);
 

@@ -1,5 +1,5 @@
-/* model_layers.c - questions to the layers of a model: which of them have keys and values or a state, where a layer stands
- * among those of its kind; the matrix of one expert, the embedding of one token, and a model of other layers. */
+/* model_layers.c - what the layers of a model have: the table of their matrices, the number of layers of a kind, one matrix of many,
+ * the embedding of a token, and a model with the layers of a drafter. */
 #include "model/model.h"
 
 #include "gguf/tensor_type.h"

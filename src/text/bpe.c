@@ -1,16 +1,16 @@
-/* bpe.c - byte-level BPE (Radford et al. 2019): words start as single bytes, and the pair with the lowest
- * rank, which is its line in the merges file, merges first.
+/* bpe.c - BPE by a list of merges (Radford et al. 2019). A word starts as single bytes, or, in some vocabularies, as
+ * characters. The pair with the lowest rank, which is its position in the list, is merged first.
  *
- * A merge is written "left right". Both sides and their result are numbered when the vocabulary is opened (see Bpe), so
- * that encoding looks up pairs of numbers and builds no string. Strings that are no token may occur while merging
- * ("Ġfo" before "Ġfoo"); one that remains at the end is replaced by the tokens of its bytes. */
-#include "text/bpe.h"
+ * A merge is written "left right". Both sides and their result get numbers when the vocabulary is opened (see Bpe),
+ * so that encoding looks up pairs of numbers and builds no strings. Strings that are no tokens may occur while
+ * merging ("Ġfo" before "Ġfoo"). If one remains at the end, it is replaced by the tokens of its bytes. */
+#include "text/encoder.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-#include "text/byte_map.h"
+#include "text/vocab.h"
 
 #define KEY_MERGES "tokenizer.ggml.merges"
 
@@ -22,15 +22,15 @@ static BpePair *slot_of(const Bpe *b, int32_t left, int32_t right) {
     }
 }
 
-/* The symbol of a string; a new one where it has none yet. */
+/* Sets *id to the symbol of a string, which is a new one if the string has none yet. */
 static bool symbol_of(Bpe *b, Vocab *v, const char *text, size_t n, int32_t *id) {
     if (!hash_table_add(&v->by_text, text, n, b->n_symbols, id)) return false;
     if (*id == b->n_symbols) b->n_symbols++;
     return true;
 }
 
-/* Reads merge number `rank`; its text goes to *end. Merges outside the byte alphabet can never happen and are
- * skipped; of equal ones the first counts. */
+/* Reads merge number `rank` and writes its text to *end. Merges with characters outside the byte alphabet can never
+ * occur and are skipped. Of equal merges the first counts. */
 static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank, char **end, fr_error *err) {
     GgufString s;
     const char *space = NULL;
@@ -119,7 +119,7 @@ static bool pair(const void *ctx, const char *text, const MergeSymbol *left, con
     return true;
 }
 
-/* The bytes of a word, or its characters, as the first symbols. */
+/* Makes the bytes of a word, or its characters, the first symbols. */
 static bool add_symbols(const Bpe *b, const Vocab *v, const char *word, size_t n, Merger *m) {
     if (v->kind == VOCAB_CHARACTER_BPE) return merger_add_characters(m, v, word, 0, n);
     merger_clear(m);

@@ -1,8 +1,8 @@
-/* chat.c - conversations as the published templates write them.
+/* chat.c - the built-in formats of conversations, which are used where the template of a model is missing or fails.
  *
- * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a
- * row of strings here: the text before and after a message of each role, and the text that opens the answer. The
- * strings are those of the model cards; tests/text/test_chat.c has whole conversations of each. */
+ * Published templates are small programs. Those of the common families all do the same thing, so a family is a row
+ * of strings here: the text before and after a message of each role, and the text before the answer. The strings
+ * come from the model cards. tests/text/test_chat.c has whole conversations in each format. */
 #include "text/chat.h"
 
 #include <ctype.h>
@@ -11,23 +11,23 @@
 /* Where a system message is allowed. */
 typedef enum SystemPlace {
     SYSTEM_TURN,    /* a turn like any other */
-    SYSTEM_FIRST,   /* only before everything else */
-    SYSTEM_IN_USER, /* only first, and written into the user's first message */
+    SYSTEM_FIRST,   /* only as the first message */
+    SYSTEM_IN_USER, /* only as the first message, and written into the user's first one */
 } SystemPlace;
 
 typedef struct ChatStyle {
     const char *name;
     SystemPlace system_place;
-    bool alternates; /* user and assistant must take turns, the user first and last */
-    bool trims;      /* white space around messages is cut off */
+    bool alternates; /* user and assistant must take turns, and the user begins and ends */
+    bool trims;      /* white space around messages is removed */
     const char *default_system;
-    const char *system[2], *user[2], *assistant[2]; /* before and after the message */
-    const char *opening;                            /* what the assistant's answer follows */
+    const char *system[2], *user[2], *assistant[2]; /* the text before and after the message */
+    const char *opening;                            /* the text before the assistant's answer */
 } ChatStyle;
 
 static const ChatStyle styles[CHAT_FAMILY_COUNT] = {
     [CHAT_NONE] = {.name = "none"},
-    /* The first <s> is the BOS that the encoder writes; those between the turns are text. */
+    /* The encoder writes the first <s>, which is BOS. Those between the turns are part of the text. */
     [CHAT_LLAMA2] = {"llama2",
                      SYSTEM_IN_USER,
                      true,
@@ -127,14 +127,14 @@ ChatFamily chat_family_detect(const char *t, size_t n) {
     if (contains(t, n, "<|start_header_id|>")) return CHAT_LLAMA3;
     if (contains(t, n, "<start_of_turn>")) return CHAT_GEMMA;
     if (contains(t, n, "[INST] ") && contains(t, n, "<<SYS>>")) return CHAT_LLAMA2;
-    /* Later Mistral models put no space before [/INST], or none after [INST]: another family. */
+    /* Later Mistral models put no space before [/INST], or none after [INST], and are another family. */
     if (contains(t, n, "[INST] ") && contains(t, n, " [/INST]")) return CHAT_MISTRAL;
     if (contains(t, n, "<|user|>")) {
         if (contains(t, n, "<|end|>")) return CHAT_PHI3;
         if (contains(t, n, "</s>") || contains(t, n, "eos_token")) return CHAT_ZEPHYR;
     }
     if (contains(t, n, "USER:") && contains(t, n, "ASSISTANT:"))
-        return contains(t, n, "\\n") ? CHAT_PLAIN : CHAT_VICUNA; /* what ends a turn: a \n or a space */
+        return contains(t, n, "\\n") ? CHAT_PLAIN : CHAT_VICUNA; /* a turn ends with a \n or with a space */
     return CHAT_NONE;
 }
 
@@ -146,8 +146,8 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be
- * answered. */
+/* Refuses message i if its role is unknown or not allowed at its place. `is_prompt` says that the last message is to
+ * be answered. */
 static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt,
                        fr_error *err) {
     const ChatMessage *m = &messages[i];
@@ -175,16 +175,16 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     return FR_OK;
 }
 
-/* Where a conversation is written, and which of its bytes are the messages'. */
+/* The text that is written, and the spans of the messages in it. */
 typedef struct Writer {
     Buf *out;
-    TemplateSpan *data; /* room for one span a message; NULL: not wanted */
+    TemplateSpan *data; /* room for one span per message, or NULL */
     size_t n_data;
 } Writer;
 
 static bool put(Writer *w, const char *text) { return buf_append(w->out, text, strlen(text)); }
 
-/* The message between its two strings; `trims` cuts white space off its ends. */
+/* Writes a message between its two strings. `trims` removes white space at its ends. */
 static bool put_message(Writer *w, const char *const around[2], const char *content, bool trims) {
     size_t from = 0, to = strlen(content);
     while (trims && from < to && isspace((unsigned char)content[from])) from++;
@@ -196,7 +196,7 @@ static bool put_message(Writer *w, const char *const around[2], const char *cont
     return put(w, around[1]);
 }
 
-/* A user's message with the system message inside. */
+/* Writes a message of the user with the system message in it. */
 static bool put_user_with_system(Writer *w, const ChatStyle *style, const char *system, const char *content) {
     const char *const rest[2] = {"", style->user[1]};
     return put(w, style->user[0]) && put_message(w, style->system, system, false) &&
@@ -224,14 +224,15 @@ static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_
     return status;
 }
 
-/* The span of the last answer in `out`: from behind the opening up to the '>' that ends its end-of-turn mark. */
+/* The span of the answer that was just written: from the end of the opening to the '>' of the mark that ends the
+ * turn. */
 static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
     const char *mark = style->assistant[1], *last = strchr(mark, '>');
     size_t n_behind = last ? strlen(last + 1) : 0;
     return (ChatSpan){begin + strlen(style->opening), out->n - n_behind, i_message};
 }
 
-/* All turns without the opening of the next one; answers may be NULL. */
+/* Writes all turns, but not the opening of the next one. `answers` may be NULL. */
 static bool put_turns(Writer *w, const ChatStyle *style, const ChatMessage *messages, int n, ChatSpan *answers,
                       int *n_answers) {
     bool fits = true;

@@ -1,15 +1,17 @@
-/* chat_template.c - gives a template the variables that Hugging Face's transformers give it: messages, tools,
- * add_generation_prompt, and the spellings of the model's special tokens.
+/* chat_template.c - runs the chat template of a model with the variables that Hugging Face's transformers set:
+ * messages, tools, add_generation_prompt, and the spellings of the model's special tokens. It also contains the named
+ * templates.
  *
- * Messages and tools are data: spellings of special tokens in them stay text. The spellings of the model's own tokens are the
- * template's. */
-#include "text/chat_template.h"
+ * Messages and tools are data, so that a special token that is spelled in them stays text. The spellings of the
+ * model's special tokens are the template's own. */
+#include "text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* forerun's own models up to 0.1.0 carry this template, which writes a system message as an answer. */
+/* The small models of this project up to 0.1.0 contain the template `first_own`, which writes a system message as an
+ * answer. `own` replaces it. */
 static const char first_own[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\n' "
                                 "}}{% else %}{{ 'ASSISTANT: ' + "
                                 "m['content'] + eos_token + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt "
@@ -20,7 +22,7 @@ static const char own[] =
     "m['content'] + '\\n' }}{% else %}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}";
 
-/* Whether the text is first_own, with its newlines as such or as \n. */
+/* Whether the text is first_own. Its newlines may be spelled \n. */
 static bool is_first_own(const char *text, size_t n) {
     size_t at = 0;
     for (const char *c = first_own; *c; c++) {
@@ -58,7 +60,7 @@ void chat_template_close(ChatTemplate *t) {
 
 const char *chat_template_name(const char *text, size_t n) {
     static const struct {
-        const char *marks[2], *name; /* all marks are in the text */
+        const char *marks[2], *name; /* the text contains all marks */
     } families[] = {
         {{"<|START_OF_TURN_TOKEN|>"}, "command-r"},
         {{"<|channel|>", "<|start|>"}, "gpt-oss"},
@@ -145,9 +147,10 @@ static int set_variables(TemplateVariables *v, const Tokenizer *t, const Convers
     return status;
 }
 
-/* ---- the text ---------------------------------------------------------------------------------------------- */
+/* ---- the conversation
+ * ---------------------------------------------------------------------------------------------- */
 
-/* Removes a BOS that the template wrote, where the tokenizer will add one. */
+/* Removes a BOS that the template wrote, if the tokenizer will add one. */
 static void drop_bos(TemplateOutput *out, const Tokenizer *t) {
     size_t n;
     const char *bos = tokenizer_piece(t, tokenizer_bos(t), true, &n);
@@ -202,4 +205,70 @@ int chat_template_apply(const ChatTemplate *t, const Tokenizer *tokenizer, const
         snprintf(warning, 256, "%.150s; the built-in format '%s' is used instead", why.message,
                  chat_family_name(t->family));
     return status;
+}
+
+/* ---- named templates
+ * -------------------------------------------------------------------------------------------------- */
+
+/* The files in src/text/templates become data of the library: the assembler includes them when the library is built.
+ * So they stay files that editors and jinja2 can read. Their path starts at the root of the project. */
+
+#define TEMPLATES(X) \
+    X(chatml, "chatml") \
+    X(command_r, "command-r") \
+    X(deepseek_r1_distill, "deepseek-r1-distill") \
+    X(deepseek_v2, "deepseek-v2") \
+    X(deepseek_v3, "deepseek-v3") \
+    X(gemma2, "gemma2") \
+    X(gemma3, "gemma3") \
+    X(gpt_oss, "gpt-oss") \
+    X(granite, "granite") \
+    X(llama2, "llama2") \
+    X(llama3, "llama3") \
+    X(llama3_1, "llama3.1") \
+    X(llama3_2, "llama3.2") \
+    X(mistral_nemo, "mistral-nemo") \
+    X(mistral_v1, "mistral-v1") \
+    X(mistral_v3, "mistral-v3") \
+    X(mistral_v7, "mistral-v7") \
+    X(phi3, "phi3") \
+    X(phi3_5, "phi3.5") \
+    X(phi4, "phi4") \
+    X(plain, "plain") \
+    X(qwen2, "qwen2") \
+    X(qwen2_5, "qwen2.5") \
+    X(qwen3, "qwen3") \
+    X(smollm2, "smollm2") \
+    X(smollm3, "smollm3") \
+    X(vicuna, "vicuna") \
+    X(zephyr, "zephyr")
+
+/* clang-format off */
+#define EMBED(id, name)                                                  \
+    __asm__(".section .rodata\n"                                         \
+            ".local named_template_" #id "\nnamed_template_" #id ":\n"   \
+            ".incbin \"src/text/templates/" name ".jinja\"\n"            \
+            ".local named_template_end_" #id "\nnamed_template_end_" #id ":\n" \
+            ".byte 0\n.text\n");                                         \
+    extern const char named_template_##id[] __attribute__((visibility("hidden"))), \
+        named_template_end_##id[] __attribute__((visibility("hidden")));
+/* clang-format on */
+TEMPLATES(EMBED)
+
+#define ROW(id, name) {name, named_template_##id, named_template_end_##id},
+static const struct { const char *name, *begin, *end; } templates[] = {TEMPLATES(ROW)};
+
+const char *named_template(const char *name, size_t *n) {
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
+        if (strcmp(name, templates[i].name) == 0) {
+            *n = (size_t)(templates[i].end - templates[i].begin);
+            return templates[i].begin;
+        }
+    return NULL;
+}
+
+const char *const *named_templates(void) {
+#define NAME(id, name) name,
+    static const char *const names[] = {TEMPLATES(NAME) NULL};
+    return names;
 }

@@ -1,15 +1,15 @@
-/* pair_merge.c - byte-pair encoding proper: neighbours are merged, the best pair first, until none is left.
+/* pair_merge.c - the core of byte-pair encoding: neighbours are merged, the best pair first, until no pair is left.
  *
  * The problem. A text starts as a row of small symbols (characters or bytes). A vocabulary defines which pairs of
  * neighbours may become one symbol, and with which priority: SentencePiece by the score of the resulting piece, GPT-2
- * by the rank of the pair. The best pair of the whole row is merged, the leftmost of equal ones; then it forms new
- * pairs with its neighbours. Searching the row for the best pair before each merge costs O(n^2), which is far too slow
- * for a text of 200 KB without a space.
+ * by the rank of the pair. The best pair of the whole row is merged, and of equal pairs the leftmost. The result forms
+ * new pairs with its neighbours. Searching the row for the best pair before each merge takes O(n^2) time, which is far
+ * too slow for a text of 200 KB without a space.
  *
  * The idea. The row is a doubly linked list in an array, so a merge is four stores; pairs wait in a binary
  * heap. A merge does not search for the waiting pairs that it makes invalid. They are recognised when they
- * are popped: a candidate stores the number of bytes that both sides had together, and sides only grow, so it is valid
- * if and only if its left side still exists, its right side is the left's next, and their bytes add up to the same.
+ * are popped: a candidate stores the number of bytes that both sides had together. Sides only grow, so it is valid if
+ * and only if its left side still exists, its right side follows the left, and their bytes add up to the same number.
  *
  * Papers: Gage 1994 (pair replacement), Sennrich, Haddow and Birch 2016 (arXiv 1508.07909, algorithm 1:
  * merges in the order learned), Kudo and Richardson 2018 (arXiv 1808.06226, section 3.1: the heap, O(n log
@@ -25,11 +25,12 @@
  * Invariants. symbols[0] is never merged into another; the spans of the remaining symbols tile the text; each merge
  * adds at most two candidates, so at most 3n are ever pushed.
  *
- * Cost. O(n log n) time, 20 n + 24 n bytes. The plain O(n^2) search is faster by a small constant on words of a
- * few letters, which is not worth a second implementation.
+ * Cost. O(n log n) time and 20 n + 24 n bytes. The plain O(n^2) search is slightly faster for words of a few letters,
+ * which is not worth a second implementation.
  *
  * Proof. tests/text/test_tokenizer.c compares it with the plain search on random rows, and times 200 KB. */
-#include "text/pair_merge.h"
+#include "text/encoder.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 
@@ -41,7 +42,7 @@ void merger_close(Merger *m) {
     *m = (Merger){0};
 }
 
-/* Room for one more of `bytes_each`; the array doubles. */
+/* Makes room for one more element of `bytes_each`; a full array is doubled. */
 static bool make_room(void **array, size_t n, size_t *capacity, size_t bytes_each) {
     if (n < *capacity) return true;
     size_t wanted = *capacity ? 2 * *capacity : 64;
@@ -60,6 +61,16 @@ bool merger_add(Merger *m, uint32_t at, uint32_t n, int32_t id) {
     int32_t i = (int32_t)m->n_symbols++;
     m->symbols[i] = (MergeSymbol){at, n, i - 1, -1, id};
     if (i > 0) m->symbols[i - 1].next = i;
+    return true;
+}
+
+bool merger_add_characters(Merger *m, const Vocab *v, const char *text, size_t at, size_t end) {
+    merger_clear(m);
+    for (size_t n; at < end; at += n) {
+        size_t need, got = utf8_scan(text + at, end - at, &need);
+        n = need > 0 && got == need ? need : 1;
+        if (!merger_add(m, (uint32_t)at, (uint32_t)n, hash_table_find(&v->by_text, text + at, n))) return false;
+    }
     return true;
 }
 
@@ -86,7 +97,7 @@ static MergeCandidate pop(Merger *m) {
     return top;
 }
 
-/* Pushes the pair of left and its next where they may merge. */
+/* Pushes the pair of `left` and the symbol after it, if they may be merged. */
 static bool propose(Merger *m, const char *text, int32_t left, MergePairFn pair, const void *ctx) {
     if (left < 0 || m->symbols[left].next < 0) return true;
     const MergeSymbol *l = &m->symbols[left], *r = &m->symbols[l->next];

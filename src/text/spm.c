@@ -1,14 +1,15 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): a text starts as characters; two neighbours whose joined text
- * is a piece may merge, the piece with the highest score first; characters without a piece fall back to their bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018). A text starts as characters. Two neighbours may be merged if
+ * their joined text is a piece, and the piece with the highest score is merged first. A character that is no piece
+ * becomes the tokens of its bytes.
  *
- * SentencePiece writes spaces as U+2581 before it looks up pieces. Here the pieces were rewritten instead (see
- * vocab.h): texts have plain spaces, and a U+2581 in the input, which the model cannot distinguish from a space,
- * becomes one. Bytes that are not UTF-8 are symbols of one byte without a piece, and become their byte tokens. */
-#include "text/spm.h"
+ * SentencePiece replaces spaces by U+2581 before it looks up pieces. Here the pieces have spaces instead (see
+ * vocab.h), and texts stay as they are. A U+2581 in the input becomes a space, because the model cannot distinguish
+ * them. A byte that is not UTF-8 is a symbol of one byte without a piece, and becomes its byte token. */
+#include "text/encoder.h"
 
 #include <string.h>
 
-/* Orders floats as unsigned numbers, the highest score first. */
+/* Maps scores to unsigned numbers in the opposite order, so that the highest score is first. */
 static uint32_t priority_of(float score) {
     float canonical = score + 0.0f; /* -0 and 0 are equal */
     uint32_t bits;
@@ -27,7 +28,7 @@ static bool pair(const void *ctx, const char *text, const MergeSymbol *left, con
     return true;
 }
 
-/* Sets e->text to the text with spaces for U+2581, after a space if it is prefixed. */
+/* Sets e->text to the text with spaces for U+2581, and with a space before it if `prefixed`. */
 static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     buf_clear(&e->text);
     e->text.max_bytes = SIZE_MAX;
@@ -36,9 +37,9 @@ static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     return true;
 }
 
-/* The end of the part from `at` on that can be merged by itself. Where no piece has a space behind another character,
- * no merge crosses a space, so words are merged one by one: the same tokens, from a heap that stays in the cache (nine
- * times faster on 1 MB). */
+/* The end of the part from `at` on that can be merged by itself. If no piece has a space after another character, no
+ * merge crosses a space. Then words are merged one by one: the tokens are the same, but the heap stays in the cache,
+ * which is nine times faster for a text of 1 MB. */
 static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
     if (v->space_within) return text->n;
     size_t end = at + 1;

@@ -1,11 +1,12 @@
-/* utf8.c - one function over the table of well-formed UTF-8 byte sequences. */
+/* utf8.c - recognises UTF-8 by the table of well-formed byte sequences in the Unicode standard. */
 #include "text/utf8.h"
 
 size_t utf8_scan(const char *p, size_t n, size_t *need) {
     *need = 0;
     if (n == 0) return 0;
     unsigned char lead = (unsigned char)p[0];
-    /* The second byte alone has bounds of its own: no overlong forms, surrogates, > U+10FFFF. */
+    /* Only the second byte has special bounds: they exclude overlong forms, surrogates, and code points above
+     * U+10FFFF. */
     unsigned char low = 0x80, high = 0xBF;
     if (lead < 0x80) return *need = 1;
     if (lead < 0xC2 || lead > 0xF4) return 0;

@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-/* How many bytes of p[0..n) begin one well-formed character, and in *need how many that character has.
- * The character is whole when both are equal; 0 (with *need 0) when p[0] can begin none or n is 0. What is
- * returned for a broken character is the length of its "maximal subpart", which stands for one U+FFFD. */
+/* Returns how many bytes of p[0..n) belong to one well-formed character, and sets *need to the length of that
+ * character. The character is complete if both are equal. Both are 0 if p[0] cannot begin a character, or if n is 0.
+ * For an invalid sequence, the result is the length of its "maximal subpart", which one U+FFFD replaces. */
 size_t utf8_scan(const char *p, size_t n, size_t *need);
 
 #endif

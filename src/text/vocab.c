@@ -1,11 +1,14 @@
-/* vocab.c - reads tokenizer.ggml.{model,tokens,token_type,scores} and builds the look-up tables. */
+/* vocab.c - reads the vocabulary of a GGUF file (tokenizer.ggml.*), finds its special tokens, builds the tables for
+ * looking up pieces, and compares two vocabularies. */
 #include "text/vocab.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/error.h"
-#include "text/byte_map.h"
-#include "text/pretokenizer.h"
+#include "text/encoder.h"
+#include "text/utf8.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +16,47 @@
 #define KEY_TOKENS "tokenizer.ggml.tokens"
 #define KEY_TYPES "tokenizer.ggml.token_type"
 #define KEY_SCORES "tokenizer.ggml.scores"
+
+/* ---- the alphabet of byte-level BPE
+ * -------------------------------------------------------------------------------- */
+
+static bool stands_for_itself(unsigned c) {
+    return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
+}
+
+/* The byte that is spelled as code point c, or -1. */
+static int byte_of(unsigned c) {
+    if (c < 256) return stands_for_itself(c) ? (int)c : -1;
+    /* Byte number k of those that are not spelled as themselves: 0..0x20 (k up to 32), 0x7F..0xA0 (up to 66), 0xAD
+     * (67). */
+    unsigned k = c - 256;
+    if (k <= 0x20) return (int)k;
+    if (k <= 66) return (int)(0x7F + k - 33);
+    return k == 67 ? 0xAD : -1;
+}
+
+size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure) {
+    size_t n_out = 0;
+    *pure = true;
+    for (size_t i = 0; i < n;) {
+        size_t need, got = utf8_scan(spelling + i, n - i, &need);
+        bool whole = need > 0 && got == need;
+        int byte = -1;
+        if (whole && need == 1) byte = byte_of((unsigned char)spelling[i]);
+        else if (whole && need == 2)
+            byte = byte_of(((unsigned)spelling[i] & 0x1F) << 6 | ((unsigned)spelling[i + 1] & 0x3F));
+        size_t taken = whole ? need : 1;
+        if (byte >= 0) out[n_out++] = (char)byte;
+        else
+            for (size_t j = 0; j < taken; j++) out[n_out++] = spelling[i + j];
+        *pure = *pure && byte >= 0;
+        i += taken;
+    }
+    return n_out;
+}
+
+/* ---- pieces, types and scores
+ * --------------------------------------------------------------------------------------- */
 
 static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     GgufString model;
@@ -36,7 +80,8 @@ static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* The index of an array of the wanted element kind with n elements (n < 0: any number), or an error. */
+/* Sets *kv to the index of an array of n elements of a type, or to -1 if the file has no such key. n < 0 allows any
+ * number. */
 static int find_array(const Gguf *g, const char *key, GgufType type, int64_t n, int64_t *kv, fr_error *err) {
     *kv = gguf_find_key(g, key);
     if (*kv < 0) return FR_OK;
@@ -56,7 +101,7 @@ static int find_array(const Gguf *g, const char *key, GgufType type, int64_t n, 
     return FR_OK;
 }
 
-/* Sums the spellings' lengths, so that one block can hold spellings and texts. */
+/* Adds up the lengths of the spellings, so that one block can be allocated for all spellings and texts. */
 static int measure_pieces(const Gguf *g, int64_t kv, int64_t n, size_t *bytes, fr_error *err) {
     *bytes = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -104,7 +149,7 @@ static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* The byte that a spelling such as <0x0A> names, or -1. */
+/* The byte of a spelling such as <0x0A>, or -1 for another spelling. */
 static int named_byte(Piece p) {
     if (p.n != 6 || memcmp(p.data, "<0x", 3) != 0 || p.data[5] != '>') return -1;
     int value = 0;
@@ -136,7 +181,7 @@ static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
 static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     int64_t kv;
     int status = find_array(g, KEY_SCORES, GGUF_F32, v->n, &kv, err);
-    if (status || v->kind != VOCAB_SPM) return status; /* byte-level BPE has ranks instead and ignores scores */
+    if (status || v->kind != VOCAB_SPM) return status; /* only SentencePiece uses scores */
     if (kv < 0)
         return error_set(err, FR_ERR_FORMAT, "%s: the SentencePiece vocabulary has no %s; convert the model again",
                          gguf_path(g), KEY_SCORES);
@@ -147,14 +192,14 @@ static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* Writes the text of token i behind the spellings; *pure is false for a piece to which no text encodes. */
+/* Writes the text of token i to `end`. *pure is false if no text is encoded as this piece. */
 static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
     Piece s = v->spelling[i];
     uint32_t n = 0;
     *pure = true;
     if (v->type[i] == TOKEN_BYTE) end[n++] = (char)named_byte(s);
     else if (v->type[i] == TOKEN_USER_DEFINED || v->type[i] == TOKEN_CONTROL || v->type[i] == TOKEN_UNKNOWN)
-        return s; /* these are spelled as they read */
+        return s; /* these are spelled as they appear in a text */
     else if (v->kind == VOCAB_BPE) n = (uint32_t)byte_map_decode(s.data, s.n, end, pure);
     else
         for (uint32_t at = 0; at < s.n; n++) {
@@ -193,13 +238,150 @@ static int build_tables(Vocab *v, fr_error *err) {
     return FR_OK;
 }
 
+/* ---- special tokens, by the ids in the file and by well-known spellings
+ * ------------------------------------------- */
+
+/* Reads the id of a special token, which is `fallback` if the file has no such key. A file without such a token has
+ * no key, or -1 (as 2^32-1). */
+static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallback, int32_t *out, fr_error *err) {
+    int64_t id = fallback;
+    gguf_get_i64(g, key, &id);
+    if (id < 0 || id == UINT32_MAX) id = -1;
+    if (id >= v->n)
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld but there are %d tokens; the vocabulary is damaged",
+                         gguf_path(g), key, (long long)id, v->n);
+    *out = (int32_t)id;
+    return FR_OK;
+}
+
+/* In SentencePiece models without these keys, <unk>, <s> and </s> are 0, 1 and 2. They are used if their types
+ * agree. */
+static int32_t spm_default(const Vocab *v, int32_t id, TokenType type, bool types_given) {
+    if (v->kind != VOCAB_SPM || id >= v->n) return -1;
+    return !types_given || v->type[id] == type ? id : -1;
+}
+
+static bool spelled(const Vocab *v, int32_t id, const char *spelling) {
+    Piece p = v->spelling[id];
+    return p.n == strlen(spelling) && memcmp(p.data, spelling, p.n) == 0;
+}
+
+/* The spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake. A spelling that
+ * no text contains by chance is therefore treated as a control token, whatever its type is. */
+static const struct {
+    const char *spelling;
+    bool unmistakable;
+} end_spellings[] = {
+    {"<|eot_id|>", true},
+    {"<|eom_id|>", true},
+    {"<|im_end|>", true},
+    {"<|end|>", true},
+    {"<|endoftext|>", true},
+    {"<|end_of_text|>", true},
+    {"<|return|>", true},
+    {"<|call|>", true},
+    {"<|fim_pad|>", true},
+    {"<|fim_repo|>", true},
+    {"<|repo_name|>", true},
+    {"<|file_sep|>", true},
+    {"<end_of_turn>", true},
+    {"<end_of_utterance>", true},
+    {"<\xEF\xBD\x9C"
+     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+     true}, /* DeepSeek, with its fullwidth bars */
+    {"</s>", false},
+    {"<eos>", false},
+    {"<EOT>", false},
+    {"[EOT]", false},
+    {"[EOS]", false},
+    {"_<EOT>", false},
+};
+
+static bool ends_by_spelling(const Vocab *v, int32_t id) {
+    for (size_t k = 0; k < sizeof end_spellings / sizeof *end_spellings; k++)
+        if (spelled(v, id, end_spellings[k].spelling))
+            return end_spellings[k].unmistakable || (v->type[id] != TOKEN_NORMAL && v->type[id] != TOKEN_UNDEFINED);
+    return false;
+}
+
+/* In the "harmony" format, <|end|> ends a message and not the whole answer, which <|return|> and <|call|> do. */
+static void spare_harmony_end(Vocab *v) {
+    int32_t end = -1;
+    bool has_return = false, has_call = false;
+    for (int32_t i = 0; i < v->n; i++) {
+        if (!v->is_eog[i]) continue;
+        if (spelled(v, i, "<|end|>")) end = i;
+        has_return = has_return || spelled(v, i, "<|return|>");
+        has_call = has_call || spelled(v, i, "<|call|>");
+    }
+    if (end >= 0 && has_return && has_call) {
+        v->is_eog[end] = false;
+        v->type[end] = TOKEN_USER_DEFINED;
+    }
+}
+
+static bool contains_ignoring_case(GgufString s, const char *part) {
+    size_t n = strlen(part);
+    for (size_t i = 0; i + n <= s.n; i++) {
+        size_t k = 0;
+        while (k < n && tolower((unsigned char)s.data[i + k]) == part[k]) k++;
+        if (k == n) return true;
+    }
+    return false;
+}
+
+/* The special tokens of Phi-3 include the white space after them ("<|user|>\n" is one token). Its files do not say
+ * so; therefore the name of the model decides. */
+static void mark_stripping(Vocab *v, const Gguf *g) {
+    GgufString name;
+    if (!gguf_get_string(g, "general.name", &name)) return;
+    if (!contains_ignoring_case(name, "phi-3") && !contains_ignoring_case(name, "phi3")) return;
+    for (int32_t i = 0; i < v->n; i++)
+        v->strips_after[i] = !spelled(v, i, "<unk>") && !spelled(v, i, "<s>") && !spelled(v, i, "<|endoftext|>");
+}
+
+static int read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err) {
+    int32_t eot, eom;
+    int status = read_id(v, g, "tokenizer.ggml.unknown_token_id", spm_default(v, 0, TOKEN_UNKNOWN, types_given),
+                         &v->unknown, err);
+    if (!status)
+        status = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given), &v->bos,
+                         err);
+    if (!status)
+        status = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given), &v->eos,
+                         err);
+    if (!status) status = read_id(v, g, "tokenizer.ggml.eot_token_id", -1, &eot, err);
+    if (!status) status = read_id(v, g, "tokenizer.ggml.eom_token_id", -1, &eom, err);
+    if (status) return status;
+    if (!types_given) {
+        if (v->unknown >= 0) v->type[v->unknown] = TOKEN_UNKNOWN;
+        if (v->bos >= 0) v->type[v->bos] = TOKEN_CONTROL;
+        if (v->eos >= 0) v->type[v->eos] = TOKEN_CONTROL;
+    }
+    for (int32_t i = 0; i < v->n; i++) {
+        bool by_spelling = ends_by_spelling(v, i);
+        v->is_eog[i] = by_spelling || i == v->eos || i == eot || i == eom;
+        if (by_spelling) v->type[i] = TOKEN_CONTROL;
+    }
+    spare_harmony_end(v);
+    mark_stripping(v, g);
+    v->adds_bos = v->adds_space_prefix = v->kind == VOCAB_SPM;
+    gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &v->adds_bos);
+    gguf_get_bool(g, "tokenizer.ggml.add_eos_token", &v->adds_eos);
+    if (v->kind == VOCAB_SPM) gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &v->adds_space_prefix);
+    return FR_OK;
+}
+
+/* ---- opening and comparing
+ * ------------------------------------------------------------------------------------------ */
+
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     bool types_given;
     int status = read_kind(v, g, err);
     if (!status) status = read_pieces(v, g, err);
     if (!status) status = read_types(v, g, &types_given, err);
     if (!status) status = read_scores(v, g, err);
-    if (!status) status = vocab_read_special(v, g, types_given, err);
+    if (!status) status = read_special(v, g, types_given, err);
     return status ? status : build_tables(v, err);
 }
 
@@ -214,4 +396,68 @@ void vocab_close(Vocab *v) {
     mem_free(v->is_eog);
     mem_free(v->strips_after);
     *v = (Vocab){0};
+}
+
+static const char *kind_name(VocabKind kind) {
+    return kind == VOCAB_SPM ? "SentencePiece BPE" : kind == VOCAB_BPE ? "byte-level BPE" : "BPE over characters";
+}
+
+/* The first token that differs, or -1. Both vocabularies have the same number of tokens. */
+static int32_t first_difference(const Vocab *a, const Vocab *b) {
+    for (int32_t i = 0; i < a->n; i++) {
+        Piece x = a->spelling[i], y = b->spelling[i];
+        if (x.n != y.n || memcmp(x.data, y.data, x.n) != 0 || a->type[i] != b->type[i] || a->is_eog[i] != b->is_eog[i])
+            return i;
+    }
+    return -1;
+}
+
+static int compare(const Vocab *draft, const Vocab *target, const char *path, const char *target_path, fr_error *err) {
+    const char *remedy = "a draft model needs the target's vocabulary, token for token";
+    if (draft->kind != target->kind)
+        return error_set(err, FR_ERR_MISMATCH, "%s: the vocabulary is %s, but %s in the target %s; %s", path,
+                         kind_name(draft->kind), kind_name(target->kind), target_path, remedy);
+    if (draft->n != target->n)
+        return error_set(err, FR_ERR_MISMATCH, "%s: the vocabulary has %d tokens, but %d in the target %s; %s", path,
+                         draft->n, target->n, target_path, remedy);
+    int32_t i = first_difference(draft, target);
+    if (i >= 0) {
+        Printable p, q;
+        return error_set(
+            err, FR_ERR_MISMATCH, "%s: token %d is '%s' (type %d%s), but '%s' (type %d%s) in the target %s; %s", path,
+            i, printable(&p, draft->spelling[i].data, draft->spelling[i].n), draft->type[i],
+            draft->is_eog[i] ? ", ends a text" : "", printable(&q, target->spelling[i].data, target->spelling[i].n),
+            target->type[i], target->is_eog[i] ? ", ends a text" : "", target_path, remedy);
+    }
+    if (draft->bos != target->bos || draft->eos != target->eos)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: BOS and EOS are tokens %d and %d, but %d and %d in the target %s; %s", path, draft->bos,
+                         draft->eos, target->bos, target->eos, target_path, remedy);
+    return FR_OK;
+}
+
+int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err) {
+    Vocab a = {0}, b = {0};
+    int status = vocab_open(&a, draft, err);
+    if (!status) status = vocab_open(&b, target, err);
+    if (!status) status = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
+    vocab_close(&a);
+    vocab_close(&b);
+    return status;
+}
+
+int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err) {
+    Vocab v = {0};
+    int status = vocab_open(&v, g, err);
+    if (!status) {
+        const int32_t numbers[] = {(int32_t)v.kind, v.n, v.bos, v.eos};
+        *out = hash64(numbers, sizeof numbers, 0);
+        for (int32_t i = 0; i < v.n; i++) {
+            const uint32_t shape[] = {v.spelling[i].n, v.type[i], v.is_eog[i]};
+            *out = hash64(shape, sizeof shape, *out);
+            *out = hash64(v.spelling[i].data, v.spelling[i].n, *out);
+        }
+    }
+    vocab_close(&v);
+    return status;
 }

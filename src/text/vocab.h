@@ -1,21 +1,26 @@
-/* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores, special ids.
+/* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores and special tokens.
  *
- * A token has a spelling (as the file writes it) and a text (its meaning: word-start marks are spaces, spelled bytes
- * are bytes). Encoding looks up texts, so the input need not be escaped. */
+ * Each token has a spelling, which is how the file writes it, and a text, which is what it stands for: marks of the
+ * beginning of a word are spaces, and spelled bytes are bytes. Encoding looks up texts, so the input need not be
+ * escaped. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
 #include "base/error.h"
-#include "gguf/gguf.h"
 #include "base/hash.h"
+#include "gguf/gguf.h"
 
-/* Most bytes of a spelling: bounds the detokenizer's buffer, and the cost of look-ups in a hostile file. */
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The largest number of bytes in a spelling. It bounds the buffer of the detokenizer, and the cost of look-ups in a
+ * hostile file. */
 enum { VOCAB_MAX_PIECE = 1024 };
 
 typedef enum VocabKind {
     VOCAB_SPM,           /* SentencePiece BPE */
     VOCAB_BPE,           /* byte-level BPE */
-    VOCAB_CHARACTER_BPE, /* BPE by a list of merges over characters, whose pieces are spelled as SentencePiece spells them */
+    VOCAB_CHARACTER_BPE, /* BPE over characters by a list of merges; pieces are spelled as in SentencePiece */
 } VocabKind;
 
 /* tokenizer.ggml.token_type, with the numbers of the format. */
@@ -39,25 +44,36 @@ typedef struct Vocab {
     int32_t n;
     char *bytes;               /* memory of the pieces */
     Piece *spelling, *text;    /* [n] */
-    float *score;              /* [n], SPM only; no NaN */
+    float *score;              /* [n] for SPM; never NaN */
     uint8_t *type;             /* [n] TokenType */
     bool *is_eog;              /* [n] */
-    bool *strips_after;        /* [n]: as a special token it swallows the white space behind it (Phi-3) */
+    bool *strips_after;        /* [n] as a special token it includes the white space after it (Phi-3) */
     int32_t bos, eos, unknown; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
-    bool space_within;       /* some ordinary token has a space behind another character */
-    int32_t byte_token[256]; /* the token that stands for a byte where no other piece does; -1: none */
-    HashTable by_spelling;   /* every token; of duplicates the lowest id */
-    HashTable by_text; /* the tokens that ordinary text may become: not control, unknown, byte or user-defined ones */
+    bool space_within;       /* some ordinary token has a space after another character */
+    int32_t byte_token[256]; /* the token of a byte that belongs to no other piece; -1: there is none */
+    HashTable by_spelling;   /* all tokens; of equal spellings the lowest id */
+    HashTable by_text;       /* the tokens for ordinary text: no control, unknown, byte or user-defined tokens */
 } Vocab;
 
-/* Reads everything but adds_bos of BPE files without the key, which depends on the pre-tokenizer. Zero-initialise; the
- * caller calls vocab_close in any case. */
+/* Zero-initialise v. Call vocab_close even if this fails. If a BPE file has no key for adds_bos, bpe_open sets it,
+ * because it depends on the pre-tokenizer. */
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err);
 void vocab_close(Vocab *v);
 
-/* Part of vocab_open, in vocab_special.c: BOS, EOS, unknown and end-of-generation tokens. May change types, so it runs
- * before the tables are built. */
-int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err);
+/* A model can draft for another one only if every token means the same in both. FR_OK: both files have the same kind
+ * of vocabulary, number of tokens, spellings, types, BOS, EOS and tokens that end a text. FR_ERR_MISMATCH: the error
+ * names the first difference. Another error: a file has no valid vocabulary. */
+int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err);
+
+/* A hash of everything that vocab_match compares, for files of tokens that are stored without their vocabulary. */
+int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err);
+
+/* Byte-level BPE spells every byte as one visible character, so that a JSON file can contain its pieces: the
+ * printable bytes of Latin-1 are spelled as themselves, and the other 68, in the order of their values, as U+0100 +
+ * k (a space is U+0120). This function writes the bytes of a spelling to out, which needs room for n bytes, and
+ * returns their number. A character outside this alphabet is copied unchanged and makes *pure false: no text is
+ * encoded as such a piece. */
+size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure);
 
 #endif

@@ -17,7 +17,7 @@
  *
  * So the trees of all budgets are prefixes of one order, computed once. Of equal products the child of the earlier
  * node comes first. When it loses: it cannot use that a distribution at hand is sharp or flat, as the dynamic trees
- * of eagle and medusa do. Cost: n^2 / 2 comparisons for n nodes, once. Proof: tests/tree/test_static_tree.c, against
+ * of eagle and medusa do. Cost: n^2 / 2 comparisons for n nodes, once. Proof: tests/tree/test_tree_shapes.c, against
  * all paths. */
 #include "tree/tree_shapes.h"
 
@@ -74,7 +74,7 @@ void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, in
  * parents come before their children. The attention mask of the packed sequence is "itself and its ancestors", which
  * is what a row of our engine attends to anyway. Cost: n^2 length / 2 comparisons, 23,000 for 64 candidates of 11,
  * without a branch that depends on the tokens, so they vectorise fully; a trie costs n length steps, each a search
- * among children. Proof: tests/tree/test_beam_tree.c, against a trie. */
+ * among children. Proof: tests/tree/test_tree_shapes.c, against a trie. */
 
 void beam_dedup_prefix(const int32_t *beam, int32_t n, int32_t length, int32_t *prefix) {
     for (int32_t i = 0; i < n; i++) {

@@ -6,10 +6,8 @@
 #include "base/hash.h"
 #include "gguf/gguf_internal.h"
 #include "gguf_build.h"
-#include "draft/text/count_trie.h"
-#include "draft/text/ngram_text.h"
-#include "text/bpe.h"
-#include "text/special_match.h"
+#include "draft/text/text_index.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "testing.h"
 
 #include "model_rig.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,12 @@
 /* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
  * ignored. */
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "engine_rig.h"
 #include "model_rig.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "compute/cost_cache.h"
+#include "compute/cost.h"
 
 #include <dirent.h>
 #include <math.h>

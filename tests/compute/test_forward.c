@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "compute/cpu/cpu.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "forward_shapes.h"
 #include "model_rig.h"
 

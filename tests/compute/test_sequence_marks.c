@@ -2,7 +2,7 @@
  * and whose they are after sequences were cut and shared. The pages have no window, so that marks are all there is. */
 #include "testing.h"
 
-#include "compute/sequence_marks.h"
+#include "compute/sequences.h"
 
 enum { N_SEQUENCES = 3 };
 

@@ -3,7 +3,7 @@
  * or ahead, which must be seen. For both backends. */
 #include "testing.h"
 
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "model_rig.h"
 
 #include <stdlib.h>

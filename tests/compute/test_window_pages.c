@@ -3,8 +3,8 @@
  * and larger than pages; no more pages are held than windows need; and a page that is given back too early is seen. */
 #include "testing.h"
 
-#include "compute/executor_internal.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/sequences.h"
+#include "compute/backend.h"
 #include "model_rig.h"
 
 #include <stdlib.h>
@@ -264,12 +264,12 @@ static void a_page_given_back_too_early_is_seen(void **state) {
         Executor *e = open_executor(weights, SIZE, 20);
         int32_t s = rig_sequence(e), other = rig_sequence(e);
         rig_append(e, s, tokens, N, 5, N_VOCAB, NULL);
-        e->kv[KV_WINDOW].shape.window -= too_early * SIZE;
+        executor_sequences(e)->kv[KV_WINDOW].shape.window -= too_early * SIZE;
         fr_error err;
         if (executor_reserve(e, s, 1, &err)) fail_msg("%s", err.message);
         for (int32_t i = 0; i < N_CTX; i += SIZE) /* a place without a page is -1: show it where its key was */
-            if (e->kv[KV_WINDOW].sequences[s].slots[i] < 0)
-                for (int k = 0; k < SIZE; k++) e->kv[KV_WINDOW].sequences[s].slots[i + k] = 0;
+            if (executor_sequences(e)->kv[KV_WINDOW].sequences[s].slots[i] < 0)
+                for (int k = 0; k < SIZE; k++) executor_sequences(e)->kv[KV_WINDOW].sequences[s].slots[i + k] = 0;
         rig_append(e, other, tokens + 1, 12, 12, N_VOCAB, NULL);
         rig_append(e, s, tokens + N, 1, 1, N_VOCAB, logits[too_early]);
         rig_executor_close(e);

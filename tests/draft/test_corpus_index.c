@@ -4,7 +4,7 @@
 #include "random_model.h"
 
 #include "research/corpus_build.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* test_count_trie.c - Unit tests of count_trie.c: counts against a list of strings, also while old strings are
+/* test_count_trie.c - the trie with counts (text_index.c): counts against a list of strings, also while old strings are
  * forgotten. */
 #include "draft_rig.h"
 
-#include "draft/text/count_trie.h"
+#include "draft/text/text_index.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "gguf/tensor_type.h"
 #include "compute/cpu/cpu_backend.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "model_patch.h"
 #include "plain_layer.h"
 

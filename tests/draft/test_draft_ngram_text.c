@@ -1,8 +1,8 @@
-/* test_draft_ngram_text.c - Unit tests of ngram_text.c: chains, counts of contexts and the list of common tokens. */
+/* test_draft_ngram_text.c - the text of a sequence (text_index.c): chains, counts of contexts and the list of common tokens. */
 #include "testing.h"
 
 #include "base/rng.h"
-#include "draft/text/ngram_text.h"
+#include "draft/text/text_index.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "draft/text/draft_ngram_trie.h"
+#include "draft/drafter.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -241,7 +241,7 @@ static void our_rule_equals_its_recursion(void **state) {
     }
 }
 
-/* The worked example of ngram_rule_best.c. */
+/* The worked example of rule=best in draft_ngram_trie.c. */
 static void the_example_of_the_essay_holds(void **state) {
     (void)state;
     enum { THE, CAT, SAT, DOT, DOG, RAN };

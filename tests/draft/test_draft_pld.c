@@ -62,7 +62,7 @@ static void it_finds_what_a_naive_search_finds(void **state) {
     assert_true(n_found > 1000);
 }
 
-/* The worked example of draft_pld.c. */
+/* The worked example of draft_pld_llma.c. */
 static void the_example_of_the_essay_holds(void **state) {
     (void)state;
     enum { THE, CAT, SAT, ON, MAT, DOT };

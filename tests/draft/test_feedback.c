@@ -1,8 +1,8 @@
-/* test_feedback.c - Unit tests of feedback.c and ngram_pool.c: the top of a row against a full sort, the pool against
+/* test_feedback.c - feedback.c and the pool of n-grams (text_index.c): the top of a row against a full sort, the pool against
  * a list. */
 #include "feedback_rig.h"
 
-#include "draft/text/ngram_pool.h"
+#include "draft/text/text_index.h"
 #include "draft/feedback.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * pages of windows in use; and the same texts where pages of windows, of everything, or marks run out. */
 #include "engine_rig.h"
 
-#include "compute/executor_internal.h"
+#include "compute/sequences.h"
 #include "engine/engine.h"
 #include "model_rig.h"
 #include "random_model.h"
@@ -173,7 +173,7 @@ static int run_together(const fr_model *model, const Stream *alone, int64_t kv_t
     fr_error err;
     int left = 1, n_preempted = 0;
     fr_engine *e = open_with_draft(model, kv_tokens, prefix_cache);
-    KvPages *windows = &e->executor->kv[KV_WINDOW];
+    KvPages *windows = &executor_sequences(e->executor)->kv[KV_WINDOW];
     if (n_window_pages) windows->n_free = n_window_pages;
     for (int i = 0; i < N_REQUESTS; i++) {
         fr_request_options o = request_of(prompt, i);

@@ -4,7 +4,7 @@
  * which is added here, because no fuzzer guesses one. */
 #include "scratch_file.h"
 
-#include "compute/cost_cache.h"
+#include "compute/cost.h"
 #include "base/hash.h"
 
 #include <inttypes.h>

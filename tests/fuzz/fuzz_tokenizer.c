@@ -6,7 +6,7 @@
 #include "vocab_build.h"
 
 #include "base/error.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>

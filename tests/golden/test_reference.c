@@ -18,7 +18,7 @@
 
 #include "model_rig.h"
 #include "compute/reference/reference.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 
 #include <math.h>
 #include <stdio.h>

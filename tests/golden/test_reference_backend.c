@@ -8,7 +8,7 @@
 #include "testing.h"
 
 #include "compute/cpu/cpu_backend.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include "vocab_build.h"
 
 #include "base/hash.h"
-#include "text/pre_patterns.h"
+#include "text/encoder.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -323,9 +323,9 @@ static const char *const *random_texts(void) {
     return texts;
 }
 
-/* A vocabulary whose merges are all pairs of neighbours in the random texts, in no order: neighbouring bytes, or for a family that
- * reads characters neighbouring characters. So wherever a text is split otherwise, pairs are torn or joined that were not before,
- * and the ids differ. */
+/* A vocabulary whose merges are all pairs of neighbours in the random texts, in no order: neighbouring bytes, or for
+ * a family that reads characters neighbouring characters. So wherever a text is split otherwise, pairs are torn or
+ * joined that were not before, and the ids differ. */
 typedef struct PairVocab {
     VocabSpec spec;
     const char **tokens;

@@ -120,8 +120,13 @@ static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err
 static long run(const Case *c, long k, Outcome *out) {
     fr_engine *e;
     fr_error err = {0};
-    const fr_engine_options eo =
-        {.n_threads = 1, .n_ctx = 64, .max_requests = 2, .max_queued = 1, .drafts = &c->draft, .n_drafts = 1};
+    const fr_engine_options eo = {.struct_size = sizeof eo,
+                                  .n_threads = 1,
+                                  .n_ctx = 64,
+                                  .max_requests = 2,
+                                  .max_queued = 1,
+                                  .drafts = &c->draft,
+                                  .n_drafts = 1};
     if (!k && !open_grammar(c, &err))
         fr_grammar_close(grammar), grammar = NULL; /* makes the model's index, which stays */
     long n_live_before = n_live;

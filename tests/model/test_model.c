@@ -4,7 +4,7 @@
 
 #include "gguf/gguf_write.h"
 #include "compute/cpu/cpu_backend.h"
-#include "compute/reference/reference_backend.h"
+#include "compute/backend.h"
 #include "model_rig.h"
 
 #include <math.h>

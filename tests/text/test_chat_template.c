@@ -4,8 +4,7 @@
 
 #include "engine/engine.h"
 #include "gguf/gguf.h"
-#include "text/chat_template.h"
-#include "text/named_templates.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "testing.h"
 #include "vocab_build.h"
 
-#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 
 #include "base/rng.h"
 

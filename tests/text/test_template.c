@@ -1,5 +1,6 @@
-/* test_template.c - the template interpreter against what python3-jinja2 gives (golden files in tests/data/templates, made by
- * make_golden.py there), and against the two other programs themselves where they are installed. */
+/* test_template.c - the template interpreter against what python3-jinja2 gives (golden files in
+ * tests/data/templates, made by make_golden.py there), and against the two other programs themselves where they are
+ * installed. */
 #include "testing.h"
 
 #include "text/template/render.h"
@@ -239,7 +240,8 @@ static void questions_stay_data_in_every_family(void **state) {
     assert_true(n_families >= 28);
 }
 
-/* ---- limits and errors ----------------------------------------------------------------------------------------------- */
+/* ---- limits and errors
+ * ----------------------------------------------------------------------------------------------- */
 
 static void check_refused(const char *source, const TemplateLimits *limits, size_t max_output, int want,
                           const char *part) {
@@ -288,10 +290,12 @@ static void limits_are_kept_and_named(void **state) {
     check_refused("{{ 1 }}{{ 2 }}", &l, 1000, FR_ERR_MEMORY, "the limit is 10 bytes");
 }
 
-/* ---- what each function costs --------------------------------------------------------------------------------------- */
+/* ---- what each function costs
+ * --------------------------------------------------------------------------------------- */
 
-/* The expensive call of each function, with the variables of cost_variables, and the steps after which it must be refused: 0 where
- * the work does not depend on the operands, and the call must succeed. Two long operands cost the product of their lengths. */
+/* The expensive call of each function, with the variables of cost_variables, and the steps after which it must be
+ * refused: 0 where the work does not depend on the operands, and the call must succeed. Two long operands cost the
+ * product of their lengths. */
 typedef struct Cost {
     BuiltinKind kind;
     const char *name, *expression;
@@ -541,7 +545,8 @@ static void expensive_calls_are_refused(void **state) {
     assert_int_equal(n_wrong, 0);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void errors_name_the_line_and_the_fault(void **state) {
     (void)state;
@@ -599,7 +604,8 @@ static void wrong_json_is_refused(void **state) {
     template_variables_close(v);
 }
 
-/* ---- the other programs ------------------------------------------------------------------------------------------------ */
+/* ---- the other programs
+ * ------------------------------------------------------------------------------------------------ */
 
 static void run_oracle(const char *installed, const char *command, const char *name) {
     if (system(installed) != 0) {

@@ -2,12 +2,12 @@
 #include "testing.h"
 #include "vocab_build.h"
 
-#include "base/system.h"
-#include "text/pretokenizer.h"
+#include "text/encoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static Tokenizer *open_spec(const VocabSpec *spec) {
     fr_error err = {0};
@@ -305,9 +305,9 @@ static void long_texts_take_linear_time(void **state) {
             for (size_t i = 0; i < N; i++) text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
             int32_t *ids;
             int64_t n;
-            double start_s = clock_s();
+            clock_t start = clock(); /* processor time, which other programs do not lengthen */
             assert_int_equal(tokenizer_encode(t, text, N, 0, &ids, &n, NULL), FR_OK);
-            double took_s = clock_s() - start_s;
+            double took_s = (double)(clock() - start) / CLOCKS_PER_SEC;
             if (took_s > 5) fail_msg("%s: 200 KB of \"%s\" took %.1f s", pre, fills[f], took_s);
             free(ids);
         }

@@ -17,15 +17,16 @@
  * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the
  * batch or the number of threads. A context of one tile is the plain sum over its keys.
  *
- * With a window, the keys before it take no part: softmax and the first tile begin with the first key that is seen. Tiles still
- * begin at multiples of ATTN_TILE. A cap bends each score by itself; a sink is one score more in the softmax.
+ * With a window, the keys before it take no part: softmax and the first tile begin with the first key that is seen.
+ * Tiles still begin at multiples of ATTN_TILE. A cap bends each score by itself; a sink is one score more in the
+ * softmax.
  *
  * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all
  * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
  * softmax for each query head, three tiles of values, one addition.
  *
- * Heads that share a latent (latent_attention.c) would be one unit for each row; they are cut into units of a few, each of which
- * reads the latents for itself. A head's numbers do not depend on that.
+ * Heads that share a latent (latent_attention.c) would be one unit for each row; they are cut into units of a few, each
+ * of which reads the latents for itself. A head's numbers do not depend on that.
  *
  * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
@@ -151,7 +152,8 @@ static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
     return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
-/* Bytes are dear to convert, and attn_mix does it for four heads at a time: from eight on it pays to keep the floats. */
+/* Bytes are dear to convert, and attn_mix does it for four heads at a time: from eight on it pays to keep the
+ * floats. */
 static bool unpacks_values(const Attention *a) {
     return a->kv->type == KV_Q8 && a->group >= ATTN_QUERIES_MIN && a->group <= ATTN_QUERIES && a->value_dim % 16 == 0;
 }

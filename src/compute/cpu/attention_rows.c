@@ -1,30 +1,30 @@
 /* attention_rows.c - attention of several rows that see the same keys.
  *
  * The problem. The rows of a token tree, or of a prompt, read nearly the same keys: all committed ones, then their own
- * paths. Row by row, every key and value is converted to floats once for each row, and the sums of each score are folded
- * by themselves. That is most of what verifying 16 rows costs behind a long context.
+ * paths. Row by row, every key and value is converted to floats once for each row, and the sums of each score are
+ * folded by themselves. That is most of what verifying 16 rows costs behind a long context.
  *
  * The idea. Rows of one sequence form groups. A group goes through its context in blocks of KEYS_PACKED positions,
  * counted from position 0. In each block the slots of the row that sees most of it are read once; every other row
- * whose slots are the same, as far as it sees any, takes part. Rows that have gone another way in the tree form the next
- * such set. Three passes over the blocks:
+ * whose slots are the same, as far as it sees any, takes part. Rows that have gone another way in the tree form the
+ * next such set. Three passes over the blocks:
  *
  *     scores   pack_keys once, packed_scores for all query heads of all rows of the set; with a cache of KV_Q8 their
  *              counterparts of kernels/scores.h
  *     weights  one softmax for each query head, over its whole context
  *     values   unpack_values once, mix_values likewise; tiles of ATTN_TILE keys as in attention.c
  *
- * Example. A tree behind 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959) are one
- * set of three rows. In block 15 both children see position 1001, in different slots: row 1 leads, row 0 sees a part
- * of the same slots and joins, and row 2 is a set by itself, with the committed keys of the block converted again.
+ * Example. A tree behind 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959)
+ * are one set of three rows. In block 15 both children see position 1001, in different slots: row 1 leads, row 0 sees a
+ * part of the same slots and joins, and row 2 is a set by itself, with the committed keys of the block converted again.
  *
- * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile: the
- * bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
- * sees more keys) is written behind its last key, before a sink gets its place there. Every slot from the first key of any row of
- * a group on has a page: the executor gives back only pages that all rows to come are past.
+ * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile:
+ * the bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
+ * sees more keys) is written behind its last key, before a sink gets its place there. Every slot from the first key of
+ * any row of a group on has a page: the executor gives back only pages that all rows to come are past.
  *
- * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread. When
- * it loses: few queries, which do not pay for turning the keys; so it begins at ATTN_QUERIES_MIN.
+ * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread.
+ * When it loses: few queries, which do not pay for turning the keys; so it begins at ATTN_QUERIES_MIN.
  *
  * Proof: test_attention.c and test_forward.c (against one row at a time), test_kernels_vector.c (the kernels).
  */

@@ -5,13 +5,13 @@
 
 #include <string.h>
 
-/* What the layers want at most. */
+/* The greatest sizes that any layer needs. */
 typedef struct Widths {
     size_t act;                 /* bytes of an activation row */
-    size_t places;              /* choices of experts of one row; 0: there are none */
-    size_t n_expert, ff;        /* ff: floats of all inner rows of one row */
-    bool forms[ACT_FORM_COUNT]; /* that experts read */
-    size_t head_act;            /* bytes of an activation row of one head, of latent attention */
+    size_t places;              /* experts that one row uses; 0: there are none */
+    size_t n_expert, ff;        /* ff: floats of all inner rows of feed-forward for one row */
+    bool forms[ACT_FORM_COUNT]; /* the forms of activations that experts read */
+    size_t head_act;            /* bytes of an activation row of one head of latent attention */
     bool has_shared, gates_output;
 } Widths;
 
@@ -30,7 +30,7 @@ static Widths find_widths(const CpuWeights *weights) {
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
         const PackedMatrix *dense = l->matrices[MATRIX_GATE], *shared = l->matrices[MATRIX_SHARED_GATE];
-        for (int m = 0; m < LAYER_MATRICES; m++) { /* matrices of heads have memory of their own */
+        for (int m = 0; m < LAYER_MATRICES; m++) { /* matrices of heads have activations of their own */
             const PackedMatrix *p = layer_matrix_info[m].count == MATRIX_OF_HEADS ? NULL : l->matrices[m];
             if (p) w.act = max_size(w.act, act_row_bytes(p->act, p->n_in));
         }
@@ -41,6 +41,12 @@ static Widths find_widths(const CpuWeights *weights) {
         if (l->spec->ffn == FFN_EXPERTS) widen_by_experts(&w, l);
     }
     return w;
+}
+
+void *cpu_context_keep(CpuContext *c, void *p) {
+    if (!p) return NULL;
+    fr_assert(c->n_blocks < CONTEXT_BLOCKS);
+    return c->blocks[c->n_blocks++] = p;
 }
 
 static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
@@ -55,7 +61,7 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
                   .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
     size_t bytes = kv->slot_bytes;
     bool fits = size_mul(bytes, (size_t)kv->n_slots, &bytes) && size_mul(bytes, (size_t)cpu_kv_n_planes(kv), &bytes);
-    if (fits) kv->data = mem_alloc(bytes ? bytes : 1);
+    if (fits) kv->data = cpu_context_keep(c, mem_alloc(bytes ? bytes : 1));
     if (kv->data) return FR_OK;
     return error_set(err, FR_ERR_MEMORY,
                      "out of memory: the KV cache of %lld tokens needs %zu bytes; ask for a smaller context or "
@@ -63,7 +69,8 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
                      (long long)kv->n_slots, fits ? bytes : SIZE_MAX);
 }
 
-/* Large blocks are taken one by one: only what a forward touches becomes real memory. */
+/* Allocates what a forward of the most rows needs, each array by itself: the system gives a large block real memory
+ * only where a forward touches it. */
 static int allocate(CpuContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     size_t rows = (size_t)c->options.max_rows, q_dim = (size_t)hparams_q_dim(h), kv_dim = (size_t)hparams_kv_dim(h);
@@ -119,15 +126,18 @@ static int allocate(CpuContext *c, fr_error *err) {
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
         if (wants[i].n == 0 || wants[i].each == 0) continue;
-        void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? cpu_context_keep(c, mem_alloc(bytes)) : NULL;
         if (!p)
             return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit",
                              c->options.max_rows);
         memcpy(wants[i].out, &p, sizeof p);
     }
-    for (int i = 0; i < ACT_FORM_COUNT; i++)
-        if (!(c->acts[i] = mem_alloc(rows * w.act)) || (w.forms[i] && !(c->expert_acts[i] = mem_alloc(places * w.act))))
+    for (int i = 0; i < ACT_FORM_COUNT; i++) {
+        c->acts[i] = cpu_context_keep(c, mem_alloc(rows * w.act));
+        if (w.forms[i]) c->expert_acts[i] = cpu_context_keep(c, mem_alloc(places * w.act));
+        if (!c->acts[i] || (w.forms[i] && !c->expert_acts[i]))
             return error_memory(err, "activations", max_size(rows, places) * w.act);
+    }
     return FR_OK;
 }
 
@@ -143,8 +153,9 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->score_kernels = options->kv_type == KV_Q8 ? score_kernels_of(c->kernels) : NULL;
     c->threads = ((CpuDevice *)device)->threads;
     c->options = *options;
-    c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
-                      16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
+    c->score_stride =
+        ((options->n_ctx + 1 + 15) / 16 | 1) *
+        16; /* with room for a sink; an odd number of cache lines puts heads into different sets of the cache */
     const Hparams *h = &c->model->hparams;
     int64_t group = attention_group(h), all = group * options->max_rows;
     c->attention_dim = h->head_dim > hparams_value_dim(h) ? h->head_dim : hparams_value_dim(h);
@@ -163,48 +174,9 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
-    cpu_states_close(c);
-    void *const all[] = {c->q_gated,
-                         c->kv[KV_ALL].data,
-                         c->kv[KV_WINDOW].data,
-                         c->cos_sin,
-                         c->x,
-                         c->normed,
-                         c->q,
-                         c->k,
-                         c->v,
-                         c->attended,
-                         c->gate,
-                         c->up,
-                         c->delta,
-                         c->hidden,
-                         c->logits,
-                         c->scores,
-                         c->tile_sums,
-                         c->ff_acts,
-                         c->ops,
-                         c->stages,
-                         c->stage_s,
-                         c->router,
-                         c->choices,
-                         c->n_of_expert,
-                         c->groups,
-                         c->place_rows,
-                         c->place_weights,
-                         c->expert_out,
-                         c->shared_weights,
-                         c->shared_out,
-                         c->queries,
-                         c->q_latent,
-                         c->head_values,
-                         c->head_acts,
-                         c->key_floats,
-                         c->key_blocks,
-                         c->rounded,
-                         c->row_sums,
-                         c->row_groups};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
-    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
+    for (int i = 0; i < c->n_blocks; i++) mem_free(c->blocks[i]);
+    mem_free(c->logits);
+    state_walk_close(&c->states.walk);
     mem_free(c);
 }
 
@@ -229,7 +201,7 @@ void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t
     }
 }
 
-/* Random numbers from -1 to 1, the same in all planes. */
+/* Fills a slot with random numbers from -1 to 1, the same in all planes. */
 void cpu_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const CpuContext *c = (const CpuContext *)context;
     const CpuKv *kv = &c->kv[group];

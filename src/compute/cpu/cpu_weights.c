@@ -53,9 +53,9 @@ static void check_rows(Packing *p, int64_t begin, int64_t end) {
         atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
 }
 
-/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed, they
- * never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin, end) if
- * they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
+/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed,
+ * they never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin,
+ * end) if they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
 static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool is_last) {
     size_t bytes;
     const char *rows = file_rows(p, begin, end, &bytes);
@@ -122,8 +122,8 @@ static int pack_all(Loader *l) {
     return FR_OK;
 }
 
-/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because that is
- * the same. (Not BF16: packing makes zeros of subnormal numbers.) */
+/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because
+ * that is the same. (Not BF16: packing makes zeros of subnormal numbers.) */
 static GgufTensor own_embedding(const Model *m) {
     GgufTensor t = *m->token_embd;
     if (m->output == m->token_embd && t.type != TYPE_BF16) t.data = NULL, t.bytes = 0;

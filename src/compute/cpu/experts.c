@@ -4,39 +4,39 @@
  *     x    += sum over the k greatest p_e of  w_e Wdown_e (f(Wgate_e m) * (Wup_e m))
  *     w_e   = p_e / (sum of the chosen p)                     or p_e itself, as the architecture wants
  *
- * and in some models one expert more that every row passes, weighted by a sigmoid of its own. DeepSeek-V3's probabilities are
- * sigmoids; its experts are chosen by p_e + bias_e, in the groups whose two greatest have the greatest sum (V2: whose greatest is
- * the greatest); a factor multiplies the weights. Those of Llama 4 multiply what an expert reads, which is done to the outputs of
- * gate and up.
+ * Some models have a shared expert, which every row uses, weighted by a sigmoid of its own. The probabilities of
+ * DeepSeek-V3 are sigmoids; its experts are chosen by p_e + bias_e from the groups whose two greatest values have the
+ * greatest sum (in V2: whose greatest value is the greatest), and a factor multiplies the weights. The weights of Llama
+ * 4 multiply what an expert reads; here they multiply the outputs of gate and up.
  *
- * The problem. A batch of rows chooses different experts. Row by row, the weights of an expert would be read once for each
- * row that chose it; and which weights are read, and how many products there are, is known only in the middle of the
- * forward, when its operations have been written down already.
+ * The problem. A batch of rows chooses different experts. Row by row, the weights of an expert would be read once for
+ * each row that chose it; and which weights are read, and how many products there are, is known only in the middle of
+ * the forward, when its operations have been written already.
  *
- * The idea. Rows are gathered by expert. Each choice (row, k-th expert) gets a place; the places of an expert lie behind one
- * another, so that one product for each chosen expert reads its weights once for all its rows:
+ * The idea. Rows are gathered by expert. Each choice (row, k-th expert) gets a place; the places of an expert are
+ * contiguous, so that one product for each chosen expert reads its weights once for all its rows:
  *
  *     stage       items                         fused with it
  *     norm        rows                          conversion for the router, gate and up
  *     router      tiles of 16 experts
  *     choose      rows                          softmax, the k best, their weights
- *     gather      one                           places, groups; says how many items the next three have
+ *     gather      one                           places, groups, and the numbers of items of the next three
  *     copy        places                        the activations of each place
  *     gate, up    groups x 32 outputs of both   f(gate) * up, conversion for down
  *     down        groups x tiles of 16
  *     sum         rows                          the weighted sum in order of the choice; the shared expert; x +=
  *
- * Example. Three rows choose {0, 2}, {2, 1}, {2, 0}: groups 0: rows 0, 2; 1: row 1; 2: rows 0, 1, 2. Six places, and three
- * products instead of six.
+ * Example. Three rows choose {0, 2}, {2, 1}, {2, 0}: groups 0: rows 0, 2; 1: row 1; 2: rows 0, 1, 2. Six places, and
+ * three products instead of six.
  *
- * Invariants. A row's output depends on the row alone: which rows share its experts decides only with whom it is multiplied,
- * and matmul gives the same bits in any company. Router probabilities are computed in double from the float logits, in
- * ascending order; of equal logits the first expert wins; the sum runs from the most probable choice to the least. A router
- * whose logits are not finite makes weights of NaN, and so the row's logits, which the engine refuses.
+ * Invariants. The output of a row depends only on the row: the rows that share its experts are multiplied in the same
+ * product, and matmul gives the same bits in any product. Router probabilities are computed in double from the float
+ * logits, in ascending order; of equal logits the first expert wins; the sum runs from the most probable choice to the
+ * least. A router whose logits are not finite makes weights of NaN, and so the row's logits, which the engine refuses.
  *
- * Cost. Two stages of a few microseconds more than a dense layer, and n rows read about E (1 - (1 - k/E)^n) experts' weights:
- * with few experts chosen of many, eight rows read nearly eight times as much as one. When trees lose because of that, the
- * cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
+ * Cost. Two stages of a few microseconds more than a dense layer, and n rows read about E (1 - (1 - k/E)^n) experts'
+ * weights: with few experts chosen of many, eight rows read nearly eight times as much as one. Where trees lose
+ * because of that, the cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
 #include "compute/cpu/cpu.h"
 #include "base/mem.h"
 
@@ -53,7 +53,8 @@ static void router_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* The index of the greatest value that is below `below`, or equal to it at a higher index than `after`; -1: none. */
+/* Returns the index of the greatest value that is below `below`, or equal to it with an index above `after`; -1 if
+ * there is none. */
 static int32_t next_best(const double *values, int32_t n, double below, int32_t after) {
     int32_t best = -1;
     for (int32_t i = 0; i < n; i++) {
@@ -63,7 +64,7 @@ static int32_t next_best(const double *values, int32_t n, double below, int32_t 
     return best;
 }
 
-/* The router of a row: what a softmax divides by. */
+/* The router of a row, with the greatest logit and the sum that a softmax divides by. */
 typedef struct Router {
     const LayerSpec *l;
     const float *logits; /* [n] */
@@ -78,7 +79,7 @@ static Router router_of(const LayerSpec *l, const float *logits, int32_t n) {
     return r;
 }
 
-/* NaN if any logit is not finite. */
+/* Returns the probability of expert i; NaN if any logit is not finite. */
 static double probability(const Router *r, int32_t i) {
     if (r->l->router_gate == ROUTER_SIGMOID) return isfinite(r->total) ? sigmoid((double)r->logits[i]) : NAN;
     return exp((double)r->logits[i] - r->largest) / r->total;
@@ -90,7 +91,7 @@ static double score_of_group(const LayerSpec *l, const double *by, int32_t n) {
     return l->router_gate == ROUTER_SOFTMAX || second < 0 ? by[first] : by[first] + by[second];
 }
 
-/* The values of all groups but the best become -infinity. */
+/* Sets the values of all groups except the best to -infinity. */
 static void keep_best_groups(const LayerSpec *l, double *by, int32_t n) {
     int32_t each = n / l->n_groups, after = -1;
     double scores[MODEL_MAX_EXPERTS], below = INFINITY;
@@ -98,14 +99,15 @@ static void keep_best_groups(const LayerSpec *l, double *by, int32_t n) {
     for (int32_t g = 0; g < l->n_groups; g++) scores[g] = score_of_group(l, by + g * each, each);
     for (int32_t k = 0; k < l->n_groups_used; k++) {
         int32_t g = next_best(scores, l->n_groups, below, after);
-        if (g < 0) return; /* not finite, nor will the weights be */
+        if (g < 0) return; /* the logits are not finite, so the weights will be NaN */
         is_kept[g] = true, below = scores[g], after = g;
     }
     for (int32_t g = 0; g < l->n_groups; g++)
         for (int32_t i = g * each; i < (g + 1) * each && !is_kept[g]; i++) by[i] = -INFINITY;
 }
 
-/* What experts are chosen by: logits, whose order is that of the probabilities, or probabilities with a bias. */
+/* Computes the values by which experts are chosen: logits, which have the order of the probabilities, or
+ * probabilities with a bias. */
 static void fill_scores(const Router *r, double *by) {
     bool by_logits = r->l->router_gate == ROUTER_SOFTMAX && !r->l->choice_bias;
     for (int32_t i = 0; i < r->n; i++)
@@ -122,7 +124,7 @@ static void choose_of_row(const LayerSpec *l, const float *logits, int32_t n, Ex
     fill_scores(&r, by);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         int32_t e = next_best(by, n, below, after);
-        out[k].expert = e < 0 ? k : e; /* only where logits are NaN; total is NaN then */
+        out[k].expert = e < 0 ? k : e; /* e < 0 only if logits are NaN, and then total is NaN, too */
         p[k] = probability(&r, out[k].expert);
         chosen += p[k];
         below = by[out[k].expert], after = out[k].expert;
@@ -153,7 +155,8 @@ static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
 
 /* ---- places ---------------------------------------------------------------------------------------- */
 
-/* Places by expert, and by row within an expert; one thread. The operations behind get their numbers of items. */
+/* Gives places to choices, by expert and by row within an expert, on one thread, and sets the numbers of items of
+ * the operations that follow. */
 static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
@@ -165,7 +168,7 @@ static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
     c->n_groups = 0;
     for (int32_t e = 0; e < n_expert; e++) {
         int32_t n = c->n_of_expert[e];
-        c->n_of_expert[e] = place; /* from now on: the next free place of the expert */
+        c->n_of_expert[e] = place; /* from now on, this is the next free place of the expert */
         if (n) c->groups[c->n_groups++] = (ExpertGroup){.expert = e, .first = place, .n = n};
         place += n;
     }
@@ -195,14 +198,15 @@ static void copy_places(const Op *op, int64_t begin, int64_t end, int i_thread) 
     }
 }
 
-/* Adds the biases of outputs [from, from + n) of an expert to the places of its group; biases: [n_expert][n_out], or NULL. */
+/* Adds the biases of outputs [from, from + n) of an expert to the places of its group; biases: [n_expert][n_out], or
+ * NULL. */
 static void add_biases(const CpuContext *c, const ExpertGroup *g, const float *biases, float *y, int64_t n_out,
                        int64_t from, int64_t n) {
     for (int64_t i = g->first; biases && i < g->first + g->n; i++)
         c->kernels->add(y + row_at(i, n_out) + from, biases + row_at(g->expert, n_out) + from, n);
 }
 
-/* Products of inputs times a weight are the products times it. */
+/* Multiplies products with the weights of their places, which is the same as multiplying the inputs. */
 static void weigh_places(const CpuContext *c, const ExpertGroup *g, float *y, int64_t n_out, int64_t from, int64_t n) {
     for (int64_t i = g->first; i < g->first + g->n; i++)
         for (int64_t k = from; k < from + n; k++) y[row_at(i, n_out) + (size_t)k] *= c->place_weights[i];
@@ -233,7 +237,7 @@ static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int
         activate(op, &matrices[MATRIX_EXPERT_DOWN][g->expert], i, from, n);
 }
 
-/* Runs fn over items [begin, end), of which each group has n_items_of_group. */
+/* Runs fn over items [begin, end). Each group has n_items_of_group items. */
 static void by_group(const Op *op, int64_t begin, int64_t end,
                      void (*fn)(const Op *, const ExpertGroup *, int64_t, int64_t)) {
     int64_t each = op->n_items_of_group;
@@ -289,7 +293,7 @@ static void sum_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    /* The matrices of the first expert: those of all have one shape and type. */
+    /* These are the matrices of the first expert. All experts have matrices of the same shape and type. */
     const PackedMatrix *gate = l->matrices[MATRIX_EXPERT_GATE], *up = l->matrices[MATRIX_EXPERT_UP],
                        *down = l->matrices[MATRIX_EXPERT_DOWN], *shared = l->matrices[MATRIX_SHARED_GATE];
     int64_t rows = c->n_rows, n_choices = rows * l->spec->n_expert_used;

@@ -1,48 +1,19 @@
-/* forward.c - the forward on the CPU: rows that the executor has placed, through all layers (executor.h says what a
- * row sees).
+/* forward.c - the forward on the CPU, which takes rows that the executor has placed through all layers (executor.h says
+ * what a row sees).
  *
- * Threads. A forward is one parallel region: the operations of all layers (layer.c) are written down first, then the
- * threads go through them, stage by stage. Each stage splits its outputs: rows (norms), heads, tiles of 16 output
- * rows (matrix products); attention.c splits pairs of row and KV head and, where these are few, long contexts. No sum
- * is split except at places that the context alone fixes, so no bit depends on the number of threads or on which
- * thread does which part. A thread that waits for the end of a stage prefetches the weights that it will need next.
+ * Threads. A forward is one parallel region. The operations of all layers (layer.c) are written first; then the threads
+ * go through them, stage by stage. Each stage splits its outputs: rows (norms), heads, or tiles of 16 output rows
+ * (matrix products). attention.c splits pairs of row and KV head and, where these are few, long contexts. Sums are
+ * split only at places that depend on nothing but the context, so that no bit depends on the number of threads or on
+ * which thread computes a part. A thread that waits for the end of a stage prefetches the weights that it will need
+ * next.
  *
- * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours), test_attention.c (long contexts),
+ * Proof: test_forward.c (tree = chain, chunking, threads, pages, neighbours), test_attention.c (long contexts),
  * test_golden.c and test_reference.c (the values).
  */
 #include "compute/cpu/attention.h"
 
 #include <string.h>
-
-void convert_row(const Op *op, const float *x, int64_t i) {
-    bool done[ACT_FORM_COUNT] = {false};
-    for (int k = 0; k < op->n_products; k++) {
-        const PackedMatrix *m = op->products[k].m;
-        ActForm form = m->act;
-        if (done[form]) continue;
-        done[form] = true;
-        char *out = (char *)op->c->acts[form] + row_at(i, (int64_t)act_row_bytes(form, m->n_in));
-        op->c->kernels->act_convert(form, x, m->n_in, out);
-    }
-}
-
-void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
-                  int64_t stride, int64_t first, int64_t last) {
-    c->kernels->matmul(m, acts, n_rows, y, stride, first, last);
-    if (m->scale == 1) return;
-    int64_t from = first * TILE_ROWS, to = last * TILE_ROWS < m->n_out ? last * TILE_ROWS : m->n_out;
-    for (int64_t i = 0; i < n_rows; i++) {
-        float *row = y + row_at(i, stride);
-        for (int64_t o = from; o < to; o++) row[o] *= m->scale;
-    }
-}
-
-/* A layer that a drafter brings may have no norm there. */
-void norm_row(const CpuContext *c, float *out, const float *x, const float *norm) {
-    const Hparams *h = &c->model->hparams;
-    if (norm) c->kernels->rmsnorm(out, x, norm, h->n_embd, h->rms_eps);
-    else memcpy(out, x, (size_t)h->n_embd * sizeof *out);
-}
 
 static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
@@ -60,7 +31,7 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     }
 }
 
-/* Final norm of the rows that want logits or their hidden state. */
+/* Computes the final norm of the rows whose logits or hidden state are wanted. */
 static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
@@ -83,12 +54,7 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
         cpu_finish_logits(&op->c->model->hparams, op->c->kernels, p->y + row_at(i, p->m->n_out) + from, to - from);
 }
 
-void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n) {
-    for (int64_t i = 0; h->logit_scale != 1 && i < n; i++) logits[i] *= h->logit_scale;
-    if (h->logit_cap > 0) kernels->soft_cap(logits, n, h->logit_cap);
-}
-
-/* Returns how many there are. */
+/* Writes the operations of a forward, and returns their number. */
 static int write_ops(CpuContext *c) {
     Op around = {.c = c, .n_products = 1, .products = {{&c->weights->output, c->logits}}, .norm = c->model->output_norm};
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
@@ -106,7 +72,7 @@ static void op_part(void *ctx, int i_part, int n_parts, int i_thread) {
     op->fn(op, begin, end, i_thread);
 }
 
-/* A stage of each operation, with the weights that the next product behind it reads. */
+/* Writes a stage for each operation, with the weights that the next product after it reads. */
 static void write_stages(CpuContext *c, int n) {
     int64_t n_threads = threads_count(c->threads), most = n_threads == 1 ? 1 : n_threads * PARTS_PER_THREAD;
     const void *later = NULL;
@@ -124,7 +90,7 @@ static void write_stages(CpuContext *c, int n) {
     }
 }
 
-/* How many rows want logits, and how many keys a row sees at most. */
+/* Counts the rows whose logits are wanted, and the most keys that a row sees. */
 static void count_rows(CpuContext *c) {
     c->longest = c->n_logits = 0;
     for (int32_t i = 0; i < c->n_rows; i++) {

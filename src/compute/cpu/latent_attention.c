@@ -1,36 +1,40 @@
-/* latent_attention.c - multi-head latent attention (DeepSeek-V2, arXiv 2405.04434; LatentSpec in model.h), as operations of the
- * parallel region.
+/* latent_attention.c - multi-head latent attention (DeepSeek-V2, arXiv 2405.04434; LatentSpec in model.h), as
+ * operations of the parallel region.
  *
- * The problem. A cache with a key and a value for each of 128 heads is what limits long contexts. These models make them all of
- * one latent of 512 numbers a position, and of one rotated key of 64 that the heads share. Computed as written (equations 9 to 19
- * of the paper), every key and value of the context would be made again for each new row.
+ * The problem. A cache with a key and a value for each of 128 heads limits long contexts. These models compute all keys
+ * and values of a position from one latent of 512 numbers, and one rotated key of 64 numbers that the heads share.
+ * Computed as written (equations 9 to 19 of the paper), every key and value of the context would be computed again for
+ * each new row.
  *
- * The idea. k_t = Wk_b' c_t, so q . k_t = (Wk_b q) . c_t: the matrix is applied once to the query instead of to every key
- * ("absorbed"), and likewise sum of w_t Wv_b c_t = Wv_b (sum of w_t c_t). What is left is attention over one KV head, whose keys
- * are [c_t, rotated key] and whose values are the same c_t: attention.c does it, with values that are the first `rank` numbers
- * of the keys. So a position costs rank + n_rot numbers a layer, once, in the ordinary pages of the cache:
+ * The idea. k_t = Wk_b' c_t, so q . k_t = (Wk_b q) . c_t: the matrix is applied once to the query instead of to every
+ * key ("absorbed"), and likewise sum of w_t Wv_b c_t = Wv_b (sum of w_t c_t). What remains is attention over one KV
+ * head, whose keys are [c_t, rotated key] and whose values are the same c_t. attention.c computes it; the values are
+ * the first `rank` numbers of the keys. So a position takes rank + n_rot numbers in each layer, once, in the ordinary
+ * pages of the cache:
  *
  *     stage       items                    fused with it
  *     norm        rows                     conversion for q_a (or q) and kv_a
  *     down        tiles of kv_a, q_a (q)
  *     latents     rows                     norms of both latents; rotation; the row of the cache; conversion for q_b
- *     q_b         tiles                    (where queries are made of a latent)
+ *     q_b         tiles                    (where queries are computed from a latent)
  *     absorb      heads                    Wk_b of the plain components; rotation of the others
  *     attention   row x some heads         (attention.c)
  *     values      heads                    Wv_b
  *     convert     rows                     for o
  *
- * Example. DeepSeek-V3 caches 576 numbers a token and layer, 1152 bytes in F16, in the place of 128 x (192 + 128) = 40960.
+ * Example. DeepSeek-V3 caches 576 numbers a token and layer, 1152 bytes in F16, instead of 128 x (192 + 128) = 40960.
  *
- * Invariants. Every output depends on its own row, the latents that it sees and the kernel table: products of heads convert and
- * multiply each row by itself, and attention keeps its own contract. Where the rank is no multiple of 32, blocks of a Q8 cache
- * hold components of both parts, which changes nothing: values are read as the first numbers of the keys.
+ * Invariants. Every output depends only on its own row, the latents that it sees and the kernel table: products of
+ * heads convert and multiply each row by itself, and attention keeps its own contract. Where the rank is not a multiple
+ * of 32, a block of a Q8 cache holds components of both parts, which changes nothing, because values are read as the
+ * first numbers of the keys.
  *
- * Cost. Attention multiplies rank + n_rot + rank instead of 192 + 128 numbers a head and key: three times the arithmetic for a
- * 35th of the memory. For long prompts it is the more expensive form. When it loses: models with few heads, whose latent is as
- * large as their keys and values.
+ * Cost. Attention multiplies rank + n_rot + rank instead of 192 + 128 numbers a head and key: three times the
+ * arithmetic for 1/35 of the memory. For long prompts it is the more expensive form. It loses in models with few heads,
+ * whose latent is as large as their keys and values.
  *
- * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written), test_forward.c. */
+ * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written),
+ * test_forward.c. */
 #include "compute/cpu/cpu.h"
 #include "base/mem.h"
 
@@ -44,7 +48,7 @@ size_t latent_act_bytes(const CpuLayer *l) {
 
 /* ---- latents ----------------------------------------------------------------------------------------- */
 
-/* Tiles of the products of the operation, one behind the other. */
+/* Computes tiles of the products of the operation, which are counted one product after another. */
 static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const CpuContext *c = op->c;
@@ -77,7 +81,8 @@ static void latent_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
 
 /* ---- heads ------------------------------------------------------------------------------------------- */
 
-/* y [n_rows] of one head, stride apart: its matrix times x, which is as far apart from row to row as x_stride. */
+/* Multiplies the matrix of one head with rows of x, which are x_stride apart, into rows of y, which are y_stride
+ * apart. */
 static void multiply_head(const Op *op, const PackedMatrix *m, int64_t head, const float *x, int64_t x_stride, float *y,
                           int64_t y_stride) {
     CpuContext *c = op->c;

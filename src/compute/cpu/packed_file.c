@@ -8,18 +8,17 @@
  *     4096  the matrices, in the order in which a forward reads them, as one block
  *           the embedding in the layout of the model's file, aligned to a cache line; not where it is the output matrix
  *
- * The header names nothing but the source and the hashes. Where each matrix lies follows from the model, by the same code
- * that lays them out in memory, so there is no offset in the file that could be wrong.
+ * The header names nothing but the source and the hashes. Where each matrix lies follows from the model, by the same
+ * code that lays them out in memory, so there is no offset in the file that could be wrong.
  *
- * Checks. A file is used only if its version, the source's size, time of modification and fingerprint, its own size, and
- * the hash of all its bytes are right. The fingerprint covers name, type and shape of every tensor and three samples of
- * its content: it finds a model that was replaced by another with its size and time, without reading all of it. The hash
- * of all bytes is worth its time: it is computed by all threads at the speed of memory, and reads in the pages that the
- * first forward needs. Without it, a damaged file would mean another text.
+ * Checks. A file is used only if its version, the source's size, time of modification and fingerprint, its own size,
+ * and the hash of all its bytes are right. The fingerprint covers name, type and shape of every tensor and three
+ * samples of its content: it finds a model that was replaced by another with its size and time, without reading all of
+ * it. The hash of all bytes is worth its time: it is computed by all threads at the speed of memory, and reads in the
+ * pages that the first forward needs. Without it, a damaged file would mean another text.
  *
- * A file is replaced by renaming, and whoever maps it checks it again around every forward (MappedFile), as the reference
- * backend does with the model's file.
- * Proof: tests/compute/test_packed_file.c damages it everywhere. */
+ * A file is replaced by renaming, and whoever maps it checks it again around every forward (MappedFile), as the
+ * reference backend does with the model's file. Proof: tests/compute/test_packed_file.c damages it everywhere. */
 #include "compute/cpu/packed_file.h"
 
 #include "base/hash.h"

@@ -1,4 +1,5 @@
-/* packed_file.h - packed weights in a file, which is mapped in place of packing them at each start (`forerun repack`). */
+/* packed_file.h - packed weights in a file, which is mapped in place of packing them at each start (`forerun
+ * repack`). */
 #ifndef CPU_PACKED_FILE_H
 #define CPU_PACKED_FILE_H
 

@@ -1,33 +1,35 @@
 /* recurrent.c - layers with a recurrent state, as operations of the parallel region: what their kinds share.
  *
  * The problem. What attention reads from the keys of all earlier positions, these layers read from a state, which every
- * position changes: the last inputs of a short convolution and, in most kinds, a matrix for each head. Rows of a token tree
- * see their ancestors alone: each row needs the state that its parent left, and no row may change the state of the sequence,
- * because its path may be rejected.
+ * position changes: the last inputs of a short convolution and, in most kinds, a matrix for each head. Rows of a token
+ * tree see only their ancestors: each row needs the state that its parent left, and no row may change the state of the
+ * sequence, because its path may be rejected.
  *
- * The idea. The state of a sequence is that of its committed tokens, and a forward only reads it. A head is an item of work: one
- * thread passes the rows of a sequence depth first, with a few scratch states that stay in its cache (state_walk.c). What
- * the recurrence reads of a row is kept (`inputs`, `gates`), so that the rows that are committed can move the state of the
- * sequence on afterwards (cpu_advance_states), when the next forward begins (sequence_states.c).
+ * The idea. The state of a sequence is that of its committed tokens, and a forward only reads it. A head is an item of
+ * work: one thread passes the rows of a sequence depth first, with a few scratch states that stay in its cache
+ * (state_walk_plan). What the recurrence reads of a row is kept (`inputs`, `gates`), so that the rows that are
+ * committed can move the state of the sequence on afterwards (cpu_advance_states), when the next forward begins
+ * (compute/sequences.c).
  *
  *     stage        items                       fused with it
  *     norm         rows                        conversion for the products
- *     products     tiles of these matrices     (short_conv.c: the gate of the convolution's inputs)
+ *     products     tiles of these matrices     (short convolution: the gate of its inputs)
  *     recurrence   sequence x head             convolution, gates, the recurrence, what becomes of the values,
  *                                              conversion for o where heads are whole blocks of activations
- *     (norm)       rows                        (mamba2.c) conversion for o
+ *     (norm)       rows                        (Mamba-2) conversion for o
  *     o            tiles of 16 outputs         x +=                                        (layer.c)
  *
- * A kind of layer is a StateCell: what it computes of one position of one head. Heads that share inputs (queries and keys of
- * DeltaNet, B and C of Mamba-2) each convolve them, which costs some percent of the recurrence and saves a stage.
+ * A kind of layer is a StateCell: what it computes of one position of one head. Heads that share inputs (queries and
+ * keys of DeltaNet, B and C of Mamba-2) each convolve them, which costs some percent of the recurrence and saves a
+ * stage.
  *
- * Invariants. A row's output results from the same operations in the same order wherever the row stands: `step` runs over the
- * positions of its path, one by one, in forwards as in cpu_advance_states; chunks, trees, threads and pages decide only when.
- * States are single precision; gates are computed in double and rounded once.
+ * Invariants. A row's output results from the same operations in the same order wherever the row stands: `step` runs
+ * over the positions of its path, one by one, in forwards as in cpu_advance_states; chunks, trees, threads and pages
+ * decide only when. States are single precision; gates are computed in double and rounded once.
  *
- * Cost. The rows of a tree share the one read of the sequence's state from memory. A committed row passes the recurrence
- * twice. Memory: (channels + gates) floats for each row and layer, STATE_LEVELS states of a head for each thread, and for
- * each state of a sequence n_heads head_floats + (n_conv - 1) channels floats for each layer.
+ * Cost. The rows of a tree share the one read of the sequence's state from memory. A committed row passes the
+ * recurrence twice. Memory: (channels + gates) floats for each row and layer, STATE_LEVELS states of a head for each
+ * thread, and for each state of a sequence n_heads head_floats + (n_conv - 1) channels floats for each layer.
  *
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/compute/test_sequence_states.c. */
@@ -36,6 +38,100 @@
 #include "base/mem.h"
 
 #include <string.h>
+
+/* ---- the order of rows ------------------------------------------------------------------------------------------
+ *
+ * In which order a forward passes the rows of its token trees, where layers have a recurrent state.
+ *
+ * The problem. A row begins with the state that its parent leaves: dim x dim numbers for each head, which lie in the
+ * cache of a core for one head and are far too many for one copy a row.
+ *
+ * The idea. Depth first, one head at a time, with a few scratch states. A row that is the last child of its parent
+ * overwrites the parent's state, which nobody needs any more; for another child a state of the next level is written.
+ * The child with the most rows below it comes last. So a level more is a subtree of at most half the rows, and 4096
+ * rows need 13 levels. A chain needs one.
+ *
+ * Example. a has children b and c, b has child d:     visits  row  from       to
+ *                                                             a    committed  0
+ *                                                             c    0          1
+ *                                                             b    0          0
+ *                                                             d    0          0
+ *
+ * Rows of earlier runs (executor_extend) are passed again where rows of this one stand below them; the bits are
+ * those that they had. Proof: tests/compute/test_state_walk.c. */
+
+int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err) {
+    size_t n = (size_t)max_rows;
+    *w = (StateWalk){.visits = mem_calloc(n, sizeof *w->visits), .trees = mem_calloc(n, sizeof *w->trees)};
+    int32_t **const lists[] = {&w->size, &w->first_child, &w->next, &w->heavy, &w->level, &w->stack};
+    const size_t n_lists = sizeof lists / sizeof *lists;
+    int32_t *memory = mem_calloc(n * n_lists, sizeof *memory); /* one block, which begins with w->size */
+    for (size_t i = 0; i < n_lists && memory; i++) *lists[i] = memory + i * n;
+    return memory && w->visits && w->trees ? FR_OK : error_memory(err, "the order of rows", n * sizeof *w->visits);
+}
+
+void state_walk_close(StateWalk *w) {
+    mem_free(w->visits);
+    mem_free(w->trees);
+    mem_free(w->size);
+}
+
+/* How many rows stand at and below each that are new, or have new ones below; 0: neither. Then, of each row, the
+ * list of its children that count, and the one with the most rows. */
+static void link_rows(StateWalk *w, const RowPlace *all, int32_t first_new, int32_t n) {
+    for (int32_t i = 0; i < n; i++) w->size[i] = 0, w->first_child[i] = w->heavy[i] = -1;
+    for (int32_t i = n - 1; i >= 0; i--) {
+        int32_t parent = all[i].parent;
+        if (i < first_new && w->size[i] == 0) continue;
+        w->size[i]++;
+        if (parent < 0) continue;
+        w->size[parent] += w->size[i];
+        w->next[i] = w->first_child[parent];
+        w->first_child[parent] = i;
+        if (w->heavy[parent] < 0 || w->size[i] > w->size[w->heavy[parent]]) w->heavy[parent] = i;
+    }
+}
+
+/* The row and all below it, on level 0 and those above: nobody needs the states of earlier roots. */
+static void visit_subtree(StateWalk *w, const RowPlace *all, int32_t root) {
+    int32_t n_stack = 0;
+    w->stack[n_stack++] = root;
+    while (n_stack) {
+        int32_t row = w->stack[--n_stack], parent = all[row].parent;
+        StateVisit v = {.row = row, .from = STATE_COMMITTED, .to = 0};
+        if (parent >= 0) {
+            v.from = w->level[parent];
+            v.to = v.from + (w->heavy[parent] != row);
+        }
+        fr_assert(v.to < STATE_LEVELS);
+        w->visits[w->n_visits++] = v;
+        w->level[row] = v.to;
+        if (w->heavy[row] >= 0) w->stack[n_stack++] = w->heavy[row]; /* taken last */
+        for (int32_t i = w->first_child[row]; i >= 0; i = w->next[i])
+            if (i != w->heavy[row]) w->stack[n_stack++] = i;
+    }
+}
+
+static StateTree *tree_of(StateWalk *w, int32_t sequence) {
+    for (int32_t i = 0; i < w->n_trees; i++)
+        if (w->trees[i].sequence == sequence) return &w->trees[i];
+    return NULL;
+}
+
+void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n) {
+    const RowPlace *all = rows - rows[0].row;
+    int32_t first_new = rows[0].row, n_all = first_new + n;
+    w->n_visits = w->n_trees = 0;
+    link_rows(w, all, first_new, n_all);
+    for (int32_t i = first_new; i < n_all; i++)
+        if (!tree_of(w, all[i].sequence)) w->trees[w->n_trees++] = (StateTree){.sequence = all[i].sequence};
+    for (StateTree *t = w->trees; t < w->trees + w->n_trees; t++) {
+        t->first = w->n_visits;
+        for (int32_t i = 0; i < n_all; i++)
+            if (all[i].sequence == t->sequence && all[i].parent < 0 && w->size[i] > 0) visit_subtree(w, all, i);
+        t->n = w->n_visits - t->first;
+    }
+}
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
@@ -70,7 +166,7 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
                  {&s->k_gain, dim, 1}};
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t n = SIZE_MAX;
-        if (size_mul(wants[i].n, wants[i].each, &n)) *wants[i].out = mem_calloc(n, sizeof(float));
+        if (size_mul(wants[i].n, wants[i].each, &n)) *wants[i].out = cpu_context_keep(c, mem_calloc(n, sizeof(float)));
         if (!*wants[i].out)
             return error_set(err, FR_ERR_MEMORY,
                              "out of memory: %d recurrent states and the inputs of %d rows do not fit; ask for fewer "
@@ -80,14 +176,6 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
     for (size_t i = 0; i < dim; i++) s->ones[i] = 1;
     if (s->cell->open) s->cell->open(s);
     return state_walk_open(&s->walk, c->options.max_rows, err);
-}
-
-void cpu_states_close(CpuContext *c) {
-    CpuStates *s = &c->states;
-    float *const all[] = {s->conv,    s->heads, s->inputs, s->gates,  s->z,
-                          s->scratch, s->zeros, s->ones,   s->q_gain, s->k_gain};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
-    state_walk_close(&s->walk);
 }
 
 static float *inputs_of(const CpuContext *c, const CpuLayer *l, int32_t row) {

@@ -1,10 +1,10 @@
-/* reference.h - inside of the reference backend: a forward, and what drafters need, by file. */
+/* reference.h - what the files of the reference backend share. */
 #ifndef REFERENCE_REFERENCE_H
 #define REFERENCE_REFERENCE_H
 
 #include "compute/backend.h"
 
-/* Recurrent states, and what a forward keeps of its rows for them (reference_states.c). */
+/* Recurrent states, and what a forward keeps of its rows for them (reference_recurrent.c). */
 typedef struct RefStates {
     StateShape shape;
     int32_t n_layer; /* that have a state; 0: all of the following is NULL */
@@ -17,7 +17,7 @@ typedef struct RefStates {
     int32_t *path;   /* [max_rows] scratch */
 } RefStates;
 
-/* Where the inputs of a row's convolution lie: its own last. NULL: before the first token. */
+/* The inputs that the convolution of a row reads, its own last. NULL: before the first token. */
 typedef struct RefWindow {
     const double *x[MODEL_MAX_CONV];
 } RefWindow;
@@ -27,7 +27,7 @@ typedef struct RefContext {
     const Model *model;
     ContextOptions options;
     bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
+    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim]; with MIXER_LATENT only keys */
     double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended;  /* [max_rows][q_dim] */
     double *k, *v;         /* [max_rows][kv_dim] */
@@ -48,8 +48,8 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s follows s * kv_dim further.
- * What is cached of latent attention is both. */
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s is s * kv_dim further on.
+ * What latent attention caches is both. */
 static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
     const Hparams *h = &c->model->hparams;
     int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
@@ -59,56 +59,33 @@ static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     return group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window;
 }
-/* Keys, and values where they are something else, of the layers of a group. */
+/* Planes of keys, and of values unless they are the same, in the layers of a group. */
 static inline int32_t reference_n_planes(const RefContext *c, KvGroup group) {
     return (c->model->hparams.latent.rank ? 1 : 2) * reference_n_layers(c, group);
 }
 
-int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
-void reference_context_close(Context *c);
-const float *reference_read(Context *c, ResultKind kind, int32_t i);
-int reference_reserve_logits(Context *c, int32_t n, fr_error *err);
-void reference_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
-void reference_fill_slot(Context *c, KvGroup group, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
-/* Recurrent layers (reference_states.c): the memory; and of a layer that has c->normed: its output into c->delta. */
+void reference_sum_inputs(Context *c, InputSquares *to);
+/* Recurrent layers: their memory; the output of a layer, made of c->normed, into c->delta; and committed rows. */
 int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
 void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
-/* What is special in the kinds of recurrent layers (reference_cells.c). The state of head h: to = from, moved on by one position;
- * and what it reads, unless out is NULL. Then the values of a row [n_values], from what the heads read and the product z. */
-void reference_step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWindow *w, const double *gates,
-                    const double *from, double *to, double *out);
-void reference_finish_values(const StateShape *s, const LayerSpec *l, double eps, const double *z, double *values);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* Attention by latents (reference_latent.c), from c->normed into c->delta; and parts of the ordinary one
- * (reference_forward.c). attend: of one query head of one row, q [head_dim], out [value_dim]; layer: its place in the cache. */
-void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
-                                int32_t n_rows);
-void reference_rotate(const Rope *rope, int32_t position, double *x);
-void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads);
-void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
-                      const double *q, double *out);
-/* The experts of a row, by the logits in c->experts, which become probabilities; returns what weights are divided by
- * (reference_router.c). */
-double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best);
-/* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
+/* Adds the squares of inputs x [n_rows][n] to their sums, if they are summed. */
 void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
                              int32_t n_rows);
 /* y [n_rows][n_out] = x [n_rows][n_in] times matrix i of a slot of the layer, and times the factor of that matrix. */
 void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
                           int32_t n_rows, double *y);
-void reference_sum_inputs(Context *c, InputSquares *to);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;
- * row: room for one of them as floats. round_inputs: x is rounded to BF16 first. */
+ * row has room for one of them as floats. With round_inputs x is rounded to BF16 first. */
 void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
                        double *y, float *row);
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);
-double reference_gelu(double x);
-/* What becomes of a product with the LM head. */
+/* Scales and caps a product with the LM head, if the model wants it. */
 double reference_finish_logit(const Hparams *h, double logit);
 
 int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,

@@ -1,13 +1,12 @@
-/* reference_backend.c - the table of the reference backend, and its weights: the file itself. */
-#include "compute/reference/reference_backend.h"
-
+/* reference_backend.c - the reference backend: its weights, which are the file itself, the memory of a forward, and its table. */
 #include "compute/reference/reference.h"
+
 #include "base/mem.h"
 #include "gguf/tensor_type.h"
 
 #include <string.h>
 
-/* Bytes of all matrices of the layers, and of the LM head. */
+/* The bytes of all matrices of the layers and of the LM head. */
 static size_t matrix_bytes(const Model *m) {
     size_t bytes = m->output->bytes;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
@@ -39,9 +38,8 @@ static int check_finite(const Model *m, const GgufTensor *t, fr_error *err) {
 static int check_weights(const Model *m, fr_error *err) {
     int status = check_finite(m, m->token_embd, err);
     if (!status) status = check_finite(m, m->output, err);
-    for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
         for (int k = 0; k < LAYER_MATRICES && !status; k++) status = check_finite(m, m->layers[i].matrices[k], err);
-    }
     return status;
 }
 
@@ -96,8 +94,134 @@ static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
     for (int i = 0; i < n_parts; i++) fn(ctx, i, n_parts, 0);
 }
 
-/* ---- measurements: the work as the file has it, in one part --------------------------------------------- */
+/* ---- a context -------------------------------------------------------------------------------------- */
 
+/* The most experts of any layer, and the longest row of any matrix. */
+static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
+    const Hparams *h = &m->hparams;
+    *n_expert = 1;
+    *widest = max_i64(max_i64(h->n_embd, hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
+    *widest = max_i64(*widest, max_i64(h->latent.q_rank, max_i64(h->latent.plain_dim, latent_values_dim(h))));
+    for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_i64(*n_expert, layer_n_experts(&m->layers[i]));
+}
+
+static int allocate(RefContext *c, fr_error *err) {
+    const Hparams *h = &c->model->hparams;
+    int64_t rows = c->options.max_rows, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), n_expert, widest;
+    measure(c->model, &n_expert, &widest);
+    const struct {
+        void *out;
+        int64_t n;
+        size_t each;
+    } wants[] = {
+        {&c->kv[KV_ALL], reference_n_planes(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim, sizeof(double)},
+        {&c->kv[KV_WINDOW], reference_n_planes(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
+         sizeof(double)},
+        {&c->x, rows * h->n_embd, sizeof(double)},
+        {&c->normed, rows * h->n_embd, sizeof(double)},
+        {&c->q, 2 * rows * q_dim, sizeof(double)}, /* also the gates, until they are separated */
+        {&c->output_gates, rows * q_dim, sizeof(double)},
+        {&c->attended, rows * max_i64(q_dim, h->state.n_values), sizeof(double)},
+        {&c->k, rows * kv_dim, sizeof(double)},
+        {&c->v, rows * kv_dim, sizeof(double)},
+        {&c->queries, rows * latent_query_dim(h), sizeof(double)},
+        {&c->q_latent, rows * h->latent.q_rank, sizeof(double)},
+        {&c->head_values, rows * latent_values_dim(h), sizeof(double)},
+        {&c->gate, max_i64(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
+        {&c->up, rows * hparams_max_ff(h), sizeof(double)},
+        {&c->delta, rows * h->n_embd, sizeof(double)},
+        {&c->scores, c->options.n_ctx, sizeof(double)},
+        {&c->experts, n_expert, sizeof(double)},
+        {&c->expert_in, h->n_embd, sizeof(double)},
+        {&c->expert_out, h->n_embd, sizeof(double)},
+        {&c->weight_row, widest, sizeof(float)},
+        {&c->hidden, rows * h->n_embd, sizeof(float)},
+    };
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
+        size_t bytes;
+        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes ? bytes : 1) : NULL;
+        if (!p) return error_memory(err, "a context of the reference backend", bytes);
+        memcpy(wants[i].out, &p, sizeof p);
+    }
+    return reference_states_open(c, err);
+}
+
+static void context_close(Context *context) {
+    RefContext *c = (RefContext *)context;
+    reference_states_close(c);
+    void *const all[] = {c->output_gates,
+                         c->kv[KV_ALL],
+                         c->kv[KV_WINDOW],
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->attended,
+                         c->k,
+                         c->v,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->scores,
+                         c->experts,
+                         c->expert_in,
+                         c->expert_out,
+                         c->weight_row,
+                         c->logits,
+                         c->hidden,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    mem_free(c);
+}
+
+static int context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err) {
+    *out = NULL;
+    RefContext *c = mem_calloc(1, sizeof *c);
+    if (!c) return error_memory(err, "a context", sizeof *c);
+    c->base = (Context){.weights = w, .device = d};
+    c->model = w->model;
+    c->options = *options;
+    int status = allocate(c, err);
+    if (status) {
+        context_close(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return FR_OK;
+}
+
+static int reserve_logits(Context *context, int32_t n, fr_error *err) {
+    RefContext *c = (RefContext *)context;
+    return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
+}
+
+static const float *read_result(Context *context, ResultKind kind, int32_t i) {
+    const RefContext *c = (const RefContext *)context;
+    const Hparams *h = &c->model->hparams;
+    return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
+}
+
+static void copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
+    const RefContext *c = (const RefContext *)context;
+    int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++) {
+        double *slots = c->kv[group] + i * (int64_t)c->options.n_slots[group] * kv_dim;
+        memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
+    }
+}
+
+static void fill_slot(Context *context, KvGroup group, int32_t slot) {
+    const RefContext *c = (const RefContext *)context;
+    int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        for (int64_t k = 0; k < kv_dim; k++)
+            c->kv[group][((int64_t)i * c->options.n_slots[group] + slot) * kv_dim + k] = 1;
+}
+
+/* ---- measurements ----------------------------------------------------------------------------------- */
+
+/* Experts are counted as if every row read all of them. */
 static void work(const Weights *w, KvType kv_type, CostWork *out) {
     (void)kv_type;
     const Hparams *h = &w->model->hparams;
@@ -131,14 +255,14 @@ const Backend backend_reference = {
     .device_open = device_open,
     .device_close = close_device,
     .run_parts = run_parts,
-    .context_open = reference_context_open,
-    .context_close = reference_context_close,
+    .context_open = context_open,
+    .context_close = context_close,
     .forward = reference_forward,
-    .read = reference_read,
-    .reserve_logits = reference_reserve_logits,
+    .read = read_result,
+    .reserve_logits = reserve_logits,
     .advance_states = reference_advance_states,
-    .copy_slots = reference_copy_slots,
-    .fill_slot = reference_fill_slot,
+    .copy_slots = copy_slots,
+    .fill_slot = fill_slot,
     .linear_open = reference_linear_open,
     .linear_close = reference_linear_close,
     .linear = reference_linear,

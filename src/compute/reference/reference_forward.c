@@ -2,16 +2,14 @@
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
- *                                                       or what reads a recurrent state (reference_states.c), or latents
- *                                                       (reference_latent.c)
+ *                                                       or a recurrent state (reference_recurrent.c), or latents
  *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)
  *
- * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that
- * rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit
- * depends on the batch. Nothing is rounded but the results, and keys and values to the type of the cache, where that
- * is F16 or Q8; of F32 they stay in double.
+ * All rows of a batch pass one layer before the next: the key and the value of a row are in the cache before any row attends, so
+ * that rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends
+ * on the batch. Nothing is rounded except the results, and keys and values to the type of the cache if that is F16 or Q8.
  *
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "compute/reference/reference.h"
@@ -75,7 +73,7 @@ void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind 
     for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
 }
 
-/* The same of one row that chose an expert: x [n]. */
+/* Adds the squares of the inputs x [n] of an expert that a row chose. */
 static void square_expert_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, int32_t expert,
                                  const double *x, int64_t n) {
     if (!c->squares) return;
@@ -87,7 +85,7 @@ static void count_choice(const RefContext *c, const LayerSpec *l, int32_t expert
     if (c->squares) c->squares->expert_rows[(l - c->model->layers) * layer_n_experts(l) + expert]++;
 }
 
-/* x += scale * norm(delta), the norm and the scale where the layer has them. */
+/* x += scale * norm(delta), with the norm and the scale if the layer has them. */
 static void add_to_residual(const RefContext *c, const LayerSpec *l, const float *norm, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     double scale = l->residual_scale != 0 ? (double)l->residual_scale : 1;
@@ -101,7 +99,7 @@ static void add_to_residual(const RefContext *c, const LayerSpec *l, const float
 /* ---- attention ------------------------------------------------------------------------------------ */
 
 /* Rotates the pairs of one head by the angles of a position. */
-void reference_rotate(const Rope *rope, int32_t position, double *x) {
+static void rotate(const Rope *rope, int32_t position, double *x) {
     int32_t half = rope->params.n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
         bool adjacent = rope->params.style == ROPE_PAIRS;
@@ -113,19 +111,19 @@ void reference_rotate(const Rope *rope, int32_t position, double *x) {
     }
 }
 
-/* Bias, norm and rotation of the heads of one row; rope NULL: values are not rotated. */
+/* Adds the bias to the heads of one row, norms them and rotates them. Values are not rotated: rope is NULL. */
 static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm,
                          const Rope *rope, int32_t position) {
     int32_t dim = c->model->hparams.head_dim;
     for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
     for (int32_t h = 0; h < n_heads; h++) {
         if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
-        if (rope) reference_rotate(rope, position, x + h * dim);
+        if (rope) rotate(rope, position, x + h * dim);
     }
 }
 
-/* Rounds the heads of a key or value as the cache stores them. */
-void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
+/* Rounds the heads of a key or value to the type of the cache. */
+static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
     int32_t dim = c->model->hparams.head_dim;
     float block[KV_BLOCK];
     char bytes[KV_BLOCK_BYTES];
@@ -148,8 +146,9 @@ static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
     return position < r->n_prefix ? s->prefix[position] : s->path[position - r->n_prefix];
 }
 
-void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
-                      const double *q, double *out) {
+/* One query head of one row, q [head_dim], out [value_dim]; `layer` is its place in the cache. */
+static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                   const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
     int64_t at = head / (h->n_head / h->n_head_kv) * dim;
@@ -174,7 +173,7 @@ void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, co
             out[d] += c->scores[t] / total * values[slot_at(r, group, t) * kv_dim + d];
 }
 
-/* Parts rows of queries and gates, by head, into the two. */
+/* Separates queries and gates, which alternate head by head. */
 static void take_gates(const RefContext *c, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     int64_t dim = h->head_dim;
@@ -200,8 +199,8 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
         finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
         finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
-        reference_round_to_cache(c, k, h->n_head_kv);
-        reference_round_to_cache(c, v, h->n_head_kv);
+        round_to_cache(c, k, h->n_head_kv);
+        round_to_cache(c, v, h->n_head_kv);
         int64_t slot = rows[i].slots[group].own;
         memcpy(reference_kv(c, group, place, 0) + slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
         memcpy(reference_kv(c, group, place, 1) + slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
@@ -209,13 +208,81 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < h->n_head; head++) {
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
-            reference_attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
+            attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
     reference_square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
     reference_product_of(c, l, MATRIX_O, 0, c->attended, n_rows, c->delta);
     add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
 }
+
+/* ---- latent attention (LatentSpec in model.h) -------------------------------------------------------- */
+
+/* The cache holds for each position its latent after the norm, and then the rotated key that all heads share. A query is brought
+ * into that form, so that ordinary attention over one KV head does the rest: its values are the first `rank` numbers of its keys,
+ * and the values of a head are made of what it read. */
+
+/* Stores the latents and rotated keys of the rows in the cache. */
+static void store_latents(const RefContext *c, const LayerSpec *spec, int32_t place, const Rope *rope,
+                          const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    const LatentSpec *l = &spec->latent;
+    int64_t dim = h->head_dim, rank = h->latent.rank;
+    reference_product_of(c, spec, MATRIX_KV_A, 0, c->normed, n_rows, c->k);
+    for (int32_t i = 0; i < n_rows; i++) {
+        double *k = c->k + i * dim;
+        reference_rmsnorm(k, l->kv_a_norm, rank, (double)h->rms_eps, k);
+        rotate(rope, rows[i].position, k + rank);
+        round_to_cache(c, k, 1);
+        memcpy(reference_kv(c, KV_ALL, place, 0) + rows[i].slots[KV_ALL].own * dim, k, (size_t)dim * sizeof *k);
+    }
+    reference_square_inputs(c, spec, INPUT_LATENT, c->k, dim, n_rows);
+}
+
+/* Writes the queries into c->queries: for each head the plain components, then those that are rotated. */
+static void make_queries(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    int64_t n = h->latent.q_rank;
+    bool has_latent = l->matrices[MATRIX_Q_A] != NULL;
+    if (has_latent) reference_product_of(c, l, MATRIX_Q_A, 0, c->normed, n_rows, c->q_latent);
+    for (int32_t i = 0; has_latent && i < n_rows; i++)
+        reference_rmsnorm(c->q_latent + i * n, l->latent.q_a_norm, n, (double)h->rms_eps, c->q_latent + i * n);
+    if (has_latent) reference_square_inputs(c, l, INPUT_Q_LATENT, c->q_latent, n, n_rows);
+    reference_product_of(c, l, MATRIX_Q, 0, has_latent ? c->q_latent : c->normed, n_rows, c->queries);
+    reference_square_inputs(c, l, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), n_rows);
+}
+
+/* Attention of one head of one row. */
+static void attend_head(const RefContext *c, const LayerSpec *l, int32_t place, const Rope *rope, const RowPlace *row,
+                        int64_t i, int32_t head) {
+    const Hparams *h = &c->model->hparams;
+    const LatentShape *s = &h->latent;
+    int64_t n_rot = h->rope.n_rot, at = i * h->n_head + head;
+    const double *query = c->queries + at * (s->plain_dim + n_rot);
+    double *q = c->q + at * h->head_dim, *out = c->attended + at * s->rank;
+    reference_product_of(c, l, MATRIX_K_B, head, query, 1, q);
+    memcpy(q + s->rank, query + s->plain_dim, (size_t)n_rot * sizeof *q);
+    rotate(rope, row->position, q + s->rank);
+    attend(c, l, place, row, head, q, out);
+    reference_product_of(c, l, MATRIX_V_B, head, out, 1, c->head_values + at * s->value_dim);
+}
+
+static void latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
+                             int32_t n_rows) {
+    const Rope *rope = &c->model->ropes[l->i_rope];
+    int32_t place = model_mixer_place(c->model, layer);
+    store_latents(c, l, place, rope, rows, n_rows);
+    make_queries(c, l, n_rows);
+    for (int32_t i = 0; i < n_rows; i++)
+        for (int32_t head = 0; head < c->model->hparams.n_head; head++)
+            attend_head(c, l, place, rope, &rows[i], i, head);
+    const Hparams *h = &c->model->hparams;
+    reference_square_inputs(c, l, INPUT_READ_LATENTS, c->attended, (int64_t)h->n_head * h->latent.rank, n_rows);
+    reference_square_inputs(c, l, INPUT_LATENT_O, c->head_values, latent_values_dim(h), n_rows);
+    reference_product_of(c, l, MATRIX_O, 0, c->head_values, n_rows, c->delta);
+}
+
+/* ---- a layer ---------------------------------------------------------------------------------------- */
 
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
@@ -224,28 +291,99 @@ static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const Ro
         reference_recurrent(c, layer, rows, n_rows);
         reference_square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
     } else if (l->mixer == MIXER_LATENT) {
-        reference_latent_attention(c, l, layer, rows, n_rows);
+        latent_attention(c, l, layer, rows, n_rows);
     } else {
         attention(c, l, layer, rows, n_rows);
     }
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
+/* ---- experts ---------------------------------------------------------------------------------------- */
+
+/* Which experts a row passes, by the logits of its router:
+ *
+ *     p_e      = softmax over all, or a sigmoid of each
+ *     chosen   = the greatest p_e + bias_e, from the best groups only if experts are in groups
+ *     w_e      = p_e, or its part of the sum over the chosen ones, times a factor
+ *
+ * DeepSeek-V2 (softmax) takes the groups with the greatest expert, DeepSeek-V3 (sigmoid, bias) those whose two greatest have the
+ * greatest sum. Ties go to the first. */
+
+static void make_probabilities(RouterGate gate, int64_t n, double *x) {
+    double largest = -INFINITY, total = 0;
+    for (int64_t i = 0; gate == ROUTER_SIGMOID && i < n; i++) x[i] = 1 / (1 + exp(-x[i]));
+    if (gate == ROUTER_SIGMOID) return;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, x[i]);
+    for (int64_t i = 0; i < n; i++) total += x[i] = exp(x[i] - largest);
+    for (int64_t i = 0; i < n; i++) x[i] /= total;
+}
+
+/* The number by which expert i is chosen. */
+static double score_of(const RefContext *c, const LayerSpec *l, int64_t i) {
+    return c->experts[i] + (l->choice_bias ? (double)l->choice_bias[i] : 0);
+}
+
+static double score_of_group(const RefContext *c, const LayerSpec *l, int64_t group) {
+    int64_t n = layer_n_experts(l) / l->n_groups;
+    double first = -INFINITY, second = -INFINITY;
+    for (int64_t i = group * n; i < (group + 1) * n; i++) {
+        double score = score_of(c, l, i);
+        if (score > first) second = first, first = score;
+        else if (score > second) second = score;
+    }
+    return l->router_gate == ROUTER_SOFTMAX || n == 1 ? first : first + second;
+}
+
+/* Whether fewer than n_groups_used groups are better than that of the expert. */
+static bool is_in_a_used_group(const RefContext *c, const LayerSpec *l, int64_t expert) {
+    if (!l->n_groups) return true;
+    int64_t own = expert / (layer_n_experts(l) / l->n_groups), n_better = 0;
+    double score = score_of_group(c, l, own);
+    for (int64_t g = 0; g < l->n_groups; g++) {
+        double other = score_of_group(c, l, g);
+        n_better += other > score || (other == score && g < own);
+    }
+    return n_better < l->n_groups_used;
+}
+
+static bool is_among(const int32_t *best, int32_t n, int32_t expert) {
+    for (int32_t i = 0; i < n; i++)
+        if (best[i] == expert) return true;
+    return false;
+}
+
+/* Turns the logits in c->experts into probabilities and lists the chosen experts. Returns what their weights are divided by. */
+static double choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best) {
+    int64_t n = layer_n_experts(l);
+    double chosen = 0, scale = l->expert_scale != 0 ? (double)l->expert_scale : 1;
+    make_probabilities(l->router_gate, n, c->experts);
+    for (int32_t k = 0; k < l->n_expert_used; k++) {
+        best[k] = -1;
+        for (int32_t i = 0; i < n; i++)
+            if (!is_among(best, k, i) && (best[k] < 0 || score_of(c, l, i) > score_of(c, l, best[k])) &&
+                is_in_a_used_group(c, l, i))
+                best[k] = i;
+        if (best[k] < 0) best[k] = k; /* this happens only if logits are not finite */
+        chosen += c->experts[best[k]];
+    }
+    return (l->keeps_probabilities ? 1 : chosen) / scale;
+}
+
 /* ---- feed-forward --------------------------------------------------------------------------------- */
 
-double reference_gelu(double x) {
+static double gelu(double x) {
     return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
 }
 
 static double activated(Activation f, double gate, double up) {
-    if (f == ACTIVATION_GELU) return reference_gelu(gate) * up;
+    if (f == ACTIVATION_GELU) return gelu(gate) * up;
     if (f == ACTIVATION_SILU) return reference_silu(gate) * up;
     double limit = (double)SWIGLU_LIMIT, x = gate > limit ? limit : gate;
     up = up > limit ? limit : up < -limit ? -limit : up;
     return x / (1 + exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
 }
 
-/* Three matrices of a layer: gate, up and down, in this order. The biases are those of the first expert, or NULL. */
+/* The matrices of a feed-forward network, and its biases: those of the first expert, or NULL. */
 typedef struct Network {
     LayerMatrix gate, up, down;
     const float *gate_bias, *up_bias, *down_bias;
@@ -253,8 +391,8 @@ typedef struct Network {
 
 static const float *bias_of(const float *biases, int64_t i, int64_t n) { return biases ? biases + i * n : NULL; }
 
-/* down (f(gate x) * (up x)) into delta, for rows x [n_rows], with the matrices number i of the network. Leaves f(gate x) * (up x)
- * in c->gate. */
+/* Computes down (f(gate x) * (up x)) for rows x [n_rows] into delta, with the matrices of expert i. f(gate x) * (up x) is left in
+ * c->gate. */
 static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Network *net, int64_t i, const double *x,
                             int32_t n_rows, double *delta) {
     int64_t n_embd = l->matrices[net->gate]->dims[0], n_ff = l->matrices[net->gate]->dims[1];
@@ -267,13 +405,13 @@ static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Netwo
     add_bias(bias_of(net->down_bias, i, n_embd), n_rows, n_embd, delta);
 }
 
-/* Of one row, into delta: the experts, weighted, and the one that every row passes. */
+/* The experts of one row, weighted, and the shared expert, into delta. */
 static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
     int64_t n_embd = c->model->hparams.n_embd;
     int32_t best[MODEL_MAX_EXPERTS_USED];
     reference_product_of(c, l, MATRIX_ROUTER, 0, normed, 1, c->experts);
     add_bias(l->router_bias, 1, layer_n_experts(l), c->experts);
-    double divisor = reference_choose_experts(c, l, best), *out = c->expert_out;
+    double divisor = choose_experts(c, l, best), *out = c->expert_out;
     const Network experts = {MATRIX_EXPERT_GATE, MATRIX_EXPERT_UP, MATRIX_EXPERT_DOWN,
                              l->gate_bias,       l->up_bias,       l->down_bias};
     memset(delta, 0, (size_t)n_embd * sizeof *delta);
@@ -330,7 +468,7 @@ double reference_finish_logit(const Hparams *h, double logit) {
 static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     const GgufTensor *output = c->model->output;
-    double *logits = c->gate; /* room for [n_vocab], reference_context_open says */
+    double *logits = c->gate; /* which has room for [n_vocab] (reference_backend.c) */
     bool rounds = c->rounds_bf16 && output->type == TYPE_BF16;
     norm_rows(c, c->model->output_norm, n_rows);
     for (int32_t i = 0; i < n_rows; i++) {

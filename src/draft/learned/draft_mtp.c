@@ -5,7 +5,7 @@
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: besides next
  * tokens, the model learned to predict the token after the next one by a further layer, and its weights are published.
  *
- * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/nextn.h):
+ * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/model.h):
  *
  *     f_t = norm(f(fc [norm E(x_{t+1}) ; norm h_t]))        h_t the target's hidden state after its final norm
  *     distribution of x_{t+2} = softmax(W_head f_t)
@@ -28,7 +28,7 @@
  * row of the draft reads as many weights as a row of a layer of the target. Proof: test_draft_mtp.c; with latent attention and
  * experts test_draft_mtp_routed.c. */
 #include "base/mem.h"
-#include "model/nextn.h"
+#include "model/model.h"
 #include "draft/learned/eagle_calls.h"
 
 #include <string.h>

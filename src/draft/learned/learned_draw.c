@@ -11,7 +11,7 @@
  * learned_top returns the logarithms that make it so: psi of the child less psi of its parent.
  *
  * Why it may be pruned. Whether a node keeps its k-th child depends on the rank of that child's psi. Given the values
- * and tokens drawn before, the k-th value is independent of the k-th token (grow_level.c has the argument); psi of
+ * and tokens drawn before, the k-th value is independent of the k-th token (draft_model.c has the argument); psi of
  * nodes below the child never exceeds its own and so does not change its rank; and nodes elsewhere have noise of their
  * own. Siblings fall in psi, so that those that remain are the first ones drawn. So each kept child has its declared
  * distribution, given its siblings before it and given that it was kept, which is all that `recursive` needs. Ranking

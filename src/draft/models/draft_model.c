@@ -1,4 +1,4 @@
-/* draft_model.c - a small model drafts for the target: `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`.
+/* draft_model.c - a small model drafts for the target: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`.
  *
  * The problem: a small model with the same vocabulary predicts the target's tokens well, but one forward for each
  * proposed token is expensive. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding for
@@ -10,13 +10,69 @@
  *   (some rows)    │      └ e ..      the pending token a
  *                  └── c ── f ..    2, 3 executor_extend: b c below a, then d e f below b c
  *
- * Leaves of the tree are not run, because nothing follows them. How children are drawn, what p_accept is, and why the
- * declared distributions are right: grow_level.c.
+ * The leaves of the tree are not run, because nothing follows them.
  *
  * Example: the text ends with "the", coupled=1, branch=2-1. After "the", the draft's distribution with the noise of
  * position 7 ranks cat, dog; after "the cat" and "the dog", with the noise of position 8, it ranks sat and ran first.
  * The tree is the(cat(sat), dog(ran)). The target generates "dog" and then "barked": "dog" is accepted, and the next
- * step starts by running "dog barked", two rows in front of its first level.
+ * step starts by running "dog barked", two rows before its first level.
+ *
+ * The KV cache. Between steps it holds the context up to the token that was pending in the last proposal. The rows of
+ * the tree are discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a
+ * forward that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the
+ * chunks in which the target reads it, and a request that begins like another one takes over its keys (cached_kv.h).
+ *
+ * A draft model with a recurrent state. The rows of the tree leave no trace in the state (compute/sequences.c), so the
+ * state is that of the context as well. But it cannot be moved back, and the pending token would have to be taken back
+ * where a proposal is not used and the next one begins with the same token. So the state stops before the pending token,
+ * which is run again, as one row of a forward that is needed anyway. The state at the last page border of the prompt is
+ * kept for requests with the same prompt, as the engine keeps the target's.
+ *
+ * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
+ * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
+ * once for each path that passes through the node, independently. With coupled=1 a draw uses the noise with which the
+ * target will choose its own token at that output position (verifier.c), so the two agree more often than independent
+ * draws from p and q would. With coupled=0 each node has noise of its own. Independent paths are never coupled: with
+ * the same noise they would all be the same path. A greedy request takes the top k of q at temperature 1. Under the
+ * rule `sampled` the text does not depend on any of this.
+ *
+ * p_accept of a node is the product of the chances along its path. The chance of a child is q, unless the draw was
+ * coupled. A coupled draw depends on the noise, which q ignores: a token of small q that the noise favours is
+ * probably the target's choice too. Greedy drafting needs the probability that a token has the greatest logit z, and
+ * softmax(z) estimates it, with the draft model's confidence in its logits. Likewise, coupled drafting needs the
+ * probability of the greatest z + T G and estimates it by softmax(z + T G): weights e^(T (log q + G)), since z = T
+ * log q + const, over the N_RIVALS best tokens. On the shipped models at T = 1 with 4 nodes a step, the
+ * acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked by q (docs/methods/README.md).
+ *
+ * Declared distributions. A ratio rule (draft_dists.h) divides by the distribution that a token was drawn from. It is
+ * exact only if each token of a group has that distribution given everything that was known when it was proposed. So
+ * if a tree has `dists`:
+ *
+ *   - no draw is coupled: the drafter must not depend on the target's noise;
+ *   - each draw is declared with the very array that it was drawn from;
+ *   - nothing is pruned by p_accept, or by anything else that depends on the token removed. The budget limits the shape
+ *     beforehand: levels are filled from the root down, the last one gets what is left of the budget, divided among its parents (or
+ *     paths) in their order, and deeper levels are not grown. The number of children of a node may depend on the levels above,
+ *     which do not change any more, but not on the tokens of its own level.
+ *
+ * The beam is the one shape that removes nodes after drawing them: it keeps those of greatest psi among the children
+ * of all nodes. This does not depend on tokens either. Of independent Gumbel variables located at log q(x), the
+ * greatest value is independent of which x has it. Given the first values and tokens, the next value is independent
+ * of the next token, because the remaining tokens compete in the same way, conditioned to be below the last value
+ * (Kool et al. 2019; it rests on the memorylessness of the exponential distribution). Whether a node keeps its k-th
+ * child depends on its psi, which is a function of the k-th value, the first value and the levels above, and on other
+ * nodes' noise; never on the k-th token. So the k-th child that remains is distributed as q without the tokens drawn
+ * before it, and the siblings that remain are the first ones drawn (draw_beam keeps their order). The end of a group
+ * of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or not a
+ * further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely
+ * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both.
+ *
+ * For a rule that looks ahead (DraftDists.whole_groups) that is not enough. The k-th value is lower if the tokens
+ * before it had large q, so the number of children that remain says something about them. The beam then consists of
+ * whole groups: nodes get children in falling order of their psi, as many as group_size says, which depends on
+ * counts only. All of them remain. With four paths, the best node of a level gets two children and the next two get
+ * one; on synthetic distributions `transport` accepts as much with it as it would with the other beam, if it were
+ * exact there.
  *
  * Noise is used once. Let the root of a tree be followed by output position P. A node at depth k draws with the noise
  * (seed hashed with the k tokens from the root down to it, P + k). A later tree has P' > P, because every step
@@ -36,10 +92,161 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "draft/models/grow_level.h"
+#include "compute/executor.h"
+#include "draft/cached_kv.h"
+#include "text/vocab.h"
 #include "tree/tree.h"
+#include "verify/gumbel.h"
 
-/* ---- opening ------------------------------------------------------------------------------------ */
+#include <math.h>
+#include <string.h>
+
+/* At most MAX_NEW context rows of a sequence run together with its tree; the ones before them run earlier. A coupled draw
+ * draws at least N_RIVALS children, by which the chances of those that it keeps are normalised. */
+enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16, MAX_NEW = 32, N_RIVALS = 16, MAX_GROUP = EXECUTOR_MAX_ROWS / MAX_NEW };
+
+/* A sequence of the draft model. */
+typedef struct DraftSequence {
+    bool begun;
+    int32_t kv;      /* its id in the executor */
+    int32_t *tokens; /* the context, the pending token last; there is memory for a path of a tree after it */
+    int32_t n;
+    uint64_t position;    /* output position of the token after the pending one */
+    SamplingOptions dist; /* for q: the options of the request; if it is greedy, temperature 1 and no filters */
+    bool greedy;
+} DraftSequence;
+
+/* The draft model and its KV cache. */
+typedef struct SmallModelKv {
+    Gguf *gguf;
+    Model *model;
+    Weights *weights;
+    Executor *executor;
+    Sampler *sampler;
+    bool is_recurrent;
+    int32_t mark_every; /* tokens between two borders of the target's pages */
+    int32_t n_vocab, max_sequences, n_ctx;
+    int32_t n_nodes;  /* in the largest tree of one sequence */
+    int32_t max_rows; /* in a forward */
+    int64_t n_forwards;
+    DraftSequence *sequences; /* [max_sequences + n_cached]; the cached ones use kv only */
+    CachedKv cached;
+    int32_t n_cached;
+    Row *rows; /* [max_rows] for the next forward */
+    int32_t n_rows;
+    int32_t *row_ids; /* [max_rows] argument of executor_commit */
+} SmallModelKv;
+
+/* A node of the current level, whose row has run and whose children are drawn next. */
+typedef struct DraftFront {
+    int32_t i; /* index of its sequence in the group */
+    int32_t node, row;
+    uint64_t paths; /* DRAFT_PATHS: bit j is set if path j passes through the node */
+    DrawParent parent;
+} DraftFront;
+
+/* One of the sequences that draft together. */
+typedef struct DraftMember {
+    DraftSequence *s; /* NULL: its budget is 0 */
+    Tree *tree;
+    bool declares, own_noise; /* own_noise: not the target's */
+    int32_t budget, n_levels;
+    int32_t n_left; /* draws that its shape may still make */
+    int32_t first_row, n_context_rows;
+} DraftMember;
+
+typedef struct DraftModel {
+    Drafter base;
+    DraftShape shape;
+    SmallModelKv small_model;
+    int32_t max_group; /* sequences whose rows fit into one forward */
+    DraftMember group[MAX_GROUP];
+    int32_t n_group;
+    DraftFront *front, *next; /* [max_rows] the nodes of this level, and of the next */
+    int32_t n_front, n_next;
+    DrawChild *children; /* of one sequence at one level */
+    const float **dists; /* [max_rows] the distribution at each node of the front, if it is declared */
+    float *dist;         /* [n_vocab] the distribution at the current node, if it is not declared */
+    Arena arena;         /* of the arrays above */
+} DraftModel;
+
+/* ---- opening: the model and its KV cache ------------------------------------------------------------ */
+
+static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, fr_error *err) {
+    int status = gguf_open(&r->gguf, path, err);
+    if (!status) status = vocab_match(r->gguf, env->target, err);
+    if (!status) status = model_open(&r->model, r->gguf, err);
+    if (status) return status;
+    r->is_recurrent = model_n_states(r->model) > 0;
+    if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,
+                     r->model->hparams.n_vocab, gguf_path(env->target), env->n_vocab);
+}
+
+static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
+    int64_t rows = (int64_t)(MAX_NEW + r->n_nodes) * env->max_sequences;
+    if (rows > EXECUTOR_MAX_ROWS) rows = EXECUTOR_MAX_ROWS;
+    r->max_rows = rows > PREFILL_CHUNK ? (int32_t)rows : PREFILL_CHUNK;
+    size_t n = (size_t)r->max_rows;
+    r->sequences = mem_calloc((size_t)env->max_sequences + (size_t)env->n_cached, sizeof *r->sequences);
+    r->rows = mem_calloc(n, sizeof *r->rows);
+    r->row_ids = mem_calloc(n, sizeof *r->row_ids);
+    r->sampler = sampler_new(r->n_vocab);
+    if (!r->sequences || !r->rows || !r->row_ids || !r->sampler)
+        return error_memory(err, "a draft model's rows", n * sizeof *r->rows);
+    sampler_use_kernels(r->sampler, env->device->rows);
+    ExecutorOptions options = {.kv_type = KV_F16,
+                               .page_size = PAGE_SIZE,
+                               .n_ctx = r->n_ctx + r->n_nodes,
+                               .max_sequences = env->max_sequences + env->n_cached,
+                               .n_pages = cached_kv_n_pages(env, r->n_ctx + r->n_nodes, PAGE_SIZE),
+                               .max_rows = r->max_rows,
+                               .max_logits = env->max_sequences * r->n_nodes};
+    WeightsOptions weights = env->weights->options;
+    weights.progress = NULL;
+    int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
+    if (!status) status = executor_open(&r->executor, env->device, r->weights, &options, err);
+    if (!status) status = cached_kv_open(&r->cached, r->executor, env, err);
+    for (int32_t i = 0; i < env->n_cached && !status; i++)
+        r->sequences[env->max_sequences + i] = (DraftSequence){.begun = true, .kv = r->cached.sequences[i]};
+    return status;
+}
+
+static void set_sampling(DraftSequence *s, const SamplingOptions *sampling, uint64_t position) {
+    s->position = position;
+    s->greedy = sampling->temperature == 0;
+    s->dist = *sampling;
+    if (s->greedy) s->dist.temperature = 1, s->dist.top_k = 0, s->dist.top_p = 1, s->dist.min_p = 0;
+}
+
+static int open_small_model(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
+    r->n_nodes = n_nodes;
+    r->n_vocab = env->n_vocab;
+    r->max_sequences = env->max_sequences;
+    r->n_cached = env->n_cached;
+    r->n_ctx = env->n_ctx;
+    r->mark_every = env->page_size > 0 ? env->page_size : PAGE_SIZE;
+    int status = open_files(r, path, env, err);
+    if (!status) status = open_memory(r, env, err);
+    for (int32_t i = 0; !status && i < r->max_sequences; i++) set_sampling(&r->sequences[i], &SAMPLING_DEFAULT, 0);
+    return status;
+}
+
+static void close_small_model(SmallModelKv *r) {
+    for (int32_t i = 0; r->sequences && i < r->max_sequences; i++) mem_free(r->sequences[i].tokens);
+    mem_free(r->sequences);
+    mem_free(r->rows);
+    mem_free(r->row_ids);
+    cached_kv_close(&r->cached);
+    executor_close(r->executor);
+    weights_close(r->weights);
+    sampler_free(r->sampler);
+    model_close(r->model);
+    gguf_close(r->gguf);
+}
+
+/* ---- opening: the trees ------------------------------------------------------------------------------ */
 
 /* The number of nodes of the shape, or 0 if that is too large; *max_children is the most that are drawn for one
  * level. */
@@ -56,11 +263,11 @@ static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
     return n_nodes;
 }
 
-static int open_memory(DraftModel *d, int32_t n_nodes, int32_t max_children, fr_error *err) {
+static int open_trees(DraftModel *d, int32_t n_nodes, int32_t max_children, fr_error *err) {
     size_t n = (size_t)d->small_model.max_rows;
-    d->max_group = d->small_model.max_rows / (SMALL_MODEL_MAX_NEW + n_nodes);
+    d->max_group = d->small_model.max_rows / (MAX_NEW + n_nodes);
     const ArenaItem items[] = {ARENA_ITEM(&d->front, n), ARENA_ITEM(&d->next, n), ARENA_ITEM(&d->dists, n),
-                               ARENA_ITEM(&d->children, max_children + GROW_N_RIVALS),
+                               ARENA_ITEM(&d->children, max_children + N_RIVALS),
                                ARENA_ITEM(&d->dist, d->small_model.n_vocab)};
     return arena_take(&d->arena, items, ARENA_COUNT(items), "a draft model's trees", err);
 }
@@ -77,8 +284,8 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
     DraftModel *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, method, sizeof *d);
     d->shape = *shape;
-    int status = small_model_kv_open(&d->small_model, path, n_nodes, env, err);
-    if (!status) status = open_memory(d, n_nodes, max_children, err);
+    int status = open_small_model(&d->small_model, path, n_nodes, env, err);
+    if (!status) status = open_trees(d, n_nodes, max_children, err);
     if (status) {
         draft_model_close(&d->base);
         return status;
@@ -90,54 +297,297 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
 void draft_model_close(Drafter *drafter) {
     DraftModel *d = (DraftModel *)drafter;
     arena_free(&d->arena);
-    small_model_kv_close(&d->small_model);
+    close_small_model(&d->small_model);
     mem_free(d);
 }
 
-/* ---- sequences ---------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------- */
 
-static SmallModelKv *small_model_of(Drafter *drafter) { return &((DraftModel *)drafter)->small_model; }
+static DraftSequence *sequence_of(const SmallModelKv *r, int32_t sequence) {
+    fr_assert(sequence >= 0 && sequence < r->max_sequences + r->n_cached);
+    return &r->sequences[sequence];
+}
+
+static int append(const SmallModelKv *r, DraftSequence *s, const int32_t *tokens, int64_t n, fr_error *err) {
+    if (n > r->n_ctx - s->n)
+        return error_set(err, FR_ERR_CONTEXT, "the draft model's context of %d tokens is full", r->n_ctx);
+    memcpy(s->tokens + s->n, tokens, (size_t)n * sizeof *tokens);
+    s->n += (int32_t)n;
+    return FR_OK;
+}
+
+/* Appends rows for the next n context tokens to r->rows; reserves KV cache for them and n_more rows. */
+static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t n_more, fr_error *err) {
+    int32_t done = executor_sequence_length(r->executor, s->kv);
+    int status = cached_kv_reserve(&r->cached, s->kv, n + n_more, err);
+    for (int32_t i = 0; i < n && !status; i++, r->n_rows++)
+        r->rows[r->n_rows] = (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? r->n_rows - 1 : -1};
+    return status;
+}
+
+static void commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n) {
+    for (int32_t i = 0; i < n; i++) r->row_ids[i] = first_row + i;
+    executor_commit(r->executor, s->kv, r->row_ids, n);
+}
+
+/* Runs the context up to token `end` in forwards of its own, in chunks. */
+static int prefill(SmallModelKv *r, const DraftSequence *s, int32_t end, fr_error *err) {
+    for (int32_t n; (n = end - executor_sequence_length(r->executor, s->kv)) > 0;) {
+        if (n > PREFILL_CHUNK) n = PREFILL_CHUNK;
+        r->n_rows = 0;
+        int status = put_rows(r, s, n, 0, err);
+        if (!status) status = executor_forward(r->executor, r->rows, n, err);
+        if (status) return status;
+        r->n_forwards++;
+        commit(r, s, 0, n);
+    }
+    return FR_OK;
+}
+
+static DraftSequence *sequence_at(const Drafter *drafter, int32_t sequence) {
+    return sequence_of(&((const DraftModel *)drafter)->small_model, sequence);
+}
 
 void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
-    small_model_kv_set_sampling(small_model_of(drafter), sequence, sampling, position);
+    set_sampling(sequence_at(drafter, sequence), sampling, position);
 }
 
 int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    return small_model_kv_begin(small_model_of(drafter), sequence, tokens, n, err);
+    const SmallModelKv *r = &((DraftModel *)drafter)->small_model;
+    DraftSequence *s = sequence_of(r, sequence);
+    fr_assert(!s->begun && n > 0);
+    size_t room = (size_t)r->n_ctx + DRAFT_MODEL_MAX_LEVELS;
+    s->tokens = mem_calloc(room, sizeof *s->tokens);
+    if (!s->tokens) return error_memory(err, "a draft model's context", room * sizeof *s->tokens);
+    s->n = 0;
+    int status = executor_sequence_open(r->executor, &s->kv, err);
+    s->begun = status == FR_OK;
+    return status ? status : append(r, s, tokens, n, err);
 }
 
 int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                                fr_error *err) {
+    SmallModelKv *r = &((DraftModel *)drafter)->small_model;
+    const DraftSequence *s = sequence_of(r, sequence);
+    int64_t end = first + n;
+    int status = prefill(r, s, (int32_t)end, err);
     (void)hidden;
-    return small_model_kv_observe_prompt(small_model_of(drafter), sequence, first + n, err);
+    if (!status && end == s->n - 1) executor_sequence_mark(r->executor, s->kv, (int32_t)(end - end % r->mark_every));
+    return status;
 }
 
 void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    small_model_kv_take_over(small_model_of(drafter), from, to, n);
+    SmallModelKv *r = &((DraftModel *)drafter)->small_model;
+    cached_kv_take_over(&r->cached, sequence_of(r, from)->kv, sequence_of(r, to)->kv, n);
 }
 
 int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence) {
-    return small_model_kv_n_held(&((const DraftModel *)drafter)->small_model, sequence);
+    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
+    const DraftSequence *s = sequence_of(r, sequence);
+    return s->begun ? executor_sequence_length(r->executor, s->kv) : 0;
 }
 
 int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n) {
-    return small_model_kv_reach(&((const DraftModel *)drafter)->small_model, sequence, n);
+    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
+    return executor_sequence_reach(r->executor, sequence_of(r, sequence)->kv, n);
 }
 
 int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    return small_model_kv_observe(small_model_of(drafter), sequence, tokens, n, err);
+    DraftSequence *s = sequence_at(drafter, sequence);
+    s->position += (uint64_t)n;
+    return append(&((DraftModel *)drafter)->small_model, s, tokens, n, err);
 }
 
-void draft_model_end(Drafter *drafter, int32_t sequence) { small_model_kv_end(small_model_of(drafter), sequence); }
+void draft_model_end(Drafter *drafter, int32_t sequence) {
+    DraftSequence *s = sequence_at(drafter, sequence);
+    if (s->begun) executor_sequence_close(((DraftModel *)drafter)->small_model.executor, s->kv);
+    mem_free(s->tokens);
+    s->tokens = NULL;
+    s->begun = false;
+    set_sampling(s, &SAMPLING_DEFAULT, 0);
+}
 
-/* ---- a proposal ----------------------------------------------------------------------------------- */
+/* ---- rows of a proposal -------------------------------------------------------------------------------- */
+
+static int catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err) {
+    return prefill(r, s, s->n - MAX_NEW, err);
+}
+
+static int put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
+    /* If the last proposal was not used by the engine, the pending token has already run (never in a recurrent state). */
+    if (executor_sequence_length(r->executor, s->kv) == s->n) executor_sequence_truncate(r->executor, s->kv, s->n - 1);
+    *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
+    fr_assert(*n_rows <= MAX_NEW);
+    int status = put_rows(r, s, *n_rows, r->n_nodes, err);
+    if (!status) r->rows[r->n_rows - 1].want_logits = true;
+    return status;
+}
+
+static void commit_context(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n_rows) {
+    commit(r, s, first_row, r->is_recurrent ? n_rows - 1 : n_rows);
+}
+
+static void node_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
+    for (int32_t i = node; i > 0; i = t->nodes[i].parent) s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
+    sampler_dist(r->sampler, &s->dist, executor_logits(r->executor, row), s->tokens, s->n + t->nodes[node].depth, dist);
+}
+
+/* ---- the children of one node ---------------------------------------------------------------------- */
+
+/* Computes the distribution at a node of the front: into a row of the tree's distributions if it is declared, else
+ * into memory that the next node overwrites. */
+static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
+    const DraftFront *f = &d->front[at];
+    DraftMember *m = &d->group[f->i];
+    float *dist = m->declares ? draft_dists_row(m->tree->dists) : d->dist;
+    if (!dist) return error_memory(err, "the distributions of a tree", (size_t)d->small_model.n_vocab * sizeof *dist);
+    node_dist(&d->small_model, m->s, m->tree, f->node, f->row, dist);
+    d->dists[at] = dist;
+    return FR_OK;
+}
+
+/* Sets the chance of each drawn child, given in descending order of value, to be the target's choice: q, or for
+ * coupled draws the softmax of the values (see above). */
+static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
+    double sum = 0, t = (double)m->s->dist.temperature;
+    bool is_q = m->s->greedy || m->own_noise;
+    for (int32_t i = 0; i < n; i++) sum += exp(t * (drawn[i].value - drawn[0].value));
+    for (int32_t i = 0; i < n; i++)
+        drawn[i].chance = is_q ? drawn[i].q : (float)(exp(t * (drawn[i].value - drawn[0].value)) / sum);
+}
+
+/* The `width` best children of a node, in descending order of value. */
+static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
+    const DraftFront *f = &d->front[at];
+    const DraftMember *m = &d->group[f->i];
+    int32_t k = width < N_RIVALS && !m->own_noise && !m->s->greedy ? N_RIVALS : width;
+    int32_t n = draw_children(d->dists[at], d->small_model.n_vocab, &f->parent, at, k, out);
+    set_chances(m, out, n);
+    return n < width ? n : width;
+}
+
+/* One child for each of the first `width` paths that passes through the node. Greedy paths split at the root, where
+ * each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of one
+ * token are equal. */
+static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
+    const DraftFront *f = &d->front[at];
+    const DraftMember *m = &d->group[f->i];
+    if (m->s->greedy && m->tree->dists && width > 1) width = 1;
+    uint64_t paths[DRAFT_MODEL_MAX_WIDTH] = {0};
+    int32_t n_paths = 0, n = 0;
+    for (uint64_t path = 0; path < (uint64_t)width; path++)
+        if (f->paths >> path & 1) paths[n_paths++] = path;
+    if (m->s->greedy || !m->own_noise) n = draw_best(d, at, n_paths, out);
+    else
+        for (; n < n_paths; n++) { /* each draws exactly one token */
+            DrawParent one = f->parent;
+            if (paths[n] > 0) one.noise.seed = hash64(&paths[n], sizeof paths[n], one.noise.seed);
+            (void)draw_children(d->dists[at], d->small_model.n_vocab, &one, at, 1, &out[n]);
+            out[n].chance = out[n].q;
+        }
+    for (int32_t k = 0; k < n; k++) out[k].path = (int32_t)paths[k];
+    return n;
+}
+
+/* ---- the level ------------------------------------------------------------------------------------ */
+
+/* How many children node k of the n nodes of a level draws: its share of what is left of the budget. */
+static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
+    int32_t share = n_left / n + (k < n_left % n);
+    return width < share ? width : share;
+}
+
+/* The number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level. The
+ * parents are in falling order of psi: the first quarter gets two children, the others get one, and all get more if
+ * the parents are few. */
+static int32_t group_size(int32_t width, int32_t n_left, int32_t k, int32_t n) {
+    int32_t share = (n_left + n - k - 1) / (n - k), size = k == 0 || k < width / 4 ? 2 : 1;
+    if (size < share) size = share;
+    return size < n_left ? size : n_left;
+}
+
+/* Draws the children of the nodes [at, end) of the front, all of one sequence, into d->children. */
+static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int32_t *n_drawn, fr_error *err) {
+    const DraftMember *m = &d->group[d->front[at].i];
+    int32_t n = 0, width = d->shape.width[level], first = at;
+    int32_t of_level = width < m->n_left ? width : m->n_left; /* nodes of a beam, or paths */
+    bool whole_groups = m->declares && m->tree->dists->whole_groups;
+    for (; at < end; at++) {
+        int status = find_dist(d, at, err);
+        if (status) return status;
+        if (d->shape.growth == DRAFT_PATHS) n += draw_paths(d, at, of_level, d->children + n);
+        else if (d->shape.growth == DRAFT_BEAM) {
+            int32_t size = whole_groups ? group_size(of_level, of_level - n, at - first, end - first) : of_level;
+            n += size > 0 ? draw_best(d, at, size, d->children + n) : 0;
+        } else n += draw_best(d, at, share_of(width, m->n_left, at - first, end - first), d->children + n);
+    }
+    *n_drawn = d->shape.growth == DRAFT_BEAM ? draw_beam(d->children, n, of_level) : n;
+    return FR_OK;
+}
+
+/* Adds a node, with its row, to the next front; returns its entry there. */
+static DraftFront *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
+    const DraftFront *f = &d->front[c->parent];
+    const DraftMember *m = &d->group[f->i];
+    for (int32_t i = d->n_next - 1; i >= 0 && d->next[i].i == f->i; i--)
+        if (d->next[i].node == node) return &d->next[i]; /* another path has already added it */
+    DrawNoise noise = f->parent.noise;
+    noise.position++;
+    if (m->own_noise) noise.seed = hash64(&c->token, sizeof c->token, noise.seed);
+    int32_t i_row = d->n_next;
+    d->small_model.rows[i_row] = (Row){.token = c->token, .sequence = m->s->kv, .parent = f->row, .want_logits = true};
+    d->next[d->n_next++] = (DraftFront){.i = f->i,
+                                        .node = node,
+                                        .row = d->small_model.n_rows + i_row,
+                                        .parent = {.log_q = c->log_q, .psi = c->psi, .noise = noise}};
+    return &d->next[i_row];
+}
+
+/* Adds a drawn child to its tree and, if it is to have children itself, to the next front. */
+static void add_child(DraftModel *d, const DrawChild *c, bool has_children) {
+    const DraftFront *f = &d->front[c->parent];
+    const DraftMember *m = &d->group[f->i];
+    Tree *t = m->tree;
+    int32_t node = tree_add(t, f->node, c->token, t->nodes[f->node].p_accept * c->chance, d->base.source);
+    fr_assert(node > 0);
+    if (m->declares) {
+        DrawKind kind = d->shape.growth == DRAFT_PATHS ? DRAW_IID : DRAW_WITHOUT_REPLACEMENT;
+        bool fits = draft_dists_add(t->dists, f->node, node, kind, d->dists[c->parent]);
+        fr_assert(fits); /* there are no more draws than nodes in the largest tree */
+    }
+    if (has_children) add_front(d, c, node)->paths |= (uint64_t)1 << c->path;
+}
+
+static int grow_level(DraftModel *d, int32_t level, fr_error *err) {
+    d->n_next = 0;
+    for (int32_t at = 0, end; at < d->n_front; at = end) {
+        DraftMember *m = &d->group[d->front[at].i];
+        int32_t n;
+        for (end = at; end < d->n_front && d->front[end].i == d->front[at].i;) end++;
+        int status = draw_level(d, at, end, level, &n, err);
+        if (status) return status;
+        m->n_left -= n;
+        for (int32_t k = 0; k < n; k++) {
+            const DrawChild *c = &d->children[k];
+            int32_t rank = d->shape.growth == DRAFT_PATHS ? c->path : d->shape.growth == DRAFT_BEAM ? 0 : k;
+            add_child(d, c, level + 1 < m->n_levels && rank < m->n_left); /* share_of gives a later one no children */
+        }
+    }
+    DraftFront *old = d->front;
+    d->front = d->next;
+    d->next = old;
+    d->n_front = d->n_next;
+    return FR_OK;
+}
+
+/* ---- a proposal -------------------------------------------------------------------------------------- */
 
 /* Adds rows for the context tokens of member i that have not run yet, and puts its root on the front. */
 static int start_member(DraftModel *d, int32_t i, fr_error *err) {
     DraftMember *m = &d->group[i];
     fr_assert(m->s->begun && m->tree->nodes[0].token == m->s->tokens[m->s->n - 1]);
     m->first_row = d->small_model.n_rows;
-    int status = small_model_kv_put_context(&d->small_model, m->s, &m->n_context_rows, err);
+    int status = put_context(&d->small_model, m->s, &m->n_context_rows, err);
     if (status) return status;
     uint64_t i_model = d->shape.i_model, seed = m->s->dist.seed;
     DrawNoise noise = {.silent = m->s->greedy, .seed = seed, .position = m->s->position};
@@ -170,7 +620,7 @@ static int draft_together(DraftModel *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_group; i++) {
         const DraftMember *m = &d->group[i];
         if (!m->s) continue;
-        small_model_kv_commit_context(r, m->s, m->first_row, m->n_context_rows);
+        commit_context(r, m->s, m->first_row, m->n_context_rows);
         if (!m->declares) union_prune(m->tree, m->budget);
     }
     return FR_OK;
@@ -179,7 +629,7 @@ static int draft_together(DraftModel *d, fr_error *err) {
 static DraftMember member_of(const DraftModel *d, int32_t sequence, int32_t budget, Tree *tree) {
     if (budget <= 0) return (DraftMember){.s = NULL};
     bool declares = draft_model_declares(&d->base, sequence, tree);
-    return (DraftMember){.s = small_model_kv_sequence(&d->small_model, sequence),
+    return (DraftMember){.s = sequence_of(&d->small_model, sequence),
                          .tree = tree,
                          .declares = declares,
                          .own_noise = declares || !d->shape.coupled,
@@ -193,9 +643,7 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
     DraftModel *d = (DraftModel *)drafter;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++)
-        if (budgets[i] > 0)
-            status = small_model_kv_catch_up(&d->small_model, small_model_kv_sequence(&d->small_model, sequences[i]),
-                                             err);
+        if (budgets[i] > 0) status = catch_up(&d->small_model, sequence_of(&d->small_model, sequences[i]), err);
     for (int i = 0; i < n && !status; i += d->n_group) {
         d->n_group = n - i < d->max_group ? n - i : d->max_group;
         for (int k = 0; k < d->n_group; k++) d->group[k] = member_of(d, sequences[i + k], budgets[i + k], trees[i + k]);
@@ -206,7 +654,7 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
 
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t) {
     const DraftModel *d = (const DraftModel *)drafter;
-    return t->dists && !small_model_kv_sequence(&d->small_model, sequence)->greedy;
+    return t->dists && !sequence_of(&d->small_model, sequence)->greedy;
 }
 
 int64_t draft_model_n_forwards(const Drafter *drafter) { return ((const DraftModel *)drafter)->small_model.n_forwards; }

@@ -6,7 +6,7 @@
 #include "draft/text/corpus_index.h"
 
 #include "base/mem.h"
-#include "text/vocab_match.h"
+#include "text/vocab.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
  *     draft   `,`  ` "`  `population`  `":`     a chain, and where budget is left `pop`, `p` beside `population`
  *
  * White space interrupts this, because a schema leaves it open. But a text keeps its style: the drafter expects what followed the
- * last `{`, `[`, `,` and `:` (json_layout.c); at first a blank behind `,` and `:`. `p_accept` is a product over the path: of the
+ * last `{`, `[`, `,` and `:`; at first a blank behind `,` and `:`. `p_accept` is a product over the path: of the
  * chances of its tokens, and of STYLE or FIRST_STYLE for each expectation.
  *
  * The engine adds this drafter to those of a request with a grammar. It knows nothing else: without a grammar, in free
@@ -20,7 +20,6 @@
  * loses: where little is forced. Proof: tests/draft/test_draft_grammar.c. */
 #include "base/mem.h"
 #include "draft/drafter.h"
-#include "draft/text/json_layout.h"
 #include "draft/text/token_splits.h"
 
 #include <stdlib.h>
@@ -28,6 +27,99 @@
 
 #define STYLE 0.9
 #define FIRST_STYLE 0.6
+
+/* ---- the layout of a JSON text --------------------------------------------------------------------------- */
+
+/* A text keeps its style: whether the end of a line, a blank or nothing followed the last {, [, comma and colon outside of
+ * strings and came before the last } or ], and how far lines were indented. */
+
+enum { JSON_MAX_INDENT = 32 };
+
+typedef enum Space { SPACE_NONE, SPACE_BLANK, SPACE_LINE } Space;
+
+/* How the text so far is laid out. A text begins with {.unit = 2}. */
+typedef struct JsonLayout {
+    bool in_string, is_escaped;
+    char last; /* '{', '[', ',', ':', or the '"', '}' or ']' that ends a value, if only white space has followed; else 0 */
+    Space space;    /* since then */
+    int32_t indent; /* of the line; while space is SPACE_LINE, so far */
+    int32_t before; /* of the line before */
+    int32_t unit;   /* by which lines are indented behind { and [, and back before } and ] */
+    Space style[5]; /* behind { [ , : and before } or ] */
+    bool is_known[5];
+} JsonLayout;
+
+static int style_of(char c) { return c == '{' ? 0 : c == '[' ? 1 : c == ',' ? 2 : c == ':' ? 3 : 4; }
+
+static bool opens(char c) { return c == '{' || c == '['; }
+static bool closes(char c) { return c == '}' || c == ']'; }
+
+static void read_space(JsonLayout *l, char c) {
+    if (c == '\n') {
+        if (l->space != SPACE_LINE) l->before = l->indent;
+        l->space = SPACE_LINE;
+        l->indent = 0;
+    } else if (l->space == SPACE_LINE) l->indent++;
+    else l->space = SPACE_BLANK;
+}
+
+static void json_layout_read(JsonLayout *l, char c) {
+    if (l->in_string) {
+        if (c == '"' && !l->is_escaped) {
+            l->in_string = false;
+            l->last = c;
+        }
+        l->is_escaped = c == '\\' && !l->is_escaped;
+        return;
+    }
+    if (c == ' ' || c == '\n' || c == '\t') {
+        read_space(l, c);
+        return;
+    }
+    if (l->last && (style_of(l->last) < 4 || closes(c))) {
+        l->style[style_of(l->last)] = l->space;
+        l->is_known[style_of(l->last)] = true;
+        if (opens(l->last) && l->space == SPACE_LINE && l->indent > l->before) l->unit = l->indent - l->before;
+    }
+    l->space = SPACE_NONE;
+    l->in_string = c == '"';
+    l->last = opens(c) || closes(c) || c == ',' || c == ':' ? c : 0;
+}
+
+/* What follows the last mark, or comes before the end of an object or array: what followed it before; else what suits what followed other marks; else a blank behind , and :. */
+static Space expected_style(const JsonLayout *l) {
+    int i = style_of(l->last);
+    if (l->is_known[i]) return l->style[i];
+    bool has_lines = (l->is_known[0] && l->style[0] == SPACE_LINE) || (l->is_known[1] && l->style[1] == SPACE_LINE);
+    if (l->last != ':' && has_lines) return SPACE_LINE;
+    if (i == 4) return SPACE_NONE;
+    if (l->last == ',' && l->is_known[3]) return l->style[3];
+    if (l->last == ':' && l->is_known[2] && l->style[2] == SPACE_NONE) return SPACE_NONE;
+    return l->last == ',' || l->last == ':' ? SPACE_BLANK : SPACE_NONE;
+}
+
+/* The white space that is expected after one of the marks { [ , : or a value, or after the end of a line that follows it:
+ * at most JSON_MAX_INDENT + 1 bytes. */
+static size_t json_layout_space(const JsonLayout *l, char *out) {
+    bool is_in_line = l->space == SPACE_LINE;
+    Space style = is_in_line ? SPACE_LINE : expected_style(l);
+    if (style == SPACE_NONE) return 0;
+    int32_t unit = opens(l->last) ? l->unit : style_of(l->last) == 4 ? -l->unit : 0, n = 0;
+    size_t n_out = 0;
+    if (is_in_line) n = l->before + unit - l->indent;
+    else {
+        out[n_out++] = style == SPACE_BLANK ? ' ' : '\n';
+        if (style == SPACE_LINE) n = l->indent + unit;
+    }
+    n = n < 0 ? 0 : n > JSON_MAX_INDENT ? JSON_MAX_INDENT : n;
+    memset(out + n_out, ' ', (size_t)n);
+    return n_out + (size_t)n;
+}
+
+/* Whether the last mark has occurred before. */
+static bool json_layout_is_known(const JsonLayout *l) { return l->is_known[style_of(l->last)]; }
+
+/* ---- sequences ------------------------------------------------------------------------------------------- */
 
 typedef struct Sequence {
     const GrammarText *text; /* NULL: no grammar */

@@ -49,7 +49,7 @@
  * as one. Proof: tests/draft/test_draft_lookahead.c: a Jacobi iteration written down plainly gives the same windows, pools and
  * trees. */
 #include "base/mem.h"
-#include "draft/text/ngram_pool.h"
+#include "draft/text/text_index.h"
 #include "draft/feedback.h"
 
 #include <string.h>

@@ -19,7 +19,7 @@
  *     answers  .. a b c .. a b c      answers: c 2
  *     draft of 2 nodes                one by f_out: c; one by f_mix: d (c is there already)
  *
- * Layout: the answers are a real trie (count_trie.h), shared by all sequences and fed token by token: each sequence
+ * Layout: the answers are a real trie (text_index.h), shared by all sequences and fed token by token: each sequence
  * holds the ends of its branch_length latest strings (cursors), and a new token extends them all. The prompts are not
  * entered at all: f_in of a string is the number of its occurrences in the prompt, which are split from node to node
  * as in ngram-trie (ngram_rules.h). A candidate is the pair of both; its children are those of either.
@@ -47,8 +47,7 @@
  * on which 64 rows cost as much as one. Proof: tests/draft/test_draft_lookahead_trie.c compares with counts by brute
  * force, tests/draft/test_count_trie.c the trie and its forgetting with a list of strings. */
 #include "base/mem.h"
-#include "draft/text/count_trie.h"
-#include "draft/text/ngram_rules.h"
+#include "draft/text/text_index.h"
 #include "draft/text/text_drafter.h"
 
 enum {

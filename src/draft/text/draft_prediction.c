@@ -15,10 +15,10 @@
  *     draft        1  ;  int  b ...                          a chain, to the budget or the end of the prediction
  *
  * A match below 3 tokens counts only within 32 tokens of the expected place. Before the first token the whole prediction
- * is proposed from its beginning. `p_accept` is that of pld (copy_span.c) as if 8 more tokens matched: what is sent as a
+ * is proposed from its beginning. `p_accept` is that of pld (draft_pld_llma.c) as if 8 more tokens matched: what is sent as a
  * prediction is mostly right, and calibration corrects it where it is not.
  *
- * Layout: the text of the sequence (ngram_text.h) holds the prediction, indexed, and behind it the answer, which is only
+ * Layout: the text of the sequence (text_index.h) holds the prediction, indexed, and behind it the answer, which is only
  * stored. Invariants: a chain; every drafted token is of the prediction; sequences share nothing; without a prediction
  * nothing is proposed. Memory: 8 bytes a token of both. Cost: one walk over the places of the last token. When it loses:
  * where the prediction is wrong; the automatic budget then gives it no rows. Proof: tests/draft/test_draft_prediction.c

@@ -39,7 +39,6 @@
 #include "base/mem.h"
 #include "draft/text/corpus_index.h"
 #include "draft/drafter.h"
-#include "draft/text/ngram_rules.h"
 #include "draft/text/text_drafter.h"
 
 #include <string.h>

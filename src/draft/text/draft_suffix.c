@@ -44,7 +44,6 @@
  * sometimes. Proof: tests/draft/test_draft_suffix.c finds the best score by brute force over every pattern and pool.
  * */
 #include "base/mem.h"
-#include "draft/text/ngram_rules.h"
 #include "draft/text/text_drafter.h"
 
 #include <stdlib.h>

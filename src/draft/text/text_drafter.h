@@ -7,7 +7,7 @@
 #define TEXT_TEXT_DRAFTER_H
 
 #include "draft/drafter.h"
-#include "draft/text/ngram_text.h"
+#include "draft/text/text_index.h"
 
 typedef struct TextDrafter {
     Drafter base;
@@ -19,6 +19,8 @@ typedef struct TextDrafter {
 int text_drafter_init(TextDrafter *d, const DrafterEnv *env, fr_error *err);
 void text_drafter_release(TextDrafter *d); /* frees the texts, not the struct */
 NgramText *text_drafter_text(const TextDrafter *d, int32_t sequence);
+/* The memory that one sequence of such a drafter holds, for measurements. */
+size_t text_drafter_bytes(const Drafter *d, int32_t sequence);
 
 /* For a DrafterClass. begin and observe index the tokens; observe_unindexed only stores them, so that matches are
  * found in the prompt alone. */
@@ -29,7 +31,7 @@ void text_drafter_end(Drafter *d, int32_t sequence);
 
 /* The estimated probability of a token that followed `n_token` of the `n_all` places that match m >= 1 tokens:
  * n_token / (n_all + smoothing / m). On recorded answers a single match of m tokens in the same text is continued
- * with frequency m / (m + 2) (ngram_rule_best.c), one in other answers with m / (m + 6); several places that agree
+ * with frequency m / (m + 2) (draft_ngram_trie.c), one in other answers with m / (m + 6); several places that agree
  * are more reliable. Checked by `forerun replay --calibration`. */
 enum { TEXT_SMOOTHING = 2, HISTORY_SMOOTHING = 6 };
 double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t smoothing);

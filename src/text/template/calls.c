@@ -1,4 +1,5 @@
-/* calls.c - arguments of calls, and the parameters of builtin functions that they are for. */
+/* calls.c - evaluates the arguments of a call, assigns them to the parameters of a builtin function, and finds
+ * builtin functions by their names. */
 #include "text/template/render.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ void evaluate_arguments(Render *r, const Node *list, Call *call) {
 
 /* ---- parameters ------------------------------------------------------------------------------------------------ */
 
-/* The word at *at and the blank behind it; *is_needed: it ends with '!'. */
+/* Takes the next word from *at. A '!' at its end says that the argument must be given; it is not part of the name. */
 static Text next_parameter(const char **at, bool *is_needed) {
     size_t n = strcspn(*at, " ");
     Text name = {.data = *at, .n = n};
@@ -139,7 +140,7 @@ const Builtin *builtin_find(BuiltinKind kind, const Text *name) {
     return NULL;
 }
 
-/* What the sandbox of transformers keeps from templates: methods that change a list or dict. */
+/* Whether this is a method that changes a list or a dict. Hugging Face's sandbox refuses those as well. */
 static bool changes_its_subject(Value v, const Text *name) {
     static const char *const names[] = {"append", "extend",  "insert", "remove",     "pop",    "clear",
                                         "sort",   "reverse", "update", "setdefault", "popitem"};

@@ -1,10 +1,18 @@
-/* evaluate.c - expressions. */
+/* evaluate.c - evaluates expressions: names, literals, arithmetic and comparisons, items, slices and attributes.
+ *
+ * The rules are Python's. / gives a float; // and % round towards minus infinity; + joins strings and lists, and *
+ * repeats them. Integers have 64 bits, and what needs more is refused. As in Jinja, v[key] looks for an item first
+ * and then for an attribute, and v.name does the opposite: d.items is the method, d['items'] the entry. What does
+ * not exist is undefined; an undefined value has neither items nor attributes. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+static Value evaluate_compare(Render *r, const Node *n);
+static Value value_slice(Render *r, Value v, Value from_value, Value to_value, Value step_value);
 
 Scope *scope_new(Render *r, Scope *outer) {
     Scope *s = work_alloc(r->w, sizeof *s);
@@ -148,8 +156,7 @@ Value evaluate(Render *r, const Node *n) {
     return v;
 }
 
-/* operators.c - arithmetic and comparisons, with Python's rules: / gives a float, // and % round towards minus infinity, + joins
- * strings and lists, * repeats them. Integers have 64 bits here; what needs more is refused. */
+/* ---- operators ------------------------------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void refuse(Render *r, int op, Value a, Value b) {
     const char *name = op == OP_FLOOR_DIVIDE ? "//" : op == OP_POWER ? "**" : (const char[]){(char)op, 0};
@@ -220,7 +227,7 @@ static Value arithmetic(Render *r, int op, Value a, Value b) {
     return int_arithmetic(r, op, a.kind == V_BOOL ? a.b : a.i, b.kind == V_BOOL ? b.b : b.i);
 }
 
-/* What passed `safe` escapes what is added to it, as Markup of Python's markupsafe does. */
+/* Adding to a safe string escapes what is added, as in Python's markupsafe. */
 static void add_operand(Render *r, TextBuilder *b, const Text *t, bool result_is_safe) {
     if (!result_is_safe || t->is_safe) {
         builder_add(b, t);
@@ -270,7 +277,7 @@ static bool is_plain_seq(Value v) { return v.kind == V_SEQ && v.seq->flavour <= 
 static bool can_repeat(Value v) { return is_text(v) || is_plain_seq(v); }
 static bool is_integer(Value v) { return v.kind == V_INT || v.kind == V_BOOL; }
 
-/* "..." % values: the filter `format`. */
+/* text % arguments, which is the filter `format`. A tuple stands for several arguments. */
 static Value format(Render *r, Value text, Value arguments) {
     Text name = {.data = "format", .n = 6};
     Call call = {.subject = text, .positional = &arguments, .n_positional = 1};
@@ -306,7 +313,7 @@ static bool holds(Render *r, int op, Value a, Value b) {
     }
 }
 
-Value evaluate_compare(Render *r, const Node *n) {
+static Value evaluate_compare(Render *r, const Node *n) {
     Value left = evaluate(r, n->a);
     for (const Node *operand = n->list; operand; operand = operand->next) {
         Value right = evaluate(r, operand->a);
@@ -316,10 +323,7 @@ Value evaluate_compare(Render *r, const Node *n) {
     return value_bool(true);
 }
 
-/* subscript.c - v[key], v[from:to:step] and v.name.
- *
- * As in Jinja, [ ] looks for an item first and then for an attribute, the dot the other way round: d.items is the method,
- * d['items'] the entry. What is not there is undefined, and an undefined value has neither. */
+/* ---- items and attributes --------------------------------------------------------------------------------------- */
 
 static Value undefined_part(Render *r, Value v, Value key) {
     TextBuilder b = builder_new(r->w);
@@ -403,7 +407,7 @@ Value value_attribute(Render *r, Value v, const Text *name) {
 
 /* ---- slices ------------------------------------------------------------------------------------------------ */
 
-/* The bounds that Python computes for n items: *from, and the number of items that are taken. */
+/* Sets *from as Python does for a sequence of n items, and returns the number of items in the slice. */
 static int64_t slice_count(Render *r, int64_t n, Value from_value, Value to_value, int64_t step, int64_t *from) {
     int64_t lowest = step < 0 ? -1 : 0, highest = step < 0 ? n - 1 : n;
     int64_t to = step < 0 ? -1 : n;
@@ -443,7 +447,7 @@ static Value slice_range(Render *r, const Seq *s, int64_t from, int64_t count, i
     return value_seq(out);
 }
 
-Value value_slice(Render *r, Value v, Value from_value, Value to_value, Value step_value) {
+static Value value_slice(Render *r, Value v, Value from_value, Value to_value, Value step_value) {
     value_need_defined(r->w, v);
     if (!is_text(v) && !is_list_like(v))
         work_fail(r->w, FR_ERR_FORMAT, "a value of type %s has no slices", value_type_name(v));
@@ -451,7 +455,7 @@ Value value_slice(Render *r, Value v, Value from_value, Value to_value, Value st
     if (step == 0) work_fail(r->w, FR_ERR_FORMAT, "the step of a slice cannot be 0");
     int64_t n = is_text(v) ? (int64_t)text_n_chars(r->w, v.text) : (int64_t)v.seq->n;
     int64_t count = slice_count(r, n, from_value, to_value, step, &from);
-    if (count <= 1) step = 1; /* it is not used, and must not overflow */
+    if (count <= 1) step = 1; /* the step is not used then, and must not overflow */
     work_spend(r->w, (size_t)count);
     if (is_text(v)) return slice_text(r, v.text, from, count, step);
     if (v.seq->flavour == SEQ_RANGE) return slice_range(r, v.seq, from, count, step);

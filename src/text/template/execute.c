@@ -1,4 +1,4 @@
-/* execute.c - statements. */
+/* execute.c - executes statements: assignments, conditions, loops, macros and blocks. */
 #include "text/template/render.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ void assign(Render *r, const Node *target, Value v) {
     }
 }
 
-Value capture(Render *r, const Node *list) {
+/* Executes the statements and returns the text that they write. */
+static Value capture(Render *r, const Node *list) {
     TextBuilder b = builder_new(r->w), *outer = r->out;
     b.max_bytes = outer->max_bytes;
     r->out = &b;
@@ -32,7 +33,7 @@ Value capture(Render *r, const Node *list) {
     return value_text(builder_text(&b));
 }
 
-/* The output of a block in a scope of its own, filtered. */
+/* Runs a block in a scope of its own and returns its output after the filters of the block. */
 static Value filtered_block(Render *r, const Node *n) {
     r->scope = scope_new(r, r->scope);
     Value text = capture(r, n->list);
@@ -82,7 +83,8 @@ static void bind_parameters(Render *r, const struct Macro *m, const Call *call) 
     }
 }
 
-/* varargs, kwargs and caller, where the macro uses them; others refuse what is left over. */
+/* Binds the arguments that no parameter takes to varargs, kwargs and caller. A macro that does not use these names
+ * refuses such arguments. */
 static void bind_rest(Render *r, const struct Macro *m, const Call *call) {
     size_t n_parameters = 0;
     Seq *varargs = seq_new(r->w, SEQ_TUPLE, 0);
@@ -140,62 +142,9 @@ static Value call_block(Render *r, const Node *n) {
     return call_value(r, callee, &call);
 }
 
-/* ---- statements ------------------------------------------------------------------------------------------------- */
+/* ---- {% for %} and the variable `loop` -------------------------------------------------------------------------- */
 
-static Flow execute_if(Render *r, const Node *n) {
-    for (const Node *branch = n->list; branch; branch = branch->next)
-        if (!branch->a || value_truth(evaluate(r, branch->a))) return execute(r, branch->list);
-    return FLOW_NEXT;
-}
-
-static Flow execute_scope(Render *r, const Node *n) {
-    Scope *inner = scope_new(r, r->scope);
-    for (const Node *set = n->other; set; set = set->next) {
-        Value v = evaluate(r, set->b); /* in the outer scope */
-        Scope *outer = r->scope;
-        r->scope = inner;
-        assign(r, set->a, v);
-        r->scope = outer;
-    }
-    r->scope = inner;
-    Flow flow = execute(r, n->list);
-    r->scope = inner->outer;
-    return flow;
-}
-
-static Flow execute_one(Render *r, const Node *n) {
-    switch (n->kind) {
-    case NODE_TEXT: builder_add(r->out, n->value.text); break;
-    case NODE_PRINT: value_write(r->out, evaluate(r, n->a)); break;
-    case NODE_IF: return execute_if(r, n);
-    case NODE_FOR: execute_for(r, n); break;
-    case NODE_SET: assign(r, n->a, evaluate(r, n->b)); break;
-    case NODE_SET_BLOCK: assign(r, n->a, filtered_block(r, n)); break;
-    case NODE_MACRO: scope_set(r, r->scope, n->name, macro_value(r, n)); break;
-    case NODE_CALL_BLOCK: value_write(r->out, call_block(r, n)); break;
-    case NODE_FILTER_BLOCK: value_write(r->out, filtered_block(r, n)); break;
-    case NODE_SCOPE: return execute_scope(r, n);
-    case NODE_BREAK: return FLOW_BREAK;
-    default: return FLOW_CONTINUE;
-    }
-    return FLOW_NEXT;
-}
-
-Flow execute(Render *r, const Node *list) {
-    Flow flow = FLOW_NEXT;
-    work_enter(r->w);
-    for (const Node *n = list; n && flow == FLOW_NEXT; n = n->next) {
-        work_spend(r->w, 0);
-        r->w->line = n->line;
-        flow = execute_one(r, n);
-    }
-    work_leave(r->w);
-    return flow;
-}
-
-/* for_loop.c - {% for %} and the variable `loop`. */
-
-/* The items that the loop's own `if` keeps. */
+/* The items for which the `if` of the loop is true. */
 static const Seq *filtered(Render *r, const Node *n, const Seq *items) {
     if (!n->c) return items;
     Seq *kept = seq_new(r->w, SEQ_LIST, 0);
@@ -230,7 +179,7 @@ static void run(Render *r, const Node *n, Value iterated, int depth) {
     r->scope = outer;
 }
 
-void execute_for(Render *r, const Node *n) { run(r, n, evaluate(r, n->b), 0); }
+static void execute_for(Render *r, const Node *n) { run(r, n, evaluate(r, n->b), 0); }
 
 Value run_loop(Render *r, const Loop *loop, Value items) {
     if (!loop->node->op) work_fail(r->w, FR_ERR_FORMAT, "loop(...) needs {%% for ... recursive %%}");
@@ -286,4 +235,57 @@ Value loop_attribute(Render *r, const Loop *loop, const Text *name) {
     if (text_is(name, "cycle")) return loop_function(r, loop, &cycle_builtin);
     if (text_is(name, "changed")) return loop_function(r, loop, &changed_builtin);
     return (Value){.kind = V_MISSING};
+}
+
+/* ---- statements ------------------------------------------------------------------------------------------------- */
+
+static Flow execute_if(Render *r, const Node *n) {
+    for (const Node *branch = n->list; branch; branch = branch->next)
+        if (!branch->a || value_truth(evaluate(r, branch->a))) return execute(r, branch->list);
+    return FLOW_NEXT;
+}
+
+static Flow execute_scope(Render *r, const Node *n) {
+    Scope *inner = scope_new(r, r->scope);
+    for (const Node *set = n->other; set; set = set->next) {
+        Value v = evaluate(r, set->b); /* the values are computed in the outer scope */
+        Scope *outer = r->scope;
+        r->scope = inner;
+        assign(r, set->a, v);
+        r->scope = outer;
+    }
+    r->scope = inner;
+    Flow flow = execute(r, n->list);
+    r->scope = inner->outer;
+    return flow;
+}
+
+static Flow execute_one(Render *r, const Node *n) {
+    switch (n->kind) {
+    case NODE_TEXT: builder_add(r->out, n->value.text); break;
+    case NODE_PRINT: value_write(r->out, evaluate(r, n->a)); break;
+    case NODE_IF: return execute_if(r, n);
+    case NODE_FOR: execute_for(r, n); break;
+    case NODE_SET: assign(r, n->a, evaluate(r, n->b)); break;
+    case NODE_SET_BLOCK: assign(r, n->a, filtered_block(r, n)); break;
+    case NODE_MACRO: scope_set(r, r->scope, n->name, macro_value(r, n)); break;
+    case NODE_CALL_BLOCK: value_write(r->out, call_block(r, n)); break;
+    case NODE_FILTER_BLOCK: value_write(r->out, filtered_block(r, n)); break;
+    case NODE_SCOPE: return execute_scope(r, n);
+    case NODE_BREAK: return FLOW_BREAK;
+    default: return FLOW_CONTINUE;
+    }
+    return FLOW_NEXT;
+}
+
+Flow execute(Render *r, const Node *list) {
+    Flow flow = FLOW_NEXT;
+    work_enter(r->w);
+    for (const Node *n = list; n && flow == FLOW_NEXT; n = n->next) {
+        work_spend(r->w, 0);
+        r->w->line = n->line;
+        flow = execute_one(r, n);
+    }
+    work_leave(r->w);
+    return flow;
 }

@@ -1,5 +1,5 @@
-/* filters_text.c - filters of strings. Those with the name of a method of str do what it does on str(value); `title` cuts words
- * otherwise than str.title. */
+/* filters_text.c - the filters of strings. A filter with the name of a method of str does the same as that method on
+ * str(value), except that `title` splits words differently. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -81,7 +81,7 @@ static Value indent(Render *r, const Call *c) {
         builder_add_repeated(&spaces, &one, argument_int(r, c->at[0], 4, "indent: width"));
         space = builder_text(&spaces);
     }
-    TextBuilder whole = builder_new(r->w); /* with a newline more, so that an empty last line is kept */
+    TextBuilder whole = builder_new(r->w); /* one more newline, so that an empty last line is kept */
     builder_add(&whole, t);
     builder_add_literal(&whole, "\n");
     const Seq *lines = text_split_lines(r->w, builder_text(&whole), false);

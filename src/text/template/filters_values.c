@@ -1,11 +1,48 @@
-/* filters_values.c - filters of lists, strings and dicts as sequences. Those that are generators in Jinja give generators
- * here, which are empty after they were read once. */
+/* filters_values.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja
+ * return one here, too: it is empty after it was read once. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- paths such as "function.name" or 0, which lead from a value to an item or attribute ------------------------- */
+
+/* Follows one step of a path: a name, or digits, which are the index of an item. */
+static Value follow_step(Render *r, Value v, const Text *step) {
+    work_spend(r->w, step->n);
+    bool is_number_text = step->n > 0 && step->n < 10;
+    int64_t index = 0;
+    for (size_t i = 0; i < step->n; i++) {
+        is_number_text = is_number_text && step->data[i] >= '0' && step->data[i] <= '9';
+        if (is_number_text) index = index * 10 + (step->data[i] - '0');
+    }
+    return value_item(r, v, is_number_text ? value_int(index) : value_text(step));
+}
+
+/* The same as follow_path, but an undefined value on the way is replaced by `missing`, if that is given and not
+ * none. */
+static Value follow_path_or(Render *r, Value v, Value path, Value missing) {
+    Text dot = {.data = ".", .n = 1};
+    bool has_missing = given(missing) && missing.kind != V_NONE;
+    if (!is_text(path)) {
+        v = value_item(r, v, path);
+        return v.kind == V_UNDEFINED && has_missing ? missing : v;
+    }
+    for (size_t at = 0; at <= path.text->n;) {
+        size_t to = text_find(r->w, path.text, &dot, at);
+        if (to > path.text->n) to = path.text->n;
+        v = follow_step(r, v, text_slice(r->w, path.text, at, to));
+        if (v.kind == V_UNDEFINED && has_missing) v = missing;
+        at = to + 1;
+    }
+    return v;
+}
+
+static Value follow_path(Render *r, Value v, Value path) { return follow_path_or(r, v, path, value_none()); }
+
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
 static Seq *generator(Render *r) { return seq_new(r->w, SEQ_GENERATOR, 0); }
 static bool set(Value v) { return given(v) && v.kind != V_NONE; }
@@ -78,7 +115,7 @@ static Value items_filter(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------------- */
+/* ---- sorting --------------------------------------------------------------------------------------------------- */
 
 typedef struct Keyed {
     Value key, item;
@@ -89,7 +126,7 @@ static bool comes_first(Render *r, const Keyed *a, const Keyed *b, bool descends
     return order <= 0 || order == 2;
 }
 
-/* A stable merge sort of k[from..to). */
+/* Sorts k[0..n) by merging, which is stable. */
 static void merge_sort(Render *r, Keyed *k, Keyed *scratch, size_t n, bool descends) {
     if (n < 2) return;
     size_t half = n / 2, i = 0, j = half, to = 0;
@@ -102,9 +139,11 @@ static void merge_sort(Render *r, Keyed *k, Keyed *scratch, size_t n, bool desce
     }
 }
 
-Value without_case(Render *r, Value v) { return is_text(v) ? value_text(text_with_case(r->w, v.text, CASE_LOWER)) : v; }
+static Value without_case(Render *r, Value v) {
+    return is_text(v) ? value_text(text_with_case(r->w, v.text, CASE_LOWER)) : v;
+}
 
-/* What `sort` compares: "a,b" gives both attributes. */
+/* The value by which `sort` compares an item. The path "a,b" means both attributes. */
 static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
     Text comma = {.data = ",", .n = 1};
     if (!set(path)) return ignores_case ? without_case(r, item) : item;
@@ -123,7 +162,9 @@ static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
     return value_seq(keys);
 }
 
-Seq *sort_items(Render *r, const Seq *items, Value path, bool ignores_case, bool descends) {
+/* A sorted copy of the items. They are compared by the value at the end of `path`, or, if that is V_MISSING, by
+ * themselves. The sort is stable. */
+static Seq *sort_items(Render *r, const Seq *items, Value path, bool ignores_case, bool descends) {
     work_spend(r->w, items->n);
     Keyed *k = work_array(r->w, items->n, 2 * sizeof *k);
     for (size_t i = 0; i < items->n; i++)
@@ -165,7 +206,7 @@ static Value unique(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-/* ---- groups ----------------------------------------------------------------------------------------------------- */
+/* ---- grouping -------------------------------------------------------------------------------------------------- */
 
 static Value group_by(Render *r, const Call *c) {
     bool ignores_case = !argument_bool(c->at[2], false);
@@ -220,41 +261,9 @@ static Value slice(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-/* filters_select.c - map, select and their like, which apply a filter or test to each item. */
+/* ---- map, select and reject: a filter or test for each item --------------------------------------------------- */
 
-/* One step of a path: a name, or a number as the index of an item. */
-static Value follow_step(Render *r, Value v, const Text *step) {
-    work_spend(r->w, step->n);
-    bool is_number_text = step->n > 0 && step->n < 10;
-    int64_t index = 0;
-    for (size_t i = 0; i < step->n; i++) {
-        is_number_text = is_number_text && step->data[i] >= '0' && step->data[i] <= '9';
-        if (is_number_text) index = index * 10 + (step->data[i] - '0');
-    }
-    return value_item(r, v, is_number_text ? value_int(index) : value_text(step));
-}
-
-/* follow_path, but what is undefined on the way becomes `missing`, unless that is V_MISSING or none. */
-static Value follow_path_or(Render *r, Value v, Value path, Value missing) {
-    Text dot = {.data = ".", .n = 1};
-    bool has_missing = given(missing) && missing.kind != V_NONE;
-    if (!is_text(path)) {
-        v = value_item(r, v, path);
-        return v.kind == V_UNDEFINED && has_missing ? missing : v;
-    }
-    for (size_t at = 0; at <= path.text->n;) {
-        size_t to = text_find(r->w, path.text, &dot, at);
-        if (to > path.text->n) to = path.text->n;
-        v = follow_step(r, v, text_slice(r->w, path.text, at, to));
-        if (v.kind == V_UNDEFINED && has_missing) v = missing;
-        at = to + 1;
-    }
-    return v;
-}
-
-Value follow_path(Render *r, Value v, Value path) { return follow_path_or(r, v, path, value_none()); }
-
-/* The arguments behind the first `skip`, for the filter or test that they name. */
+/* A call with the arguments after the first `skip`: those of the filter or test that is named there. */
 static Call rest_of(const Call *c, size_t skip) {
     Call rest = {.positional = c->positional + skip,
                  .n_positional = c->n_positional - skip,
@@ -270,7 +279,7 @@ static const Builtin *named(Render *r, BuiltinKind kind, Value name) {
     return b;
 }
 
-/* The items of what is mapped or selected from; nothing where it is false, be it none or 0. */
+/* The items of the subject. A false value, such as none or 0, has no items. */
 static const Seq *items_of(Render *r, Value v) {
     return value_truth(v) ? value_items(r->w, v) : seq_new(r->w, SEQ_LIST, 0);
 }
@@ -333,11 +342,11 @@ static Value reject_attr(Render *r, const Call *c) { return choose(r, c, true, f
 static Value attr(Render *r, const Call *c) {
     const Text *name = value_need_text(r->w, c->at[0], "attr: the name");
     if (c->subject.kind == V_DICT && !method_find(c->subject, name))
-        return value_undefined(name); /* no items of dicts */
+        return value_undefined(name); /* `attr` does not look for the items of a dict */
     return value_attribute(r, c->subject, name);
 }
 
-/* filters_number.c - filters of numbers, and `default`. */
+/* ---- numbers, and `default` ----------------------------------------------------------------------------------- */
 
 static Value default_(Render *r, const Call *c) {
     bool missing = c->subject.kind == V_UNDEFINED || (argument_bool(c->at[1], false) && !value_truth(c->subject));
@@ -345,7 +354,7 @@ static Value default_(Render *r, const Call *c) {
     return given(c->at[0]) ? c->at[0] : value_literal(r->w, "");
 }
 
-/* Digits of the base with single underscores between them, as Python's int() reads them. */
+/* Reads an integer as Python's int() does: digits of the base, with single underscores allowed between them. */
 static bool read_int(Work *w, const Text *text, int64_t base, int64_t *out) {
     const Text *t = text_strip(w, text, NULL, true, true);
     work_spend(w, t->n);
@@ -383,7 +392,7 @@ static bool read_float(Work *w, const Text *text, double *out) {
         bool between = i > 0 && i + 1 < t->n && t->data[i - 1] >= '0' && t->data[i - 1] <= '9' &&
                        t->data[i + 1] >= '0' && t->data[i + 1] <= '9';
         if (t->data[i] == '_' && between) continue;
-        if (t->data[i] == '(') return false; /* nan(...) */
+        if (t->data[i] == '(') return false; /* strtod would read nan(...) */
         copy[n++] = t->data[i];
     }
     return double_read(copy, n, out);
@@ -430,7 +439,7 @@ static Value absolute(Render *r, const Call *c) {
     return value_int(i < 0 ? -i : i);
 }
 
-/* To the nearest multiple of 10^-precision, exactly halfway to the even one. */
+/* Rounds to the nearest multiple of 10^-precision, and a value exactly between two of them to the even one. */
 static double round_float(double f, int64_t precision) {
     char text[400];
     if (!isfinite(f) || precision > 300) return f;

@@ -1,10 +1,10 @@
 /* lexer.c - splits a template into text and tags, and tags into tokens.
  *
- * White space, as Jinja treats it with trim_blocks and lstrip_blocks:
- *   - a minus inside a tag's end, {%- or -%}, removes all white space on that side;
- *   - a block tag or comment removes one newline behind it, and the blanks before it where nothing else precedes it on its
+ * White space is treated as Jinja does with trim_blocks and lstrip_blocks:
+ *   - a minus at the inner edge of a tag, {%- or -%}, removes all white space on that side;
+ *   - a block tag or comment removes one newline after it, and the blanks before it if nothing else precedes it on its
  *     line; a plus, {%+ or +%}, keeps them. {{ }} removes neither.
- * Newlines of all kinds become \n, and one at the very end of the template is dropped. */
+ * Newlines of all kinds become \n, and one at the very end of the template is removed. */
 #include "text/template/syntax.h"
 #include "text/template/template_text.h"
 
@@ -13,9 +13,9 @@
 
 typedef struct Lexer {
     Work *w;
-    const char *s; /* [n] the source with its newlines normalised, followed by a '\0' */
+    const char *s; /* [n] the source with normalised newlines, followed by zeros */
     size_t n, at;
-    bool line_starts; /* what was matched last ended with a newline, or nothing was */
+    bool line_starts; /* the last match ended with a newline, or there was none yet */
     char open[256];   /* brackets that are open in the current tag */
     int n_open;
     Token *tokens;
@@ -31,7 +31,7 @@ static void add(Lexer *l, TokenKind kind, int op, Value value) {
     l->tokens[l->n_tokens++] = (Token){kind, l->w->line, op, value};
 }
 
-/* Goes on to `to`, counting lines. */
+/* Moves on to `to` and counts the lines. */
 static void advance(Lexer *l, size_t to) {
     for (; l->at < to; l->at++)
         if (l->s[l->at] == '\n') l->w->line++;
@@ -47,7 +47,7 @@ static size_t skip_spaces(const Lexer *l, size_t at) {
     return at;
 }
 
-/* The bytes of a tag's end at `at` with the white space that it removes; 0: it does not end there. */
+/* The length of the end of a tag at `at`, with the white space that it removes. 0: the tag does not end there. */
 static size_t match_end(const Lexer *l, size_t at, const char *end, bool trims) {
     char sign = l->s[at];
     size_t from = at + (sign == '-' || (sign == '+' && trims));
@@ -58,7 +58,8 @@ static size_t match_end(const Lexer *l, size_t at, const char *end, bool trims) 
 
 /* ---- text between tags -------------------------------------------------------------------------------- */
 
-/* Adds the text s[from..to) before a tag whose sign is '-', '+' or anything else. */
+/* Adds the text s[from..to), which is followed by a tag. The sign of the tag, if it is '-' or '+', decides which
+ * white space at the end of the text is removed. */
 static void add_text(Lexer *l, size_t from, size_t to, char sign, bool is_block) {
     size_t end = to;
     Text all = {.data = l->s + from, .n = to - from};
@@ -71,7 +72,7 @@ static void add_text(Lexer *l, size_t from, size_t to, char sign, bool is_block)
     if (end > from) add(l, TOKEN_DATA, 0, value_text(text_new(l->w, l->s + from, end - from, false)));
 }
 
-/* {% raw %} or {% endraw %} at `at`: its length; 0: another tag. */
+/* The length of the tag {% raw %} or {% endraw %} at `at`. 0: there is another tag. */
 static size_t match_raw(const Lexer *l, size_t at, const char *word, bool trims) {
     size_t n_word = strlen(word), from = at + 2;
     if (at + 2 > l->n || memcmp(l->s + at, "{%", 2) != 0) return 0;
@@ -181,7 +182,7 @@ static int32_t read_hex(Lexer *l, size_t at, int n_digits) {
     return (int32_t)code;
 }
 
-/* The escape behind the backslash at `at`, as Python reads them; returns where it ends. */
+/* Reads the escape after the backslash at `at` as Python does, and returns where it ends. */
 static size_t lex_escape(Lexer *l, size_t at, TextBuilder *b) {
     static const char letters[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
     char c = l->s[at + 1];
@@ -274,10 +275,10 @@ static void lex_tag(Lexer *l, bool is_block) {
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------- */
+/* ---- the whole template ---------------------------------------------------------------------------------- */
 
 static void normalise(Lexer *l, const char *source, size_t n) {
-    char *copy = work_alloc(l->w, n + 4); /* zeros behind the end: matching may look ahead */
+    char *copy = work_alloc(l->w, n + 4); /* zeros after the end, because matching looks ahead */
     size_t to = 0;
     for (size_t i = 0; i < n; i++) {
         if (source[i] == '\r' && i + 1 < n && source[i + 1] == '\n') continue;

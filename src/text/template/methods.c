@@ -1,4 +1,4 @@
-/* methods_text.c - the methods of str. */
+/* methods.c - the methods of strings, dicts, lists and cyclers. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -135,9 +135,9 @@ static Value rpartition(Render *r, const Call *c) {
 
 static Value format(Render *r, const Call *c) { return value_text(text_format_braces(r->w, c->subject.text, c)); }
 
-/* methods_text_find.c - the methods of str that look for something or answer yes or no. */
+/* ---- methods of str that search or test ------------------------------------------------------------------------ */
 
-/* The index of the character at a byte offset; -1 where nothing was found. */
+/* The index of the character at a byte offset. -1: the offset is that of text_find for a part that was not found. */
 static int64_t char_index(Render *r, const Text *t, size_t at) {
     if (at > t->n) return -1;
     Text before = {.data = t->data, .n = at};
@@ -168,7 +168,7 @@ static Value count(Render *r, const Call *c) {
     return value_int(n);
 }
 
-/* Whether there is a character, and all of them are as `is` says. */
+/* Whether the text is not empty and `is` is true for all of its characters. */
 static Value all(Render *r, const Call *c, bool (*is)(int32_t code)) {
     const Text *t = c->subject.text;
     int32_t code;
@@ -191,7 +191,7 @@ static Value isascii_all(Render *r, const Call *c) {
     return c->subject.text->n ? all(r, c, is_ascii) : value_bool(true);
 }
 
-/* Some character has that case, and none has the other. */
+/* Whether at least one character has the case, and none has the opposite one. */
 static Value has_case(Render *r, const Text *t, bool upper) {
     bool any = false;
     int32_t code;
@@ -206,8 +206,6 @@ static Value has_case(Render *r, const Text *t, bool upper) {
 
 static Value isupper_all(Render *r, const Call *c) { return has_case(r, c->subject.text, true); }
 static Value islower_all(Render *r, const Call *c) { return has_case(r, c->subject.text, false); }
-
-/* methods_container.c - the methods of dict, list and tuple that change nothing. */
 
 const Builtin text_methods[] = {
     {"strip", "chars", strip},
@@ -272,7 +270,7 @@ static Value values(Render *r, const Call *c) { return view(r, c->subject.dict, 
 static Value items(Render *r, const Call *c) { return view(r, c->subject.dict, SEQ_ITEMS); }
 static Value copy(Render *r, const Call *c) {
     (void)r;
-    return c->subject; /* nothing can change it */
+    return c->subject; /* the original cannot change, so it serves as the copy */
 }
 
 static Value get(Render *r, const Call *c) {

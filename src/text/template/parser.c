@@ -1,40 +1,53 @@
-/* parse_expression.c - expressions by recursive descent, in Jinja's order of precedence: conditions, or, and, not, comparisons,
- * + and -, ~, * / // %, **, signs, then what follows a primary: attributes, items, calls, filters and tests. */
+/* parser.c - makes the tree of a template from its tokens, by recursive descent.
+ *
+ * Expressions have Jinja's order of precedence, from the weakest to the strongest: conditions, or, and, not,
+ * comparisons, + and -, ~, * / // %, **, signs, and then what follows a primary expression: attributes, items,
+ * calls, filters and tests. */
 #include "text/template/render.h"
-#include "text/template/parser.h"
 
 #include <string.h>
 
-Node *parser_node(Parser *p, NodeKind kind) {
+/* A position in the list of tokens, and what surrounds it. */
+typedef struct Parser {
+    Work *w;
+    const Token *now; /* the current token */
+    int *macro_uses;  /* the MACRO_* flags of the macro or call block whose body is parsed, or NULL */
+    int n_loops;      /* the number of loops that {% break %} could leave */
+} Parser;
+
+static Node *parse_expression(Parser *p, bool with_condition);
+static Node *parse_tuple(Parser *p, bool with_condition, const char *end);
+
+static Node *parser_node(Parser *p, NodeKind kind) {
     Node *n = work_alloc(p->w, sizeof *n);
     n->kind = kind;
     n->line = p->now->line;
     return n;
 }
 
-void parser_next(Parser *p) {
+static void parser_next(Parser *p) {
     if (p->now->kind != TOKEN_END) p->now++;
     p->w->line = p->now->line;
 }
 
-bool parser_at_op(const Parser *p, int op) { return p->now->kind == TOKEN_OPERATOR && p->now->op == op; }
-bool parser_at_name(const Parser *p, const char *name) {
+static bool parser_at_op(const Parser *p, int op) { return p->now->kind == TOKEN_OPERATOR && p->now->op == op; }
+static bool parser_at_name(const Parser *p, const char *name) {
     return p->now->kind == TOKEN_NAME && text_is(p->now->value.text, name);
 }
 
-bool parser_skip_op(Parser *p, int op) {
+static bool parser_skip_op(Parser *p, int op) {
     if (!parser_at_op(p, op)) return false;
     parser_next(p);
     return true;
 }
 
-bool parser_skip_name(Parser *p, const char *name) {
+static bool parser_skip_name(Parser *p, const char *name) {
     if (!parser_at_name(p, name)) return false;
     parser_next(p);
     return true;
 }
 
-void parser_unexpected(Parser *p, const char *wanted) {
+__attribute__((noreturn)) static void parser_unexpected(Parser *p, const char *wanted) {
     static const char *const kinds[] = {"end of the template", "text", "{{", "end of }}", "{%", "end of the tag"};
     const Token *t = p->now;
     const char *between = wanted ? ", expected " : "";
@@ -48,19 +61,19 @@ void parser_unexpected(Parser *p, const char *wanted) {
               between, wanted);
 }
 
-void parser_expect_op(Parser *p, int op) {
+static void parser_expect_op(Parser *p, int op) {
     char wanted[] = {'\'', (char)op, '\'', '\0'};
     if (!parser_skip_op(p, op)) parser_unexpected(p, wanted);
 }
 
-const Text *parser_expect_name(Parser *p) {
+static const Text *parser_expect_name(Parser *p) {
     if (p->now->kind != TOKEN_NAME) parser_unexpected(p, "a name");
     const Text *name = p->now->value.text;
     parser_next(p);
     return name;
 }
 
-/* Appends to a list of nodes. */
+/* Appends a node to a list, and returns where the next one is to be appended. */
 static Node **append(Node **end, Node *n) {
     *end = n;
     return &n->next;
@@ -80,7 +93,8 @@ static Node *binary(Parser *p, NodeKind kind, int op, Node *a, Node *b) {
     return n;
 }
 
-/* ---- primaries ------------------------------------------------------------------------------------------- */
+/* ---- primary expressions
+ * ------------------------------------------------------------------------------------------- */
 
 static Node *parse_items(Parser *p, NodeKind kind, char end) {
     Node *n = parser_node(p, kind), **tail = &n->list;
@@ -121,7 +135,7 @@ static Node *parse_name(Parser *p) {
     return n;
 }
 
-/* A literal; strings side by side are one. */
+/* A literal. Adjacent strings are joined into one. */
 static Node *parse_literal(Parser *p) {
     Node *n = constant(p, p->now->value);
     parser_next(p);
@@ -144,7 +158,7 @@ static Node *parse_parentheses(Parser *p) {
     return n;
 }
 
-Node *parse_primary(Parser *p) {
+static Node *parse_primary(Parser *p) {
     if (p->now->kind == TOKEN_NAME) return parse_name(p);
     if (p->now->kind == TOKEN_LITERAL) return parse_literal(p);
     if (parser_at_op(p, '(')) return parse_parentheses(p);
@@ -153,7 +167,8 @@ Node *parse_primary(Parser *p) {
     parser_unexpected(p, "an expression");
 }
 
-/* ---- what follows them ---------------------------------------------------------------------------------- */
+/* ---- what follows a primary expression
+ * ---------------------------------------------------------------------------------- */
 
 static Node *parse_argument(Parser *p, ArgumentKind *last) {
     Node *n = parser_node(p, NODE_ARGUMENT);
@@ -236,7 +251,9 @@ static Node *parse_postfix(Parser *p, Node *n) {
     }
 }
 
-Node *parse_filters(Parser *p, Node *subject, bool starts_inline) {
+/* Parses filters that apply to `subject`. It is NULL for the filters of a block, whose first name may follow
+ * directly (starts_inline) instead of after a '|'. */
+static Node *parse_filters(Parser *p, Node *subject, bool starts_inline) {
     while (starts_inline || parser_skip_op(p, '|')) {
         Node *n = unary(p, NODE_FILTER, subject);
         n->name = parser_expect_name(p);
@@ -248,7 +265,7 @@ Node *parse_filters(Parser *p, Node *subject, bool starts_inline) {
     return subject;
 }
 
-/* Whether a test is followed by its argument without parentheses: x is divisibleby 3. */
+/* Whether the argument of a test follows without parentheses, as in `x is divisibleby 3`. */
 static bool at_bare_argument(const Parser *p) {
     if (parser_at_name(p, "else") || parser_at_name(p, "or") || parser_at_name(p, "and")) return false;
     return p->now->kind == TOKEN_NAME || p->now->kind == TOKEN_LITERAL || parser_at_op(p, '[') || parser_at_op(p, '{');
@@ -326,7 +343,7 @@ static Node *parse_sum(Parser *p) {
     return n;
 }
 
-/* The comparison at the current token, which is skipped; OP_NONE: there is none. */
+/* Skips a comparison operator and returns it. OP_NONE: the current token is another one. */
 static int skip_comparison(Parser *p) {
     static const int ops[] = {OP_EQ, OP_NE, '<', '>', OP_LE, OP_GE};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
@@ -372,7 +389,7 @@ static Node *parse_or(Parser *p) {
     return n;
 }
 
-Node *parse_expression(Parser *p, bool with_condition) {
+static Node *parse_expression(Parser *p, bool with_condition) {
     work_enter(p->w);
     Node *n = parse_or(p);
     while (with_condition && parser_skip_name(p, "if")) {
@@ -383,7 +400,8 @@ Node *parse_expression(Parser *p, bool with_condition) {
     return n;
 }
 
-Node *parse_tuple(Parser *p, bool with_condition, const char *end) {
+/* An expression, or a tuple without parentheses. `end` is a name that ends it, or NULL. */
+static Node *parse_tuple(Parser *p, bool with_condition, const char *end) {
     Node *first = parse_expression(p, with_condition);
     if (!parser_at_op(p, ',')) return first;
     Node *n = parser_node(p, NODE_TUPLE), **tail = append(&n->list, first);
@@ -396,12 +414,12 @@ Node *parse_tuple(Parser *p, bool with_condition, const char *end) {
     return n;
 }
 
-/* parse_statement.c - the tags {% ... %}, and the list of statements that a template is. */
+/* ---- statements --------------------------------------------------------------------------------------------- */
 
 static Node *parse_body(Parser *p, const char *const *ends);
 static Node *parse_statement(Parser *p);
 
-/* Whether the current token is one of the names, the last of which is NULL. */
+/* Whether the current token is one of the names. The list ends with NULL. */
 static bool at_any(const Parser *p, const char *const *names) {
     for (; *names; names++)
         if (parser_at_name(p, *names)) return true;
@@ -413,7 +431,7 @@ static void expect_tag_end(Parser *p) {
     parser_next(p);
 }
 
-/* The statements up to a tag of one of the names, which becomes the current token. */
+/* The statements before the next tag of one of the names. That name becomes the current token. */
 static Node *parse_block(Parser *p, const char *const *ends) {
     parser_skip_op(p, ':');
     expect_tag_end(p);
@@ -462,7 +480,8 @@ static Node *parse_target_part(Parser *p, bool with_member) {
     return n;
 }
 
-/* ---- statements, each behind its name ---------------------------------------------------------------------- */
+/* ---- each kind of statement; its name was skipped
+ * ---------------------------------------------------------------------- */
 
 static Node *parse_if(Parser *p) {
     static const char *const ends[] = {"endif", "elif", "else", NULL}, *const end[] = {"endif", NULL};
@@ -509,7 +528,7 @@ static Node *parse_set(Parser *p) {
     return n;
 }
 
-/* Parameters in parentheses. */
+/* The parameters of a macro, in parentheses. */
 static Node *parse_parameters(Parser *p) {
     Node *list = NULL, **tail = &list;
     bool has_default = false;
@@ -528,7 +547,8 @@ static Node *parse_parameters(Parser *p) {
     return list;
 }
 
-/* The body of a macro up to `end`; sets what it uses. A loop around it is no loop that it could leave. */
+/* Parses the body of a macro up to the tag `end`, and notes which special names it uses. {% break %} in it cannot
+ * leave a loop around the macro. */
 static void parse_macro_body(Parser *p, Node *macro, const char *end) {
     int *outer_uses = p->macro_uses, outer_loops = p->n_loops;
     p->macro_uses = &macro->op;
@@ -611,7 +631,7 @@ static Node *parse_continue(Parser *p) { return parse_jump(p, NODE_CONTINUE); }
 static Node *parse_statement(Parser *p) {
     static const struct {
         const char *name;
-        Node *(*parse)(Parser *p); /* NULL: refused */
+        Node *(*parse)(Parser *p); /* NULL: the statement is refused */
     } statements[] = {
         {"if", parse_if},
         {"for", parse_for},
@@ -642,7 +662,7 @@ static Node *parse_statement(Parser *p) {
               (int)(name->n < 60 ? name->n : 60), name->data);
 }
 
-/* One statement, text or {{ }}; NULL: a tag of one of the names, or the end. */
+/* One statement, text or {{ }}. NULL: a tag of one of the names follows, or the end of the template. */
 static Node *parse_one(Parser *p, const char *const *ends) {
     Node *n;
     if (p->now->kind == TOKEN_DATA) {

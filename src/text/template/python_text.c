@@ -1,4 +1,4 @@
-/* python_text.c - str() and repr() of values, and numbers from and to text, as Python writes them. */
+/* python_text.c - str() and repr() of values as Python writes them, and the conversion of numbers from and to text. */
 #include "text/template/template_text.h"
 #include "text/template/value.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The caller's program may have a locale whose decimal point is a comma. */
+/* The decimal point of the C library, which is a comma in some locales. */
 static char decimal_point(void) { return localeconv()->decimal_point[0]; }
 
 bool double_read(const char *text, size_t n, double *out) {
@@ -24,7 +24,8 @@ bool double_read(const char *text, size_t n, double *out) {
     return end == copy + n;
 }
 
-/* The digits of the shortest decimal that reads as f, and the power of ten of the first: 1.5 -> "15", 0. */
+/* The digits of the shortest decimal number that is read as f, and the power of ten of its first digit: "15" and 0
+ * for 1.5. */
 static int shortest(double f, char digits[20], int *exponent) {
     char text[40];
     for (int precision = 0; precision < 17; precision++) {

@@ -1,4 +1,4 @@
-/* lexer.h - the tokens of a template, with Jinja's control of white space already done. */
+/* syntax.h - the tokens of a template, and the tree that the parser makes of them. */
 #ifndef TEXT_TEMPLATE_SYNTAX_H
 #define TEXT_TEMPLATE_SYNTAX_H
 
@@ -16,7 +16,7 @@ typedef enum TokenKind {
     TOKEN_OPERATOR, /* op */
 } TokenKind;
 
-/* Operators of one character are that character. */
+/* An operator that is spelled with one character has that character as its number. */
 typedef enum Operator {
     OP_NONE,
     OP_FLOOR_DIVIDE = 256,
@@ -36,12 +36,14 @@ typedef struct Token {
     Value value;
 } Token;
 
-/* All tokens of the source, the last of which is TOKEN_END. They borrow nothing from it. */
+/* Splits the source into tokens; Jinja's control of white space is applied. The last token is TOKEN_END. They do not
+ * refer to the source. */
 const Token *lexer_run(Work *w, const char *source, size_t n);
 
-/* syntax.h - the tree of a compiled template.
- *
- * One struct serves all nodes; which fields a kind uses stands beside it. Lists of nodes are chained by `next`. */
+/* ---- the tree --------------------------------------------------------------------------------------------------- */
+
+/* All nodes are of one struct. The comment beside each kind names the fields that it uses. `next` links the nodes of
+ * a list. */
 
 typedef enum NodeKind {
     /* expressions */
@@ -59,10 +61,10 @@ typedef enum NodeKind {
     NODE_CONCAT,  /* list: operands of ~ */
     NODE_COMPARE, /* a; list: NODE_OPERAND each with op, a */
     NODE_OPERAND,
-    NODE_CONDITION, /* a if b else c; c may be NULL */
+    NODE_CONDITION, /* a if b else c, where c may be NULL */
     NODE_ATTRIBUTE, /* a.name */
     NODE_ITEM,      /* a[b] */
-    NODE_SLICE,     /* a:b:c inside [ ], each may be NULL */
+    NODE_SLICE,     /* a:b:c inside [ ]; each may be NULL */
     NODE_CALL,      /* a(list: arguments) */
     NODE_FILTER,    /* a | name(list); a is NULL where a block is filtered */
     NODE_TEST,      /* a is name(list) */
@@ -71,12 +73,12 @@ typedef enum NodeKind {
     /* statements */
     NODE_TEXT,  /* value */
     NODE_PRINT, /* a */
-    NODE_IF,    /* list: NODE_BRANCH each with a (NULL: else), list */
+    NODE_IF,    /* list: one NODE_BRANCH each, with its condition a (NULL: else) and its list */
     NODE_BRANCH,
     NODE_FOR,          /* for a in b if c; list: body, other: else; op: recursive */
     NODE_SET,          /* a = b */
     NODE_SET_BLOCK,    /* a = list, filtered by b (may be NULL) */
-    NODE_MEMBER,       /* name.member as the target of a set: a is the NODE_NAME, name the member */
+    NODE_MEMBER,       /* the target of {% set a.name = ... %}: a is a NODE_NAME */
     NODE_MACRO,        /* name; other: parameters, list: body, op: MACRO_* */
     NODE_PARAMETER,    /* name, a: default or NULL */
     NODE_CALL_BLOCK,   /* a: the call; b: the NODE_MACRO that becomes `caller` */
@@ -88,21 +90,21 @@ typedef enum NodeKind {
 
 typedef enum ArgumentKind { ARGUMENT_POSITIONAL, ARGUMENT_KEYWORD, ARGUMENT_STAR, ARGUMENT_STAR_STAR } ArgumentKind;
 
-enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 }; /* what the body of a macro uses */
+enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 }; /* which special names the body of a macro uses */
 
 typedef struct Node Node;
 struct Node {
     NodeKind kind;
     int line;
     int op;
-    const struct Builtin *builtin; /* of a filter or test; NULL: unknown, an error where it is reached */
+    const struct Builtin *builtin; /* of a filter or test; NULL: it is unknown, which is an error if it is reached */
     const Text *name;
     Value value;
     Node *a, *b, *c, *list, *other;
     Node *next;
 };
 
-/* The statements of a template. */
+/* Parses a template and returns the list of its statements. */
 Node *syntax_parse(Work *w, const char *source, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* template.c - the functions of template.h: compile once, set variables, render many times. */
+/* template.c - the functions of template.h. A template is compiled once and rendered any number of times. */
 #include "text/template/template.h"
 
 #include "text/template/render.h"
@@ -13,7 +13,7 @@ static const TemplateLimits default_limits = {
 struct Template {
     Work work;
     TemplateLimits limits;
-    const char *source; /* [n] while it is compiled */
+    const char *source; /* [n] only while it is compiled */
     size_t n;
     const Node *statements;
 };
@@ -40,7 +40,8 @@ static void set_limits(Work *w, const TemplateLimits *l) {
     w->max_depth = l->max_depth;
 }
 
-/* ---- compiling ---------------------------------------------------------------------------------------------------- */
+/* ---- compiling
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void compile(void *subject) {
     Template *t = subject;
@@ -73,7 +74,8 @@ void template_close(Template *t) {
     free(t);
 }
 
-/* ---- variables ------------------------------------------------------------------------------------------------------ */
+/* ---- variables
+ * ------------------------------------------------------------------------------------------------------ */
 
 int template_variables_open(TemplateVariables **out, const TemplateLimits *limits, fr_error *err) {
     TemplateLimits l = fill_limits(limits);
@@ -91,8 +93,8 @@ void template_variables_close(TemplateVariables *v) {
 
 typedef struct Setting {
     TemplateVariables *v;
-    const char *name; /* NULL: each member of the value is a variable */
-    const char *json; /* [n] NULL: value */
+    const char *name; /* NULL: each member of the value becomes a variable */
+    const char *json; /* [n] NULL: `value` is given instead */
     size_t n;
     TemplateMark mark;
     Value value;
@@ -154,7 +156,8 @@ void template_set_time(TemplateVariables *v, int64_t seconds) {
     v->time = seconds;
 }
 
-/* ---- rendering -------------------------------------------------------------------------------------------------------- */
+/* ---- rendering
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct Rendering {
     Render render;
@@ -169,7 +172,7 @@ static void render(void *subject) {
     execute(&g->render, g->statements);
 }
 
-/* The spans of data among the marks of the builder. */
+/* Writes the spans of data, as the builder has marked them, into the output. False: no memory. */
 static bool add_spans(TemplateOutput *out, const TextBuilder *b) {
     size_t n = 0, k = 0;
     for (size_t i = 0; i < b->n; i++) n += b->marks[i] && (i == 0 || !b->marks[i - 1]);

@@ -1,5 +1,9 @@
-/* json_read.c - JSON as values of a template. Strict, as Python's json.loads, but numbers that fit neither an int64 nor a
- * double are refused. */
+/* template_json.c - reads JSON into values of a template, and writes values as JSON.
+ *
+ * Reading is as strict as Python's json.loads, and also refuses numbers that fit neither an int64 nor a double.
+ * Writing is the filter `tojson`, which Hugging Face defines as Python's json.dumps(x, ensure_ascii=False). If any
+ * string in the value is data, the whole output is data: what a user wrote must not complete a special token with a
+ * quote or brace of the template's. */
 #include "text/template/template.h"
 #include "text/template/template_text.h"
 #include "text/template/value.h"
@@ -15,7 +19,7 @@ typedef struct Reader {
     const char *json;
     size_t n, at;
     TemplateMark mark;
-    bool is_role; /* the string that is read stands under the key "role" */
+    bool is_role; /* the next string is the value of the key "role" */
 } Reader;
 
 __attribute__((noreturn)) static void refuse(const Reader *r, const char *what) {
@@ -56,7 +60,7 @@ static int32_t read_hex4(Reader *r) {
     return code;
 }
 
-/* Half of a surrogate pair becomes U+FFFD. */
+/* Reads the digits of \u, and those of a second \u if both are a surrogate pair. One half of a pair becomes U+FFFD. */
 static int32_t read_unicode_escape(Reader *r) {
     int32_t high = read_hex4(r);
     if (high < 0xD800 || high > 0xDFFF) return high;
@@ -194,10 +198,7 @@ Value json_read(Work *w, const char *json, size_t n, int mark) {
     return v;
 }
 
-/* json_write.c - the filter `tojson`, which Hugging Face defines as Python's json.dumps(x, ensure_ascii=False).
- *
- * The whole output is data as soon as any string in it is: what a user wrote must not complete a special token with a
- * quote or brace of ours. */
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Writer {
     TextBuilder out;
@@ -272,7 +273,7 @@ static void put_key(Writer *w, Value key) {
     put(w, "\"");
 }
 
-/* The entries in the order of their keys, by insertion: dicts that are sorted are small. */
+/* The entries in the order of their keys. They are sorted by insertion, because dicts that are sorted are small. */
 static const DictEntry *sorted(Work *w, const Dict *d) {
     DictEntry *e = work_array(w, d->n, sizeof *e);
     for (size_t i = 0; i < d->n; i++) {

@@ -1,5 +1,6 @@
-/* marked_text.c - a text has one mark for all its bytes, or a mark for each; builders keep one for each and drop them at the
- * end where they agree. */
+/* template_text.c - strings with marks, and their characters by the tables of utf8proc. A text has one mark for all
+ * of its bytes or a mark for each. A builder keeps one for each byte, and drops them at the end if they are all
+ * equal. */
 #include "text/template/template_text.h"
 
 #include <string.h>
@@ -41,7 +42,7 @@ bool text_is(const Text *t, const char *literal) {
     return t->n == strlen(literal) && memcmp(t->data, literal, t->n) == 0;
 }
 
-/* The order of bytes is that of code points. */
+/* In UTF-8 the order of bytes is the order of code points. */
 int text_order(const Text *a, const Text *b) {
     size_t n = a->n < b->n ? a->n : b->n;
     int order = n ? memcmp(a->data, b->data, n) : 0;
@@ -55,7 +56,7 @@ bool text_has_data(Work *w, const Text *t) {
     return memchr(t->marks, 1, t->n) != NULL;
 }
 
-/* Looks in parts of growing length, each of which is counted before: what is found early costs little. */
+/* Searches windows of growing length, each of which is counted before. So a part that is found early costs little. */
 size_t text_find(Work *w, const Text *t, const Text *part, size_t from) {
     if (from > t->n || part->n > t->n - from) return t->n + 1;
     if (part->n == 0) return from;
@@ -130,7 +131,8 @@ const Text *builder_text(TextBuilder *b) {
     return t;
 }
 
-/* unicode_text.c - Python's view of characters, by utf8proc's tables. */
+/* ---- characters
+ * --------------------------------------------------------------------------------------------------- */
 
 enum { SHARP_S = 0xDF };
 
@@ -202,7 +204,7 @@ bool code_is_lower(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
 
 void builder_add_code(TextBuilder *b, int32_t code, bool is_data) {
     utf8proc_uint8_t bytes[4];
-    if (code >= 0xDC80 && code <= 0xDCFF) { /* a broken byte */
+    if (code >= 0xDC80 && code <= 0xDCFF) { /* a byte that is not UTF-8 */
         char byte = (char)(unsigned char)(code - 0xDC00);
         builder_add_bytes(b, &byte, 1, is_data);
         return;

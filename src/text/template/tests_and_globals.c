@@ -1,4 +1,4 @@
-/* value_tests.c - what can stand behind `is`. */
+/* tests_and_globals.c - the tests, which follow `is`, and the global functions. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -68,7 +68,8 @@ static Value at_least(Render *r, const Call *c) {
     return value_bool(order == 0 || order == 1);
 }
 
-/* The same object: what is equal and of the same type comes close enough for none, booleans and small numbers. */
+/* Whether both are the same object. Lists and dicts are compared by their addresses. For other values it is enough
+ * that their types and values are equal, as they are for none, booleans and small integers in Python. */
 static Value same_as(Render *r, const Call *c) {
     Value a = c->subject, b = c->at[0];
     if (a.kind != b.kind) return value_bool(false);
@@ -127,9 +128,59 @@ const Builtin value_tests[] = {
     {NULL, NULL, NULL},
 };
 
-/* global_functions.c - range, dict, namespace, cycler, joiner, and what Hugging Face adds: raise_exception and strftime_now. */
+/* ---- cycler and joiner ----------------------------------------------------------------------------------------- */
 
-enum { RANGE_MAX = 100000 }; /* items, as in Jinja's sandbox */
+/* These two values change when they are used. A cycler returns its items in turn, and begins again after the last
+ * one. A joiner returns an empty string at its first call and its separator at all later ones. Both are a list of
+ * items with a position in it. */
+
+static Value new_iterator(Render *r, ValueKind kind, const Value *items, size_t n) {
+    Iterator *it = work_alloc(r->w, sizeof *it);
+    *it = (Iterator){.items = items, .n = n};
+    return (Value){.kind = kind, .iterator = it};
+}
+
+static Value cycler_new(Render *r, const Call *c) {
+    if (c->n_keywords) work_fail(r->w, FR_ERR_FORMAT, "cycler has no argument of that name");
+    if (c->n_positional == 0) work_fail(r->w, FR_ERR_FORMAT, "cycler needs at least one item");
+    return new_iterator(r, V_CYCLER, c->positional, c->n_positional);
+}
+
+static Value joiner_new(Render *r, const Call *c) {
+    Value *items = work_array(r->w, 2, sizeof *items);
+    items[0] = value_literal(r->w, "");
+    items[1] = given(c->at[0]) ? c->at[0] : value_literal(r->w, ", ");
+    return new_iterator(r, V_JOINER, items, 2);
+}
+
+Value joiner_call(Render *r, Value joiner, const Call *c) {
+    if (c->n_positional + c->n_keywords) work_fail(r->w, FR_ERR_FORMAT, "a joiner is called without arguments");
+    Value v = joiner.iterator->items[joiner.iterator->at];
+    joiner.iterator->at = 1;
+    return v;
+}
+
+Value cycler_current(Value cycler) { return cycler.iterator->items[cycler.iterator->at]; }
+
+static Value next(Render *r, const Call *c) {
+    Iterator *it = c->subject.iterator;
+    (void)r;
+    Value v = cycler_current(c->subject);
+    it->at = (it->at + 1) % it->n;
+    return v;
+}
+
+static Value reset(Render *r, const Call *c) {
+    (void)r;
+    c->subject.iterator->at = 0;
+    return value_none();
+}
+
+const Builtin cycler_methods[] = {{"next", "", next}, {"reset", "", reset}, {NULL, NULL, NULL}};
+
+/* ---- global functions: Jinja's, and raise_exception and strftime_now, which Hugging Face adds ----------------- */
+
+enum { RANGE_MAX = 100000 }; /* items; Jinja's sandbox has the same limit */
 
 /* The number of items of range(start, stop, step). */
 static uint64_t range_count(int64_t start, int64_t stop, int64_t step) {
@@ -152,7 +203,7 @@ static Value range(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-/* The dict of dict(mapping or pairs, key=value, ...). */
+/* The dict that dict(mapping or pairs, key=value, ...) makes. */
 static Dict *make_dict(Render *r, const Call *c) {
     Dict *d = dict_new(r->w);
     if (c->n_positional > 1) work_fail(r->w, FR_ERR_FORMAT, "dict takes at most one argument without a name");
@@ -205,52 +256,3 @@ const Builtin global_functions[] = {
     {"joiner", "sep", joiner_new},
     {NULL, NULL, NULL},
 };
-
-/* iterators.c - cycler and joiner, the two values of Jinja that change when they are used.
- *
- * A cycler gives its items in turn, and the first one again after the last. A joiner is called between the parts of a list: it
- * gives the empty string the first time and its separator each time after that. Both are a row of items with a place in it. */
-
-static Value new_iterator(Render *r, ValueKind kind, const Value *items, size_t n) {
-    Iterator *it = work_alloc(r->w, sizeof *it);
-    *it = (Iterator){.items = items, .n = n};
-    return (Value){.kind = kind, .iterator = it};
-}
-
-Value cycler_new(Render *r, const Call *c) {
-    if (c->n_keywords) work_fail(r->w, FR_ERR_FORMAT, "cycler has no argument of that name");
-    if (c->n_positional == 0) work_fail(r->w, FR_ERR_FORMAT, "cycler needs at least one item");
-    return new_iterator(r, V_CYCLER, c->positional, c->n_positional);
-}
-
-Value joiner_new(Render *r, const Call *c) {
-    Value *items = work_array(r->w, 2, sizeof *items);
-    items[0] = value_literal(r->w, "");
-    items[1] = given(c->at[0]) ? c->at[0] : value_literal(r->w, ", ");
-    return new_iterator(r, V_JOINER, items, 2);
-}
-
-Value joiner_call(Render *r, Value joiner, const Call *c) {
-    if (c->n_positional + c->n_keywords) work_fail(r->w, FR_ERR_FORMAT, "a joiner is called without arguments");
-    Value v = joiner.iterator->items[joiner.iterator->at];
-    joiner.iterator->at = 1;
-    return v;
-}
-
-Value cycler_current(Value cycler) { return cycler.iterator->items[cycler.iterator->at]; }
-
-static Value next(Render *r, const Call *c) {
-    Iterator *it = c->subject.iterator;
-    (void)r;
-    Value v = cycler_current(c->subject);
-    it->at = (it->at + 1) % it->n;
-    return v;
-}
-
-static Value reset(Render *r, const Call *c) {
-    (void)r;
-    c->subject.iterator->at = 0;
-    return value_none();
-}
-
-const Builtin cycler_methods[] = {{"next", "", next}, {"reset", "", reset}, {NULL, NULL, NULL}};

@@ -1,4 +1,5 @@
-/* text_functions.c - splitting, replacing and padding, as Python's str does them. */
+/* text_operations.c - operations on strings that filters and methods share: splitting, replacing, padding,
+ * formatting and wrapping, as Python does them. */
 #include "text/template/render.h"
 #include "text/template/template_text.h"
 
@@ -6,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An empty string is found before every character, and at the end. */
+/* Replaces the empty string, which is found before every character and at the end. */
 static const Text *replace_nothing(Work *w, const Text *t, const Text *by, int64_t count) {
     TextBuilder b = builder_new(w);
     int32_t code;
@@ -152,13 +153,12 @@ const Text *text_pad(Work *w, const Text *t, int64_t width, const Text *fill, Te
     return builder_text(&b);
 }
 
-/* text_format.c - "%s of %d" % values, and "{} of {}".format(values). */
-
-/* ---- % ------------------------------------------------------------------------------------------------------- */
+/* ---- "%s of %d" % values
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct Spec {
     char flags[6];
-    int width, precision; /* precision -1: none */
+    int width, precision; /* precision -1: none is given */
     char letter;
 } Spec;
 
@@ -280,7 +280,8 @@ const Text *text_format_percent(Work *w, const Text *t, const Call *arguments) {
     return builder_text(&f.out);
 }
 
-/* ---- { } ------------------------------------------------------------------------------------------------------ */
+/* ---- "{} of {}".format(values)
+ * ------------------------------------------------------------------------------------------------------ */
 
 static Value field(Formatter *f, const Text *name) {
     if (name->n == 0) return next_argument(f);
@@ -317,14 +318,15 @@ const Text *text_format_braces(Work *w, const Text *t, const Call *arguments) {
     return builder_text(&f.out);
 }
 
-/* word_wrap.c - the filter `wordwrap`: lines of at most a number of characters, as Python's textwrap breaks them.
- *
- * A line is cut into chunks that stay whole: runs of white space, and words. With break_on_hyphens, a word also ends behind a
- * hyphen between letters, and before and behind a dash of two hyphens or more. Then chunks are put into lines as long as they fit;
- * white space at the end of a line, and at the beginning of all but the first, is left out. A chunk that is longer than a
- * line is broken where the line is full, behind its last hyphen if there is one. */
+/* ---- wordwrap -------------------------------------------------------------------------------------------------- */
 
-/* One line of the text by characters. */
+/* Lines are broken as Python's textwrap breaks them. A line is first cut into chunks that stay whole: words and runs
+ * of white space. With break_on_hyphens, a word also ends after a hyphen between letters, and before and after a
+ * dash of two or more hyphens. Then chunks are added to a line as long as they fit. White space at the end of a line
+ * is left out, and so is white space at the beginning of a line other than the first. A chunk that is longer than a
+ * line is broken where the line is full, or after the last hyphen before that. */
+
+/* The characters of one line of the text. */
 typedef struct Letters {
     Work *w;
     const Text *text;
@@ -360,15 +362,15 @@ static bool is_letter(int32_t c) { return c == '_' || code_is_alpha(c); }
 static bool is_word(int32_t c) { return is_letter(c) || code_is_digit(c); }
 static bool ends_word(int32_t c) { return is_word(c) || (c > 0 && c < 0x80 && strchr("!\"'&.,?", c)); }
 
-/* The hyphens of a dash between words that begins at i; 0: there is none. */
+/* The number of hyphens of the dash between words that begins at i. 0: none does. */
 static int64_t dash(const Letters *l, int64_t i) {
     int64_t n = 0;
-    if (!ends_word(at(l, i - 1))) return 0; /* so the hyphens of a dash are counted once, at its first */
+    if (!ends_word(at(l, i - 1))) return 0; /* so only the first hyphen of a dash looks for its end */
     for (; at(l, i + n) == '-'; n++) work_count(l->w, 1);
     return n >= 2 && is_word(at(l, i + n)) ? n : 0;
 }
 
-/* Whether a word may be broken behind the hyphen at i. */
+/* Whether a word may be broken after the hyphen at i. */
 static bool joins_words(const Letters *l, int64_t i) {
     bool before = is_letter(at(l, i - 1)) &&
                   (is_letter(at(l, i - 2)) || (at(l, i - 2) == '-' && is_letter(at(l, i - 3))));
@@ -390,7 +392,7 @@ static int64_t chunk_end(const Letters *l, int64_t i, bool breaks_hyphens) {
     return l->n;
 }
 
-/* The first characters of all chunks, and the number of characters behind the last. */
+/* The index of the first character of each chunk, followed by the number of characters. */
 static int64_t *chunks_of(const Letters *l, bool breaks_hyphens, int64_t *n) {
     int64_t *begins = work_array(l->w, (size_t)l->n + 1, sizeof *begins);
     *n = 0;
@@ -406,7 +408,7 @@ static bool is_empty(const Letters *l, int64_t from, int64_t to) {
     return from == to;
 }
 
-/* How many characters of a chunk that is too long are put into the `space` of a line. */
+/* How many characters of a chunk that is too long fill the `space` that is left in a line. */
 static int64_t part_of(const Letters *l, int64_t from, int64_t space, bool breaks_hyphens) {
     int64_t hyphen = space - 1, first = 0;
     work_spend(l->w, (size_t)space);
@@ -420,7 +422,7 @@ static void wrap_line(const Letters *l, const Wrap *how, Seq *lines) {
     bool is_first = true;
     for (int64_t i = 0; i < n;) {
         if (!is_first && is_empty(l, begins[i], begins[i + 1]) && ++i == n) break;
-        int64_t from = begins[i], to = from, last = from; /* last: where the line's last chunk begins */
+        int64_t from = begins[i], to = from, last = from; /* last: where the last chunk of the line begins */
         while (i < n && begins[i + 1] - from <= how->width) last = begins[i], to = begins[++i];
         if (i < n && begins[i + 1] - begins[i] > how->width) {
             if (how->breaks_words) {

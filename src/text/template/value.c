@@ -1,97 +1,15 @@
-/* containers.c - lists and dicts. A dict keeps its entries in the order of insertion, as Python's do, and has a hash table
- * over them once there are more than a few; its hash has a random key, because keys come from files and messages. */
+/* value.c - lists and dicts, and the truth, equality, order, length and iteration of values, as Python defines them.
+ *
+ * A dict keeps its entries in the order of insertion, as in Python. When there are more than a few, it has a hash
+ * table of them; the hash has a random key, because the keys of dicts come from files and messages that are not
+ * trusted. */
 #include "text/template/template_text.h"
 #include "text/template/value.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { DICT_SCANNED = 8 }; /* entries that are compared one by one */
-
-Value value_literal(Work *w, const char *text) { return value_text(text_new(w, text, strlen(text), false)); }
-
-Seq *seq_new(Work *w, SeqFlavour flavour, size_t capacity) {
-    Seq *s = work_alloc(w, sizeof *s);
-    s->flavour = flavour;
-    s->capacity = capacity;
-    s->items = capacity ? work_array(w, capacity, sizeof *s->items) : NULL;
-    return s;
-}
-
-void seq_add(Work *w, Seq *s, Value item) {
-    work_count(w, 1);
-    if (s->n == s->capacity) {
-        size_t capacity = s->capacity ? 2 * s->capacity : 4;
-        s->items = work_grow(w, s->items, s->n * sizeof *s->items, capacity * sizeof *s->items);
-        s->capacity = capacity;
-    }
-    s->items[s->n++] = item;
-}
-
-Value seq_pair(Work *w, Value a, Value b) {
-    Seq *s = seq_new(w, SEQ_TUPLE, 2);
-    seq_add(w, s, a);
-    seq_add(w, s, b);
-    return value_seq(s);
-}
-
-Dict *dict_new(Work *w) { return work_alloc(w, sizeof(Dict)); }
-
-/* The slot of `key`: of its entry, or the free one where it would go. */
-static size_t find_slot(Work *w, const Dict *d, Value key) {
-    size_t at = (size_t)value_hash(w, &d->key, key) & (d->n_slots - 1);
-    while (d->slots[at] && !value_equal(w, d->entries[d->slots[at] - 1].key, key)) at = (at + 1) & (d->n_slots - 1);
-    return at;
-}
-
-static DictEntry *find(Work *w, const Dict *d, Value key) {
-    if (d->slots) {
-        uint32_t entry = d->slots[find_slot(w, d, key)];
-        return entry ? &d->entries[entry - 1] : NULL;
-    }
-    for (size_t i = 0; i < d->n; i++)
-        if (value_equal(w, d->entries[i].key, key)) return &d->entries[i];
-    return NULL;
-}
-
-static void rehash(Work *w, Dict *d) {
-    if (d->n_slots == 0) d->key = hash_key_new();
-    d->n_slots = 4 * d->capacity;
-    work_spend(w, d->n_slots);
-    d->slots = work_array(w, d->n_slots, sizeof *d->slots);
-    for (size_t i = 0; i < d->n; i++) d->slots[find_slot(w, d, d->entries[i].key)] = (uint32_t)i + 1;
-}
-
-void dict_set(Work *w, Dict *d, Value key, Value value) {
-    value_need_hashable(w, key);
-    DictEntry *known = find(w, d, key);
-    if (known) {
-        known->value = value;
-        return;
-    }
-    if (d->n == d->capacity) {
-        if (d->n >= UINT32_MAX / 4) work_fail(w, FR_ERR_MEMORY, "a dict has too many entries");
-        size_t capacity = d->capacity ? 2 * d->capacity : DICT_SCANNED;
-        d->entries = work_grow(w, d->entries, d->n * sizeof *d->entries, capacity * sizeof *d->entries);
-        d->capacity = capacity;
-        if (capacity > DICT_SCANNED) rehash(w, d);
-    }
-    d->entries[d->n++] = (DictEntry){key, value};
-    if (d->slots) d->slots[find_slot(w, d, key)] = (uint32_t)d->n;
-}
-
-const Value *dict_get(Work *w, const Dict *d, Value key) {
-    work_spend(w, 0);
-    DictEntry *e = find(w, d, key);
-    return e ? &e->value : NULL;
-}
-
-const Value *dict_get_text(Work *w, const Dict *d, const char *key) {
-    Text text = {.data = key, .n = strlen(key)};
-    return dict_get(w, d, value_text(&text));
-}
-
-/* value_compare.c - truth, equality, order, length and iteration of values, as Python has them. */
+/* ---- properties of values --------------------------------------------------------------------------------------- */
 
 const char *value_type_name(Value v) {
     static const char *const seqs[] = {"list", "tuple", "range", "dict_keys", "dict_values", "dict_items", "generator"};
@@ -227,6 +145,8 @@ int value_order(Work *w, Value a, Value b, const char *operator_name) {
               value_type_name(b));
 }
 
+static uint64_t value_hash(Work *w, const HashKey *key, Value v);
+
 static uint64_t hash_seq(Work *w, const HashKey *key, const Seq *s) {
     uint64_t h = s->n;
     work_enter(w);
@@ -235,7 +155,7 @@ static uint64_t hash_seq(Work *w, const HashKey *key, const Seq *s) {
     return h;
 }
 
-/* Equal values have equal hashes, so a whole float has that of its integer. */
+/* Equal values have equal hashes, so an integer and the float of the same value do. */
 static uint64_t hash_double(const HashKey *key, double f) {
     uint64_t bits;
     if (f >= -9e18 && f <= 9e18 && f == floor(f)) return keyed_hash_u64(key, (uint64_t)(int64_t)f);
@@ -243,7 +163,7 @@ static uint64_t hash_double(const HashKey *key, double f) {
     return keyed_hash_u64(key, bits);
 }
 
-uint64_t value_hash(Work *w, const HashKey *key, Value v) {
+static uint64_t value_hash(Work *w, const HashKey *key, Value v) {
     work_spend(w, v.kind == V_TEXT ? v.text->n : 0);
     switch (v.kind) {
     case V_BOOL: return keyed_hash_u64(key, v.b);
@@ -252,7 +172,8 @@ uint64_t value_hash(Work *w, const HashKey *key, Value v) {
     case V_TEXT: return keyed_hash(key, v.text->data, v.text->n);
     case V_SEQ:
         if (v.seq->flavour == SEQ_TUPLE || v.seq->flavour == SEQ_RANGE) return hash_seq(w, key, v.seq);
-        if (v.seq->flavour == SEQ_VALUES || v.seq->flavour == SEQ_GENERATOR) return v.kind; /* equal to themselves */
+        if (v.seq->flavour == SEQ_VALUES || v.seq->flavour == SEQ_GENERATOR)
+            return v.kind; /* these are equal only to themselves */
         break;
     case V_DICT: break;
     default: return v.kind;
@@ -265,7 +186,8 @@ void value_need_hashable(Work *w, Value v) {
     value_hash(w, &none, v);
 }
 
-/* What is looked for in a dict, or in a view of one, is hashed, whether there are entries or not. */
+/* Python hashes an item that is looked for in a dict or in a view of one, even if it is empty, and refuses what has
+ * no hash. */
 static void need_item_of_dict(Work *w, Value container, Value item) {
     bool is_pair = item.kind == V_SEQ && item.seq->flavour == SEQ_TUPLE && item.seq->n == 2;
     bool is_view = container.kind == V_SEQ;
@@ -332,4 +254,92 @@ Seq *value_items(Work *w, Value v) {
         return s;
     default: work_fail(w, FR_ERR_FORMAT, "a value of type %s cannot be iterated", value_type_name(v));
     }
+}
+
+/* ---- lists and dicts
+ * ---------------------------------------------------------------------------------------------- */
+
+enum { DICT_SCANNED = 8 }; /* so many entries are compared one by one */
+
+Value value_literal(Work *w, const char *text) { return value_text(text_new(w, text, strlen(text), false)); }
+
+Seq *seq_new(Work *w, SeqFlavour flavour, size_t capacity) {
+    Seq *s = work_alloc(w, sizeof *s);
+    s->flavour = flavour;
+    s->capacity = capacity;
+    s->items = capacity ? work_array(w, capacity, sizeof *s->items) : NULL;
+    return s;
+}
+
+void seq_add(Work *w, Seq *s, Value item) {
+    work_count(w, 1);
+    if (s->n == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 4;
+        s->items = work_grow(w, s->items, s->n * sizeof *s->items, capacity * sizeof *s->items);
+        s->capacity = capacity;
+    }
+    s->items[s->n++] = item;
+}
+
+Value seq_pair(Work *w, Value a, Value b) {
+    Seq *s = seq_new(w, SEQ_TUPLE, 2);
+    seq_add(w, s, a);
+    seq_add(w, s, b);
+    return value_seq(s);
+}
+
+Dict *dict_new(Work *w) { return work_alloc(w, sizeof(Dict)); }
+
+/* The slot of the entry with this key, or the free slot where it would be added. */
+static size_t find_slot(Work *w, const Dict *d, Value key) {
+    size_t at = (size_t)value_hash(w, &d->key, key) & (d->n_slots - 1);
+    while (d->slots[at] && !value_equal(w, d->entries[d->slots[at] - 1].key, key)) at = (at + 1) & (d->n_slots - 1);
+    return at;
+}
+
+static DictEntry *find(Work *w, const Dict *d, Value key) {
+    if (d->slots) {
+        uint32_t entry = d->slots[find_slot(w, d, key)];
+        return entry ? &d->entries[entry - 1] : NULL;
+    }
+    for (size_t i = 0; i < d->n; i++)
+        if (value_equal(w, d->entries[i].key, key)) return &d->entries[i];
+    return NULL;
+}
+
+static void rehash(Work *w, Dict *d) {
+    if (d->n_slots == 0) d->key = hash_key_new();
+    d->n_slots = 4 * d->capacity;
+    work_spend(w, d->n_slots);
+    d->slots = work_array(w, d->n_slots, sizeof *d->slots);
+    for (size_t i = 0; i < d->n; i++) d->slots[find_slot(w, d, d->entries[i].key)] = (uint32_t)i + 1;
+}
+
+void dict_set(Work *w, Dict *d, Value key, Value value) {
+    value_need_hashable(w, key);
+    DictEntry *known = find(w, d, key);
+    if (known) {
+        known->value = value;
+        return;
+    }
+    if (d->n == d->capacity) {
+        if (d->n >= UINT32_MAX / 4) work_fail(w, FR_ERR_MEMORY, "a dict has too many entries");
+        size_t capacity = d->capacity ? 2 * d->capacity : DICT_SCANNED;
+        d->entries = work_grow(w, d->entries, d->n * sizeof *d->entries, capacity * sizeof *d->entries);
+        d->capacity = capacity;
+        if (capacity > DICT_SCANNED) rehash(w, d);
+    }
+    d->entries[d->n++] = (DictEntry){key, value};
+    if (d->slots) d->slots[find_slot(w, d, key)] = (uint32_t)d->n;
+}
+
+const Value *dict_get(Work *w, const Dict *d, Value key) {
+    work_spend(w, 0);
+    DictEntry *e = find(w, d, key);
+    return e ? &e->value : NULL;
+}
+
+const Value *dict_get_text(Work *w, const Dict *d, const char *key) {
+    Text text = {.data = key, .n = strlen(key)};
+    return dict_get(w, d, value_text(&text));
 }

@@ -1,8 +1,8 @@
-/* value.h - what the expressions of a template compute: Python's values, as far as chat templates see them.
+/* value.h - the values that the expressions of a template compute: those of Python that chat templates use.
  *
- * Values are immutable and shared freely; they lie in the memory of a Work. Three things change: a namespace, which
- * {% set ns.x = ... %} writes, a generator (what `map`, `select` and others give), which is empty after it was read
- * once, as in Python, and a cycler or joiner, which moves on. */
+ * Values are allocated in a Work, are immutable, and may be shared freely. There are three exceptions: {% set ns.x =
+ * ... %} changes a namespace; a generator, which `map`, `select` and others return, is empty after it was read once,
+ * as in Python; and a cycler or joiner changes when it is used. */
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
 
@@ -10,8 +10,8 @@
 #include "text/template/template_text.h"
 
 typedef enum ValueKind {
-    V_MISSING,   /* no value: an argument that was not given */
-    V_UNDEFINED, /* text: its name, for the error that using it gives; NULL: nothing better than "value" */
+    V_MISSING,   /* an argument that was not given */
+    V_UNDEFINED, /* text: the error that using it causes; NULL: a general one */
     V_NONE,
     V_BOOL,
     V_INT,
@@ -52,7 +52,7 @@ struct Seq {
     SeqFlavour flavour;
     Value *items;
     size_t n, capacity;
-    int64_t start, stop, step; /* SEQ_RANGE: what range() was called with */
+    int64_t start, stop, step; /* the arguments of range(), for SEQ_RANGE */
 };
 
 typedef struct DictEntry {
@@ -62,18 +62,18 @@ typedef struct DictEntry {
 struct Dict {
     DictEntry *entries; /* [n] in the order of insertion */
     size_t n, capacity;
-    uint32_t *slots; /* [n_slots] 1 + index of an entry, 0: free; NULL while there are few entries */
+    uint32_t *slots; /* [n_slots] 1 + the index of an entry; 0: a free slot. NULL while there are few entries */
     size_t n_slots;
     HashKey key;
 };
 
-/* A cycler or a joiner (iterators.c). */
+/* A cycler or a joiner. */
 typedef struct Iterator {
     const Value *items;
     size_t n, at;
 } Iterator;
 
-/* ---- making them ------------------------------------------------------------------------------------- */
+/* ---- making values ------------------------------------------------------------------------------------- */
 
 static inline Value value_none(void) { return (Value){.kind = V_NONE}; }
 static inline Value value_bool(bool b) { return (Value){.kind = V_BOOL, .b = b}; }
@@ -91,10 +91,10 @@ Value seq_pair(Work *w, Value a, Value b); /* a tuple */
 
 Dict *dict_new(Work *w);
 void dict_set(Work *w, Dict *d, Value key, Value value);
-const Value *dict_get(Work *w, const Dict *d, Value key); /* NULL: not there */
+const Value *dict_get(Work *w, const Dict *d, Value key); /* NULL: the key does not exist */
 const Value *dict_get_text(Work *w, const Dict *d, const char *key);
 
-/* ---- looking at them (value_compare.c) ---------------------------------------------------------------------- */
+/* ---- properties ---------------------------------------------------------------------- */
 
 static inline bool is_text(Value v) { return v.kind == V_TEXT; }
 static inline bool is_number(Value v) { return v.kind == V_BOOL || v.kind == V_INT || v.kind == V_FLOAT; }
@@ -102,39 +102,39 @@ bool is_list_like(Value v); /* list, tuple or range: what can be indexed */
 
 bool value_truth(Value v);
 bool value_equal(Work *w, Value a, Value b);
-int value_order(Work *w, Value a, Value b, const char *operator_name); /* <0, 0, >0; NaN: 2, which is neither */
-uint64_t value_hash(Work *w, const HashKey *key, Value v);             /* refuses what Python cannot hash */
-void value_need_hashable(Work *w, Value v); /* refuses a list or a dict, which no dict can have as a key */
+int value_order(Work *w, Value a, Value b,
+                const char *operator_name); /* negative, 0 or 1; 2 for a comparison with NaN, which is neither */
+void value_need_hashable(Work *w, Value v); /* refuses what cannot be a key, such as a list */
 bool value_contains(Work *w, Value container, Value item);
 int64_t value_length(Work *w, Value v);
-/* The items that a `for` would see; of a generator, which is empty afterwards. Refuses what cannot be iterated. */
+/* The items over which `for` would iterate. It refuses other values. A generator is empty afterwards. */
 Seq *value_items(Work *w, Value v);
 bool value_is_iterable(Value v);
-const char *value_type_name(Value v); /* Python's: "str", "dict", ... */
+const char *value_type_name(Value v); /* as in Python: "str", "dict", ... */
 
-/* Refuses an undefined value with the sentence that Jinja has for it. */
+/* Refuses an undefined value, with the error message that Jinja has for it. */
 void value_need_defined(Work *w, Value v);
 const Text *value_need_text(Work *w, Value v, const char *what);
 int64_t value_need_int(Work *w, Value v, const char *what);
 double value_to_double(Value number);
 
-/* ---- as Python writes them (python_text.c) ------------------------------------------------------------- */
+/* ---- as text (python_text.c) ------------------------------------------------------------- */
 
-const Text *value_str(Work *w, Value v);   /* str(v); of undefined: "" */
+const Text *value_str(Work *w, Value v);   /* str(v); an empty string for an undefined value */
 void value_write(TextBuilder *b, Value v); /* appends str(v) */
 void value_write_repr(TextBuilder *b, Value v);
-size_t double_write(char out[32], double f); /* repr(f); returns its length */
+size_t double_write(char out[32], double f); /* writes repr(f), and returns its length */
 bool double_read(const char *text, size_t n, double *out);
 
-/* ---- JSON (json_read.c, json_write.c) ------------------------------------------------------------------ */
+/* ---- JSON (template_json.c) ------------------------------------------------------------------ */
 
 typedef struct JsonStyle {
-    int indent; /* -1: on one line */
+    int indent; /* -1: all on one line */
     const Text *item_separator, *key_separator;
     bool sort_keys, ensure_ascii;
 } JsonStyle;
 
-/* `mark`: see TemplateMark of template.h. */
+/* `mark` is a TemplateMark (template.h). */
 Value json_read(Work *w, const char *json, size_t n, int mark);
 const Text *json_write(Work *w, Value v, const JsonStyle *style);
 
