@@ -269,6 +269,32 @@ static void no_file_is_longer_than_1000_lines(void **state) {
     assert_int_equal(n_long, 0);
 }
 
+/* clang-format breaks a declaration whose comment is too long for its line between the type and the name. */
+static bool is_half_a_declaration(const char *line) {
+    size_t n = strcspn(line, "\n"), n_blanks = strspn(line, " ");
+    return n_blanks > 0 && n > n_blanks + 1 &&
+           strspn(line + n_blanks, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789 ") ==
+               n - n_blanks - 1 &&
+           line[n - 1] == '*';
+}
+
+static void no_declaration_is_broken_after_its_type(void **state) {
+    (void)state;
+    int n_broken = 0;
+    char line[1024];
+    assert_true(is_half_a_declaration("    const float *\n"));
+    assert_false(is_half_a_declaration("    const float *x;\n") || is_half_a_declaration(" *\n"));
+    for (int i = 0; i < n_files; i++) {
+        FILE *f = fopen(files[i], "r");
+        assert_non_null(f);
+        while (fgets(line, sizeof line, f))
+            if (is_half_a_declaration(line))
+                print_message("%s: put the comment before: %s", files[i], line), n_broken++;
+        fclose(f);
+    }
+    assert_int_equal(n_broken, 0);
+}
+
 /* A sanitizer's own symbols are not ours. */
 static bool is_public(const char *symbol) {
     return strncmp(symbol, "fr_", 3) == 0 || strncmp(symbol, "__", 2) == 0 || strcmp(symbol, "_init") == 0 ||
@@ -336,6 +362,7 @@ int main(void) {
         cmocka_unit_test(the_library_includes_no_header_of_a_fourth_library),
         cmocka_unit_test(file_names_are_unique),
         cmocka_unit_test(no_file_is_longer_than_1000_lines),
+        cmocka_unit_test(no_declaration_is_broken_after_its_type),
         cmocka_unit_test(the_library_shows_nothing_but_fr_names),
         cmocka_unit_test(the_library_is_linked_with_no_fourth_library),
     };

@@ -15,10 +15,9 @@ int64_t permutation_at(uint64_t seed, uint32_t epoch, int64_t n, int64_t i);
 /* A record as tokens, and which of them are in the loss. */
 
 typedef struct Document {
-    int64_t n;       /* 0: the record holds no text */
-    int32_t *tokens; /* [n] */
-    uint8_t *
-        loss_mask; /* [n] 1: predicting this token from those before it is in the loss; the first token's is always 0 */
+    int64_t n;          /* 0: the record holds no text */
+    int32_t *tokens;    /* [n] */
+    uint8_t *loss_mask; /* [n] 1: predicting this token from those before it is in the loss; the first is always 0 */
 } Document;
 
 typedef struct DocumentForm {

@@ -33,8 +33,8 @@ typedef struct LoopOptions {
     double checkpoint_s;      /* seconds between checkpoints; 0: no limit by time */
     bool resumes;             /* start from the checkpoint */
     const char *log;          /* path; NULL: no log */
-    const volatile sig_atomic_t
-        *stop;      /* not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL */
+    /* Not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL. */
+    const volatile sig_atomic_t *stop;
     FILE *progress; /* where a progress bar is drawn; NULL: nowhere */
 } LoopOptions;
 

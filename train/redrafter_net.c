@@ -39,8 +39,8 @@ typedef struct RedrafterActs {
     InfoActs info;
     ResidualChain chain; /* of the current step, a row for each current position */
     int32_t max_length, n_starts;
-    int32_t *starts,
-        *row_of; /* [n_starts] the positions t that chains start from, ascending; [T] the row of position t */
+    int32_t *starts; /* [n_starts] the positions t that chains start from, ascending */
+    int32_t *row_of; /* [T] the row of position t */
     Arena arena;
     real *embd, *pushed, *dpushed; /* [T][C] E(x_p), W E(x_p) and its derivative */
     real *sum, *state, *dstate;    /* [n_steps + 1][max_length][C], by step and row of the start; step 0 has s_0 */

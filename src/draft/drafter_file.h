@@ -77,9 +77,9 @@ typedef struct DrafterTraining {
     uint64_t n_steps, n_tokens, seed;
     DrafterTraffic traffic;
     double loss; /* the last one on held-out text */
-    const float
-        *accuracy; /* [n_heads][n_ranks]: for each head, how often its token of each rank was right on held-out text;
-                            * NULL if it was not measured. The methods that use it write it as a tensor, not as a key */
+    /* [n_heads][n_ranks] For each head, how often its token of each rank was right on held-out text; NULL if it was not
+     * measured. The methods that use it write it as a tensor, not as a key. */
+    const float *accuracy;
     int32_t n_heads, n_ranks;
 } DrafterTraining;
 

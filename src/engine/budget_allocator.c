@@ -21,8 +21,9 @@
  *
  *     p_accept 0.9 0.5 0.3, R T(1) = 1, R T(2..4) = 1.4 1.5 2.2:   G = 0.5, 0.9, 0.5: two nodes
  *
- * Invariant: the nodes kept are the best set by G, as brute force finds it (tests/engine/test_budget_allocator.c). Cost:
- * a sort of all nodes. The choice is as good as p_accept and T are, which calibration.c and cost_curve.c keep true. */
+ * Invariant: the nodes kept are the best set by G, as brute force finds it (tests/engine/test_budget_allocator.c).
+ * Cost: a sort of all nodes. The choice is as good as p_accept and T are, which calibration.c and cost_curve.c keep
+ * true. */
 #include "engine/budget_allocator.h"
 
 #include <stdlib.h>

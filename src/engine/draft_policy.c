@@ -30,10 +30,10 @@
  * that a drafter may propose follows the number that the allocator takes.
  *
  * None of this can change a text: it chooses trees, and the verification rule is exact for every tree. The text of a
- * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget, and learns how often drafters
- * are right from its own steps alone. Without that, a drafter that overestimates itself keeps all rows of a union: where
- * ngram-trie's first tree was wrong, none of the 480 nodes of its union with lyanna was accepted, and 54 of lyanna's alone.
- * Proof: tests/engine/test_draft_policy.c. */
+ * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget, and learns how often
+ * drafters are right from its own steps alone. Without that, a drafter that overestimates itself keeps all rows of a
+ * union: where ngram-trie's first tree was wrong, none of the 480 nodes of its union with lyanna was accepted, and
+ * 54 of lyanna's alone. Proof: tests/engine/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
 #include "compute/cost.h"
@@ -74,7 +74,8 @@ void draft_policy_save_costs(const fr_engine *e) {
     (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL);
 }
 
-/* What all requests taught about a drafter. A text that depends on its trees must not depend on other requests: NULL. */
+/* What all requests taught about a drafter. A text that depends on its trees must not depend on other requests:
+ * NULL. */
 static Calibration *prior_of(const fr_request *r, const RequestDraft *d) {
     return verify_rule_needs_its_trees(r->rule) ? NULL : &d->shared->calibration;
 }

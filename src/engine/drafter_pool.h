@@ -2,8 +2,8 @@
  *
  * All requests that name the same spec share one drafter, so that a draft model runs one forward for all of them. A
  * drafter stays open when the last of its requests ends, so that methods which learn from one request for the next keep
- * what they have learned. A request whose text depends on its trees (a ratio or lossy rule) does not share drafters that
- * remember: it has drafters of its own instead. Where places run out, a drafter that no request uses makes room.
+ * what they have learned. A request whose text depends on its trees (a ratio or lossy rule) does not share drafters
+ * that remember: it has drafters of its own instead. Where places run out, a drafter that no request uses makes room.
  */
 #ifndef ENGINE_DRAFTER_POOL_H
 #define ENGINE_DRAFTER_POOL_H

@@ -102,9 +102,9 @@ static int open_scratch(fr_engine *e, fr_error *err) {
     return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 
-/* Pages of the layers with a window: for each request its window and the rows of a step, for the longest step of one of them,
- * and as many windows again, and one more, for marks and for the prefix cache. 0: there are no such layers, or this is not less
- * than the others have. */
+/* Pages of the layers with a window: for each request its window and the rows of a step, for the longest step of one
+ * of them, and as many windows again, and one more, for marks and for the prefix cache. 0: there are no such layers,
+ * or this is not less than the others have. */
 static int64_t n_window_pages(const fr_engine *e, int64_t n_pages) {
     const fr_engine_options *o = &e->options;
     int64_t window = model_window(e->model->model), size = o->kv_page_size, n = o->max_requests;

@@ -1,10 +1,11 @@
 /* engine.h - the inside of the opaque types fr_model and fr_engine of forerun.h.
  *
- * Where to start: fr_engine_step, at the end of step.c, is one step on one screen. request.c is the life of one
- * request, engine.c opens and closes, drafter_pool.c keeps the open drafters and request_drafts.c calls them.
- * request_queue.c decides which requests run and which wait, kv_policy.c which request gets KV pages, and
- * prefix_cache.c shares pages between requests; draft_policy.c
- * (with budget_allocator.c) decides how much is drafted.
+ * Where to start: fr_engine_step, at the end of step.c, runs one step and fits on a screen. engine.c opens and closes
+ * engines, and request.c follows one request from its options to its last token; results.c has what callers learn about
+ * it. drafter_pool.c keeps the open drafters, and request_drafts.c calls them. request_queue.c decides which requests
+ * run and which wait, prompts.c which prompts are read, kv_policy.c which request gets KV pages, and prefix_cache.c
+ * which pages requests share. draft_policy.c decides with budget_allocator.c how much is drafted. public_api.c has the
+ * functions of forerun.h that need no engine.
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H

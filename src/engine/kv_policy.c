@@ -17,8 +17,8 @@
  *
  * The tree of a ratio rule is not cut, because its text depends on it: such a request goes to 3 for its whole tree.
  *
- * Layers with a window may have pages of their own (compute/sequences.c), of which a request needs those of its window and of
- * the rows of the step, and not those of the prompt that it reads later.
+ * Layers with a window may have pages of their own (compute/sequences.c), of which a request needs those of its window
+ * and of the rows of the step, and not those of the prompt that it reads later.
  *
  * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is
  * then like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are

@@ -15,17 +15,19 @@
  *     new      <s> You are a helpful ... . Why is the grass green ?
  *              |------------ shared ---------------| read
  *
- * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent state,
- * or one that gives back the keys that windows have passed, can be taken over at marks and at the end only: prompt_marks.c.
+ * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent
+ * state, or one that gives back the keys that windows have passed, can be taken over at marks and at the end only:
+ * prompts.c.
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
- * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_prefix.c).
+ * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_drafts.c).
  *
  * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
  * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
  * not. When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are
- * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c, tests/lossless/test_shared_prefix.c. */
+ * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c,
+ * tests/lossless/test_shared_prefix.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
@@ -111,7 +113,7 @@ void prefix_cache_keep(const fr_request *r) {
 }
 
 /* How many tokens r can take over from a sequence that holds n_held tokens, the first n_common those of r, of which its
- * drafters allow for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
+ * drafters allow for `limit` (request_drafts.c). What r has read before, its drafters have seen. */
 static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
     int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);

@@ -182,8 +182,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
     return status;
 }
 
-/* The key of all of the request's random numbers: its seed and its prompt. Requests of one seed with different prompts, such
- * as the turns of a conversation, are therefore independent, and the same request gives the same text. */
+/* The key of all of the request's random numbers: its seed and its prompt. Requests of one seed with different
+ * prompts, such as the turns of a conversation, are therefore independent, and the same request gives the same text. */
 static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }

@@ -4,9 +4,8 @@
 
 #include "base/mem.h"
 #include "engine/drafter_pool.h"
-#include "engine/request_embedding.h"
+#include "engine/results.h"
 #include "engine/request_grammar.h"
-#include "engine/token_scores.h"
 #include "verify/sampler.h"
 #include "tree/draft_dists.h"
 #include "verify/verifier.h"
@@ -52,7 +51,8 @@ struct fr_request {
     int64_t n_context;
     uint64_t arrival; /* the smaller, the older */
     int32_t n_read;   /* first tokens of the context that its KV held before pages were taken from it */
-    /* The last page border before which its tokens are those of another sequence, of which it could take over a part only. */
+    /* The last page border before which its tokens are those of another sequence, of which it could take over a part
+     * only. */
     int32_t branch;
     bool is_preempted; /* pages were taken from it, and it has not claimed slots since */
     bool is_queued;    /* it waits for a sequence */

@@ -1,17 +1,17 @@
 /* request_queue.c - which open requests run, and which wait for a place.
  *
- * An engine holds max_requests + max_queued open requests, in no particular order. Each of max_requests sequences of the
- * executor belongs to one running request at most. A request runs while it has a sequence: from its opening or, where
- * none is free, from the beginning of a later step, until its text ends. One that has ended keeps its results until it
- * is closed, but no sequence.
+ * An engine holds max_requests + max_queued open requests, in no particular order. Each of max_requests sequences of
+ * the executor belongs to one running request at most. A request runs while it has a sequence: from its opening or,
+ * where none is free, from the beginning of a later step, until its text ends. One that has ended keeps its results
+ * until it is closed, but no sequence.
  *
  *     max_requests 2, max_queued 2      A and B run, C and D wait; A ends; in the next step C runs; E may be opened as
  *                                       soon as A is closed, because until then four requests are open
  *
  * Waiting requests run in order of arrival. A request opened while a sequence is free does not overtake: the step in
- * between has given it to whoever waited, or nobody waits. Checking options, copying the prompt and finding drafters are
- * done when a request is opened, so that what is wrong with it is known at once; drafters see its prompt when it begins
- * to run. Proof: tests/engine/test_request_queue.c. */
+ * between has given it to whoever waited, or nobody waits. Checking options, copying the prompt and finding drafters
+ * are done when a request is opened, so that what is wrong with it is known at once; drafters see its prompt when it
+ * begins to run. Proof: tests/engine/test_request_queue.c. */
 #include "engine/request_queue.h"
 
 #include "base/system.h"

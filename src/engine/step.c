@@ -20,8 +20,7 @@
 #include "base/system.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
-#include "engine/prompt_marks.h"
-#include "engine/prompt_plan.h"
+#include "engine/prompts.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
 #include "engine/request_queue.h"
@@ -36,7 +35,7 @@ static Row *append_rows(fr_request *r, int32_t n) {
     return &e->step.rows[r->first_row];
 }
 
-/* The planned rows of the request's context (prompt_plan.c), where there are slots. Slots for the whole context are
+/* The planned rows of the request's context (prompts.c), where there are slots. Slots for the whole context are
  * claimed at once (kv_policy.c). */
 static void pack_prompt(fr_request *r) {
     fr_engine *e = r->engine;

@@ -10,9 +10,8 @@
 typedef struct EngineStep {
     fr_request **by_age; /* [n_by_age] of max_requests: running when the step began, the oldest first */
     int n_by_age;
-    fr_request *
-        *decoding_first; /* [n_by_age] the same requests, those that decode before those that prefill, each by age */
-    bool pages_short;    /* a request waits for pages in this step, and so do all younger ones */
+    fr_request **decoding_first; /* [n_by_age] those that decode before those that prefill, each by age */
+    bool pages_short;            /* a request waits for pages in this step, and so do all younger ones */
     int32_t n_rows_max;
     Row *rows; /* [n_rows] of n_rows_max: the forward being built */
     int32_t n_rows;

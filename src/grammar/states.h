@@ -45,11 +45,10 @@ struct GrammarState {
     bool has_runs;
     int8_t n_runs;
     StateRun runs[STATE_MAX_RUNS]; /* valid with has_runs */
-    const GrammarState *
-        *next; /* [n_classes] the state after a byte of a class, NULL: not known; the table is NULL at first */
-    const GrammarState *controls; /* states_for_controls; NULL: not known */
-    const TokenMask *mask;        /* NULL: not known */
-    GrammarFrame frames[];        /* [n] sorted */
+    const GrammarState **next;     /* [n_classes] the state after a byte of a class; NULL: not known. NULL at first */
+    const GrammarState *controls;  /* states_for_controls; NULL: not known */
+    const TokenMask *mask;         /* NULL: not known */
+    GrammarFrame frames[];         /* [n] sorted */
 };
 
 /* The automaton is borrowed. NULL: no memory, or the first state has too many places. */

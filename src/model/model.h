@@ -214,8 +214,8 @@ typedef struct LayerSpec {
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen experts are their probabilities among all; false: they sum to 1 */
     RouterGate router_gate; /* probabilities are a softmax over all experts, or a sigmoid of each */
-    const float
-        *choice_bias; /* [n_expert] added to the probabilities when experts are chosen, but not to their weights */
+    /* [n_expert] Added to the probabilities when experts are chosen, but not to their weights. */
+    const float *choice_bias;
     /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest values
      * (probability + bias), or by its greatest probability under a softmax. 0: there are no groups. */
     int32_t n_groups, n_groups_used;

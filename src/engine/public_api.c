@@ -1,14 +1,82 @@
-/* api_model.c - the parts of forerun.h that need no engine: fr_model and tokenizing. */
-#include "base/threads.h"
-#include "engine/api_check.h"
+/* public_api.c - the functions of forerun.h that need no engine, and the checks of what callers pass to any of them.
+ *
+ * A NULL pointer where one is required, or a negative count, is a mistake in the calling program. The call is
+ * refused with a sentence instead of a crash, because the library may be part of a program that has other work to
+ * do. Structs that can grow are copied into the library's own form, whatever version of them the caller knows.
+ * Proof: tests/engine/test_misuse.c, tests/engine/test_struct_size.c, tests/api_0. */
 #include "base/error.h"
+#include "base/threads.h"
+#include "draft/drafter_file.h"
+#include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "draft/drafter_file.h"
+#include "text/chat.h"
 
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- checks --------------------------------------------------------------------------------------- */
+
+/* No version of any struct is larger. */
+enum { STRUCT_MAX_BYTES = 1 << 16 };
+
+int check_given(const void *argument, const char *function, const char *name, fr_error *err) {
+    if (argument) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%s: %s is NULL, but must be given", function, name);
+}
+
+int check_array(const void *array, int64_t n, const char *function, const char *name, fr_error *err) {
+    if (n < 0)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: n_%s is %lld, but cannot be negative", function, name,
+                         (long long)n);
+    if (array || n == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%s: %s is NULL, but should have %lld items", function, name, (long long)n);
+}
+
+int check_strings(const char *const *strings, int64_t n, const char *function, const char *name, fr_error *err) {
+    int status = check_array(strings, n, function, name, err);
+    for (int64_t i = 0; i < n && !status; i++)
+        if (!strings[i])
+            status = error_set(err, FR_ERR_ARGUMENT, "%s: %s[%lld] is NULL, but must be a string", function, name,
+                               (long long)i);
+    return status;
+}
+
+static size_t struct_size_of(const void *given) {
+    size_t n;
+    memcpy(&n, given, sizeof n);
+    return n;
+}
+
+int read_options(void *own, size_t own_bytes, const void *given, const char *function, const char *type,
+                 fr_error *err) {
+    if (given) {
+        size_t n = struct_size_of(given);
+        if (n < sizeof n || n > STRUCT_MAX_BYTES)
+            return error_set(err, FR_ERR_ARGUMENT, "%s: struct_size is %zu; set it to sizeof(%s)", function, n, type);
+        for (size_t i = own_bytes; i < n; i++)
+            if (((const char *)given)[i])
+                return error_set(err, FR_ERR_UNSUPPORTED,
+                                 "%s: %s has an option that version " FORERUN_VERSION
+                                 " of the library does not know; install a newer libforerun, or leave the option 0",
+                                 function, type);
+        memcpy(own, given, n < own_bytes ? n : own_bytes);
+    }
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return FR_OK;
+}
+
+int fill_result(void *out, const void *own, size_t own_bytes) {
+    size_t n = out ? struct_size_of(out) : 0, first = sizeof n;
+    if (n < first || n > STRUCT_MAX_BYTES) return FR_ERR_ARGUMENT;
+    size_t n_copied = (n < own_bytes ? n : own_bytes) - first;
+    memcpy((char *)out + first, (const char *)own + first, n_copied);
+    memset((char *)out + first + n_copied, 0, n - first - n_copied);
+    return FR_OK;
+}
+
+/* ---- models --------------------------------------------------------------------------------------- */
 
 const char *fr_version(void) { return FORERUN_VERSION; }
 void fr_free(void *p) { free(p); }
@@ -236,4 +304,100 @@ int fr_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, ch
     *text = out.data;
     *n_bytes = out.n;
     return FR_OK;
+}
+
+/* ---- conversations -------------------------------------------------------------------------------- */
+
+static int check_messages(const fr_model *m, const fr_chat_message *messages, int n_messages, const char *function,
+                          fr_error *err) {
+    int status = check_given(m, function, "model", err);
+    if (!status) status = check_array(messages, n_messages, function, "messages", err);
+    for (int i = 0; i < n_messages && !status; i++)
+        if (!messages[i].role || !messages[i].content)
+            status = error_set(err, FR_ERR_ARGUMENT, "%s: messages[%d] has no %s", function, i,
+                               messages[i].role ? "content" : "role");
+    return status;
+}
+
+/* The text by a template or format other than the model's. */
+static int apply_other(const fr_model *m, const char *name, const Conversation *c, TemplateOutput *out,
+                       char warning[256], fr_error *err) {
+    size_t n = strlen(name);
+    const char *text = strstr(name, "{{") || strstr(name, "{%") ? name : named_template(name, &n);
+    ChatFamily family = chat_family_from_name(name);
+    Printable safe;
+    if (!text && family != CHAT_NONE) return chat_family_apply(family, c, out, err);
+    if (!text)
+        return error_set(err, FR_ERR_UNSUPPORTED, "there is no chat template '%s'",
+                         printable(&safe, name, strlen(name)));
+    ChatTemplate t;
+    int status = chat_template_open(&t, text, n, err);
+    if (status) return status;
+    t.family = CHAT_NONE; /* who names a template wants that one */
+    status = chat_template_apply(&t, m->tokenizer, c, out, warning, err);
+    chat_template_close(&t);
+    return status;
+}
+
+static int apply(const fr_model *m, const fr_chat_options *o, const fr_chat_message *messages, int n_messages,
+                 TemplateOutput *out, char warning[256], fr_error *err) {
+    if (n_messages == 0 && !o->messages) return error_set(err, FR_ERR_ARGUMENT, "the conversation has no messages");
+    ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
+    if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
+    for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};
+    Conversation c = {.messages = copies,
+                      .n_messages = n_messages,
+                      .messages_json = o->messages,
+                      .tools_json = o->tools,
+                      .variables_json = o->variables,
+                      .adds_generation_prompt = !o->no_generation_prompt};
+    warning[0] = '\0';
+    const ChatTemplate *own = o->tools && m->tool_template.compiled ? &m->tool_template : &m->chat_template;
+    int status = o->chat_template ? apply_other(m, o->chat_template, &c, out, warning, err)
+                                  : chat_template_apply(own, m->tokenizer, &c, out, warning, err);
+    free(copies);
+    return status;
+}
+
+static int encode(const fr_model *m, const TemplateOutput *text, fr_chat_result *out, fr_error *err) {
+    unsigned flags = TOKENIZE_SPECIAL | (tokenizer_adds_bos(m->tokenizer) ? TOKENIZE_BOS : 0u) |
+                     (tokenizer_adds_eos(m->tokenizer) ? TOKENIZE_EOS : 0u);
+    return tokenizer_encode_marked(m->tokenizer, text->text.data, text->text.n, text->data, text->n_data, flags,
+                                   &out->tokens, &out->n_tokens, err);
+}
+
+int fr_chat_apply(const fr_model *m, const fr_chat_message *messages, int n_messages, const fr_chat_options *options,
+                  fr_chat_result *out, fr_error *err) {
+    static const char function[] = "fr_chat_apply";
+    fr_chat_options o = {0};
+    fr_chat_result result = {0};
+    int status = check_given(out, function, "out", err);
+    if (status) return status;
+    if (fill_result(out, &result, sizeof result))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s: struct_size of the result is not set; set it to sizeof(fr_chat_result)", function);
+    status = read_options(&o, sizeof o, options, function, "fr_chat_options", err);
+    if (!status) status = check_messages(m, messages, n_messages, function, err);
+    if (status) return status;
+    FpEnv caller_env = fp_env_enter();
+    TemplateOutput text = {.text.max_bytes = REQUEST_MAX_TEXT};
+    status = apply(m, &o, messages, n_messages, &text, result.warning, err);
+    if (!status) status = encode(m, &text, &result, err);
+    fp_env_leave(&caller_env);
+    free(text.data);
+    result.text = text.text.data;
+    result.n_bytes = text.text.n;
+    if (status) fr_chat_result_free(&result);
+    (void)fill_result(out, &result, sizeof result);
+    return status;
+}
+
+void fr_chat_result_free(fr_chat_result *r) {
+    static const fr_chat_result none;
+    if (!r) return;
+    free(r->text);
+    free(r->tokens);
+    r->text = NULL;
+    r->tokens = NULL;
+    (void)fill_result(r, &none, sizeof none);
 }

@@ -1,0 +1,190 @@
+/* results.c - what a caller learns about a request: its text, its statistics, its log-probabilities and its embedding.
+ *
+ * The functions of forerun.h may be called at any time, also within a callback. If the request is NULL, they return
+ * what an ended request without text would. */
+#include "base/hash.h"
+#include "base/system.h"
+#include "draft/feedback.h"
+#include "engine/api_check.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "engine/results.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const fr_error no_request = {FR_ERR_ARGUMENT, "the request is NULL, but must be given"};
+
+fr_finish fr_request_finish_reason(const fr_request *r) { return r ? r->finish : FR_FINISH_ERROR; }
+
+const char *fr_finish_name(fr_finish finish) {
+    static const char *const names[] = {"running", "eos", "stop", "length", "context", "cancelled", "error"};
+    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
+}
+
+const fr_error *fr_request_error(const fr_request *r) { return r ? &r->error : &no_request; }
+
+const int32_t *fr_request_tokens(const fr_request *r, int64_t *n) {
+    if (n) *n = r ? r->stats.n_generated : 0;
+    return r ? r->context + r->stats.n_prompt : NULL;
+}
+
+const char *fr_request_text(const fr_request *r, size_t *n_bytes) {
+    if (n_bytes) *n_bytes = r ? r->text.n : 0;
+    return r ? r->text.data : "";
+}
+
+int fr_request_get_stats(const fr_request *r, fr_stats *out) {
+    fr_stats s = {0};
+    if (!r) {
+        (void)fill_result(out, &s, sizeof s);
+        return FR_ERR_ARGUMENT;
+    }
+    FpEnv caller_env = fp_env_enter();
+    s = r->stats;
+    if (r->is_queued) s.queue_s = clock_s() - r->opened_s;
+    if (!r->finish && r->decode_started_s > 0) s.decode_s = clock_s() - r->decode_started_s;
+    s.acceptance_length = s.n_steps ? (double)s.n_generated / (double)s.n_steps : 0;
+    s.tokens_per_s = s.decode_s > 0 ? (double)s.n_generated / s.decode_s : 0;
+    fp_env_leave(&caller_env);
+    return fill_result(out, &s, sizeof s);
+}
+
+int fr_request_get_draft_stats(const fr_request *r, fr_draft_stats *out) {
+    static const fr_draft_stats none;
+    int status = fill_result(out, r ? &r->draft_stats : &none, sizeof none);
+    return r ? status : FR_ERR_ARGUMENT;
+}
+
+const char *fr_request_draft_error(const fr_request *r) { return r ? r->draft_error : ""; }
+
+int fr_request_tree(const fr_request *r, fr_tree_node *nodes, int max_nodes) {
+    if (!r || r->stats.n_steps == 0 || r->is_prefill_step) return 0;
+    for (int32_t i = 0; nodes && i < r->tree.n && i < max_nodes; i++) {
+        const TreeNode *node = &r->tree.nodes[i];
+        nodes[i] = (fr_tree_node){.token = node->token,
+                                  .parent = node->parent,
+                                  .source = node->source,
+                                  .p_accept = node->p_accept};
+    }
+    return r->tree.n;
+}
+
+const char *fr_request_draft(const fr_request *r, int source) {
+    return r && source >= 0 && source < r->options.n_drafts ? r->drafts[source].shared->spec : NULL;
+}
+
+/* ---- log-probabilities ----------------------------------------------------------------------------
+ *
+ * Log-probabilities are those of softmax(logits), before logit_bias, penalties and filters, so that a client sees what
+ * the model thinks, whatever it made of it. (OpenAI documents that a bias is added "prior to sampling", and leaves open
+ * what it does to log-probabilities.) The row of logits that decided a token has the same bits with and without drafts,
+ * and so have these numbers. Rows are read while they are in the cache, by the thread that verifies the request; each
+ * takes one pass for the greatest logit, one for the sum of exponentials (RowKernels.exp_sum), one for the top ones and
+ * one for the hash.
+ *
+ * Proof: tests/lossless/test_logprobs.c, against softmax in double, with drafters, rules, threads and batches. */
+
+int check_scores(const fr_request_options *o, int32_t n_vocab, fr_error *err) {
+    int status = check_array(o->logit_bias, o->n_logit_bias, "fr_request_open", "logit_bias", err);
+    if (status) return status;
+    for (int i = 0; i < o->n_logit_bias; i++)
+        if (o->logit_bias[i].token < 0 || o->logit_bias[i].token >= n_vocab)
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "logit bias %d is of token %d, which is outside the vocabulary of %d tokens", i,
+                             o->logit_bias[i].token, n_vocab);
+    if (o->n_top_logprobs >= 0 && o->n_top_logprobs <= FR_MAX_TOP_LOGPROBS) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "n_top_logprobs is %d; it must be from 0 to %d", o->n_top_logprobs,
+                     FR_MAX_TOP_LOGPROBS);
+}
+
+static int copy_bias(fr_request *r, const fr_request_options *o, fr_error *err) {
+    if (o->n_logit_bias == 0) return FR_OK;
+    r->bias = calloc((size_t)o->n_logit_bias, sizeof *r->bias);
+    if (!r->bias) return error_memory(err, "the biases of a request", (size_t)o->n_logit_bias * sizeof *r->bias);
+    for (int i = 0; i < o->n_logit_bias; i++) r->bias[i] = (LogitBias){o->logit_bias[i].token, o->logit_bias[i].bias};
+    r->sampling.bias = r->bias;
+    r->sampling.n_bias = o->n_logit_bias;
+    return sampling_check(&r->sampling, err);
+}
+
+int open_scores(fr_request *r, const fr_request_options *o, fr_error *err) {
+    _Static_assert((int)FR_MAX_TOP_LOGPROBS <= (int)TOP_K_MAX, "logits_top_k finds so many");
+    int32_t n_vocab = r->engine->model->model->hparams.n_vocab;
+    int status = copy_bias(r, o, err);
+    if (status) return status;
+    if (r->options.n_top_logprobs > n_vocab) r->options.n_top_logprobs = n_vocab;
+    if (r->options.n_top_logprobs == 0) return FR_OK;
+    size_t n = ((size_t)r->tree_budget + 1) * (size_t)r->options.n_top_logprobs;
+    r->top_logprobs = calloc(n, sizeof *r->top_logprobs);
+    return r->top_logprobs ? FR_OK : error_memory(err, "log-probabilities", n * sizeof *r->top_logprobs);
+}
+
+/* All logits are finite, so that there are as many as wanted. */
+static void find_top(const float *logits, int32_t n_vocab, const LogSoftmax *l, int32_t n, fr_top_logprob *out) {
+    int32_t ids[TOP_K_MAX];
+    n = logits_top_k(logits, n_vocab, n, ids);
+    for (int32_t i = 0; i < n; i++) out[i] = (fr_top_logprob){ids[i], log_softmax_of(l, logits[ids[i]])};
+}
+
+void score_tokens(fr_request *r, const Sampler *sampler) {
+    const VerifyResult *v = &r->verdict.result;
+    const float *const *rows = r->engine->step.row_logits + r->first_row;
+    int32_t n_vocab = r->engine->model->model->hparams.n_vocab, n_top = r->options.n_top_logprobs;
+    uint64_t hash = r->stats.logits_hash;
+    for (int32_t i = 0; i <= v->n_path; i++) {
+        const float *logits = rows[i ? v->path[i - 1] : 0];
+        int32_t token = i < v->n_path ? r->tree.nodes[v->path[i]].token : v->next_token;
+        hash = hash64(logits, (size_t)n_vocab * sizeof *logits, hash);
+        r->verdict.scores[i] = (TokenScore){.logprob = NAN, .logits_hash = hash};
+        if (!r->options.want_logprobs && n_top == 0) continue;
+        LogSoftmax l = sampler_log_softmax(sampler, logits);
+        r->verdict.scores[i].logprob = log_softmax_of(&l, logits[token]);
+        if (n_top > 0) find_top(logits, n_vocab, &l, n_top, r->top_logprobs + (int64_t)i * n_top);
+    }
+}
+
+/* ---- embeddings ------------------------------------------------------------------------------------
+ *
+ * An embedding is the mean of the final hidden states over a prompt.
+ *
+ * The text models that forerun runs were not trained to compare texts, but the mean of what they hand to their
+ * output matrix tells topics apart, and is what other servers give for them. The states are those after the final
+ * norm, in the order of the prompt and summed in double precision: a mean depends on its prompt and on nothing else,
+ * as every row does. Hidden states are kept nowhere, so such a request reads all of its prompt itself
+ * (prefix_cache.c). The last token of a prompt is the root of the first tree; its state comes from that forward. */
+
+int request_embedding_begin(fr_request *r, const fr_request_options *o, fr_error *err) {
+    size_t n = (size_t)r->engine->model->model->hparams.n_embd;
+    if (!o->want_embedding) return FR_OK;
+    r->embedding.sum = calloc(n, sizeof *r->embedding.sum);
+    return r->embedding.sum ? FR_OK : error_memory(err, "an embedding", n * sizeof *r->embedding.sum);
+}
+
+void request_embedding_end(fr_request *r) {
+    free(r->embedding.sum);
+    r->embedding.sum = NULL;
+}
+
+void request_embedding_add(fr_request *r, const float *hidden) {
+    RequestEmbedding *m = &r->embedding;
+    if (!m->sum || m->n == r->stats.n_prompt) return;
+    for (int32_t i = 0; i < r->engine->model->model->hparams.n_embd; i++) m->sum[i] += (double)hidden[i];
+    m->n++;
+}
+
+int fr_request_embedding(const fr_request *r, float *out, fr_error *err) {
+    int status = check_given(r, "fr_request_embedding", "request", err);
+    if (!status) status = check_given(out, "fr_request_embedding", "out", err);
+    if (status) return status;
+    if (!r->embedding.sum) return error_set(err, FR_ERR_ARGUMENT, "the request was opened without want_embedding");
+    if (r->embedding.n < r->stats.n_prompt)
+        return error_set(err, FR_ERR_ARGUMENT, "the prompt has not been read yet: %lld of %lld tokens",
+                         (long long)r->embedding.n, (long long)r->stats.n_prompt);
+    int32_t n = r->engine->model->model->hparams.n_embd;
+    double squares = 0;
+    for (int32_t i = 0; i < n; i++) squares += r->embedding.sum[i] * r->embedding.sum[i];
+    double length = squares > 0 ? sqrt(squares) : 1;
+    for (int32_t i = 0; i < n; i++) out[i] = (float)(r->embedding.sum[i] / length);
+    return FR_OK;
+}
