@@ -1,5 +1,5 @@
 /* chat_commands.c - the slash commands of a conversation: one row of the table and one function each. */
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 #include "cli/safe_text.h"
 #include "base/error.h"
 

@@ -2,7 +2,7 @@
  *
  * The messages are those that every chat API takes, so that a file can be used elsewhere, and a file of somebody else with
  * such messages can be loaded. Only a file that says "format": "forerun-chat" is ever replaced. */
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 #include "cli/cli.h"
 #include "cli/json_memory.h"
 

@@ -1,7 +1,7 @@
 /* chat_turns.c - one turn of a conversation: a prompt, a request that is run to its end or to Ctrl-C, and what is said
  * about it afterwards. */
 #include "base/error.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 #include "cli/chat/line_editor.h"
 #include "cli/run/text_output.h"
 #include "cli/stats_json.h"

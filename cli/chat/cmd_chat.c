@@ -4,7 +4,7 @@
  * has to say goes to standard error. */
 #include "base/error.h"
 #include "cli/chat/line_editor.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 #include "cli/safe_text.h"
 #include "draft/drafter.h"
 

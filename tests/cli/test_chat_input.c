@@ -2,7 +2,7 @@
 #include "testing.h"
 
 #include "cli/chat/line_editor.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 
 #include <stdlib.h>
 #include <string.h>

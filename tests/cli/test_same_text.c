@@ -1,7 +1,7 @@
 /* test_same_text.c - where a text ends that is cut into other tokens: compared with a comparison of the whole texts. */
 #include "testing.h"
 
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
