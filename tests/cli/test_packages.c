@@ -70,9 +70,9 @@ static void shell(const char *command) {
 /* A bare machine: the first thing that make compiles names what is missing and the remedy. */
 static void make_points_to_deps(void **state) {
     (void)state;
-    shell("! env -u MAKEFLAGS PKG_CONFIG_LIBDIR=/nonexistent make -s MODE=none build/none/src/base/clock.o 2>&1");
+    shell("! env -u MAKEFLAGS PKG_CONFIG_LIBDIR=/nonexistent make -s MODE=none build/none/src/base/mem.o 2>&1");
     if (!strstr(text, "libpcre2-8") || !strstr(text, "run 'make deps'")) fail_msg("%s", text);
-    shell("! env -u MAKEFLAGS make -s CC=no-such-compiler MODE=none build/none/src/base/clock.o 2>&1");
+    shell("! env -u MAKEFLAGS make -s CC=no-such-compiler MODE=none build/none/src/base/mem.o 2>&1");
     if (!strstr(text, "the compiler no-such-compiler") || !strstr(text, "run 'make deps'")) fail_msg("%s", text);
 }
 

@@ -47,6 +47,7 @@ static int32_t draw(int32_t n) { return (int32_t)(rng_uniform(dice_seed, RNG_TES
 
 static void make_prompt(Role *r, int32_t stems[N_STEMS][STEM], int i) {
     const Role *earlier = &cast[draw(i + 1)];
+    r->options.struct_size = sizeof r->options;
     r->options.prompt = r->prompt;
     if (i > 4 && draw(4) == 0) { /* the same, or the next turn of the same talk */
         int64_t said = draw(2) ? earlier->alone.n : 0, n = earlier->options.n_prompt + said;

@@ -80,7 +80,9 @@ void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]) {
     for (int kind = 0; kind < READ_KINDS; kind++)
         for (int i = 0; i < READ_ROWS; i++)
             names[kind][i] = read_ways[read_way(choice, kind == 0 ? TYPE_Q8_0 : TYPE_Q4_K, i + 1)].name;
-    snprintf(out, READ_TEXT_BYTES, "Q8_0: 1 row %s; 2 rows %s; more %s\nother types: 1 row %s; 2 rows %s; more %s",
+    snprintf(out, READ_TEXT_BYTES,
+             "Q8_0, 1 row: %s\nQ8_0, 2 rows: %s\nQ8_0, more rows: %s\nother types, 1 row: %s\nother types, 2 rows: %s\n"
+             "other types, more rows: %s",
              names[0][0], names[0][1], names[0][2], names[1][0], names[1][1], names[1][2]);
 }
 
