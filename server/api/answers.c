@@ -335,7 +335,7 @@ const char *stop_string_of(const Choice *c) {
     char *text = NULL;
     size_t n;
     fr_error why;
-    if (c->result->finish != FR_FINISH_STOP || plan->n_stops == 0) return NULL;
+    if (choice_finish(c) != FR_FINISH_STOP || plan->n_stops == 0) return NULL;
     for (size_t i = 0; i < c->tokens.n; i++)
         if (!buf_append(&ids, &c->tokens.tokens[i].token, sizeof(int32_t))) break;
     if (plan->n_stops > 1 && !fr_detokenize(plan->model->model, (const int32_t *)(const void *)ids.data,

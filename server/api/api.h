@@ -117,6 +117,9 @@ typedef struct Choice {
     SourceNames sources; /* if plan.shows_sources */
 } Choice;
 
+/* Why the choice ended: FR_FINISH_NONE while it is still being generated, when an event may already be written. */
+static inline fr_finish choice_finish(const Choice *c) { return c->result ? c->result->finish : FR_FINISH_NONE; }
+
 /* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.
  * NULL: the API has none. */
 typedef struct ApiFormat {

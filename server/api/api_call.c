@@ -200,8 +200,8 @@ static void on_news(Generation *g) {
         if (call->n_running == 0 && !call->exchange) free_call(call);
         return;
     }
-    if (is_ended && c->result->finish == FR_FINISH_ERROR) fail_call(call, &c->result->error);
-    else if (is_ended && c->result->finish == FR_FINISH_CANCELLED) {
+    if (is_ended && choice_finish(c) == FR_FINISH_ERROR) fail_call(call, &c->result->error);
+    else if (is_ended && choice_finish(c) == FR_FINISH_CANCELLED) {
         error_set(&no_memory, FR_ERR_CANCELLED, "the server was stopped");
         fail_call(call, &no_memory);
     } else if (!keep_tokens(c, &fresh)) {

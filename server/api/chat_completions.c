@@ -56,8 +56,8 @@ static int prepare(ApiCall *call, const json_t *body) {
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
 static const char *finish_reason(const Choice *c) {
-    bool has_ended = c->result->finish == FR_FINISH_EOS || c->result->finish == FR_FINISH_STOP;
-    return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(c->result->finish);
+    bool has_ended = choice_finish(c) == FR_FINISH_EOS || choice_finish(c) == FR_FINISH_STOP;
+    return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(choice_finish(c));
 }
 
 /* {"index": ..., "id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, as far as it is known:

@@ -123,20 +123,20 @@ static void write_error(JsonOut *out, const ApiError *e) {
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
 static const char *stop_reason(const Choice *c) {
-    if (c->result->finish == FR_FINISH_LENGTH) return "max_tokens";
-    if (c->result->finish == FR_FINISH_CONTEXT) return "model_context_window_exceeded";
+    if (choice_finish(c) == FR_FINISH_LENGTH) return "max_tokens";
+    if (choice_finish(c) == FR_FINISH_CONTEXT) return "model_context_window_exceeded";
     if (answers_of(c)->n_calls > 0) return "tool_use";
-    return c->result->finish == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
+    return choice_finish(c) == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
 }
 
 /* choice NULL: at the beginning of a stream. */
 static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
-    int64_t n_cached = c ? c->result->stats.n_prompt_shared : 0;
+    int64_t n_cached = c && c->result ? c->result->stats.n_prompt_shared : 0;
     json_out_open(out, "usage", '{');
     json_out_key_int(out, "input_tokens", call->plan.prompts[0].n - n_cached);
     json_out_key_int(out, "cache_creation_input_tokens", 0);
     json_out_key_int(out, "cache_read_input_tokens", n_cached);
-    json_out_key_int(out, "output_tokens", c ? c->result->stats.n_generated : 0);
+    json_out_key_int(out, "output_tokens", c && c->result ? c->result->stats.n_generated : 0);
     json_out_mark(out, '}');
 }
 

@@ -104,8 +104,8 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_key_int(out, "tokens_cached", c->result->stats.n_prompt + c->result->stats.n_generated);
     write_settings(out, call);
     json_out_key_text(out, "prompt", prompt->text);
-    json_out_key_bool(out, "truncated", c->result->finish == FR_FINISH_CONTEXT);
-    json_out_key_text(out, "stop_type", stop_type(c->result->finish));
+    json_out_key_bool(out, "truncated", choice_finish(c) == FR_FINISH_CONTEXT);
+    json_out_key_text(out, "stop_type", stop_type(choice_finish(c)));
     const char *stop = stop_string_of(c);
     json_out_key_text(out, "stopping_word", stop ? stop : "");
     openai_write_timings(out, call);

@@ -134,7 +134,8 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_key_int(out, "draft_n_accepted", s.accepted);
     json_out_key_int(out, "n_steps", s.n_steps);
     double plain_s = 0;
-    for (int i = 0; i < call->n_choices; i++) plain_s += call->choices[i].result->plain_s / call->n_choices;
+    for (int i = 0; i < call->n_choices; i++)
+        if (call->choices[i].result) plain_s += call->choices[i].result->plain_s / call->n_choices;
     json_out_key_real(out, "plain_per_token_ms", plain_s * 1e3);
     json_out_mark(out, '}');
 }

@@ -154,7 +154,7 @@ static void write_item(JsonOut *out, const Choice *c, const AnswerItem *item, co
 /* ---- the response ---------------------------------------------------------------------------------------- */
 
 static bool is_cut(const Choice *c) {
-    return c->result->finish == FR_FINISH_LENGTH || c->result->finish == FR_FINISH_CONTEXT;
+    return choice_finish(c) == FR_FINISH_LENGTH || choice_finish(c) == FR_FINISH_CONTEXT;
 }
 
 /* Of the last item; those before it are complete. */

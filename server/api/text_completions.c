@@ -90,7 +90,7 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
     for (int i = 0; i < call->n_choices; i++) {
         const Choice *c = &call->choices[i];
         write_choice(out, call, i, echoed(call, i), c->text.data, c->text.n, &c->tokens,
-                     openai_finish_reason(c->result->finish));
+                     openai_finish_reason(choice_finish(c)));
     }
     json_out_mark(out, ']');
     openai_write_usage(out, call);
@@ -122,7 +122,7 @@ static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const To
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
-    stream_piece(out, call, c->index, "", 0, NULL, openai_finish_reason(c->result->finish));
+    stream_piece(out, call, c->index, "", 0, NULL, openai_finish_reason(choice_finish(c)));
 }
 
 static const ApiFormat format = {

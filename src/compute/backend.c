@@ -2,7 +2,6 @@
 #include "compute/backend.h"
 
 #include "compute/cpu/cpu_backend.h"
-#include "compute/backend.h"
 #include "base/mem.h"
 
 #include <stdio.h>

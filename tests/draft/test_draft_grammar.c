@@ -51,7 +51,7 @@ static void propose(GrammarKind kind, const char *grammar, const char *after, co
     GrammarText x;
     fr_error err;
     Drafter *d = rig_open_drafter("grammar", tokenizer_n_vocab(tokenizer), 1);
-    if (grammar_open(&g, trie, kind, grammar, strlen(grammar), (GrammarStop){NULL}, &err) ||
+    if (grammar_open(&g, trie, kind, grammar, strlen(grammar), (GrammarStop){0}, &err) ||
         grammar_text_begin(&x, g, "", after, &err))
         fail_msg("%s", err.message);
     d->class->set_grammar(d, 0, &x);

@@ -219,7 +219,7 @@ static void threads_share_a_grammar(void **state) {
     VocabSpec spec = vocab_build_tiny_bpe("gpt-2");
     if (vocab_build_open(&tokenizer, &spec, &err) || token_trie_open(&t, tokenizer, TINY_N_TOKENS, &err))
         fail_msg("%s", err.message);
-    if (grammar_open(&shared, t, GRAMMAR_JSON_SCHEMA, grammars[0].text, strlen(grammars[0].text), (GrammarStop){NULL},
+    if (grammar_open(&shared, t, GRAMMAR_JSON_SCHEMA, grammars[0].text, strlen(grammars[0].text), (GrammarStop){0},
                      &err))
         fail_msg("%s", err.message);
     for (uintptr_t i = 0; i < N_THREADS; i++)

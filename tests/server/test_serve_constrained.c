@@ -33,7 +33,7 @@ static int stop(void **state) {
 
 static json_t *ask(const char *path, const char *fields, const char *draft) {
     char body[1400];
-    snprintf(body, sizeof body, "{%s, \"draft\": %s}", fields, draft);
+    snprintf(body, sizeof body, "{%s, \"tree_budget\": 8, \"draft\": %s}", fields, draft);
     return serve_json(&server, path, 200, body);
 }
 

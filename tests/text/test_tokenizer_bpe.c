@@ -279,21 +279,8 @@ static void broken_utf8_comes_back_byte_for_byte(void **state) {
 static void long_texts_take_linear_time(void **state) {
     (void)state;
     enum { N = 200000 };
-    static const char *const fills[] = {"a",
-                                        "l",
-                                        " ",
-                                        "A",
-                                        "1",
-                                        "\n",
-                                        "ab c",
-                                        " \xE4\xBD\xA0",
-                                        "\xFF",
-                                        "'",
-                                        "  1",
-                                        "\t \n",
-                                        "a ",
-                                        "\xD9\xA1"
-                                        "1"};
+    static const char *const fills[] = {"a",    "l", " ",   "A",     "1",  "\n",          "ab c", " \xE4\xBD\xA0",
+                                        "\xFF", "'", "  1", "\t \n", "a ", "\xD9\xA1\x31"};
     char *text = malloc(N);
     for (size_t p = 0; p < pre_n_families; p++) {
         char pre[64];
