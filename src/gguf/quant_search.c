@@ -216,7 +216,7 @@ static double choose_range(RangeSuper *k, int b, Fit wanted) {
     double best = INFINITY;
     for (int s = s0 - 1; s <= s0 + 1; s++)
         for (int m = m0 - 1; m <= m0 + 1; m++) {
-            float q[FIT_MAX];
+            float q[FIT_MAX] = {0};
             if (s < 0 || s > k->s_max || m < 0 || m > k->s_max) continue;
             double e = encode_range(k, b, s, m, q);
             if (!(e < best)) continue;
@@ -279,7 +279,7 @@ static double choose_scale(ScaleSuper *k, int b, float wanted) {
     const float *x = k->x + b * k->sub;
     double best = INFINITY;
     for (int s = s0 - 1; s <= s0 + 1; s++) {
-        float q[FIT_MAX];
+        float q[FIT_MAX] = {0};
         if (s < k->s_least || s > k->s_most) continue;
         Fit fit = {k->d * (float)s, 0};
         if (k->values) fit_values(fit, x, k->sub, k->values, q);

@@ -654,7 +654,7 @@ static void write_nodes(Build *b) {
     for (int32_t r = 0; r < a->n_rules; r++)
         if (b->raw.rules[r].is_productive) a->rules[r].start = number_of(b, b->raw.rules[r].start);
     while (b->n_waiting > 0) write_node(b, b->waiting[--b->n_waiting]);
-    a->root_is_optional = b->raw.rules[0].is_nullable;
+    a->root_is_optional = b->raw.n_rules > 0 && b->raw.rules[0].is_nullable;
 }
 
 /* ---- step 4: ranks --------------------------------------------------------------------------------------- */

@@ -250,6 +250,7 @@ const TokenMask *token_mask_of(GrammarStates *s, const TokenTrie *t, const Gramm
     states_set_quota(s, INT64_MAX);
     (void)token_mask_find(&work, s, t, state, &m, err);
     states_set_quota(s, quota);
+    if (work) mask_work_free(work);
     return m;
 }
 

@@ -91,7 +91,8 @@ const Kernels *kernels_select(const char *name) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
     const Kernels *found = NULL;
-    if (!name || strcmp(name, "auto") == 0) {
+    if (!name) name = "auto";
+    if (strcmp(name, "auto") == 0) {
         while (is_slow(tables[n - 1])) n--;
         found = tables[n - 1];
     }
