@@ -266,8 +266,8 @@ Value value_literal(Work *w, const char *text) { return value_text(text_new(w, t
 Seq *seq_new(Work *w, SeqFlavour flavour, size_t capacity) {
     Seq *s = work_alloc(w, sizeof *s);
     s->flavour = flavour;
-    s->capacity = capacity;
-    s->items = capacity ? work_array(w, capacity, sizeof *s->items) : NULL;
+    s->capacity = capacity ? capacity : 1;
+    s->items = work_array(w, s->capacity, sizeof *s->items);
     return s;
 }
 
