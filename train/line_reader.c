@@ -231,8 +231,8 @@ static int read_records(const CorpusSink *sink, LineReader *r, fr_error *err) {
 }
 
 static int read_whole(const CorpusSink *sink, LineReader *r, fr_error *err) {
-    const char *text;
-    size_t n;
+    const char *text = NULL;
+    size_t n = 0;
     int got = line_reader_next(r, &text, &n, err);
     if (got != 1) return got;
     int status = piece(sink, text, n, err);
