@@ -194,8 +194,8 @@ static int refuse(const char *where, const char *const *paths, int n_paths, cons
 
 /* The part `number` of the file that paths[first] is the first part of; -1: there is none. */
 static int find_part(const char *const *paths, int n_paths, int first, int number) {
-    size_t n_stem, n_other;
-    int own, count, other, other_count;
+    size_t n_stem = 0, n_other;
+    int own = 0, count = 0, other, other_count;
     (void)is_part(paths[first], &n_stem, &own, &count);
     for (int i = 0; i < n_paths; i++)
         if (is_model(paths[i]) && is_part(paths[i], &n_other, &other, &other_count) && other == number &&
