@@ -347,13 +347,13 @@ static int32_t read_shape(const char *shape, int32_t *numbers) {
 enum { MAX_NUMBERS = 32 };
 
 int32_t study_tree_depth(const StudyTree *t) {
-    int32_t numbers[MAX_NUMBERS], n = read_shape(t->shape, numbers);
+    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
     if (t->method == STUDY_SD) return numbers[0];
     return t->method == STUDY_RSD_C ? n : numbers[1];
 }
 
 int32_t study_tree_nodes(const StudyTree *t) {
-    int32_t numbers[MAX_NUMBERS], n = read_shape(t->shape, numbers);
+    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
     if (t->method == STUDY_SD) return numbers[0];
     if (t->method != STUDY_RSD_C) return numbers[0] * numbers[1];
     int32_t level = 1, nodes = 0;
