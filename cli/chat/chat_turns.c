@@ -305,7 +305,7 @@ static int splice(const fr_model *model, const ChatTurn *before, int32_t **token
     return FR_OK;
 }
 
-/* By the template, or in the plain format where the model has none. */
+/* Formats the conversation by the model's template, or in the plain format if it has none. */
 static int apply(const fr_model *model, const GenerateArgs *args, const fr_chat_message *messages, int n_messages,
                  bool *wants_plain, int32_t **tokens, int64_t *n_tokens, fr_error *err) {
     GenerateArgs plain = {.chat_template = "plain"};

@@ -155,7 +155,7 @@ static bool fits_in_a_line(const char *text) {
     return true;
 }
 
-/* Where a person reads it, long lines are broken between words. */
+/* Long lines are broken between words if a person reads them. */
 void chat_say(const char *sentence, ...) {
     char *text;
     va_list ap;

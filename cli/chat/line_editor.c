@@ -415,7 +415,7 @@ void chat_input_drop(ChatInput *in) {
     in->state = CHAT_INPUT_EMPTY;
 }
 
-/* Appends a piece of the message; `next` is the state behind it. */
+/* Appends a piece of the message; `next` is the state after it. */
 static ChatInputState append(ChatInput *in, const char *text, size_t n, bool ends_line, ChatInputState next) {
     bool fits = buf_append(&in->text, text, n) && (!ends_line || buf_append(&in->text, "\n", 1));
     return in->state = fits ? next : CHAT_INPUT_TOO_LONG;

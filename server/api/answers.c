@@ -323,7 +323,7 @@ const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item) {
     return item < l->n_items && l->of_item[item].n > 0 ? &l->of_item[item] : NULL;
 }
 
-/* Which of several stop strings ended a text.
+/* Finds which of several stop strings ended a text.
  *
  * The engine cuts a text off before its stop string and does not say which one it was. It is found again in the text of all
  * tokens, which the plan keeps for that (Plan.tells_stop): the one that comes first. */

@@ -78,7 +78,7 @@ void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID
 JsonOut answers_begin_event(Buf *out, const char *type);
 void answers_end_event(JsonOut *j);
 
-/* Which stop string ended a text. */
+/* Finds which stop string ended a text. */
 
 /* NULL: none did. The plan has tells_stop. */
 const char *stop_string_of(const Choice *c);

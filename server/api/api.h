@@ -195,7 +195,7 @@ void api_call_name(ApiCall *call, const char *prefix);
 /* One line on standard error for each request. No prompt and no text of a client is part of it. */
 
 void request_log_write(const ApiCall *call, int status);
-/* Of a request that was refused before it became a call. */
+/* Logs a request that was refused before it became a call. */
 void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status);
 
 #endif
