@@ -38,6 +38,7 @@ static Service *service(void) {
     if (s.models) return &s;
     json_memory_install();
     fr_assert(fr_model_open(&model.model, "models/draft.gguf", NULL, NULL) == FR_OK);
+    model.info.struct_size = sizeof model.info;
     fr_model_get_info(model.model, &model.info);
     s.models = &model;
     s.n_models = 1;

@@ -114,7 +114,7 @@ static void hostile_records_are_refused(void **state) {
     static const struct {
         const char *line, *words;
     } cases[] = {
-        {"{\"tokens\": [1, 2]}", "must stand \"prompt_tokens\", an integer from 0 to 2"},
+        {"{\"tokens\": [1, 2]}", "must also have \"prompt_tokens\", an integer from 0 to 2"},
         {"{\"tokens\": [1, 2], \"prompt_tokens\": 3}", "an integer from 0 to 2"},
         {"{\"tokens\": [1, 2], \"prompt_tokens\": -1}", "an integer from 0 to 2"},
         {"{\"tokens\": [1, 2], \"prompt_tokens\": 1.0}", "an integer from 0 to 2"},
