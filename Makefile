@@ -211,7 +211,7 @@ DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev l
                 librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev \
                 gnuplot-nox python3 libevent-dev
 DEB_CLANG    := clang libclang-rt-14-dev
-DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
+DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14 locales
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 if [ -n "$$missing" ]; then \
