@@ -285,7 +285,10 @@ TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CL
 .PHONY: format check-format tidy
 format:
 	@$(CLANG_FORMAT) -i $(FORMATTED)
+# clang-format breaks a declaration between its type and its name where the comment after it is too long.
 check-format:
+	@! grep -PzoH '\n +((const|struct|unsigned|static|enum) )*\w+( const)?( \*?\w+,)?\n +\*?\w+(\[[^]\n]*\])*[;,=] */\*[^\n]*' $(FORMATTED) | tr '\0' '\n' | grep . || \
+	  { echo 'format: a declaration is broken inside its type; put the comment above it'; exit 1; }
 	@$(CLANG_FORMAT) --dry-run -Werror --ferror-limit=1 $(FORMATTED) && echo "format: $(words $(FORMATTED)) files passed, 0 failed"
 # The object file stands for the headers that its source includes. max-nodes: a third of the analyzer's default depth, at a third of
 # the time.

@@ -30,9 +30,8 @@ typedef struct Item {
     const SafeTensor *scales;          /* of a packed tensor */
     TensorType type;
     ConvertForm form;
-    int64_t n_in,
-        n_out;   /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
-    float shift; /* is added to the numbers */
+    int64_t n_in, n_out; /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers instead of rows */
+    float shift;         /* is added to the numbers */
 } Item;
 
 struct Job {

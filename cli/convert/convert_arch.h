@@ -6,9 +6,9 @@
 #include "model/tensor_table.h"
 
 typedef struct ConvertTensor {
-    const char
-        *from;   /* the published name; "%d" is the number of the layer, and the tensor is there once for each. A second
-                        * one is that of an expert, and the matrices of all are put into one tensor */
+    /* The published name. "%d" is the number of the layer, and there is one such tensor for each layer. A second "%d" is the number of
+     * the expert, and the matrices of all experts are put into one tensor. */
+    const char *from;
     TensorId to; /* which gives the name in the GGUF file, and the shape */
     bool optional;
     ConvertForm form;

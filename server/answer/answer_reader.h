@@ -87,8 +87,8 @@ typedef struct AnswerReader {
     Buf held;         /* not yet known what it is */
     size_t n_mark;    /* of `held` is the mark before the first call */
     size_t n_read;    /* bytes so far */
-    size_t
-        n_reason; /* of them are reasoning with its marks, and what came before it; 0: it has not ended, or never began */
+    /* How many of these bytes are the reasoning with its marks and what came before it; 0: it has not ended, or never began. */
+    size_t n_reason;
     CallScan scan;
     AnswerSink sink; /* during answer_reader_feed and answer_reader_end */
     void *user;

@@ -99,11 +99,10 @@ typedef struct RowSlots {
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
-    const float *input;  /* [n_embd] in the place of the token's embedding, or NULL */
-    int32_t row, parent; /* its number since executor_forward, and that of its parent; -1: the committed tokens */
-    int32_t index;       /* among the rows of its sequence since executor_forward */
-    int32_t n_prefix,
-        n_path; /* it sees n_prefix committed slots, then n_path slots of its path in the tree, itself last */
+    const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
+    int32_t index;            /* among the rows of its sequence since executor_forward */
+    int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path, itself last */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;

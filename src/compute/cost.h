@@ -47,8 +47,7 @@ typedef struct CostCurve {
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
     double seconds[COST_CURVE_MAX]; /* a(n), never falling */
     double key_s, key_read_s;       /* for one row and one key; for one key, whatever the number of rows */
-    double
-        n_context; /* the context that the functions below answer for: tokens before a row, on average. Set by the owner */
+    double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
 } CostCurve;
 
 /* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if so many fit). This takes about 150 ms, and

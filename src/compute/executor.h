@@ -13,10 +13,8 @@ typedef struct Row {
     int32_t sequence;
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
-    bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
-    const float
-        *input; /* [n_embd] runs through the layers in the place of the token's embedding; NULL: the embedding. Borrowed
-                         * for the call */
+    bool want_hidden;   /* its hidden state; a row that wants logits has it anyway */
+    const float *input; /* [n_embd] the input of the first layer; NULL: the token's embedding. Borrowed for the call */
 } Row;
 
 typedef struct ExecutorOptions {

@@ -31,9 +31,9 @@ typedef struct RandomModel {
     int32_t n_key_heads, n_value_heads, delta_dim;
     int32_t n_ssm_state;        /* granitehybrid, mamba2: numbers that B and C have */
     int32_t n_conv;             /* positions that the convolution sees */
-    int32_t attention_interval; /* likewise: every so many-th layer has attention; 0: none */
-    int32_t
-        n_nextn; /* qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction, behind the others */
+    int32_t attention_interval; /* likewise: one layer in this many has attention; 0: none */
+    /* qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction, after the others */
+    int32_t n_nextn;
     bool nextn_head;              /* these with an embedding and an LM head of their own */
     int32_t kv_rank, q_rank;      /* deepseek2: of latents; q_rank 0: queries are made of the input */
     int32_t plain_dim, value_dim; /* of a head: components that are not rotated (n_rot more are); of values */

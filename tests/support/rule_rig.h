@@ -52,8 +52,7 @@ typedef struct RigCase {
     RigFault fault;
     bool no_dists; /* groups of points are not declared */
     bool masked; /* a grammar forbids some of the tokens after each text, other ones after each; the drafter does not know */
-    const float *target_logits,
-        *draft_logits; /* [n_vocab] the same after every text, instead of random ones; NULL: random */
+    const float *target_logits, *draft_logits; /* [n_vocab] the same after every text; NULL: random ones */
 } RigCase;
 
 /* Temperature 1 without filters. */

@@ -41,9 +41,8 @@ int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
-    PackedMatrix
-        *matrices[LAYER_MATRICES]; /* an array where there is one for each head or expert; NULL: the layer has none */
-    float *conv;                   /* [n_conv][channels] of a layer with a recurrent state; NULL: none */
+    PackedMatrix *matrices[LAYER_MATRICES]; /* an array if each head or expert has one; NULL: the layer has none */
+    float *conv;                            /* [n_conv][channels] of a layer with a recurrent state; NULL: none */
 } CpuLayer;
 
 typedef struct CpuWeights {

@@ -19,8 +19,7 @@ typedef struct DraftShape {
     int32_t n_levels;
     int32_t width[DRAFT_MODEL_MAX_LEVELS];
     bool coupled; /* draws use the target's noise, unless the tree needs distributions; not with several DRAFT_PATHS */
-    uint64_t
-        i_model; /* number of the model among those that draft for one tree; models of different numbers never share noise */
+    uint64_t i_model; /* the model's index among those that draft for one tree: no two of them share noise */
 } DraftShape;
 
 /* Rows of an option table for the fields `const char *model` and `bool coupled` of S. */

@@ -25,8 +25,7 @@ typedef struct Job {
     PeakKind kind;
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
     int64_t n_rounds;
-    double
-        done[THREADS_MAX]; /* operations done, or the result of a read, so that the compiler does not remove the read */
+    double done[THREADS_MAX]; /* operations, or the result of a read, which keeps the compiler from removing the read */
 } Job;
 
 static void read_buffer(void *ctx, int i_part, int n_parts, int i_thread) {
