@@ -45,7 +45,7 @@ static int measure(const char *spec, const int32_t *text, const char *name, fr_e
     if (!status)
         printf("%-22s %s text of %d tokens: begin %.2f ms, proposal %.1f us, %.1f bytes per token\n", spec, name,
                N_TEXT, 1e3 * begin_s, 1e6 * propose_s / N_PROPOSALS,
-               (double)text_drafter_bytes(d, sequence) / (N_TEXT + N_PROPOSALS));
+               (double)ngram_text_bytes(text_drafter_text((const TextDrafter *)d, sequence)) / (N_TEXT + N_PROPOSALS));
     drafter_close(d);
     return status;
 }

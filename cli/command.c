@@ -69,181 +69,6 @@ static bool find_letter(const Command *c, char letter, CommandRow *at) {
     return false;
 }
 
-/* ---- parsing ---------------------------------------------------------------------------------------- */
-
-typedef struct Parser {
-    const Command *command;
-    int argc, i; /* argv[i] is read next */
-    char **argv;
-    bool wants_help;
-    int n_arguments;
-} Parser;
-
-static int store(const CommandRow *at, const char *value, fr_error *err) {
-    char written[160];
-    snprintf(written, sizeof written, "%s%s%s%s", at->row->is_argument ? "" : "--",
-             at->row->is_argument ? "" : at->row->key, at->row->is_argument ? "" : "=", value);
-    return option_store(at->row, written, value, at->to, err);
-}
-
-static int store_next(Parser *p, const CommandRow *at, fr_error *err) {
-    char room[64];
-    if (p->i == p->argc)
-        return error_set(err, FR_ERR_ARGUMENT, "--%s needs a value: --%s=%s", at->row->key, at->row->key,
-                         option_metavar(at->row, room));
-    return store(at, p->argv[p->i++], err);
-}
-
-static int refuse_key(const Command *c, const char *key, size_t n, fr_error *err) {
-    NearestWord nearest = {.word = NULL};
-    char wanted[64] = "", hint[128] = "";
-    snprintf(wanted, sizeof wanted, "%.*s", (int)n, key);
-    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
-        if (!at.row->is_argument) nearest_word_try(&nearest, wanted, at.row->key);
-    if (nearest.word) snprintf(hint, sizeof hint, "; did you mean --%s?", nearest.word);
-    return error_set(err, FR_ERR_ARGUMENT, "unknown option '--%s'%s", wanted, hint);
-}
-
-static int parse_key(Parser *p, const char *key, fr_error *err) {
-    size_t n = strcspn(key, "=");
-    CommandRow at;
-    if (!find_key(p->command, key, n, &at)) return refuse_key(p->command, key, n, err);
-    if (key[n]) return store(&at, key + n + 1, err);
-    if (command_row_takes_value(at.row)) return store_next(p, &at, err);
-    return store(&at, at.row->implied ? at.row->implied : "1", err);
-}
-
-static int parse_letters(Parser *p, const char *letters, fr_error *err) {
-    for (; *letters; letters++) {
-        CommandRow at;
-        if (!find_letter(p->command, *letters, &at))
-            return error_set(err, FR_ERR_ARGUMENT, "unknown option '-%c'", *letters);
-        if (command_row_takes_value(at.row)) return letters[1] ? store(&at, letters + 1, err) : store_next(p, &at, err);
-        int status = store(&at, at.row->implied ? at.row->implied : "1", err);
-        if (status) return status;
-    }
-    return FR_OK;
-}
-
-static int refuse_argument(const Command *c, const char *text, fr_error *err) {
-    CommandRow at;
-    const char *dot = strrchr(text, '.');
-    bool is_model = dot && strcmp(dot, ".gguf") == 0 && find_key(c, "model", 5, &at) && at.row->letter == 'm';
-    return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'%s", text,
-                     is_model ? "; a model is given by -m FILE" : "");
-}
-
-/* The n-th positional argument goes to the n-th such row; a list takes all that are left. */
-static int parse_argument(Parser *p, const char *text, fr_error *err) {
-    int i = 0;
-    for (CommandRow at = {.row = NULL}; command_next_row(p->command, &at);) {
-        if (!at.row->is_argument) continue;
-        if (i++ < p->n_arguments && at.row->kind != OPTION_TEXTS) continue;
-        p->n_arguments++;
-        return store(&at, text, err);
-    }
-    return refuse_argument(p->command, text, err);
-}
-
-static int parse_all(Parser *p, fr_error *err) {
-    int status = FR_OK;
-    bool only_arguments = false;
-    while (p->i < p->argc && !status) {
-        const char *word = p->argv[p->i++];
-        if (only_arguments || word[0] != '-' || !word[1]) status = parse_argument(p, word, err);
-        else if (strcmp(word, "--") == 0) only_arguments = true;
-        else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0) {
-            p->wants_help = true;
-            return FR_OK;
-        } else status = word[1] == '-' ? parse_key(p, word + 2, err) : parse_letters(p, word + 1, err);
-    }
-    return status;
-}
-
-static int check_required(const Command *c, fr_error *err) {
-    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);) {
-        const Option *row = at.row;
-        char room[64];
-        if (!row->required || option_is_given(row, at.to)) continue;
-        if (row->is_argument) return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass %s", row->required, row->key);
-        if (row->letter)
-            return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass -%c %s", row->required, row->letter,
-                             option_metavar(row, room));
-        return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass --%s=%s", row->required, row->key,
-                         option_metavar(row, room));
-    }
-    return FR_OK;
-}
-
-static int parse(Parser *p, fr_error *err) {
-    const Command *c = p->command;
-    if (c->defaults) c->defaults();
-    for (const OptionSet *set = c->sets; set->rows; set++) options_defaults(set->rows, set->to);
-    int status = parse_all(p, err);
-    if (status || p->wants_help) return status;
-    status = check_required(c, err);
-    if (!status) status = model_cache_resolve(c, err);
-    if (!status && c->check) status = c->check(err);
-    return status ? status : command_check_files(c, err);
-}
-
-/* Wrong usage points to --help; anything else does not depend on how the command was written. */
-static int refuse(const Command *c, const fr_error *err) {
-    if (err->code == FR_ERR_ARGUMENT)
-        fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err->message, c->name);
-    else fprintf(stderr, "forerun: %s\n", err->message);
-    return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
-}
-
-static int print_help(const Command *c) {
-    Buf text = {.max_bytes = 1 << 20};
-    bool fits = command_help(c, &text);
-    if (fits) fwrite(text.data, 1, text.n, stdout);
-    else fprintf(stderr, "forerun: out of memory: the help of '%s' cannot be printed\n", c->name);
-    buf_free(&text);
-    return fits ? CLI_OK : CLI_FAILED;
-}
-
-bool command_parse(const Command *c, int argc, char **argv, int *status) {
-    Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
-    fr_error err;
-    if (parse(&p, &err)) *status = refuse(c, &err);
-    else if (p.wants_help) *status = print_help(c);
-    else return true;
-    return false;
-}
-
-/* ---- methods: `forerun train METHOD` ---------------------------------------------------------------- */
-
-static int refuse_method(const Command *c, const char *name) {
-    NearestWord nearest = {.word = NULL};
-    size_t n_own = strlen(c->name) + 1;
-    if (!name) {
-        fprintf(stderr, "forerun %s: missing method\nTry 'forerun %s --help'.\n", c->name, c->name);
-        return CLI_USAGE;
-    }
-    for (int i = 0; c->method(i); i++) nearest_word_try(&nearest, name, c->method(i)->name + n_own);
-    fprintf(stderr, "forerun %s: unknown method '%s'%s%s%s\nTry 'forerun %s --help'.\n", c->name, name,
-            nearest.word ? "; did you mean " : "", nearest.word ? nearest.word : "", nearest.word ? "?" : "", c->name);
-    return CLI_USAGE;
-}
-
-static int run_method(const Command *c, int argc, char **argv) {
-    const char *name = argc > 1 ? argv[1] : NULL;
-    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
-        return print_help(c);
-    size_t n_own = strlen(c->name) + 1;
-    for (int i = 0; name && c->method(i); i++)
-        if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);
-    return refuse_method(c, name);
-}
-
-int command_main(const Command *c, int argc, char **argv) {
-    int status;
-    if (c->method) return run_method(c, argc, argv);
-    return command_parse(c, argc, argv, &status) ? c->run(argc, argv) : status;
-}
-
 /* `forerun NAME --help`: usage, what it does, options by section, lists, notes and examples. */
 
 enum { COLUMN = 30 };
@@ -320,7 +145,8 @@ static bool put_usage(Buf *out, const Command *c) {
     return fits && buf_puts(out, "\n");
 }
 
-bool command_help(const Command *c, Buf *out) {
+/* The text of `forerun NAME --help`. False: no memory. */
+static bool command_help(const Command *c, Buf *out) {
     bool fits = put_usage(out, c) && put_paragraph(out, c->about);
     fits = fits && (c->method ? put_methods(out, c) : put_options(out, c));
     if (c->list) fits = fits && buf_puts(out, "\n") && c->list(out);
@@ -492,11 +318,188 @@ static int check_readable(const CommandFile *input, fr_error *err) {
     return error_set(err, FR_ERR_IO, "%s: %.300s: cannot be opened: %s", input->option, input->path, strerror(errno));
 }
 
-int command_check_files(const Command *c, fr_error *err) {
+/* For a parsed command line. FR_ERR_ARGUMENT: an output is also an input or another output. */
+static int command_check_files(const Command *c, fr_error *err) {
     CommandFiles files = {.n = 0};
     int status = gather(c, &files) ? FR_OK : (int)error_memory(err, "the names of files", files.n);
     for (size_t i = 0; i < files.n && !status; i++)
         status = files.items[i].is_output ? check_output(&files, i, err) : check_readable(&files.items[i], err);
     free_files(&files);
     return status;
+}
+/* ---- parsing ---------------------------------------------------------------------------------------- */
+
+typedef struct Parser {
+    const Command *command;
+    int argc, i; /* argv[i] is read next */
+    char **argv;
+    bool wants_help;
+    int n_arguments;
+} Parser;
+
+static int store(const CommandRow *at, const char *value, fr_error *err) {
+    char written[160];
+    snprintf(written, sizeof written, "%s%s%s%s", at->row->is_argument ? "" : "--",
+             at->row->is_argument ? "" : at->row->key, at->row->is_argument ? "" : "=", value);
+    return option_store(at->row, written, value, at->to, err);
+}
+
+static int store_next(Parser *p, const CommandRow *at, fr_error *err) {
+    char room[64];
+    if (p->i == p->argc)
+        return error_set(err, FR_ERR_ARGUMENT, "--%s needs a value: --%s=%s", at->row->key, at->row->key,
+                         option_metavar(at->row, room));
+    return store(at, p->argv[p->i++], err);
+}
+
+static int refuse_key(const Command *c, const char *key, size_t n, fr_error *err) {
+    NearestWord nearest = {.word = NULL};
+    char wanted[64] = "", hint[128] = "";
+    snprintf(wanted, sizeof wanted, "%.*s", (int)n, key);
+    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
+        if (!at.row->is_argument) nearest_word_try(&nearest, wanted, at.row->key);
+    if (nearest.word) snprintf(hint, sizeof hint, "; did you mean --%s?", nearest.word);
+    return error_set(err, FR_ERR_ARGUMENT, "unknown option '--%s'%s", wanted, hint);
+}
+
+static int parse_key(Parser *p, const char *key, fr_error *err) {
+    size_t n = strcspn(key, "=");
+    CommandRow at;
+    if (!find_key(p->command, key, n, &at)) return refuse_key(p->command, key, n, err);
+    if (key[n]) return store(&at, key + n + 1, err);
+    if (command_row_takes_value(at.row)) return store_next(p, &at, err);
+    return store(&at, at.row->implied ? at.row->implied : "1", err);
+}
+
+static int parse_letters(Parser *p, const char *letters, fr_error *err) {
+    for (; *letters; letters++) {
+        CommandRow at;
+        if (!find_letter(p->command, *letters, &at))
+            return error_set(err, FR_ERR_ARGUMENT, "unknown option '-%c'", *letters);
+        if (command_row_takes_value(at.row)) return letters[1] ? store(&at, letters + 1, err) : store_next(p, &at, err);
+        int status = store(&at, at.row->implied ? at.row->implied : "1", err);
+        if (status) return status;
+    }
+    return FR_OK;
+}
+
+static int refuse_argument(const Command *c, const char *text, fr_error *err) {
+    CommandRow at;
+    const char *dot = strrchr(text, '.');
+    bool is_model = dot && strcmp(dot, ".gguf") == 0 && find_key(c, "model", 5, &at) && at.row->letter == 'm';
+    return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'%s", text,
+                     is_model ? "; a model is given by -m FILE" : "");
+}
+
+/* The n-th positional argument goes to the n-th such row; a list takes all that are left. */
+static int parse_argument(Parser *p, const char *text, fr_error *err) {
+    int i = 0;
+    for (CommandRow at = {.row = NULL}; command_next_row(p->command, &at);) {
+        if (!at.row->is_argument) continue;
+        if (i++ < p->n_arguments && at.row->kind != OPTION_TEXTS) continue;
+        p->n_arguments++;
+        return store(&at, text, err);
+    }
+    return refuse_argument(p->command, text, err);
+}
+
+static int parse_all(Parser *p, fr_error *err) {
+    int status = FR_OK;
+    bool only_arguments = false;
+    while (p->i < p->argc && !status) {
+        const char *word = p->argv[p->i++];
+        if (only_arguments || word[0] != '-' || !word[1]) status = parse_argument(p, word, err);
+        else if (strcmp(word, "--") == 0) only_arguments = true;
+        else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0) {
+            p->wants_help = true;
+            return FR_OK;
+        } else status = word[1] == '-' ? parse_key(p, word + 2, err) : parse_letters(p, word + 1, err);
+    }
+    return status;
+}
+
+static int check_required(const Command *c, fr_error *err) {
+    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);) {
+        const Option *row = at.row;
+        char room[64];
+        if (!row->required || option_is_given(row, at.to)) continue;
+        if (row->is_argument) return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass %s", row->required, row->key);
+        if (row->letter)
+            return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass -%c %s", row->required, row->letter,
+                             option_metavar(row, room));
+        return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass --%s=%s", row->required, row->key,
+                         option_metavar(row, room));
+    }
+    return FR_OK;
+}
+
+static int parse(Parser *p, fr_error *err) {
+    const Command *c = p->command;
+    if (c->defaults) c->defaults();
+    for (const OptionSet *set = c->sets; set->rows; set++) options_defaults(set->rows, set->to);
+    int status = parse_all(p, err);
+    if (status || p->wants_help) return status;
+    status = check_required(c, err);
+    if (!status) status = model_cache_resolve(c, err);
+    if (!status && c->check) status = c->check(err);
+    return status ? status : command_check_files(c, err);
+}
+
+/* Wrong usage points to --help; anything else does not depend on how the command was written. */
+static int refuse(const Command *c, const fr_error *err) {
+    if (err->code == FR_ERR_ARGUMENT)
+        fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err->message, c->name);
+    else fprintf(stderr, "forerun: %s\n", err->message);
+    return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
+}
+
+static int print_help(const Command *c) {
+    Buf text = {.max_bytes = 1 << 20};
+    bool fits = command_help(c, &text);
+    if (fits) fwrite(text.data, 1, text.n, stdout);
+    else fprintf(stderr, "forerun: out of memory: the help of '%s' cannot be printed\n", c->name);
+    buf_free(&text);
+    return fits ? CLI_OK : CLI_FAILED;
+}
+
+/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else
+ * *status is the exit status. */
+static bool command_parse(const Command *c, int argc, char **argv, int *status) {
+    Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
+    fr_error err;
+    if (parse(&p, &err)) *status = refuse(c, &err);
+    else if (p.wants_help) *status = print_help(c);
+    else return true;
+    return false;
+}
+
+/* ---- methods: `forerun train METHOD` ---------------------------------------------------------------- */
+
+static int refuse_method(const Command *c, const char *name) {
+    NearestWord nearest = {.word = NULL};
+    size_t n_own = strlen(c->name) + 1;
+    if (!name) {
+        fprintf(stderr, "forerun %s: missing method\nTry 'forerun %s --help'.\n", c->name, c->name);
+        return CLI_USAGE;
+    }
+    for (int i = 0; c->method(i); i++) nearest_word_try(&nearest, name, c->method(i)->name + n_own);
+    fprintf(stderr, "forerun %s: unknown method '%s'%s%s%s\nTry 'forerun %s --help'.\n", c->name, name,
+            nearest.word ? "; did you mean " : "", nearest.word ? nearest.word : "", nearest.word ? "?" : "", c->name);
+    return CLI_USAGE;
+}
+
+static int run_method(const Command *c, int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
+        return print_help(c);
+    size_t n_own = strlen(c->name) + 1;
+    for (int i = 0; name && c->method(i); i++)
+        if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);
+    return refuse_method(c, name);
+}
+
+int command_main(const Command *c, int argc, char **argv) {
+    int status;
+    if (c->method) return run_method(c, argc, argv);
+    return command_parse(c, argc, argv, &status) ? c->run(argc, argv) : status;
 }

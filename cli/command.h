@@ -34,9 +34,6 @@ struct Command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 
-/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else
- * *status is the exit status. */
-bool command_parse(const Command *c, int argc, char **argv, int *status);
 /* Parses and runs, also with a method: argv[0] is "run", "train", ... */
 int command_main(const Command *c, int argc, char **argv);
 
@@ -57,8 +54,6 @@ bool command_row_takes_value(const Option *row);
 
 /* A line of the list of commands, broken so that it fits. */
 bool command_put_summary(Buf *out, const char *name, const char *summary);
-/* The text of `forerun NAME --help`. False: no memory. */
-bool command_help(const Command *c, Buf *out);
 
 /* The generated section OPTIONS of man/forerun.1, and the completions of a shell (bash, zsh or fish). */
 bool command_man(const Command *const *commands, Buf *out);
@@ -85,8 +80,5 @@ bool command_files_add(CommandFiles *files, const char *option, const char *path
  * because a drafter is opened only after the model, which may take minutes to load. What is not written in this form is
  * left to drafter_check. */
 bool command_files_add_drafter(CommandFiles *files, const char *option, const char *spec);
-
-/* For a parsed command line. FR_ERR_ARGUMENT: an output is also an input or another output. */
-int command_check_files(const Command *c, fr_error *err);
 
 #endif

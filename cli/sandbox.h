@@ -39,10 +39,4 @@ extern SandboxOptions sandbox_options;
  * builds with a sanitizer: both need system calls that it denies. */
 int sandbox_enter(const char *const *readable, int n, fr_error *err);
 
-/* The filter of system calls of the sandbox (sandbox.h). */
-
-/* From now on all threads of the process may use memory, open descriptors, files for reading, time, and end; other
- * system calls fail with EPERM. Needs PR_SET_NO_NEW_PRIVS. Returns 0, or an errno; takes no memory. */
-int sandbox_restrict_calls(void);
-
 #endif

@@ -20,10 +20,6 @@ void stats_read(RequestStats *out, const fr_request *request);
  * logits_hash and its draft_error. */
 void stats_add(RequestStats *sum, const RequestStats *more);
 
-/* Of the steps that accepted a node at depth d - 1 (d = 1: of all steps), the share that accepted one at depth d;
- * steps that were offered none there count. NaN: no step got that far. */
-double stats_acceptance(const RequestStats *s, int depth);
-
 /* The one JSON object for statistics, which `run`, `compare` and `bench` extend with fields of their own. NULL: no
  * memory. */
 json_t *stats_json(const RequestStats *s);

@@ -65,10 +65,6 @@ typedef struct StudyResult {
     StudyRow rows[STUDY_MAX_ROWS];
 } StudyResult;
 
-/* Block efficiency, MBSU = efficiency / (depth * size_ratio + 1), or token rate over that of the same run's plain
- * decoding: all normalised by plain decoding, as the paper prints them. */
-StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric);
-
 typedef struct StudyArgs {
     const char *model, *draft_model, *prompts; /* prompts: JSONL of {"prompt": ...} */
     int n_runs, n_threads;

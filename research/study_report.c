@@ -18,7 +18,9 @@ static double metric_of(const StudyResult *r, const StudyRow *row, StudyMetric m
                  ratio((double)plain->n_tokens[run], plain->decode_s[run]));
 }
 
-StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
+/* Block efficiency, MBSU = efficiency / (depth * size_ratio + 1), or token rate over that of the same run's plain
+ * decoding: all normalised by plain decoding, as the paper prints them. */
+static StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     double sum = 0, squares = 0;
     for (int run = 0; run < r->n_runs; run++) sum += metric_of(r, row, metric, run);
     double mean = sum / r->n_runs;

@@ -72,9 +72,6 @@ typedef struct ChatSession {
     uint64_t last_seed;
 } ChatSession;
 
-/* Opens model, engine and drafts. Call chat_session_close also after a failure. */
-int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_error *err);
-void chat_session_close(ChatSession *s);
 /* The longest context of the engine, in tokens. */
 int chat_session_n_ctx(const ChatSession *s);
 /* Drafts with these from now on: "auto", "none", "a+b". After a failure nothing changes. */

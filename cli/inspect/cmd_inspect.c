@@ -14,53 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct InspectArgs {
-    const char *path;
-    bool json, tensors;
-} InspectArgs;
-
-static InspectArgs args;
-
-static const Option option_table[] = {
-    {.key = "FILE.gguf",
-     OPT_MODEL(InspectArgs, path),
-     .is_argument = true,
-     .required = "file",
-     .help = "a model or a learned drafter"},
-    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
-    {.key = "tensors",
-     .letter = 't',
-     OPT_FLAG(InspectArgs, tensors),
-     .help = "list every tensor with its type and shape"},
-    {.key = NULL},
-};
-
-static int run(int argc, char **argv) {
-    (void)argc, (void)argv;
-    Gguf *g;
-    fr_error err = {0};
-    if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
-    Summary s = inspect_summary(g);
-    int status = FR_OK;
-    if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
-    else if (!inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
-        status = error_memory(&err, "the summary", 0);
-    gguf_close(g);
-    return status ? cli_fail(&err) : CLI_OK;
-}
-
-const Command command_inspect = {
-    .name = "inspect",
-    .summary = "what is in a GGUF file",
-    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
-             "key-values. Long arrays and "
-             "strings are shortened.",
-    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
-    .examples = "  forerun inspect models/target.gguf\n"
-                "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
-    .run = run,
-};
-
 /* ---- the summary ----------------------------------------------------------------------------- */
 
 const char *inspect_type_name(GgufType type) {
@@ -116,7 +69,7 @@ static void read_chat_template(const Gguf *g, Summary *s) {
     chat_template_close(&t);
 }
 
-Summary inspect_summary(const Gguf *g) {
+static Summary inspect_summary(const Gguf *g) {
     Summary s = {.name = {"", 0},
                  .architecture = {"", 0},
                  .vocab_model = {"", 0},
@@ -383,7 +336,8 @@ static void print_tensors(const Gguf *g) {
     }
 }
 
-bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
+/* False: memory ran out, and something is missing. */
+static bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
     lacks_memory = false;
     if (colour) fputs("\033[1m", stdout);
     print_c_string(gguf_path(g));
@@ -405,3 +359,52 @@ bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     }
     return !lacks_memory;
 }
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+typedef struct InspectArgs {
+    const char *path;
+    bool json, tensors;
+} InspectArgs;
+
+static InspectArgs args;
+
+static const Option option_table[] = {
+    {.key = "FILE.gguf",
+     OPT_MODEL(InspectArgs, path),
+     .is_argument = true,
+     .required = "file",
+     .help = "a model or a learned drafter"},
+    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
+    {.key = "tensors",
+     .letter = 't',
+     OPT_FLAG(InspectArgs, tensors),
+     .help = "list every tensor with its type and shape"},
+    {.key = NULL},
+};
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    Gguf *g;
+    fr_error err = {0};
+    if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
+    Summary s = inspect_summary(g);
+    int status = FR_OK;
+    if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
+    else if (!inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
+        status = error_memory(&err, "the summary", 0);
+    gguf_close(g);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_inspect = {
+    .name = "inspect",
+    .summary = "what is in a GGUF file",
+    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
+             "key-values. Long arrays and "
+             "strings are shortened.",
+    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
+    .examples = "  forerun inspect models/target.gguf\n"
+                "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
+    .run = run,
+};

@@ -27,15 +27,12 @@ typedef struct Summary {
     } types[TYPE_COUNT];
 } Summary;
 
-Summary inspect_summary(const Gguf *g);
-
 const char *inspect_type_name(GgufType type); /* "u8" ... "string", "array" */
 
 /* The double with the same shortest decimal as the float: 0.1, not 0.10000000149. */
 double inspect_decimal(float f);
 
 /* False: memory ran out, and something is missing. */
-bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour);
 int inspect_print_json(const Gguf *g, const Summary *s, bool with_tensors, fr_error *err);
 
 #endif

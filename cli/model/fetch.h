@@ -27,12 +27,6 @@ enum { FILE_HASH_TEXT = 65 }; /* a SHA-256 in hexadecimal digits, and '\0' */
 
 typedef struct FileHash FileHash;
 
-/* For a hash that is written as `expected`: 64 digits are a SHA-256 of the contents, 40 digits the id that git gives a
- * file of `bytes` bytes, the SHA-1 of "blob BYTES\0" and the contents. libcrypto is loaded for it. */
-int file_hash_open(FileHash **out, const char *expected, int64_t bytes, fr_error *err);
-void file_hash_add(FileHash *h, const void *bytes, size_t n);
-/* The hash of what was added, in digits; frees h. */
-void file_hash_end(FileHash *h, char text[FILE_HASH_TEXT]);
 /* Whether it is such a hash: 40 or 64 lower-case hexadecimal digits. */
 bool file_hash_is_valid(const char *text);
 

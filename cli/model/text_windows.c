@@ -81,15 +81,17 @@ static void add(Mean *m, double x) {
     m->squares += x * x;
 }
 
-double mean_of(Mean m, int64_t n) { return n > 0 ? m.sum / (double)n : NAN; }
+static double mean_of(Mean m, int64_t n) { return n > 0 ? m.sum / (double)n : NAN; }
 
-double mean_error(Mean m, int64_t n) {
+/* The standard error of the mean of n values. */
+static double mean_error(Mean m, int64_t n) {
     if (n < 2) return NAN;
     double mean = m.sum / (double)n, variance = m.squares / (double)n - mean * mean;
     return variance > 0 ? sqrt(variance / (double)(n - 1)) : 0;
 }
 
-double quantile_of(const double *sorted, int64_t n, double q) {
+/* The q-quantile of n sorted values. */
+static double quantile_of(const double *sorted, int64_t n, double q) {
     double at = q * (double)(n - 1);
     int64_t low = (int64_t)at, high = low + 1 < n ? low + 1 : low;
     return sorted[low] + (at - (double)low) * (sorted[high] - sorted[low]);

@@ -48,9 +48,4 @@ int prediction_score_add(PredictionScore *s, const float *logits, const float *b
 double prediction_score_perplexity(const PredictionScore *s);
 void prediction_score_print(PredictionScore *s, int64_t n_windows, int32_t n_ctx);
 
-/* Mean and standard error of n values; and the q-quantile of sorted values. */
-double mean_of(Mean m, int64_t n);
-double mean_error(Mean m, int64_t n);
-double quantile_of(const double *sorted, int64_t n, double q);
-
 #endif

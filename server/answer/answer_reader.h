@@ -21,12 +21,6 @@ typedef struct CallScan {
     Buf arguments; /* fresh ones, which the caller takes away */
 } CallScan;
 
-/* whole: the object is the arguments, and the name is known. */
-void call_scan_begin(CallScan *s, const char *name);
-void call_scan_free(CallScan *s);
-/* The next byte of the object. False: memory ran out. The object is complete when depth is 0 again. */
-bool call_scan_byte(CallScan *s, char c);
-
 /* Reasoning, text and tool calls in what a model writes, told apart while it is written.
  *
  * Models write calls as text between marks of their family, with JSON inside; the APIs want them as values. A reader takes

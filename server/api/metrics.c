@@ -19,7 +19,7 @@ const double metrics_token_counts[] = {1,   2,    5,    10,   20,    50,    100,
 const int metrics_n_short_times = COUNT(metrics_short_times), metrics_n_long_times = COUNT(metrics_long_times),
           metrics_n_token_counts = COUNT(metrics_token_counts);
 
-void metrics_observe(Histogram *h, const double *bounds, int n_bounds, double value) {
+static void metrics_observe(Histogram *h, const double *bounds, int n_bounds, double value) {
     int i = 0;
     while (i < n_bounds && value > bounds[i]) i++;
     h->counts[i]++;

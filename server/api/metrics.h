@@ -29,7 +29,6 @@ typedef struct Metrics {
     int64_t refused_full, hung_up;
 } Metrics;
 
-void metrics_observe(Histogram *h, const double *bounds, int n_bounds, double value);
 /* Bounds of times in seconds, and of numbers of tokens. */
 extern const double metrics_short_times[], metrics_long_times[], metrics_token_counts[];
 extern const int metrics_n_short_times, metrics_n_long_times, metrics_n_token_counts;

@@ -35,7 +35,7 @@ JsonOut sse_begin(Buf *out) {
 }
 
 void sse_end(JsonOut *j) { (void)buf_puts(j->to, "\n\n"); }
-void sse_done(Buf *out) { (void)buf_puts(out, "data: [DONE]\n\n"); }
+static void sse_done(Buf *out) { (void)buf_puts(out, "data: [DONE]\n\n"); }
 
 void openai_stream_error(Buf *out, const ApiError *e) {
     JsonOut j = sse_begin(out);

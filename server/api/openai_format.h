@@ -32,7 +32,6 @@ fr_stats openai_sum(const ApiCall *call);
 /* "data: " before an event, and the empty line behind it. */
 JsonOut sse_begin(Buf *out);
 void sse_end(JsonOut *j);
-void sse_done(Buf *out); /* "data: [DONE]" */
 
 /* Log-probabilities of tokens in the forms of the APIs. */
 

@@ -262,7 +262,8 @@ int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
     return status;
 }
 
-int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {
+/* Adds a raw prompt, given as text. */
+static int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {
     Prompt prompt = {.text = keeps_text ? strdup(text) : NULL};
     fr_error why;
     if (keeps_text && !prompt.text) return api_refuse(error, 500, NULL, NULL, "memory ran out");

@@ -61,8 +61,6 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
 ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error);
 /* Adds a prompt, whose memory it takes over, also where it is refused: *prompt is empty afterwards. */
 int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
-/* A raw prompt as text. */
-int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error);
 /* The value of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a list of such lists. */
 int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
                      ApiError *error);

@@ -173,9 +173,6 @@ struct Drafter {
 /* All methods; the list ends with NULL. drafter_find returns NULL for an unknown name. */
 const DrafterClass *const *drafter_classes(void);
 const DrafterClass *drafter_find(const char *name);
-/* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
- * which steps each proposes, and how many of its nodes get a row. */
-const char *const *drafter_auto_members(void);
 /* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The
  * text is cut at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
 int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,

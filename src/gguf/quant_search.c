@@ -72,20 +72,18 @@ double fit_error(Fit fit, const float *x, const float *w, int n, const float *q)
 }
 
 typedef struct Sums {
-    double w, x, xx, q, qq, xq; /* each weighted: sum w, sum wx, sum wxx, ... */
+    double w, x, q, qq, xq; /* each weighted: sum w, sum wx, sum wq, sum wqq, sum wxq */
 } Sums;
 
 /* The sums that do not depend on the codes. */
 static void sum_numbers(Sums *s, const float *x, const float *w, int n) {
-    float sw[LANES] = {0}, sx[LANES] = {0}, sxx[LANES] = {0};
+    float sw[LANES] = {0}, sx[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++) {
-            float wx = w[i + l] * x[i + l];
             sw[l] += w[i + l];
-            sx[l] += wx;
-            sxx[l] += wx * x[i + l];
+            sx[l] += w[i + l] * x[i + l];
         }
-    s->w = sum_lanes(sw), s->x = sum_lanes(sx), s->xx = sum_lanes(sxx);
+    s->w = sum_lanes(sw), s->x = sum_lanes(sx);
 }
 
 static void sum_codes(Sums *s, const float *x, const float *w, int n, const float *q) {

@@ -437,11 +437,6 @@ int states_read(GrammarStates *s, const GrammarState *state, uint8_t byte, const
     return FR_OK;
 }
 
-const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err) {
-    const GrammarState *next;
-    return states_read(s, state, byte, &next, err) ? NULL : next;
-}
-
 int states_for_controls(GrammarStates *s, const GrammarState *state, const GrammarState **out, fr_error *err) {
     if ((*out = state->controls)) return FR_OK;
     while (s->reading.from) /* which uses the working memory */

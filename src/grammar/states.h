@@ -65,8 +65,6 @@ void states_spend(GrammarStates *s, int64_t units); /* for work that is done wit
 
 /* Finds the state after a byte. Fails where memory runs out or a limit is exceeded. */
 int states_read(GrammarStates *s, const GrammarState *state, uint8_t byte, const GrammarState **next, fr_error *err);
-/* The same for callers without a quota. NULL: it failed, or the quota ran out. */
-const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err);
 /* Finds the state that has only the places that read control tokens. */
 int states_for_controls(GrammarStates *s, const GrammarState *state, const GrammarState **out, fr_error *err);
 /* The one state with these frames, which are sorted in place. NULL: no memory. */

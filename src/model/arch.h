@@ -78,7 +78,6 @@ enum { TENSOR_IS_OPTIONAL = 1 << 16 };
 int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors);
 /* Takes one tensor that belongs elsewhere. *out is NULL if it is missing and optional. */
 int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out);
-int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out);
 /* Takes a matrix that holds several matrices of the layer one after the other: the rows of each, in their order. */
 typedef struct RowSplit {
     LayerMatrix matrix;
@@ -97,8 +96,6 @@ int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out); /* where th
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The router, the experts and the shared expert, if the model has one. The weights of the chosen experts sum to 1. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* The layer of llama: with experts if the model has them. */
-int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* Makes a layer with attention one with a window, if hparams.window is not 0, and gives it the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
 

@@ -22,7 +22,8 @@
  * the keys say; forerun follows the keys if they are there. */
 #include "model/arch.h"
 
-int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+/* A layer of llama, with experts if the model has them. */
+static int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = arch_qkv_biases(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM));

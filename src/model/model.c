@@ -118,7 +118,7 @@ int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, cons
                        optional, out);
 }
 
-int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out) {
+static int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out) {
     const Hparams *h = &r->m->hparams;
     const TensorInfo *info = &tensor_table[id];
     return take_floats(r, full_name(i_layer, id).text, tensor_size(h, info->n_in), tensor_size(h, info->n_out),

@@ -252,8 +252,8 @@ static int too_long(const Buf *out, fr_error *err) {
                      out->max_bytes);
 }
 
-int chat_format_marked(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
-                       size_t *n_data, fr_error *err) {
+int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
+                size_t *n_data, fr_error *err) {
     int status = check(family, messages, n_messages, true, err);
     if (status) return status;
     const ChatStyle *style = &styles[family];
@@ -261,10 +261,6 @@ int chat_format_marked(ChatFamily family, const ChatMessage *messages, int n_mes
     bool fits = put_turns(&w, style, messages, n_messages, NULL, NULL) && put(&w, style->opening);
     if (n_data) *n_data = w.n_data;
     return fits ? FR_OK : too_long(out, err);
-}
-
-int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
-    return chat_format_marked(family, messages, n_messages, out, NULL, NULL, err);
 }
 
 int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, ChatSpan *answers,

@@ -38,12 +38,10 @@ ChatFamily chat_family_of(const Gguf *g);
 
 /* Writes the prompt of a conversation, which ends where the assistant's answer begins. It contains special tokens as
  * text, so it must be encoded with TOKENIZE_SPECIAL, but no BOS. Unknown roles, and orders of messages that the
- * family cannot express, are refused. */
-int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err);
-
-/* The same, and the spans of the messages in it: data[0 .. *n_data). `data` has room for n_messages. */
-int chat_format_marked(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
-                       size_t *n_data, fr_error *err);
+ * family cannot express, are refused. data[0 .. *n_data) are the spans of the messages in it, where `data` has room for
+ * n_messages; both are NULL if they are not needed. */
+int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
+                size_t *n_data, fr_error *err);
 
 typedef struct ChatSpan {
     size_t begin, end; /* bytes of a text */

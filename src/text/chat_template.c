@@ -180,7 +180,7 @@ int chat_family_apply(ChatFamily family, const Conversation *c, TemplateOutput *
                          chat_family_name(family));
     out->data = malloc((size_t)(c->n_messages > 0 ? c->n_messages : 1) * sizeof *out->data);
     if (!out->data) return error_memory(err, "a conversation", (size_t)c->n_messages);
-    int status = chat_format_marked(family, c->messages, c->n_messages, &out->text, out->data, &out->n_data, err);
+    int status = chat_format(family, c->messages, c->n_messages, &out->text, out->data, &out->n_data, err);
     if (status) template_output_free(out);
     return status;
 }

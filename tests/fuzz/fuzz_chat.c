@@ -47,7 +47,7 @@ static void check_answers(ChatFamily family, const ChatMessage *messages, int n)
 static void check_prompt(ChatFamily family, const ChatMessage *messages, int n) {
     Buf out = {.max_bytes = 1 << 16};
     fr_error err = {0};
-    if (chat_format(family, messages, n, &out, &err) == FR_OK) fr_assert(out.n > 0);
+    if (chat_format(family, messages, n, &out, NULL, NULL, &err) == FR_OK) fr_assert(out.n > 0);
     else fr_assert(err.code != FR_OK && err.message[0] != '\0');
     buf_free(&out);
 }

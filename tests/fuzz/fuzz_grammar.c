@@ -60,7 +60,8 @@ static void read_with(const Automaton *a, const uint8_t *text, size_t n) {
     fr_error err;
     if (s && fresh && sliced) {
         const GrammarState *at = states_start(s);
-        for (size_t i = 0; i < n && i < 200 && at && at->n > 0; i++) at = states_next(s, at, text[i], &err);
+        for (size_t i = 0; i < n && i < 200 && at && at->n > 0; i++)
+            if (states_read(s, at, text[i], &at, &err)) at = NULL;
         if (at) {
             check_state(at);
             states_find_runs(s, at);

@@ -19,7 +19,7 @@ static void check_messages(const Record *r) {
         (void)record_is_cut(r, i);
     }
     (void)n_bytes;
-    if (has_roles) (void)chat_format(CHAT_CHATML, r->messages, r->n_messages, &out, NULL);
+    if (has_roles) (void)chat_format(CHAT_CHATML, r->messages, r->n_messages, &out, NULL, NULL, NULL);
     buf_free(&out);
 }
 

@@ -164,9 +164,9 @@ static void deep_nesting_is_read_and_moved(void **state) {
     GrammarStates *fresh = states_new(r.automaton);
     const GrammarState *moved = states_move(fresh, half);
     assert_non_null(moved);
-    for (size_t i = DEPTH; i < 2 * DEPTH + 1; i++) moved = states_next(fresh, moved, (uint8_t)text[i], &r.err);
+    for (size_t i = DEPTH; i < 2 * DEPTH + 1; i++) moved = state_after(fresh, moved, (uint8_t)text[i], &r.err);
     assert_true(moved->accepts && moved->n == 1);
-    assert_ptr_equal(states_next(fresh, moved, ']', &r.err), states_next(fresh, moved, '[', &r.err));
+    assert_ptr_equal(state_after(fresh, moved, ']', &r.err), state_after(fresh, moved, '[', &r.err));
     states_free(fresh);
     free(text);
     grammar_rig_close(&r);
@@ -188,7 +188,7 @@ static void a_grammar_after_a_text(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const GrammarState *at = states_start(s);
         assert_true(at->is_free && !at->accepts);
-        for (const char *c = cases[i].text; *c; c++) at = states_next(s, at, (uint8_t)*c, &r.err);
+        for (const char *c = cases[i].text; *c; c++) at = state_after(s, at, (uint8_t)*c, &r.err);
         if (at->accepts != cases[i].matches)
             fail_msg("'%s' %s", cases[i].text, at->accepts ? "is accepted" : "is refused");
     }
@@ -228,7 +228,7 @@ static void a_grammar_behind_an_optional_opening(void **state) {
                 if (at->accepts != wanted)
                     fail_msg("%s: '%s' %s", grammars[i], text, wanted ? "is refused" : "is accepted");
                 text[n] = last;
-                if (n < LONGEST) at = states_next(s, at, (uint8_t)text[n], &r.err);
+                if (n < LONGEST) at = state_after(s, at, (uint8_t)text[n], &r.err);
             }
         }
         assert_true(n_matches > 10);

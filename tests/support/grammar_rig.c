@@ -54,10 +54,15 @@ void grammar_rig_close(GrammarRig *r) {
     work_free(&r->w);
 }
 
+const GrammarState *state_after(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err) {
+    const GrammarState *next;
+    return states_read(s, state, byte, &next, err) ? NULL : next;
+}
+
 const GrammarState *grammar_rig_read(GrammarRig *r, const char *text, size_t n) {
     const GrammarState *state = states_start(r->states);
     for (size_t i = 0; i < n; i++) {
-        state = states_next(r->states, state, (uint8_t)text[i], &r->err);
+        state = state_after(r->states, state, (uint8_t)text[i], &r->err);
         if (!state) fail_msg("%s", r->err.message);
     }
     return state;
@@ -171,7 +176,7 @@ bool grammar_rig_can_end(GrammarRig *r, const GrammarState *from) {
     for (int i = 0; i < n && !can_end; i++) {
         can_end = found[i]->accepts;
         for (int c = 0; c < r->automaton->n_classes; c++) {
-            const GrammarState *next = states_next(r->states, found[i], r->automaton->class_byte[c], &r->err);
+            const GrammarState *next = state_after(r->states, found[i], r->automaton->class_byte[c], &r->err);
             assert_non_null(next);
             if (next->n == 0 || next->id >= 1 << 22 || seen[next->id] || n == MAX_STATES) continue;
             seen[next->id] = 1;

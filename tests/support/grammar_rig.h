@@ -22,7 +22,9 @@ bool grammar_rig_open(GrammarRig *r, GrammarKind kind, const char *text);
 bool grammar_rig_make(GrammarRig *r, void (*make)(ExprGrammar *g, void *user), void *user);
 void grammar_rig_close(GrammarRig *r);
 
-/* The state behind n bytes of text. */
+/* The state after one more byte, without a quota. NULL: it failed. */
+const GrammarState *state_after(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err);
+/* The state after n bytes of text. */
 const GrammarState *grammar_rig_read(GrammarRig *r, const char *text, size_t n);
 bool grammar_rig_matches(GrammarRig *r, const char *text);
 /* By trying everything, from the expressions; n <= 31. */

@@ -65,7 +65,8 @@ static const struct {
 static void check(ChatFamily family, const ChatMessage *messages, int n, const char *want) {
     Buf out = {.max_bytes = 4096};
     fr_error err = {0};
-    if (chat_format(family, messages, n, &out, &err)) fail_msg("%s: %s", chat_family_name(family), err.message);
+    if (chat_format(family, messages, n, &out, NULL, NULL, &err))
+        fail_msg("%s: %s", chat_family_name(family), err.message);
     if (strcmp(out.data, want) != 0)
         fail_msg("%s:\nwant \"%s\"\ngot  \"%s\"", chat_family_name(family), want, out.data);
     buf_free(&out);
@@ -115,13 +116,13 @@ static void impossible_conversations_are_refused(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Buf out = {.max_bytes = 4096};
         fr_error err = {0};
-        int status = chat_format(cases[i].family, cases[i].messages, cases[i].n, &out, &err);
+        int status = chat_format(cases[i].family, cases[i].messages, cases[i].n, &out, NULL, NULL, &err);
         if (status == FR_OK || !strstr(err.message, cases[i].why))
             fail_msg("case %zu: want \"%s\", got %d \"%s\"", i, cases[i].why, status, err.message);
         buf_free(&out);
     }
     Buf small = {.max_bytes = 10};
-    assert_int_equal(chat_format(CHAT_CHATML, two_turns, 4, &small, NULL), FR_ERR_MEMORY);
+    assert_int_equal(chat_format(CHAT_CHATML, two_turns, 4, &small, NULL, NULL, NULL), FR_ERR_MEMORY);
     buf_free(&small);
 }
 

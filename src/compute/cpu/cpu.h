@@ -383,10 +383,6 @@ void cpu_weights_close(Weights *w);
 int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
-int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);
-void cpu_device_close(Device *d);
-void cpu_run_parts(Device *d, int n_parts, PartFn fn, void *ctx);
-
 int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);

@@ -8,7 +8,16 @@
 
 /* ---- the device ---------------------------------------------------------------------------------------------- */
 
-int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err) {
+static void cpu_device_close(Device *device) {
+    CpuDevice *d = (CpuDevice *)device;
+    threads_close(d->threads);
+    mem_free(d->acts);
+    mem_free(d->products);
+    mem_free(d->ones);
+    mem_free(d);
+}
+
+static int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err) {
     *out = NULL;
     CpuDevice *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "a device", sizeof *d);
@@ -24,16 +33,7 @@ int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err) {
     return FR_OK;
 }
 
-void cpu_device_close(Device *device) {
-    CpuDevice *d = (CpuDevice *)device;
-    threads_close(d->threads);
-    mem_free(d->acts);
-    mem_free(d->products);
-    mem_free(d->ones);
-    mem_free(d);
-}
-
-void cpu_run_parts(Device *device, int n_parts, PartFn fn, void *ctx) {
+static void cpu_run_parts(Device *device, int n_parts, PartFn fn, void *ctx) {
     threads_run(((CpuDevice *)device)->threads, n_parts, fn, ctx);
 }
 

@@ -71,9 +71,6 @@ int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
 void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* Adds the squares of inputs x [n_rows][n] to their sums, if they are summed. */
-void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
-                             int32_t n_rows);
 /* y [n_rows][n_out] = x [n_rows][n_in] times matrix i of a slot of the layer, and times the factor of that matrix. */
 void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
                           int32_t n_rows, double *y);

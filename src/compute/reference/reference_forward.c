@@ -66,8 +66,9 @@ static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
                           c->normed + (int64_t)i * h->n_embd);
 }
 
-void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
-                             int32_t n_rows) {
+/* Adds the squares of the inputs x [n_rows][n] to the sums of their kind, if these are wanted. */
+static void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                                    int32_t n_rows) {
     if (!c->squares) return;
     double *sums = c->squares->sums[kind] + (l - c->model->layers) * n;
     for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];

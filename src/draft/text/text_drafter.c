@@ -26,10 +26,6 @@ NgramText *text_drafter_text(const TextDrafter *d, int32_t sequence) {
     return &d->texts[sequence];
 }
 
-size_t text_drafter_bytes(const Drafter *d, int32_t sequence) {
-    return ngram_text_bytes(text_drafter_text((const TextDrafter *)d, sequence));
-}
-
 int text_drafter_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     const TextDrafter *d = (TextDrafter *)drafter;
     NgramText *t = text_drafter_text(d, sequence);

@@ -19,8 +19,6 @@ typedef struct TextDrafter {
 int text_drafter_init(TextDrafter *d, const DrafterEnv *env, fr_error *err);
 void text_drafter_release(TextDrafter *d); /* frees the texts, not the struct */
 NgramText *text_drafter_text(const TextDrafter *d, int32_t sequence);
-/* The memory that one sequence of such a drafter holds, for measurements. */
-size_t text_drafter_bytes(const Drafter *d, int32_t sequence);
 
 /* For a DrafterClass. begin and observe index the tokens; observe_unindexed only stores them, so that matches are
  * found in the prompt alone. */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-void assign(Render *r, const Node *target, Value v) {
+static void assign(Render *r, const Node *target, Value v) {
     if (target->kind == NODE_NAME) scope_set(r, r->scope, target->name, v);
     else if (target->kind == NODE_MEMBER) {
         Value space = scope_get(r, target->a->name);

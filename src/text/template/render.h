@@ -128,7 +128,6 @@ Value joiner_call(Render *r, Value joiner, const Call *c);
 
 Flow execute(Render *r, const Node *list);
 Value run_macro(Render *r, const struct Macro *m, const Call *call);
-void assign(Render *r, const Node *target, Value v);
 
 Value run_loop(Render *r, const Loop *outer, Value items); /* the call loop(items) in a recursive loop */
 Value loop_attribute(Render *r, const Loop *loop, const Text *name);

@@ -117,7 +117,6 @@ INLINE Vi v_set_4_bytes(const void *p) {
 }
 INLINE Vi v_and(Vi a, Vi b) { return _mm512_and_si512(a, b); }
 INLINE Vi v_or(Vi a, Vi b) { return _mm512_or_si512(a, b); }
-INLINE Vi v_xor(Vi a, Vi b) { return _mm512_xor_si512(a, b); }
 INLINE Vi v_shift_left(Vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 INLINE Vi v_shift_right(Vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
