@@ -6,21 +6,21 @@
  * fast as plain decoding where they are not, even when a forward of the target takes 20 microseconds and no draft is
  * ever accepted.
  *
- * What is known: T(n), the time of a forward of n rows (cost_curve.h); for each drafter the time of a proposal; and the
- * acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
+ * What is known: T(n), the time of a forward of n rows (compute/cost.h); for each drafter the time of a proposal; and
+ * the acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
  *
- *   1 which drafters    A drafter proposes in every step while its proposals save more time than they cost: `gain_s` is the
- *     propose           mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of its nodes). A
- *                       drafter that does not earn its cost is idle, and gains TRIAL_SHARE of the time as credit: it
+ *   1 which drafters    A drafter proposes in every step while its proposals save more time than they cost: `gain_s` is
+ *     propose           the mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of its nodes).
+ *                       A drafter that does not earn its cost is idle, and gains TRIAL_SHARE of the time as credit: it
  *                       proposes when the credit pays for a proposal. With a large model that is in every step, because
- *                       a proposal costs next to nothing there; with a tiny one in every tenth. A proposal need not get a
- *                       row to be judged, because the target's next token shows whether it was right (calibration.c). So
- *                       an idle drafter is noticed when it becomes useful.
- *   2 which nodes       The allocator (budget_allocator.c) gives rows to those nodes of all requests that save time at the
- *     get a row         rate R.
- *   3 how much time     Estimates can be wrong, above all at the start. A request has a credit of forward time: CREDIT_START
- *     may be lost       forwards, and LOSS_SHARE of the time since. The cost of rows is subtracted and the time that accepted
- *                       nodes saved is added, up to CREDIT_MAX. Without credit no node gets a row.
+ *                       a proposal costs next to nothing there; with a tiny one in every tenth. A proposal need not get
+ *                       a row to be judged, because the target's next token shows whether it was right (calibration.c).
+ *                       So an idle drafter is noticed when it becomes useful.
+ *   2 which nodes       The allocator (below) gives rows to those nodes of all requests that save time at the rate R.
+ *     get a row
+ *   3 how much time     Estimates can be wrong, above all at the start. A request has a credit of forward time:
+ *     may be lost       CREDIT_START forwards, and LOSS_SHARE of the time since. The cost of rows is subtracted and the
+ *                       time that accepted nodes saved is added, up to CREDIT_MAX. Without credit no node gets a row.
  *
  * So on a text where no draft is ever accepted, the loss is at most TRIAL_SHARE + LOSS_SHARE of the time, plus the
  * first CREDIT_START. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least
@@ -31,12 +31,11 @@
  *
  * None of this can change a text: it chooses trees, and the verification rule is exact for every tree. The text of a
  * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget, and learns how often
- * drafters are right from its own steps alone. Without that, a drafter that overestimates itself keeps all rows of a
- * union: where ngram-trie's first tree was wrong, none of the 480 nodes of its union with lyanna was accepted, and
- * 54 of lyanna's alone. Proof: tests/engine/test_draft_policy.c. */
+ * drafters are right only from its own steps. If it learned nothing, a drafter that overestimates itself would get all
+ * rows of a union: when ngram-trie's first tree was wrong, none of the 480 nodes of its union with lyanna was accepted,
+ * while lyanna without ngram-trie had 54 nodes accepted. Proof: tests/engine/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
-#include "compute/cost.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "tree/tree.h"
@@ -70,12 +69,67 @@ void draft_policy_save_costs(const fr_engine *e) {
     char key[COST_KEY_BYTES];
     if (!e->options.cost_cache || e->policy.cost.n == 0) return;
     cost_cache_key(e->executor, e->options.n_threads, key);
-    /* Where it cannot be written, the next engine measures again. */
+    /* If it cannot be written, the next engine measures again. */
     (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL);
 }
 
-/* What all requests taught about a drafter. A text that depends on its trees must not depend on other requests:
- * NULL. */
+/* ---- the allocator --------------------------------------------------------------------------------------------
+ *
+ * The problem: every node costs time, T(n + 1) - T(n), which is next to nothing while a forward waits for memory, and
+ * the work of a whole row where it waits for arithmetic. Every node brings a token with probability p_accept. The right
+ * size of a tree depends on the machine, the model, the batch and the text, and changes from step to step. A fixed
+ * budget is wrong most of the time, and on a model that fits into the cache it makes generation slower than plain
+ * decoding.
+ *
+ * The idea: time can be counted in tokens. At R tokens per second, a forward that takes dT longer costs R dT tokens, so
+ * a set S of nodes gains
+ *
+ *     G(S) = sum over S of p_accept - R (T(base + |S|) - T(base))
+ *
+ * Maximising G in each step maximises tokens per second in the long run, when R is the rate so reached (Dinkelbach
+ * 1967, on ratios of sums). Maximising (1 + sum p_accept) / T of the step by itself would stop too early in good steps.
+ * The cost depends on |S| only, so for each size the best set is the one with the largest p_accept over all trees.
+ * Because p_accept never rises along a path, that set is a tree within each tree. So the allocator sorts the nodes,
+ * walks down the list, and keeps the size with the largest G. It does not stop where G falls: T rises in stairs (a row
+ * that fills up a tile is free), and several nodes can pay where one does not. The empty set has G = 0, so nothing is
+ * drafted that is expected to lose. (vLLM's adaptive verification ranks the positions of chains in the same way.)
+ *
+ *     p_accept 0.9 0.5 0.3, R T(1) = 1, R T(2..4) = 1.4 1.5 2.2:   G = 0.5, 0.9, 0.5: two nodes
+ *
+ * Invariant: the nodes kept are the best set by G, as brute force finds it (tests/engine/test_budget_allocator.c).
+ * Cost: a sort of all nodes. The choice is as good as p_accept and T, which calibration.c and cost.c keep true. */
+
+static int better_first(const void *a, const void *b) {
+    const BudgetNode *x = a, *y = b;
+    if (x->p_accept != y->p_accept) return x->p_accept > y->p_accept ? -1 : 1;
+    return x->tree - y->tree;
+}
+
+int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets) {
+    int32_t n = 0, n_best = 0;
+    for (int i = 0; i < in->n_trees; i++) {
+        budgets[i] = 0;
+        for (int32_t k = 1; k < in->trees[i]->n; k++)
+            in->scratch[n++] = (BudgetNode){in->trees[i]->nodes[k].p_accept, i};
+    }
+    if (n == 0) return 0;
+    qsort(in->scratch, (size_t)n, sizeof *in->scratch, better_first);
+    double base_s = cost_curve_at(in->cost, in->n_base_rows), sum = 0, best = 0;
+    for (int32_t k = 1; k <= n; k++) {
+        double extra_s = cost_curve_at(in->cost, in->n_base_rows + k) - base_s;
+        if (extra_s > in->max_extra_s) break;
+        sum += (double)in->scratch[k - 1].p_accept;
+        double gain = sum - in->tokens_per_s * extra_s;
+        if (gain > best) best = gain, n_best = k;
+    }
+    for (int32_t k = 0; k < n_best; k++) budgets[in->scratch[k].tree]++;
+    return n_best;
+}
+
+/* ---- accounts ------------------------------------------------------------------------------------------------- */
+
+/* What all requests taught about a drafter. NULL if the text depends on its trees, because it must not depend on other
+ * requests. */
 static Calibration *prior_of(const fr_request *r, const RequestDraft *d) {
     return verify_rule_needs_its_trees(r->rule) ? NULL : &d->shared->calibration;
 }
@@ -107,11 +161,12 @@ void draft_policy_end(fr_request *r) {
 
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds) {
     if (d->proposal_s <= 0) d->proposal_s = seconds;
-    double change = seconds / d->proposal_s - 1; /* one slow proposal moves the mean by a quarter at most */
+    double change = seconds / d->proposal_s - 1; /* one slow proposal changes the mean by at most a quarter */
     d->proposal_s *= 1 + (change > 0.25 ? 0.25 : change < -0.25 ? -0.25 : change);
 }
 
-/* Decision 1, for a request with an automatic budget; takes the cost from the credit of an idle drafter. */
+/* Decision 1, for a request with an automatic budget: whether the drafter proposes. The proposal of an idle drafter is
+ * paid for from its credit. */
 static bool claim_proposal(RequestDraft *d) {
     if (d->n_proposals < FIRST_PROPOSALS || d->gain_s >= d->shared->proposal_s) return true;
     if (d->time_credit_s < d->shared->proposal_s) return false;
@@ -132,7 +187,7 @@ void draft_policy_choose_drafts(fr_request *r) {
     }
 }
 
-/* R: tokens per second of these requests together, by their last steps; at least that of plain decoding. */
+/* R: the tokens per second of these requests together, by their last steps, and at least the rate of plain decoding. */
 static double rate_now(const fr_engine *e, fr_request *const *requests, int n) {
     double sum = 0, plain = n / cost_curve_at(&e->policy.cost, e->policy.n_base_rows);
     for (int i = 0; i < n; i++)
@@ -148,7 +203,7 @@ static void adapt_proposal_budget(fr_request *r, int32_t n_taken) {
     if (r->proposal_budget > most) r->proposal_budget = most;
 }
 
-/* T(n) is wanted for the mean context of this step. */
+/* Sets the mean context of this step, for which T(n) is needed. */
 static void set_context(fr_engine *e, fr_request *const *requests, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)requests[i]->n_context;
@@ -186,7 +241,8 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
     }
 }
 
-/* Updates the accounts after a step: time that rows cost, and time that accepted nodes saved. */
+/* Updates the accounts after a step: the time that rows cost is subtracted, and the time that accepted nodes saved is
+ * added. */
 static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
     const DraftPolicy *p = &r->engine->policy;
     int32_t n_rows = r->engine->step.n_rows;

@@ -1,14 +1,36 @@
 /* draft_policy.h - which drafters propose in a step, and how many of their nodes get a row of the forward.
  *
- * A request with an automatic budget learns both from what its steps cost and bring (draft_policy.c). It chooses among
- * trees and cannot change a token.
- */
+ * A request with an automatic budget learns both from what its steps cost and bring (draft_policy.c). The policy
+ * chooses among trees and cannot change a token. */
 #ifndef ENGINE_DRAFT_POLICY_H
 #define ENGINE_DRAFT_POLICY_H
 
 #include "compute/cost.h"
-#include "engine/budget_allocator.h"
 #include "engine/drafter_pool.h"
+#include "tree/tree.h"
+
+/* ---- the allocator: which drafted nodes of all sequences get a row, by the time that they should save ----------- */
+
+typedef struct BudgetNode {
+    float p_accept;
+    int32_t tree;
+} BudgetNode;
+
+typedef struct BudgetInput {
+    const Tree *const *trees; /* [n_trees], with calibrated p_accept; borrowed */
+    int n_trees;
+    int32_t n_base_rows; /* rows of the forward besides these drafted nodes: roots, prompts, trees with fixed budgets */
+    const CostCurve *cost; /* not empty */
+    double tokens_per_s;   /* R: what all sequences together generate now */
+    double max_extra_s;    /* forward time that drafted nodes may add at most, however probable they are */
+    BudgetNode *scratch;   /* room for all nodes below the roots of all trees */
+} BudgetInput;
+
+/* Sets budgets[i] to the number of drafted nodes that tree i should keep: its most probable ones, which union_prune
+ * keeps. Returns the sum. */
+int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
+
+/* ---- the policy ------------------------------------------------------------------------------------------------ */
 
 /* What the policy knows about an engine. */
 typedef struct DraftPolicy {
@@ -20,23 +42,25 @@ typedef struct DraftPolicy {
     BudgetNode *scratch; /* [max_requests * FR_TREE_BUDGET_AUTO_MAX] */
 } DraftPolicy;
 
-/* Finds out what forwards cost, from the cost cache or by measuring, unless that is known already. Needs a free
- * sequence and free pages; entries of the prefix cache make room. */
+/* Finds out what forwards cost, from the cost cache or by measuring, unless the costs are known. It needs a free
+ * sequence and free pages, for which it drops entries of the prefix cache. */
 int draft_policy_measure_costs(fr_engine *e, fr_error *err);
-/* Writes the costs, as corrected by every forward since, into the cost cache of the options. */
+/* Writes the costs, as all forwards since have corrected them, to the cost cache of the options. */
 void draft_policy_save_costs(const fr_engine *e);
 
-/* Prepares a request whose drafts are acquired. Refused where it has an automatic budget and costs are not known. */
+/* Prepares a request whose drafts are acquired. Fails if the request has an automatic budget and the costs are not
+ * known. */
 int draft_policy_begin(fr_request *r, fr_error *err);
 void draft_policy_end(fr_request *r);
-/* Sets is_proposing of each draft: whether it is called in this step. */
+/* Sets is_proposing of each draft: whether it proposes in this step. */
 void draft_policy_choose_drafts(fr_request *r);
-/* A proposal of `d`, with feeding it before, took so long. */
+/* Learns how long one proposal took, including feeding the drafter. */
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds);
-/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows: all
- * other rows of the step, the roots of these trees included. */
+/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows is the
+ * number of all other rows of the step, including the roots of these trees. */
 void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
-/* Learns from what a step committed: n tokens, each proposed by the draft in sources (-1: the target's own). */
+/* Learns from the n tokens that a step committed. sources[i] is the number of the draft that proposed token i; -1: it
+ * is the target's own. */
 void draft_policy_observe_step(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);
 
 #endif

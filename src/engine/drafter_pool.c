@@ -17,7 +17,8 @@ void drafter_pool_close(fr_engine *e) {
         if (e->drafters[i].spec) close_place(&e->drafters[i]);
 }
 
-/* A place for one more drafter: a free one, or that of a drafter without users. NULL: all are in use. */
+/* Finds a place for one more drafter: a free one, or that of a drafter without users, which is closed. NULL: all
+ * drafters are in use. */
 static EngineDrafter *find_place(fr_engine *e) {
     EngineDrafter *unused = NULL;
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
@@ -37,7 +38,8 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
     return NULL;
 }
 
-/* For the requests of the engine and its prefix cache, or for one request alone. */
+/* The environment of a drafter for all requests of the engine and its prefix cache or, if is_own, for a single
+ * request. */
 static DrafterEnv env_of(const fr_engine *e, bool is_own) {
     return (DrafterEnv){.n_vocab = e->model->model->hparams.n_vocab,
                         .max_sequences = is_own ? 1 : e->options.max_requests,

@@ -1,9 +1,10 @@
 /* drafter_pool.h - the open drafters of an engine.
  *
  * All requests that name the same spec share one drafter, so that a draft model runs one forward for all of them. A
- * drafter stays open when the last of its requests ends, so that methods which learn from one request for the next keep
- * what they have learned. A request whose text depends on its trees (a ratio or lossy rule) does not share drafters
- * that remember: it has drafters of its own instead. Where places run out, a drafter that no request uses makes room.
+ * drafter stays open when its last request ends, so that methods which learn from one request for the next keep what
+ * they have learned. A request whose text depends on its trees (under a ratio or lossy rule) does not share drafters
+ * that remember: it has drafters of its own instead. If all places are taken, a drafter that no request uses is closed
+ * to make room.
  */
 #ifndef ENGINE_DRAFTER_POOL_H
 #define ENGINE_DRAFTER_POOL_H
@@ -17,24 +18,24 @@ enum { ENGINE_MAX_DRAFTERS = 32 };
 typedef struct EngineDrafter {
     char *spec; /* NULL: the place is free */
     Drafter *drafter;
-    int32_t n_users;         /* open requests */
+    int32_t n_users;         /* open requests that use it */
     Calibration calibration; /* learned from all requests */
-    double proposal_s;       /* recent time of one proposal, with feeding the drafter before it; 0: none was made */
+    double proposal_s;       /* recent time of one proposal, including feeding the drafter; 0: it has made none */
 } EngineDrafter;
 
 /* Opens the drafter of a spec unless it is open already. "none" opens nothing. */
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err);
-/* Opens a drafter like the pooled one, for sequence 0 of one request alone (DrafterClass.remembers). */
+/* Opens a drafter with the spec of a pooled one for a single request, in which it has sequence 0
+ * (DrafterClass.remembers). */
 int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err);
-/* Closes it; one that is not open is fine. */
+/* Closes such a drafter. Nothing happens if it is not open. */
 void drafter_pool_close_own(EngineDrafter *own);
-/* The open drafter of a spec, which counts one more user until it is released; NULL where the spec is not open. */
+/* Returns the open drafter of a spec, with one more user until drafter_pool_release. NULL: the spec is not open. */
 EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec);
-/* NULL is fine. */
+/* NULL is allowed. */
 void drafter_pool_release(EngineDrafter *d);
-/* An entry of the prefix cache is dropped: its sequence holds nothing in any drafter. */
+/* Empties a sequence in all drafters, because its entry of the prefix cache was dropped. */
 void drafter_pool_forget(fr_engine *e, int32_t sequence);
-/* Closes all drafters. */
 void drafter_pool_close(fr_engine *e);
 
 #endif

@@ -7,14 +7,12 @@
 #include "compute/cost.h"
 #include "base/mem.h"
 #include "base/threads.h"
-#include "engine/api_check.h"
 #include "engine/request.h"
-#include "engine/request_queue.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Replaces each 0 of the options by its default, and refuses what is out of range. */
+/* Replaces each 0 in the options by its default, and refuses values out of range. */
 static int complete_options(const fr_model *model, fr_engine_options *o, fr_error *err) {
     if (o->n_threads < 0 || o->n_threads > THREADS_MAX)
         return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
@@ -50,8 +48,8 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     return FR_OK;
 }
 
-/* Sequence i belongs to the request running[i]; those of the prefix cache follow. The executor has one more, which
- * stays closed until costs are measured (draft_policy.c). */
+/* Opens the sequences: sequence i belongs to the request running[i], and those of the prefix cache follow. The executor
+ * has room for one more, which is opened when costs are measured (draft_policy.c). */
 static int open_sequences(fr_engine *e, int n, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0, id; i < n && !status; i++) {
@@ -89,7 +87,7 @@ static int take_memory(fr_engine *e, fr_error *err) {
     return status ? status : prefix_cache_open(e, err);
 }
 
-/* Memory for as many requests as can be verified at a time. */
+/* Allocates the scratch memory of verification, for as many requests as can be verified at the same time. */
 static int open_scratch(fr_engine *e, fr_error *err) {
     int n = e->device->n_threads < e->options.max_requests ? e->device->n_threads : e->options.max_requests;
     e->scratch = mem_calloc((size_t)n, sizeof *e->scratch);
@@ -102,9 +100,9 @@ static int open_scratch(fr_engine *e, fr_error *err) {
     return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 
-/* Pages of the layers with a window: for each request its window and the rows of a step, for the longest step of one
- * of them, and as many windows again, and one more, for marks and for the prefix cache. 0: there are no such layers,
- * or this is not less than the others have. */
+/* How many pages the layers with a window get: for each request its window and the rows of a step, as much again for
+ * marks and the prefix cache, and the longest step of one request. 0: there are no such layers, or this is no less than
+ * the other layers have. */
 static int64_t n_window_pages(const fr_engine *e, int64_t n_pages) {
     const fr_engine_options *o = &e->options;
     int64_t window = model_window(e->model->model), size = o->kv_page_size, n = o->max_requests;
@@ -143,7 +141,7 @@ static int open_draft(fr_engine *e, const char *spec, fr_error *err) {
 
 static int open_engine(fr_engine *e, fr_error *err) {
     const char *cost_cache = e->options.cost_cache;
-    const char *const *drafts = e->options.drafts; /* the caller's */
+    const char *const *drafts = e->options.drafts; /* the caller's strings */
     int n_drafts = e->options.n_drafts;
     e->options.drafts = NULL;
     e->options.n_drafts = 0;
@@ -159,7 +157,7 @@ static int open_engine(fr_engine *e, fr_error *err) {
     return status;
 }
 
-/* No callback is running. */
+/* Closes an engine that runs no callback. */
 static void close_engine(fr_engine *e) {
     FpEnv caller_env = fp_env_enter();
     for (int i = 0; e->requests && i < e->n_places; i++) fr_request_close(e->requests[i]);
@@ -186,7 +184,7 @@ int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_optio
     if ((status = read_options(&o, sizeof o, options, "fr_engine_open", "fr_engine_options", err))) return status;
     fr_engine *e = calloc(1, sizeof *e);
     if (!e) return error_memory(err, "an engine", sizeof *e);
-    e->model = (fr_model *)model; /* nothing but its number of users changes */
+    e->model = (fr_model *)model; /* only its number of users changes */
     atomic_fetch_add(&e->model->n_users, 1);
     e->options = o;
     e->grammar_work = GRAMMAR_STEP_WORK;

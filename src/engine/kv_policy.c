@@ -2,28 +2,28 @@
  *
  * Problem. The length of a request is not known in advance, and a cache with room for the longest possible contexts of
  * all requests would be mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and at
- * some point a page is wanted and none is free.
+ * some point a request needs a page and none is free.
  *
  * Rule: older requests go first. In every step the running requests claim their slots in order of arrival. A decoding
  * request claims slots for its tree; a prefilling one for all of its context, whether it is read in this step or later,
  * so that no younger request takes the pages that it is about to need. A request short of a page takes it from, in this
  * order:
  *
- *     1  the prefix cache       marks of any sequence, where pages of windows are what is missing; then finished requests, the
- *                               least recently used first
+ *     1  the prefix cache       marks of any sequence, if pages of windows are missing; then finished requests, least
+ *                               recently used first
  *     2  its own tree           the least probable drafts are dropped, down to one row, which is plain decoding
  *     3  the youngest request   its last page, then the one before, and then those of the next youngest
- *     4  nobody                 the request waits, and so do all younger ones in this step
+ *     4  nothing                the request waits, and so do all younger ones in this step
  *
  * The tree of a ratio rule is not cut, because its text depends on it: such a request goes to 3 for its whole tree.
  *
- * Layers with a window may have pages of their own (compute/sequences.c), of which a request needs those of its window
- * and of the rows of the step, and not those of the prompt that it reads later.
+ * Layers with a window may have pages of their own (compute/sequences.c). A request needs such pages for its window and
+ * for the rows of the step, and none for the part of the prompt that it reads later.
  *
  * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is
  * then like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are
  * read again, and by the numeric contract (docs/ARCHITECTURE.md) their keys and values have the same bits as before.
- * Pages are taken only when they are wanted, and from the end, so that little is read twice.
+ * Pages are taken only when they are needed, and from the end, so that little is read twice.
  *
  * Example. Pages of 4 tokens; 5 pages; A (older) holds 8 tokens, B 12, so no page is free. A's next token needs a third
  * page. The prefix cache is empty, and A's tree cannot be smaller than its root. B gives back tokens 8..11, claims
@@ -32,13 +32,11 @@
  *
  * Invariants
  *   - The oldest request gets what it claims: all others can be made to give up their pages. kv_tokens >= n_ctx
- *     (fr_engine_open checks it), so one request alone always fits. Therefore every step brings the oldest request further,
- *     and every request becomes the oldest at some point: no livelock, no starvation.
+ *     (fr_engine_open checks it), so a single request always fits. Therefore every step brings the oldest request
+ *     further, and every request becomes the oldest at some point: no livelock, no starvation.
  *   - A request takes pages only from younger ones, which have not claimed in this step yet: no claimed slot is lost.
  *   - Claims of a step never depend on the result of a forward. Reading again changes no token.
  * Proof: tests/engine/test_kv_policy.c (the rule, step by step), tests/engine/test_kv_pressure.c (no token changes). */
-#include "engine/kv_policy.h"
-
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -85,7 +83,8 @@ int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least, int32_t n_ahe
     while (executor_room(e->executor, r->sequence, n_ahead) < n_least && take_page_from_younger(r)) {}
     int32_t room = executor_room(e->executor, r->sequence, n_ahead);
     if (n > room)
-        n = room > n_least ? room : n_least; /* below n_least, executor_reserve fails and names what is missing */
+        n = room > n_least ? room
+                           : n_least; /* with less than n_least, executor_reserve fails and names what is missing */
     int status = executor_reserve_ahead(e->executor, r->sequence, n, n_ahead, &err);
     if (!status) {
         r->is_preempted = false;

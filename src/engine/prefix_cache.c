@@ -6,33 +6,32 @@
  *
  * Idea. Before a request reads more of its context, it looks for the sequence that holds the longest part of it that it
  * does not hold itself: another running request, or one of the last n finished ones, whose pages are kept until they
- * are wanted elsewhere. It takes over the equal tokens by sharing their pages (kv_sequence_share); the page in which
+ * are needed elsewhere. It takes over the equal tokens by sharing their pages (kv_sequence_share); the page in which
  * the two contexts differ is copied when one of them writes to it. The search is repeated in every step, so that of
- * several requests with the same prompt that arrive together, the oldest reads and the others follow one step behind
+ * several requests with the same prompt that arrive together, the oldest reads and the others follow one step later
  * (prefix_cache_is_filling).
  *
  *     cached   <s> You are a helpful ... . Why is the sky blue ? Because
  *     new      <s> You are a helpful ... . Why is the grass green ?
  *              |------------ shared ---------------| read
  *
- * The last token of a context, the pending one, is never taken over: the first tree reads it. A model with a recurrent
- * state, or one that gives back the keys that windows have passed, can be taken over at marks and at the end only:
- * prompts.c.
+ * The last token of a context, the pending one, is never taken over: the first tree reads it. Sequences of a model with
+ * a recurrent state, or of one that gives back the keys that windows have passed, can be taken over only at their marks
+ * and at their end (prompts.c).
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
- * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_drafts.c).
+ * used one. If an entry already holds all of it, only what drafters keep is added (request_drafts.c).
  *
  * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
  * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
- * not. When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are
- * wanted. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c,
+ * not. When it loses: if all beginnings differ, the pages of finished requests are kept for nothing, until they are
+ * needed. Proof: tests/engine/test_prefix_cache.c, tests/engine/test_kv_pressure.c,
  * tests/lossless/test_shared_prefix.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "engine/request_drafts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +50,8 @@ void prefix_cache_close(fr_engine *e) {
     free(e->prefixes.entries);
 }
 
-/* Keeps the memory of the tokens for the next entry, so that a step which needs the pages frees no memory. */
+/* Empties an entry. The memory of its tokens stays for the next entry, so that a step that needs the pages frees
+ * none. */
 static void drop(fr_engine *e, CachedPrefix *c) {
     executor_sequence_truncate(e->executor, c->sequence, 0);
     drafter_pool_forget(e, c->sequence);
@@ -66,15 +66,15 @@ bool prefix_cache_drop(fr_engine *e) {
     return oldest != NULL;
 }
 
-/* Length of the common prefix. */
+/* The length of the common prefix of two sequences of tokens. */
 static int32_t count_common(const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
     int32_t n = 0;
     while (n < n_a && n < n_b && a[n] == b[n]) n++;
     return n;
 }
 
-/* The entry in which the n tokens of a finished request are to be kept: one that holds them all already or that they
- * begin with, or else the least recently used one. */
+/* The entry in which the n tokens of a finished request are to be kept: one that already holds them all, or one whose
+ * tokens they begin with, or else the least recently used one. */
 static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) {
     CachedPrefix *oldest = NULL;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
@@ -85,8 +85,8 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
     return oldest;
 }
 
-/* Makes c hold the request's first n tokens, which are more than it holds of them, or others. What drafters keep of a
- * beginning of them stays. False: it does not hold them. */
+/* Replaces the content of c by the request's first n tokens. If these begin with the tokens of c, what drafters keep
+ * for those stays. False: it failed, and c does not hold the new tokens. */
 static bool replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
     if (executor_sequence_reach(e->executor, r->sequence, n) < n) return false;
@@ -103,7 +103,7 @@ static bool replace(const fr_request *r, CachedPrefix *c, int32_t n) {
 void prefix_cache_keep(const fr_request *r) {
     fr_engine *e = r->engine;
     int32_t n = executor_sequence_length(e->executor, r->sequence);
-    if (n > r->n_context) n = (int32_t)r->n_context; /* rows that were accepted behind the end of the text */
+    if (n > r->n_context) n = (int32_t)r->n_context; /* rows after the end of the text were accepted, too */
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
     if (!c) return;
     int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
@@ -112,8 +112,9 @@ void prefix_cache_keep(const fr_request *r) {
     c->last_use = ++e->prefixes.n_uses;
 }
 
-/* How many tokens r can take over from a sequence that holds n_held tokens, the first n_common those of r, of which its
- * drafters allow for `limit` (request_drafts.c). What r has read before, its drafters have seen. */
+/* How many tokens r can take over from a sequence that holds n_held tokens, of which the first n_common are those of r.
+ * Its drafters allow `limit` tokens (request_drafts.c), and any token that r has read before, because they have seen
+ * it. */
 static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
     int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
@@ -124,12 +125,12 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     if (n <= n_seen) return n;
     int32_t more = n < limit ? n : limit;
     if (r->needs_hidden && more > most - 1) more = most - 1;         /* one token is read for its hidden state, */
-    if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and the token behind an entry is a part of it */
+    if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and a drafter's entry includes the next token */
     return more > n_seen ? more : n_seen;
 }
 
-/* The same of a sequence of the target, which may be whole at some lengths only (sequences.h). *most is raised to the
- * number of tokens that r could take over if the sequence were whole at every length. */
+/* How many tokens r can take over from a sequence of the target, which may be cut only at some lengths (sequences.h).
+ * *most is raised to their number if it could be cut at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
@@ -139,9 +140,8 @@ static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t
     return executor_sequence_reach(r->engine->executor, sequence, n);
 }
 
-/* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
- * itself. *most: how many it could take over if all sequences were whole
- * at every length. */
+/* The sequence from which r can take over the most tokens; *n is their number. -1: no sequence gives more than r holds
+ * itself. *most is the number if all sequences could be cut at every length. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32_t *most) {
     int32_t found = -1, usable;
     CachedPrefix *used = NULL;
@@ -167,7 +167,7 @@ static void share(fr_request *r) {
     if (most > n) r->branch = most - most % e->options.kv_page_size;
     if (from < 0) return;
     executor_sequence_share(e->executor, from, r->sequence, n);
-    if (had < r->n_read) had = r->n_read; /* tokens that it had read itself before do not count as shared */
+    if (had < r->n_read) had = r->n_read; /* tokens that r once read itself do not count as shared */
     if (n <= had) return;
     request_drafts_take_over(r, from, n);
     r->stats.n_prompt_shared += n - had;
@@ -187,8 +187,8 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
         int32_t n_common = count_common(s->context, s->n_context, r->context, r->n_context),
-                usable = count_common_usable(r, n_common, end, request_drafts_limit_behind(r, s));
-        /* by then the state of s is known from its present length on */
+                usable = count_common_usable(r, n_common, end, request_drafts_limit_of_reader(r, s));
+        /* When s has read them, the state of s is known from its present length on. */
         if (usable < executor_sequence_length(e->executor, s->sequence))
             usable = executor_sequence_reach(e->executor, s->sequence, usable);
         if (2 * (usable - done) >= n) return true;

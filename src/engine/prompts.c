@@ -5,25 +5,23 @@
  * after T(prefill_chunk + trees), however many prompts of whichever length are being read.
  *
  * Several prompts share the chunk: the oldest gets half of it, the others share the other half evenly, and what one
- * does not need goes to the oldest that does. In order of age alone, a prompt of ten tokens would wait for the 100,000
- * before it; in equal parts, of n long prompts that arrive together none would be finished before all are nearly so.
+ * does not need goes to the oldest that does. If prompts were read strictly by age, a prompt of ten tokens would wait
+ * for the 100,000 tokens before it; if all got equal parts, none of n long prompts that arrive together would be
+ * finished before all of them nearly are.
  *
  *     chunk 256, three prompts with 1000, 20 and 500 tokens to go      rows 172, 20, 64
  *
  * A request that an older one is reading for (prefix_cache_is_filling) waits, and gets nothing. Chunks change no token.
  * Proof: tests/engine/test_prompt_plan.c. */
 #include "engine/engine.h"
-#include "engine/prompts.h"
 #include "engine/request.h"
 
-/* Tokens that it has yet to read: all of its context but the pending one. */
+/* How many tokens r has yet to read: all of its context except the pending one. */
 static int32_t n_unread(const fr_request *r) {
     return (int32_t)r->n_context - 1 - executor_sequence_length(r->engine->executor, r->sequence);
 }
 
-static int32_t least_of(int32_t a, int32_t b) { return a < b ? a : b; }
-
-/* Returns how many requests read. */
+/* Returns how many requests read their prompts. */
 static int find_readers(fr_engine *e) {
     int n = 0;
     for (int i = 0; i < e->step.n_by_age; i++) {
@@ -35,9 +33,9 @@ static int find_readers(fr_engine *e) {
     return n;
 }
 
-/* Gives r up to n rows in all, of those that are left. */
+/* Raises the rows of r to at most n, from the *n_left rows that are left. */
 static void give(fr_request *r, int32_t n, int32_t *n_left) {
-    n = least_of(least_of(n, n_unread(r)), r->n_step_rows + *n_left);
+    n = (int32_t)min_i64(min_i64(n, n_unread(r)), r->n_step_rows + *n_left);
     if (n <= r->n_step_rows || prefix_cache_is_filling(r, n)) return;
     *n_left -= n - r->n_step_rows;
     r->n_step_rows = n;
@@ -68,19 +66,21 @@ void prompt_plan(fr_engine *e) {
  *
  * Marks are set at borders of pages, so that no page is copied:
  *
- *     the end     the last border of the prompt: for the same prompt, and for a request whose pages are taken; where a drafter
- *                 reads hidden states, before the last token, because the same request again reads one
- *     the branch  where another context turned out to differ, although this one had to begin earlier for want of a mark
- *     the grid    every quarter of the prompt, but no more often than once a chunk of the prefill
+ *     the end     the last border in the prompt, for the same prompt again and for a request whose pages are taken; it
+ *                 is before the last token if a drafter needs hidden states, because the same prompt then reads one
+ *     the branch  the last border at which another context had the same tokens, although this one had to begin earlier
+ *                 because there was no mark
+ *     the grid    every quarter of the prompt, but at most once per chunk of the prefill
  *
- * Example. Instructions of 2000 tokens, questions of 100; page 16, chunk 256; so a grid of 528.
+ * Example. The instructions have 2000 tokens and each question 100; pages have 16 tokens and chunks 256; so the grid is
+ * 528.
  *
  *     first request     reads 2100                    marks 528, 1056, 1584 and 2096
  *     second            takes over 1584, reads 516    marks 2000 (the branch) and 2096
  *     third             takes over 2000, reads 100
  *
- * A request without neighbours pays for a few marks. When it loses: prompts that share less than a quarter of their
- * length with one that was read before, once. It changes no token. Proof: tests/engine/test_prompt_marks.c. */
+ * A request that shares nothing pays for a few marks. When it loses: prompts that share less than a quarter of their
+ * length with an earlier one, the first time. It changes no token. Proof: tests/engine/test_prompt_marks.c. */
 
 enum { GRID = 4 };
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "draft/drafter_file.h"
-#include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "text/chat.h"
@@ -18,7 +17,7 @@
 
 /* ---- checks --------------------------------------------------------------------------------------- */
 
-/* No version of any struct is larger. */
+/* No version of any struct is larger than this. */
 enum { STRUCT_MAX_BYTES = 1 << 16 };
 
 int check_given(const void *argument, const char *function, const char *name, fr_error *err) {
@@ -151,7 +150,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
         fr_model_close(m);
         return status;
     }
-    m->weights->options.progress = NULL; /* the caller's; not kept */
+    m->weights->options.progress = NULL; /* it is the caller's, who may free it now */
     m->weights->options.packed_file = NULL;
     *out = m;
     return FR_OK;
@@ -249,7 +248,7 @@ int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, i
     *tokens = NULL;
     *n_tokens = 0;
     if ((status = check_given(m, "fr_tokenize", "model", err))) return status;
-    if (n > INT64_MAX) n = INT64_MAX; /* longer than any text: the tokenizer refuses it */
+    if (n > INT64_MAX) n = INT64_MAX; /* no text is this long: the tokenizer refuses it */
     if ((status = check_array(text, (int64_t)n, "fr_tokenize", "text", err))) return status;
     unsigned f = (flags & FR_TOKENIZE_BOS ? TOKENIZE_BOS : 0u) | (flags & FR_TOKENIZE_EOS ? TOKENIZE_EOS : 0u) |
                  (flags & FR_TOKENIZE_SPECIAL ? TOKENIZE_SPECIAL : 0u);
@@ -319,7 +318,7 @@ static int check_messages(const fr_model *m, const fr_chat_message *messages, in
     return status;
 }
 
-/* The text by a template or format other than the model's. */
+/* Writes the prompt by another template or format than the model's. */
 static int apply_other(const fr_model *m, const char *name, const Conversation *c, TemplateOutput *out,
                        char warning[256], fr_error *err) {
     size_t n = strlen(name);
@@ -333,7 +332,7 @@ static int apply_other(const fr_model *m, const char *name, const Conversation *
     ChatTemplate t;
     int status = chat_template_open(&t, text, n, err);
     if (status) return status;
-    t.family = CHAT_NONE; /* who names a template wants that one */
+    t.family = CHAT_NONE; /* a template that the caller names is not replaced by a built-in format */
     status = chat_template_apply(&t, m->tokenizer, c, out, warning, err);
     chat_template_close(&t);
     return status;

@@ -2,22 +2,19 @@
  *
  * Opening checks the options and finds the request's drafters among the open ones; it reads no file. Then the engine's
  * steps hand tokens to request_emit, which decides where the text ends: at an end-of-text token, a stop string,
- * max_tokens, the end of the context, or at the caller's wish. Text that may still turn out to be the beginning of a
- * stop string is held back from the callback. */
+ * max_tokens, the end of the context, or because the caller cancels the request. Text that may still turn out to be the
+ * beginning of a stop string is held back from the callback. */
 #include "engine/request.h"
 
 #include "base/system.h"
 #include "base/hash.h"
-#include "engine/api_check.h"
 #include "engine/engine.h"
-#include "engine/request_drafts.h"
-#include "engine/request_queue.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory that a text gets at the start; a token is about 4 bytes of text. Longer texts grow. */
+/* How much memory a text gets at the start. A token is about 4 bytes of text; longer texts get more memory later. */
 enum { TEXT_BYTES_PER_TOKEN = 16, TEXT_FIRST_MAX = 1 << 20 };
 
 fr_sampling fr_sampling_default(void) {
@@ -95,7 +92,7 @@ static int check_rule(const fr_request *r, fr_error *err) {
                      drawing->shared->spec, r->rule->name);
 }
 
-/* Prompt and stop strings become the request's own, and its text gets memory. */
+/* Copies the prompt, the stop strings and the prediction, and allocates the text. */
 static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err) {
     size_t room = (size_t)r->engine->options.n_ctx + TREE_MAX_NODES + 1;
     r->context = malloc(room * sizeof *r->context);
@@ -118,7 +115,7 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     return FR_OK;
 }
 
-/* Replaces the shared drafter by one of the request's own. */
+/* Replaces the shared drafter by one that only this request uses. */
 static int isolate_draft(fr_request *r, RequestDraft *d, fr_error *err) {
     int status = drafter_pool_open_own(&d->own, d->shared, r->engine, err);
     if (status) return status;
@@ -155,14 +152,14 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Without memory for this drafter the text is the same, unless it depends on the trees. */
+/* Acquires the draft "grammar". A failure matters only if the text depends on the trees. */
 static int acquire_grammar_draft(fr_request *r, fr_error *err) {
     int status = drafter_pool_open_draft(r->engine, "grammar", err);
     if (!status) status = acquire_draft(r, "grammar", err);
     return verify_rule_needs_its_trees(r->rule) ? status : FR_OK;
 }
 
-/* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
+/* Finds the drafts among the open ones; "auto" names its members, and "a+b" names both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
     int status = FR_OK;
@@ -182,7 +179,7 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
     return status;
 }
 
-/* The key of all of the request's random numbers: its seed and its prompt. Requests of one seed with different
+/* The key of all random numbers of the request, from its seed and its prompt. Requests with the same seed and different
  * prompts, such as the turns of a conversation, are therefore independent, and the same request gives the same text. */
 static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
@@ -267,7 +264,8 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     return status;
 }
 
-void request_end(fr_request *r, fr_finish finish) {
+/* Ends the request and gives its KV pages back. Calling it again does nothing. */
+static void end_request(fr_request *r, fr_finish finish) {
     if (r->finish) return;
     r->finish = finish;
     double now = clock_s();
@@ -283,13 +281,13 @@ void request_end(fr_request *r, fr_finish finish) {
 
 void request_fail(fr_request *r, const fr_error *err) {
     r->error = *err;
-    request_end(r, FR_FINISH_ERROR);
+    end_request(r, FR_FINISH_ERROR);
 }
 
 void fr_request_close(fr_request *r) {
     if (!r) return;
     FpEnv caller_env = fp_env_enter();
-    if (!r->is_emitting) request_end(r, FR_FINISH_CANCELLED); /* else emit_token does so */
+    if (!r->is_emitting) end_request(r, FR_FINISH_CANCELLED); /* otherwise emit_token ends it */
     if (r->engine->is_in_callback) r->is_closed = true;       /* engine_end_step frees it */
     else free_request(r);
     fp_env_leave(&caller_env);
@@ -306,7 +304,7 @@ int64_t request_tokens_left(const fr_request *r) {
     return left < room ? left : room;
 }
 
-/* Where the first stop string begins in the text that is not sent yet; SIZE_MAX: there is none. */
+/* Where the first stop string begins, in the text that has not been sent yet; SIZE_MAX: there is none. */
 static size_t find_stop(const fr_request *r) {
     size_t first = SIZE_MAX;
     for (int i = 0; i < r->options.n_stops; i++) {
@@ -316,7 +314,7 @@ static size_t find_stop(const fr_request *r) {
     return first;
 }
 
-/* Bytes at the end of the text that are the beginning of a stop string. */
+/* How many bytes at the end of the text are the beginning of a stop string. */
 static size_t held_back(const fr_request *r) {
     size_t most = 0;
     for (int i = 0; i < r->options.n_stops; i++) {
@@ -327,7 +325,7 @@ static size_t held_back(const fr_request *r) {
     return most;
 }
 
-/* Whether the text ends with this token, and why. */
+/* Why the text ends with this token; FR_FINISH_NONE: it does not. */
 static fr_finish finish_after(const fr_request *r, int32_t token) {
     if (!r->options.ignore_eos && tokenizer_is_eog(r->engine->model->tokenizer, token)) return FR_FINISH_EOS;
     if (r->options.max_tokens && r->stats.n_generated >= r->options.max_tokens) return FR_FINISH_LENGTH;
@@ -335,8 +333,8 @@ static fr_finish finish_after(const fr_request *r, int32_t token) {
     return FR_FINISH_NONE;
 }
 
-/* Appends the token's text, which a stop string may cut, and sets how many bytes of the text are certain. False: the
- * text outgrew its limit. */
+/* Appends the token's text, which a stop string may cut, and sets *certain to how many bytes of the text are certain.
+ * False: the text is longer than its limit allows. */
 static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *certain) {
     size_t n;
     const char *piece = detokenizer_next(&r->detokenizer, token, &n);
@@ -355,7 +353,7 @@ static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *ce
     return true;
 }
 
-/* Runs the callback in the caller's floating-point environment. True: it cancelled or closed the request. */
+/* Runs the callback in the caller's floating-point environment. True: the callback cancelled or closed the request. */
 static bool call_back(fr_request *r, const fr_token_event *event) {
     fr_engine *e = r->engine;
     e->is_in_callback = r->is_emitting = true;
@@ -366,7 +364,7 @@ static bool call_back(fr_request *r, const fr_token_event *event) {
     return answer || r->is_closed;
 }
 
-/* Appends token i of the step and calls the callback. True: the request goes on. */
+/* Appends token number i of the step and calls the callback. True: the request goes on. */
 static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) {
     const TokenScore *score = &r->verdict.scores[i];
     r->context[r->n_context++] = token;
@@ -397,7 +395,7 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) 
         r->text.data[certain] = after;
     }
     r->n_sent = certain;
-    if (finish) request_end(r, finish);
+    if (finish) end_request(r, finish);
     return !finish;
 }
 

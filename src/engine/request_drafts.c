@@ -1,11 +1,10 @@
 /* request_drafts.c - feeding the drafters of requests, and the union of what they propose.
  *
- * A drafter is shown tokens only when it is needed next (feed), so that one which the policy leaves idle costs nothing.
- * What it writes is checked before it is used. */
+ * A drafter is shown tokens only right before it is needed (feed), so that a drafter that the policy leaves idle costs
+ * nothing. The trees that it writes are checked before they are used. */
 #include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "engine/request_drafts.h"
 #include "tree/tree.h"
 
 #include <stdio.h>
@@ -25,8 +24,8 @@ static void end_draft(RequestDraft *d) {
     d->is_active = d->is_proposing = false;
 }
 
-/* The drafter may have failed in the middle of a tree: neither what it wrote of that, nor the distributions that it
- * declared for it, may be used. */
+/* Switches a drafter off for one request. It may have failed in the middle of a tree, so neither what it has written of
+ * the tree nor the distributions that it has declared may be used. */
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     snprintf(r->draft_error, sizeof r->draft_error, "%.60s: %.180s", d->shared->spec, why->message);
     end_draft(d);
@@ -34,8 +33,8 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     if (r->dists) draft_dists_reset(r->dists);
 }
 
-/* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
- * counters. */
+/* The index of a named counter in the statistics, where it is added if it is missing. -1: there is no room for it.
+ * Drafts of the same method share their counters. */
 static int32_t find_counter(fr_draft_stats *s, const char *method, const char *tag) {
     char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
@@ -115,21 +114,21 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     r->stats.draft_s += clock_s() - start_s;
 }
 
-/* The request's draft by that drafter, where it proposes in this step. */
+/* The request's draft by that drafter; NULL: there is none, or it does not propose in this step. */
 static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) return &r->drafts[i];
     return NULL;
 }
 
-/* The tree that the drafter writes: one of its own where the policy learns from the proposal. */
+/* The tree that the drafter writes to. It is kept if the policy learns from the proposal. */
 static Tree *proposal_of(fr_request *r, RequestDraft *d) { return d->proposal ? d->proposal : &r->proposal; }
 
 static int32_t budget_of(const fr_request *r) {
     return r->has_auto_budget && r->proposal_budget < r->step_budget ? r->proposal_budget : r->step_budget;
 }
 
-/* A ratio rule divides by the distributions of the draws, which the drafter must have declared. */
+/* Checks what a ratio rule divides by: the distributions of the draws, which the drafter must have declared. */
 static int check_dists(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
     bool draws = d->shared->drafter->class->draws && r->sampling.temperature > 0;
     if (draws && t->n > 1 && r->dists->n_draws == 0)
@@ -159,14 +158,14 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     }
     request_grammar_prune(r, t);
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
-    /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions
-     * refer. */
+    /* A drafter that draws under a ratio rule is the only one, so its nodes keep the numbers by which the distributions
+     * refer to them. */
     union_merge(&r->tree, &r->proposal);
 }
 
-/* Merges the proposals of a request in the order in which it names its drafts. The order in which the drafters were
- * called depends on which of them other requests opened first, and the text of a ratio rule depends on the order of the
- * nodes. */
+/* Merges the proposals of a request in the order in which it names its drafts. The text of a ratio rule depends on the
+ * order of the nodes, which must not depend on the order in which the drafters were called: that one depends on which
+ * of them other requests opened first. */
 static void take_proposals(fr_request *r) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].is_proposing) take_proposal(r, &r->drafts[i], i);
@@ -224,7 +223,7 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
 }
 
-/* ---- rows behind the tree ----------------------------------------------------------------------- */
+/* ---- rows after the tree ------------------------------------------------------------------------ */
 
 static bool adds_rows(const RequestDraft *d) { return d->is_active && d->shared->drafter->class->add_rows; }
 
@@ -277,7 +276,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
     return n_all;
 }
 
-/* The counter of a node; NULL: its tag is not counted. */
+/* The counter of a node; NULL: the node's tag is not counted. */
 static fr_counter *counter_of(fr_request *r, const TreeNode *node) {
     int32_t i = node->source < 0 ? -1 : r->drafts[node->source].counters[node->tag];
     return i < 0 ? NULL : &r->draft_stats.counters[i];
@@ -293,24 +292,25 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
 
 /* ---- shared prompts -------------------------------------------------------------------------------
  *
- * Drafters keep something of the tokens of a prompt, and a request takes it over from other requests together with
+ * Drafters keep data for the tokens of a prompt, which a request takes over from other requests together with the
  * pages.
  *
- * The pages of the target hold its keys. Drafters with a layer or a model of their own have keys of their own for the
- * same tokens (`eagle`, `lyanna`, `sps` and its relatives); those with heads on the last hidden state keep nothing of
- * single tokens (`medusa`, `hydra`, `redrafter`). DrafterClass.take_over hands on either, so that a prompt which
- * another request has read is computed once, by the target and by the drafter.
+ * The pages of the target hold its keys and values. Drafters with a layer or a model of their own have keys and values
+ * of their own for the same tokens (`eagle`, `lyanna`, `sps` and its relatives); drafters with heads on the last hidden
+ * state keep nothing for single tokens (`medusa`, `hydra`, `redrafter`). DrafterClass.take_over serves both, so that a
+ * prompt that another request has read is computed only once, by the target and by the drafter.
  *
- * Hidden states are kept nowhere. A drafter that needs them has made an entry of each but the last: the entry of a
- * token needs its hidden state and the token behind it. So a request with such a drafter takes over the tokens whose
- * entries are known, and reads at least one token itself, whose hidden state is then at hand again. That costs one row,
- * where storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528 bytes a token).
+ * Hidden states are not kept. A drafter that needs them has made an entry for each token but the last, because an entry
+ * needs the hidden state of its token and the token that follows. So a request with such a drafter takes over the
+ * tokens whose entries are known, and reads at least one token itself, which gives that token's hidden state again.
+ * That costs one row, whereas storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528
+ * bytes per token).
  *
- * A draft model may lag behind the target's sequence, because drafters are fed only when they propose. What it lacks it
- * runs itself; but no more than a chunk of the prompt, so that no other request waits for it. One with a recurrent
- * state can hand on what it holds only at the lengths at which it has the state (DrafterClass.reach). */
+ * A draft model may lag behind the target's sequence, because drafters are fed only when they propose. It computes the
+ * missing tokens itself, but at most a chunk of the prompt, so that no other request waits for it. A draft model with a
+ * recurrent state can be taken over only at the lengths for which it has the state (DrafterClass.reach). */
 
-/* A drafter that can take over n tokens lets the request do so. */
+/* How many tokens a drafter allows the request to take over if the drafter itself can take over n_held of them. */
 static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t n_held) {
     if (!class->observe_prompt) return INT32_MAX;
     if (!class->take_over) return 0;
@@ -318,8 +318,7 @@ static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t 
     return class->needs_hidden ? n_held : n_held + r->engine->options.prefill_chunk;
 }
 
-/* How many of the first n tokens of a sequence a drafter of r could take over; of another request's own drafter
- * none. */
+/* How many of the first n tokens of a sequence a drafter of the request can take over; 0 if it is the request's own. */
 static int32_t n_held_of(const RequestDraft *d, int32_t sequence, int32_t n) {
     const Drafter *drafter = d->shared->drafter;
     const DrafterClass *class = drafter->class;
@@ -345,7 +344,7 @@ static bool has_draft(const fr_request *r, const EngineDrafter *shared) {
     return false;
 }
 
-int32_t request_drafts_limit_behind(const fr_request *r, const fr_request *reader) {
+int32_t request_drafts_limit_of_reader(const fr_request *r, const fr_request *reader) {
     int32_t least = INT32_MAX;
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         if (!d->is_active) continue;
@@ -366,11 +365,11 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n) {
     }
 }
 
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool same_behind) {
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool knows_next) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         Drafter *drafter = d->shared->drafter;
         if (!d->is_active || !drafter->class->n_held || d->shared == &d->own) continue;
-        int32_t most = drafter->class->needs_hidden && !same_behind ? n - 1 : n,
+        int32_t most = drafter->class->needs_hidden && !knows_next ? n - 1 : n,
                 n_held = n_held_of(d, d->sequence, most);
         if (n_held > n_held_of(d, sequence, INT32_MAX))
             drafter->class->take_over(drafter, d->sequence, sequence, n_held);

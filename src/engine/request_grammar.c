@@ -1,27 +1,25 @@
 /* request_grammar.c - the grammar of a request in a step of the engine.
  *
- * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes
- * that the grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target
- * cannot choose them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens
- * only, as plain decoding does after the same text. So the text is the same with and without drafts.
+ * Each node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes
+ * that the grammar forbids are removed from the proposals of drafters, so that they get no row of the forward: the
+ * target cannot choose them. At each node that it visits, the verification rule then reads the logits of the allowed
+ * tokens only, as plain decoding does after the same text. So the text is the same with and without drafts.
  *
  * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are
  * left must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a
  * forbidden draft has no probability; such drafts are rejected, and the text has the masked distribution for the same
  * reason as every other text has its own (tests/verify/test_rules_masked.c).
  *
- * A mask takes microseconds for most grammars and seconds for a hostile one. So that nobody else waits for it, the work
- * of all grammars in a step is counted and bounded (GRAMMAR_STEP_WORK). Where a request's share of that runs out, it
- * goes on in the next step, in which the request has no rows. What is missing decides what happens meanwhile:
+ * A mask takes microseconds for most grammars and seconds for a hostile one. So that no other request waits for it, the
+ * work of all grammars in a step is counted and bounded (GRAMMAR_STEP_WORK). When a request's share of it runs out, the
+ * work goes on in the next step, in which the request has no rows. What happens in this step depends on what is
+ * missing:
  *
- *     the mask of a drafted node    `sampled` takes the path up to there; the node's token begins the next tree
- *     anything else                 the verdict is dropped; later the same rows give the same one
+ *     the mask of a drafted node    `sampled` accepts the path up to the node, whose token begins the next tree
+ *     anything else                 the verdict is dropped; later the same rows give the same verdict
  *
- * Neither changes a token: random numbers belong to positions of the text, and a rule that needs its trees keeps
- * them. */
-#include "engine/request_grammar.h"
-
-#include "engine/api_check.h"
+ * Neither changes a token: each position of the text has its own random numbers, and a rule that needs its trees gets
+ * the same trees again. */
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -62,7 +60,7 @@ int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_gramma
                    "one numbering");
     fr_grammar *g = calloc(1, sizeof *g);
     if (!g) return error_memory(err, "a grammar", sizeof *g);
-    g->model = (fr_model *)(uintptr_t)model; /* its number of users and its trie change */
+    g->model = (fr_model *)(uintptr_t)model; /* only its number of users and its trie change */
     atomic_fetch_add(&g->model->n_users, 1);
     FpEnv caller_env = fp_env_enter();
     status = open_grammar(g, (GrammarKind)kind, text, n_bytes, (GrammarStop){should_stop, user}, err);
@@ -99,7 +97,7 @@ static const TokenMask *mask_after(void *user, int32_t node) {
     RequestGrammar *g = user;
     const TokenMask *m = NULL;
     fr_error err;
-    if (g->wanted) return NULL; /* the result is not used from there on */
+    if (g->wanted) return NULL; /* the rest of the verdict is not used */
     int status = grammar_text_mask(&g->text, g->states[node], &m, &err);
     if (status == STATES_WAIT) wait_for(g, g->states[node], -1);
     else if (status) fail(g, status, &err);
@@ -122,8 +120,8 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
     return status;
 }
 
-/* The draft is left out where the caller names "none", beside a draft that draws its tokens under a ratio rule, and
- * where an automatic budget would need costs that are not known. */
+/* The draft "grammar" does not join if the caller names "none", if a draft draws its tokens under a ratio rule, or if
+ * an automatic budget would need costs that are not known. */
 bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto) {
     bool wants_auto = (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO) && !verify_rule_needs_its_trees(r->rule);
     if (!o->grammar || r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0))
@@ -145,8 +143,8 @@ void request_grammar_begin_step(fr_request *r, int64_t quota) {
     RequestGrammar *g = &r->grammar;
     int status = FR_OK;
     if (!g->text.grammar) return;
-    /* Fresh states would be without those that the request waits for. Without memory for them the old ones go on
-     * growing. */
+    /* Fresh states would lack the one that the request waits for. If there is no memory for fresh states, the old ones
+     * are used and go on growing. */
     if (!g->wanted && !g->is_behind) (void)grammar_text_refresh(&g->text, NULL);
     g->quota = (GrammarQuota){.left = quota};
     g->sits_out = g->is_behind = false;
@@ -164,8 +162,8 @@ void request_grammar_begin_step(fr_request *r, int64_t quota) {
     if (status < 0) g->status = status;
 }
 
-/* Fills states for all nodes of a tree. With `allowed`, nodes whose state is not known when the quota has run out
- * count as forbidden; otherwise the request waits for them. */
+/* Fills in the states of all nodes of a tree. If `allowed` is given, nodes whose state is still unknown when the quota
+ * has run out count as forbidden; otherwise the request waits for their states. */
 static int find_states(fr_request *r, const Tree *t, bool *allowed, fr_error *err) {
     RequestGrammar *g = &r->grammar;
     g->states[0] = g->text.state;
@@ -253,7 +251,7 @@ int request_grammar_check(fr_request *r, VerifyResult *v, fr_error *err) {
     bool allowed;
     int status = grammar_text_read(&g->text, last, v->next_token, &next, &allowed, err);
     if (status == STATES_WAIT) {
-        g->wanted = NULL; /* the mask of a later node is not needed before this */
+        g->wanted = NULL; /* this state is needed before the mask of a later node */
         wait_for(g, last, v->next_token);
     }
     return status;
@@ -263,7 +261,7 @@ fr_finish request_grammar_advance(fr_request *r, int32_t token) {
     RequestGrammar *g = &r->grammar;
     bool allowed;
     if (!g->text.grammar) return FR_FINISH_NONE;
-    /* request_grammar_check has read all of these tokens, so this is no work. */
+    /* request_grammar_check has read all of these tokens, so no work is left. */
     if (grammar_text_read(&g->text, g->text.state, token, &g->text.state, &allowed, &r->error)) return FR_FINISH_ERROR;
     return state_is_complete(g->text.state) ? FR_FINISH_EOS : FR_FINISH_NONE;
 }

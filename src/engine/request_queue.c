@@ -1,25 +1,22 @@
 /* request_queue.c - which open requests run, and which wait for a place.
  *
- * An engine holds max_requests + max_queued open requests, in no particular order. Each of max_requests sequences of
- * the executor belongs to one running request at most. A request runs while it has a sequence: from its opening or,
- * where none is free, from the beginning of a later step, until its text ends. One that has ended keeps its results
- * until it is closed, but no sequence.
+ * An engine holds max_requests + max_queued open requests, in no particular order. The executor has max_requests
+ * sequences for them, each of which belongs to at most one running request. A request runs while it has a sequence:
+ * from its opening or, if no sequence is free, from the beginning of a later step, until its text ends. A request that
+ * has ended keeps its results until it is closed, but no sequence.
  *
  *     max_requests 2, max_queued 2      A and B run, C and D wait; A ends; in the next step C runs; E may be opened as
  *                                       soon as A is closed, because until then four requests are open
  *
- * Waiting requests run in order of arrival. A request opened while a sequence is free does not overtake: the step in
- * between has given it to whoever waited, or nobody waits. Checking options, copying the prompt and finding drafters
- * are done when a request is opened, so that what is wrong with it is known at once; drafters see its prompt when it
- * begins to run. Proof: tests/engine/test_request_queue.c. */
-#include "engine/request_queue.h"
-
+ * Waiting requests run in order of arrival. A request that is opened while a sequence is free overtakes no other: a
+ * free sequence is given to a waiting request at the next step, and as long as requests wait, a new one waits too.
+ * Checking options, copying the prompt and finding drafters are done when a request is opened, so that mistakes are
+ * reported at once; drafters see its prompt when it begins to run. Proof: tests/engine/test_request_queue.c. */
 #include "base/system.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "engine/request_drafts.h"
 
-/* The first free place of an array; n: there is none. */
+/* The index of the first free place of an array; n: there is none. */
 static int find_free(fr_request *const *places, int n) {
     int i = 0;
     while (i < n && places[i]) i++;
@@ -36,10 +33,10 @@ int request_queue_check(const fr_engine *e, fr_error *err) {
                      e->n_places, e->options.max_queued);
 }
 
-/* Only rows of trees want logits, and a request has as many of them as its budget allows. */
+/* How many rows of logits a request needs at most: one for each node of a tree within its budget. */
 static int32_t n_logits_of(const fr_request *r) { return 1 + (r->options.n_drafts > 0 ? r->tree_budget : 0); }
 
-/* Of the open requests max_requests run together: the largest of them, at worst. */
+/* At most max_requests of the open requests run together; in the worst case, these are the ones with the most rows. */
 int request_queue_reserve(const fr_request *r, fr_error *err) {
     const fr_engine *e = r->engine;
     int32_t n_requests[FR_TREE_BUDGET_MAX + 2] = {0}; /* by their number of rows */

@@ -1,14 +1,12 @@
 /* results.c - what a caller learns about a request: its text, its statistics, its log-probabilities and its embedding.
  *
- * The functions of forerun.h may be called at any time, also within a callback. If the request is NULL, they return
- * what an ended request without text would. */
+ * These functions of forerun.h may be called at any time, also within a callback. If the request is NULL, they return
+ * what they would return for a request that has ended without text. */
 #include "base/hash.h"
 #include "base/system.h"
 #include "draft/feedback.h"
-#include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "engine/results.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,12 +74,11 @@ const char *fr_request_draft(const fr_request *r, int source) {
 
 /* ---- log-probabilities ----------------------------------------------------------------------------
  *
- * Log-probabilities are those of softmax(logits), before logit_bias, penalties and filters, so that a client sees what
- * the model thinks, whatever it made of it. (OpenAI documents that a bias is added "prior to sampling", and leaves open
- * what it does to log-probabilities.) The row of logits that decided a token has the same bits with and without drafts,
- * and so have these numbers. Rows are read while they are in the cache, by the thread that verifies the request; each
- * takes one pass for the greatest logit, one for the sum of exponentials (RowKernels.exp_sum), one for the top ones and
- * one for the hash.
+ * Log-probabilities are those of softmax(logits), before logit_bias, penalties and filters, so that a client sees the
+ * model's own distribution. (OpenAI documents that a bias is added "prior to sampling", and leaves open what it does to
+ * log-probabilities.) The row of logits that decided a token has the same bits with and without drafts, and so do these
+ * numbers. The thread that verifies the request reads the rows, while they are in the cache: one pass for the greatest
+ * logit, one for the sum of exponentials (RowKernels.exp_sum), one for the most probable tokens and one for the hash.
  *
  * Proof: tests/lossless/test_logprobs.c, against softmax in double, with drafters, rules, threads and batches. */
 
@@ -120,7 +117,7 @@ int open_scores(fr_request *r, const fr_request_options *o, fr_error *err) {
     return r->top_logprobs ? FR_OK : error_memory(err, "log-probabilities", n * sizeof *r->top_logprobs);
 }
 
-/* All logits are finite, so that there are as many as wanted. */
+/* Finds the n most probable tokens. All logits are finite, so there are n of them. */
 static void find_top(const float *logits, int32_t n_vocab, const LogSoftmax *l, int32_t n, fr_top_logprob *out) {
     int32_t ids[TOP_K_MAX];
     n = logits_top_k(logits, n_vocab, n, ids);
@@ -148,11 +145,12 @@ void score_tokens(fr_request *r, const Sampler *sampler) {
  *
  * An embedding is the mean of the final hidden states over a prompt.
  *
- * The text models that forerun runs were not trained to compare texts, but the mean of what they hand to their
- * output matrix tells topics apart, and is what other servers give for them. The states are those after the final
- * norm, in the order of the prompt and summed in double precision: a mean depends on its prompt and on nothing else,
- * as every row does. Hidden states are kept nowhere, so such a request reads all of its prompt itself
- * (prefix_cache.c). The last token of a prompt is the root of the first tree; its state comes from that forward. */
+ * The text models that forerun runs were not trained to compare texts, but the mean of the hidden states before their
+ * output matrix distinguishes topics, and other servers return it for such models. The states are those after the final
+ * norm. They are summed in the order of the prompt and in double precision, so an embedding depends only on its prompt,
+ * as every row does. Hidden states are not kept, so a request with an embedding reads its whole prompt itself
+ * (prefix_cache.c). The last token of a prompt is the root of the first tree; its state comes from the forward of that
+ * tree. */
 
 int request_embedding_begin(fr_request *r, const fr_request_options *o, fr_error *err) {
     size_t n = (size_t)r->engine->model->model->hparams.n_embd;

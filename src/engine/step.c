@@ -11,22 +11,18 @@
  * generated token comes from a decoding step.
  *
  * Verdicts of different requests do not depend on each other, so all trees are verified at once, on the threads of the
- * device; what follows (5) happens in the calling thread, request by request, in the order of their age.
+ * device. Commits (5) follow in the calling thread, request by request, from the oldest to the youngest.
  *
- * Nothing that a drafter does can change a token: trees are validated, and the verification rule alone chooses. What
- * goes wrong with one request (its context, its pages) ends that request and no other. */
+ * Nothing that a drafter does can change a token: trees are validated, and only the verification rule chooses tokens.
+ * An error in one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
 
 #include "base/system.h"
 #include "engine/engine.h"
-#include "engine/kv_policy.h"
-#include "engine/prompts.h"
 #include "engine/request.h"
-#include "engine/request_drafts.h"
-#include "engine/request_queue.h"
 #include "tree/tree.h"
 
-/* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
+/* Appends n rows to the batch. Their slots are claimed, and the caller fills them in. */
 static Row *append_rows(fr_request *r, int32_t n) {
     fr_engine *e = r->engine;
     r->first_row = e->step.n_rows;
@@ -35,12 +31,12 @@ static Row *append_rows(fr_request *r, int32_t n) {
     return &e->step.rows[r->first_row];
 }
 
-/* The planned rows of the request's context (prompts.c), where there are slots. Slots for the whole context are
+/* Appends the planned rows of the request's context (prompts.c), if there are slots. Slots for the whole context are
  * claimed at once (kv_policy.c). */
 static void pack_prompt(fr_request *r) {
     fr_engine *e = r->engine;
     int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done,
-            n = r->is_prefill_step ? r->n_step_rows : 0; /* it may have lost pages since, and was not planned for */
+            n = r->is_prefill_step ? r->n_step_rows : 0; /* 0: it has lost pages since the plan was made */
     r->is_prefill_step = true;
     r->n_step_rows = 0;
     if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, n, n, whole - n)) return;
@@ -52,7 +48,8 @@ static void pack_prompt(fr_request *r) {
                         .want_hidden = (r->needs_hidden || r->embedding.sum) && done + i >= r->n_read};
 }
 
-/* The request's tree, pruned where slots are short. A ratio rule needs its trees whole and waits instead. */
+/* Appends the request's tree, which is pruned if there are too few slots. A ratio rule needs whole trees, so the
+ * request waits instead. */
 static void pack_tree(fr_request *r) {
     fr_engine *e = r->engine;
     r->is_prefill_step = false;
@@ -81,7 +78,7 @@ static void commit_prompt(fr_request *r) {
     if (n_again < 0) n_again = 0;
     if (n_again > r->n_step_rows) n_again = r->n_step_rows;
     r->stats.n_recomputed += n_again;
-    if (r->reads_prompt && n_again < r->n_step_rows) { /* what is read again has been shown already */
+    if (r->reads_prompt && n_again < r->n_step_rows) { /* tokens that are read again have already been shown */
         for (int32_t i = n_again; i < r->n_step_rows && r->needs_hidden; i++)
             e->step.row_hidden[r->first_row + i - n_again] = executor_hidden(e->executor, r->first_row + i);
         request_drafts_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
@@ -93,7 +90,7 @@ static void commit_prompt(fr_request *r) {
     prompt_marks_set(r, done, done + r->n_step_rows);
 }
 
-/* Counts, for each depth that the path reached: was there a child to accept, and was one accepted? */
+/* Counts, for each depth that the path reached, whether the tree had a child there and whether one was accepted. */
 static void count_depths(fr_draft_stats *s, const Tree *t, const VerifyResult *v) {
     for (int32_t depth = 1; depth <= v->n_path + 1 && depth <= FR_MAX_DEPTH; depth++) {
         int32_t parent = depth == 1 ? 0 : v->path[depth - 2];
@@ -104,8 +101,8 @@ static void count_depths(fr_draft_stats *s, const Tree *t, const VerifyResult *v
     }
 }
 
-/* Puts the target's results at the nodes of the tree, and the hidden states of the rows behind it, into step.row_logits
- * and step.row_hidden. */
+/* Sets step.row_logits and step.row_hidden to the target's results at the nodes of the tree and at the rows after
+ * it. */
 static void read_results(const fr_request *r) {
     fr_engine *e = r->engine;
     for (int32_t i = r->first_row; i < r->first_row + r->n_step_rows; i++) {
@@ -138,8 +135,8 @@ static void count_step(fr_request *r, const VerifyResult *v) {
     r->draft_stats.n_undrafted_steps += r->tree.n == 1;
 }
 
-/* Cuts the verdict before the first token whose row of logits is not finite: plain decoding meets that row too, after
- * the same tokens. Rows of rejected nodes do not matter. Returns how many tokens are left. */
+/* Cuts the verdict before the first token whose row of logits is not finite: plain decoding fails at that row too,
+ * after the same tokens. Rows of rejected nodes do not matter. Returns how many tokens are left. */
 static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
     const float *const *logits = r->engine->step.row_logits + r->first_row;
     int32_t n = 0, node = 0;
@@ -152,7 +149,7 @@ static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
     return n;
 }
 
-/* Works out the verdict of a request, which depends on nothing but the request and the target's logits. */
+/* Finds the verdict of a request, which depends only on the request and the target's logits. */
 static void find_verdict(fr_request *r, VerifyScratch *scratch) {
     double start_s = clock_s();
     Verdict *v = &r->verdict;
@@ -165,7 +162,7 @@ static void find_verdict(fr_request *r, VerifyScratch *scratch) {
     r->stats.verify_s += clock_s() - start_s;
 }
 
-/* Takes requests, one after the other, until there are none. */
+/* Takes one request after the other, until none is left. */
 static void verify_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)n_parts, (void)i_thread;
     fr_engine *e = ctx;
@@ -204,7 +201,7 @@ static void commit_and_emit(fr_request *r) {
     double start_s = clock_s();
     const Verdict *verdict = &r->verdict;
     const VerifyResult *v = &verdict->result;
-    if (verdict->status == STATES_WAIT) { /* the rows are forgotten */
+    if (verdict->status == STATES_WAIT) { /* forgets the rows of this step */
         executor_commit(e->executor, r->sequence, NULL, 0);
         r->grammar.is_behind = true;
         return;
@@ -237,9 +234,10 @@ static void commit_and_emit(fr_request *r) {
     if (verdict->n_good <= verdict->n_path && !r->finish) fail_of_bad_logits(r);
 }
 
-/* Drafted nodes that a request's tree may have in this step: its budget, bounded by what fits into its context and
- * text, and by its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore must not
- * depend on other requests: such a request is not bounded by its share, and sits out where rows are short. */
+/* How many drafted nodes a request's tree may have in this step: its budget, but no more than fit into its context, its
+ * text and its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore must not
+ * depend on other requests: such a request is not bounded by its share, and sits out the step if there are too few
+ * rows. */
 static int32_t step_budget(const fr_request *r, int n_running) {
     int64_t budget = r->tree_budget, useful = request_tokens_left(r) - 1;
     int64_t share = (r->engine->step.n_rows_max - r->engine->options.prefill_chunk) / n_running - 1;
@@ -262,7 +260,7 @@ static int list_decoding_first(fr_engine *e) {
     return n_decoding;
 }
 
-/* In its first decoding step a request has finished its prefill. */
+/* Ends the prefill of a request in its first decoding step. */
 static void begin_decoding(fr_request *r) {
     if (r->decode_started_s > 0) return;
     r->decode_started_s = clock_s();
@@ -278,7 +276,7 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     return status;
 }
 
-/* Rows of the coming forward besides the drafted nodes of requests with automatic budgets. */
+/* How many rows the next forward has besides the drafted nodes of requests with automatic budgets. */
 static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
     fr_request *const *r = e->step.decoding_first;
@@ -288,7 +286,7 @@ static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
 }
 
-/* All grammars together may do e->grammar_work units of work in this step. */
+/* Divides the e->grammar_work units of work that all grammars may do in this step among the requests that have one. */
 static void begin_grammars(fr_engine *e, int n_decoding) {
     int n = 0;
     for (int i = 0; i < n_decoding; i++) n += e->step.decoding_first[i]->grammar.text.grammar != NULL;
@@ -310,8 +308,8 @@ static int propose_and_pack(fr_engine *e) {
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
     prompt_plan(e);
-    for (int i = 0; i < n_running;
-         i++) { /* by age: a claim may take pages from a younger request, which then prefills again */
+    /* Older requests first: a claim may take pages from a younger request, which then prefills again. */
+    for (int i = 0; i < n_running; i++) {
         if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i]);
         else pack_tree(s->by_age[i]);
     }

@@ -1,4 +1,5 @@
-/* step.h - the working memory of one step of the engine, shared by all modules that take part in it. */
+/* step.h - one step of the engine: the working memory that all its modules share, which requests get pages of the KV
+ * cache, and which prompts are read. */
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
 
@@ -8,22 +9,41 @@
 #include <stdatomic.h>
 
 typedef struct EngineStep {
-    fr_request **by_age; /* [n_by_age] of max_requests: running when the step began, the oldest first */
+    /* Arrays of requests have room for max_requests. */
+    fr_request **by_age; /* [n_by_age] the requests that ran when the step began, the oldest first */
     int n_by_age;
-    fr_request **decoding_first; /* [n_by_age] those that decode before those that prefill, each by age */
+    fr_request **decoding_first; /* [n_by_age] the decoding ones before those that prefill, each group by age */
     bool pages_short;            /* a request waits for pages in this step, and so do all younger ones */
     int32_t n_rows_max;
-    Row *rows; /* [n_rows] of n_rows_max: the forward being built */
+    Row *rows; /* [n_rows], with room for n_rows_max: the forward that is being built */
     int32_t n_rows;
-    ExtraRow *extra_rows; /* [n_rows_max] of one drafter */
-    const float **row_logits,
-        **row_hidden;       /* [n_rows_max] results of these rows, where drafters or verification want them */
-    fr_request **verifying; /* [n_verifying] of max_requests: those whose trees are verified */
+    ExtraRow *extra_rows;                   /* [n_rows_max] the extra rows of one drafter */
+    const float **row_logits, **row_hidden; /* [n_rows_max] results that drafters or verification need */
+    fr_request **verifying;                 /* [n_verifying] the requests whose trees are verified */
     int n_verifying;
-    atomic_int n_verified; /* of them, taken by a thread */
+    atomic_int n_verified; /* how many of them a thread has taken */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
-    int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one call of a drafter */
+    int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments for one call of a drafter */
     Tree **propose_trees;
 } EngineStep;
+
+/* ---- pages (kv_policy.c): where there are not enough for all, older requests get them --------------------------- */
+
+/* Lists the running requests in step.by_age, at the start of a step. */
+void kv_policy_begin_step(fr_engine *e);
+/* Claims slots for n rows of r in this step, or for at least n_least of them, and for n_ahead tokens that it reads
+ * later. Pages are taken from the prefix cache and from younger requests if there are too few. Requests claim in the
+ * order of step.by_age. Returns how many slots r got for this step; 0: r sits out the step, or has failed. */
+int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least, int32_t n_ahead);
+
+/* ---- prompts (prompts.c) ---------------------------------------------------------------------------------------- */
+
+/* Sets is_prefill_step of all running requests, and n_step_rows of those that read their context: at most prefill_chunk
+ * rows for all of them together. */
+void prompt_plan(fr_engine *e);
+
+/* Sets the marks of a sequence that belong at lengths from + 1 to `to`, when its tokens [from, to) have been
+ * committed. */
+void prompt_marks_set(const fr_request *r, int32_t from, int32_t to);
 
 #endif

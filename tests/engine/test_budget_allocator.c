@@ -2,7 +2,7 @@
 #include "testing.h"
 
 #include "base/rng.h"
-#include "engine/budget_allocator.h"
+#include "engine/draft_policy.h"
 #include "tree/tree.h"
 
 #include <math.h>
