@@ -146,7 +146,8 @@ typedef struct DrafterClass {
      * so the order within a tree matters more than the scale. If trees[i]->dists is set, a method that draws declares
      * its draws there (draft_dists.h).
      * A request that is short of pages gives its step up, and is then asked for another proposal without any
-     * observation in between. It must get the same tree again. */
+     * observation in between. It must get the same tree again. The same holds after a call that fails: the engine
+     * repeats it for each sequence by itself, and switches the drafter off where it fails again. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the

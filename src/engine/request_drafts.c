@@ -172,6 +172,29 @@ static void take_proposals(fr_request *r) {
     union_prune(&r->tree, r->step_budget);
 }
 
+/* Empties the tree that a drafter writes to, but for its root. */
+static Tree *begin_proposal(fr_request *r, RequestDraft *d) {
+    Tree *t = proposal_of(r, d);
+    tree_reset(t, r->tree.nodes[0].token);
+    t->dists = r->dists;
+    return t;
+}
+
+/* Repeats a call that has failed for several requests for each of them, so that the drafter is switched off only for
+ * those in which it fails. The trees of a request under a ratio or lossy rule must not depend on other requests. */
+static void propose_one_by_one(EngineDrafter *shared, fr_request *const *requests, int n) {
+    for (int i = 0; i < n; i++) {
+        RequestDraft *d = draft_of(requests[i], shared);
+        fr_error err;
+        if (!d) continue;
+        if (requests[i]->dists) draft_dists_reset(requests[i]->dists);
+        Tree *t = begin_proposal(requests[i], d);
+        int32_t budget = budget_of(requests[i]);
+        if (shared->drafter->class->propose(shared->drafter, &d->sequence, &budget, &t, 1, &err))
+            switch_off(requests[i], d, &err);
+    }
+}
+
 /* One call of one drafter, for all requests in which it proposes now. */
 static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
     int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets;
@@ -187,20 +210,13 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
             switch_off(r, d, &err);
             continue;
         }
-        Tree *t = proposal_of(r, d);
-        tree_reset(t, r->tree.nodes[0].token);
-        t->dists = r->dists;
         sequences[n_users] = d->sequence;
         budgets[n_users] = budget_of(r);
-        e->step.propose_trees[n_users++] = t;
+        e->step.propose_trees[n_users++] = begin_proposal(r, d);
     }
     if (n_users == 0) return;
-    int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users,
-                                                 &err);
-    for (int i = 0; status && i < n; i++) {
-        RequestDraft *d = draft_of(requests[i], shared);
-        if (d) switch_off(requests[i], d, &err);
-    }
+    if (shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users, &err))
+        propose_one_by_one(shared, requests, n);
     draft_policy_observe_proposal(shared, (clock_s() - start_s) / n_users);
 }
 

@@ -1,7 +1,7 @@
 /* test_isolation.c - what a request's random numbers and trees depend on: under a ratio or lossy rule the text and the trees
  * are a function of the request alone, also with drafters that remember other requests; a request repeated with its seed
- * follows the target's distribution although its first answer is remembered; and requests of one seed with different
- * prompts are independent. */
+ * follows the target's distribution although its first answer is remembered; requests of one seed with different
+ * prompts are independent; and a drafter that fails for one request goes on for the others. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 
@@ -113,6 +113,55 @@ static void nothing_outside_a_request_reaches_its_trees(void **state) {
     fr_model_close(model);
 }
 
+/* A drafter like pld that writes the trees of all sequences, and then fails if one of them is sequence 1. */
+static int propose_and_fail(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                            fr_error *err) {
+    int status = drafter_find("pld")->propose(d, sequences, budgets, trees, n, err);
+    for (int i = 0; i < n && !status; i++)
+        if (sequences[i] == 1) status = error_set(err, FR_ERR_INTERNAL, "sequence 1 fails");
+    return status;
+}
+
+/* Three requests share a drafter whose proposal fails for the second one: only that one loses it. */
+static void a_failing_proposal_leaves_other_requests_their_drafter(void **state) {
+    (void)state;
+    static Stream alone[3], got;
+    static const char *const of[] = {"pld"};
+    fr_model *model = rig_open_model(TARGET, NULL);
+    for (int i = 0; i <= N_RULES; i++) {
+        int32_t prompts[3][N_PROMPT];
+        fr_request *r[3];
+        fr_error err;
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                   .n_ctx = 64,
+                                                                   .n_threads = 1,
+                                                                   .max_requests = 3});
+        if (fr_engine_open_draft(e, "pld", &err)) fail_msg("%s", err.message);
+        for (int k = 0; k < 3; k++) {
+            set_prompt(prompts[k], k);
+            fr_request_options o = request_of(prompts[k], i < N_RULES ? rules[i] : NULL, of, k == 1 ? 0 : 1);
+            rig_run_request(e, &o, &alone[k]);
+            assert_true(k == 1 || alone[k].stats.drafted > 0);
+        }
+        DrafterClass failing = *drafter_find("pld");
+        failing.propose = propose_and_fail;
+        e->drafters[0].drafter->class = &failing;
+        for (int k = 0; k < 3; k++) {
+            fr_request_options o = request_of(prompts[k], i < N_RULES ? rules[i] : NULL, of, 1);
+            if (fr_request_open(&r[k], e, &o, &err)) fail_msg("%s", err.message);
+        }
+        while (fr_engine_step(e, &err) > 0) {}
+        for (int k = 0; k < 3; k++) {
+            rig_collect(r[k], &got);
+            assert_string_equal(got.draft_error, k == 1 ? "pld: sequence 1 fails" : "");
+            assert_same_trees(&alone[k], &got, "a request beside one whose drafter fails");
+            fr_request_close(r[k]);
+        }
+        fr_engine_close(e);
+    }
+    fr_model_close(model);
+}
+
 /* The first tokens after two prompts, for many seeds: each seed is used for both. Tokens are counted modulo N_KINDS, and the
  * counts of pairs are compared with the product of the shares of their tokens. */
 static void requests_of_one_seed_are_independent(void **state) {
@@ -150,6 +199,7 @@ static void requests_of_one_seed_are_independent(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_outside_a_request_reaches_its_trees),
+        cmocka_unit_test(a_failing_proposal_leaves_other_requests_their_drafter),
         cmocka_unit_test(requests_of_one_seed_are_independent),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
