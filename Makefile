@@ -138,7 +138,7 @@ $(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
-$(BUILD)/server/api/page_endpoints.o: $(wildcard server/page/*)
+$(BUILD)/server/api/status_endpoints.o: $(wildcard server/page/*)
 $(BUILD)/src/%.o: src/%.c Makefile | $(if $(LIB_FOUND),,missing)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@

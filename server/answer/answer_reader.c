@@ -15,8 +15,8 @@ static const char think_begin[] = "<think>", think_end[] = "</think>";
 /* Finds "name" and "arguments" (or "parameters") in {"name": ..., "arguments": {...}} byte by byte.
  *
  * Arguments are handed on as they are written and are not checked: a model may write JSON that is none, and the client,
- * which knows the function, must be prepared for that anyway. Some models write them as a string that contains JSON; its
- * escapes are undone. */
+ * which knows the function, must be prepared for that anyway. Some models write them as a string that contains JSON;
+ * its escapes are undone. */
 
 /* If name is not NULL, the object is the arguments of a call of that name. */
 static void call_scan_begin(CallScan *s, const char *name) {
@@ -416,8 +416,8 @@ bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
 
 /* How the families of chat templates write tool calls. */
 
-/* Families that are not listed, and templates of no known family, get the last row: it is the form of Hermes and Qwen, which most
- * fine-tuned models have taken over. */
+/* Families that are not listed, and templates of no known family, get the last row: it is the form of Hermes and Qwen,
+ * which most fine-tuned models have taken over. */
 static const ToolForm forms[] = {
     /* {"name": "f", "parameters": {...}}, several with ';' between them; after <|python_tag|> also without need */
     {.family = "llama3", .begin = "<|python_tag|>", .is_bare = true, .arguments = "parameters"},

@@ -23,8 +23,8 @@ typedef struct CallScan {
 
 /* Reasoning, text and tool calls in what a model writes, told apart while it is written.
  *
- * Models write calls as text between marks of their family, with JSON inside; the APIs want them as values. A reader takes
- * the text in pieces, however it is cut, and tells item by item what it is. */
+ * Models write calls as text between marks of their family, with JSON inside; the APIs want them as values. A reader
+ * takes the text in pieces, however it is cut, and tells item by item what it is. */
 
 typedef enum AnswerKind { ANSWER_TEXT, ANSWER_REASONING, ANSWER_CALL } AnswerKind;
 
@@ -81,7 +81,8 @@ typedef struct AnswerReader {
     Buf held;         /* not yet known what it is */
     size_t n_mark;    /* of `held` is the mark before the first call */
     size_t n_read;    /* bytes so far */
-    /* How many of these bytes are the reasoning with its marks and what came before it; 0: it has not ended, or never began. */
+    /* How many of these bytes are the reasoning with its marks and what came before it; 0: it has not ended, or never
+     * began. */
     size_t n_reason;
     CallScan scan;
     AnswerSink sink; /* during answer_reader_feed and answer_reader_end */

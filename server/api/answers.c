@@ -1,8 +1,7 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "server/api/answers.h"
-#include "server/api/tool_grammar.h"
 #include "server/api/openai_format.h"
-#include "server/api/constraint.h"
+#include "server/api/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,8 +90,8 @@ static int copy_names(AnswerForm *form, const json_t *tools) {
     return form->names ? 0 : -1;
 }
 
-/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself, behind it or
- * at once. */
+/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself,
+ * behind it or at once. */
 static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
     bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
     if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
@@ -268,9 +267,9 @@ void answers_end_event(JsonOut *j) {
 
 /* Sorts tokens into the items that have their text.
  *
- * The reader of an answer holds text back until it knows what it is, so a token waits until an item grows, and then the item
- * gets the tokens at the end of what waits that have as many bytes as it grew by. Tokens before them were white space
- * that the form drops. */
+ * The reader of an answer holds text back until it knows what it is, so a token waits until an item grows, and then the
+ * item gets the tokens at the end of what waits that have as many bytes as it grew by. Tokens before them were white
+ * space that the form drops. */
 
 void answer_logprobs_free(AnswerLogprobs *l) {
     for (int i = 0; i < l->n_items; i++) token_batch_free(&l->of_item[i]);
@@ -325,8 +324,8 @@ const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item) {
 
 /* Finds which of several stop strings ended a text.
  *
- * The engine cuts a text off before its stop string and does not say which one it was. It is found again in the text of all
- * tokens, which the plan keeps for that (Plan.tells_stop): the one that comes first. */
+ * The engine cuts a text off before its stop string and does not say which one it was. It is found again in the text of
+ * all tokens, which the plan keeps for that (Plan.tells_stop): the one that comes first. */
 
 const char *stop_string_of(const Choice *c) {
     const Plan *plan = &c->call->plan;

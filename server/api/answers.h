@@ -1,14 +1,35 @@
-/* answers.h - log-probabilities of the tokens of an answer, told apart by item.
- *
- * An item has those of the tokens whose text is in it. Tokens of marks, control tokens, white space that belongs to the form,
- * and what a stop string cut off have none. */
+/* answers.h - what the APIs with conversations share: the prompt of a conversation with its tools, the grammar of tool
+ * calls, and the reading of what the model writes. */
 #ifndef SERVER_API_ANSWERS_H
 #define SERVER_API_ANSWERS_H
 
 #include "server/answer/answer_reader.h"
-#include "server/api/api.h"
-#include "server/api/chat_messages.h"
-#include "server/engine/generation.h"
+#include "server/api/plan.h"
+#include "server/http/json_out.h"
+
+/* ---- the prompt (chat_completions.c), as /v1/chat/completions and /apply-template describe it ------------------ */
+
+/* Borrowed from the body. */
+typedef struct ChatMessages {
+    const json_t *messages, *variables, *tools, *tool_choice, *modalities;
+    const char *reasoning_effort; /* a variable of some templates */
+    const json_t *strict_tools;   /* by tool, whether it is strict; NULL: its "function.strict" says so */
+    bool has_one_call;            /* at most one call an answer */
+} ChatMessages;
+
+/* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */
+int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+/* The texts of parts, each of which has one, as one JSON string. Within json_memory_limit. */
+json_t *chat_messages_join(const json_t *parts);
+/* Whether the model is told of tools: there are some, and tool_choice is not "none". */
+bool chat_messages_has_tools(const ChatMessages *f);
+/* Whether the answer must be a call, of the function *name or, where that is NULL, of any. */
+bool chat_messages_forces_call(const ChatMessages *f, const char **name);
+
+/* ---- log-probabilities of the tokens of an answer, by item ---------------------------------------------------
+ *
+ * An item has those of the tokens whose text is in it. Tokens of marks, control tokens, white space that belongs to the
+ * form, and what a stop string cut off have none. */
 
 typedef struct AnswerLogprobs {
     TokenBatch pending;  /* read, and not yet known where they belong */
@@ -28,7 +49,7 @@ void answer_logprobs_drop(AnswerLogprobs *l);
 /* NULL: there are none. */
 const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item);
 
-/* What APIs with conversations share: the prompt with its tools, and one reader a choice of what is written. */
+/* ---- one reader for each choice -------------------------------------------------------------------------------- */
 
 enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 
@@ -78,9 +99,12 @@ void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID
 JsonOut answers_begin_event(Buf *out, const char *type);
 void answers_end_event(JsonOut *j);
 
-/* Finds which stop string ended a text. */
-
 /* NULL: none did. The plan has tells_stop. */
 const char *stop_string_of(const Choice *c);
+/* ---- the grammar of tool calls (tool_grammar.c): the form of the model's family, and the tool's own schema ----- */
+
+/* Gives the plan of the call the grammar of its calls: text with calls in it, or calls alone where tool_choice forces
+ * them. In the worker. */
+int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f);
 
 #endif

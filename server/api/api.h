@@ -5,15 +5,14 @@
  *     event loop     api_call.c          submits the plan's generations, collects their tokens ...
  *                    endpoint->format    ... and has each piece written in the form of the API
  *
- * A new API is a file with its endpoints: `prepare` turns a body into a Plan (plan.h has what most of them share), and an
- * ApiFormat writes answers, events and errors. Nothing else knows what an API looks like. */
+ * A new API is a file with its endpoints: `prepare` turns a body into a Plan (plan.h has what most of them share), and
+ * an ApiFormat writes answers, events and errors. Nothing else knows what an API looks like. */
 #ifndef SERVER_API_API_H
 #define SERVER_API_API_H
 
-#include "server/api/metrics.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/grammar_cache.h"
-#include "server/engine/served_model.h"
+#include "server/engine/generation.h"
 #include "server/http/http_server.h"
 #include "server/http/json_out.h"
 
@@ -22,6 +21,44 @@
 enum { API_MAX_STOPS = 16, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9, API_MAX_WARNINGS = 8 };
 
 typedef struct ApiCall ApiCall;
+
+/* ---- counters and histograms (metrics.c), in the vocabulary of vLLM with the prefix "forerun_" ----------------- */
+
+enum { METRICS_MAX_BUCKETS = 20, METRICS_DEPTHS = 16 };
+
+typedef struct Histogram {
+    int64_t counts[METRICS_MAX_BUCKETS + 1]; /* the last: above all bounds */
+    double sum;
+} Histogram;
+
+/* Of one model. All belong to the event loop. */
+typedef struct ModelMetrics {
+    int64_t finished[7]; /* by fr_finish */
+    int64_t prompt_tokens, generation_tokens, cached_tokens, preemptions;
+    int64_t constrained; /* requests whose text was held to a grammar */
+    int64_t drafts, draft_tokens, accepted_tokens, accepted_at[METRICS_DEPTHS];
+    Histogram first_token_s, between_tokens_s, queue_s, prefill_s, decode_s, whole_s, n_prompt, n_generated;
+} ModelMetrics;
+
+typedef struct Metrics {
+    ModelMetrics models[SERVED_MAX_MODELS];
+    int64_t responses[6]; /* by the first digit of the status */
+    int64_t refused_full, hung_up;
+} Metrics;
+
+/* A generation has ended. is_constrained: its text was held to a grammar. */
+void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_constrained);
+/* n tokens came, this long after those before; below 0: they were the first. */
+void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
+
+typedef struct MetricsGauges {
+    int n_running[SERVED_MAX_MODELS], n_waiting[SERVED_MAX_MODELS], n_connections;
+    GrammarCacheStats grammars;
+} MetricsGauges;
+/* The text format of Prometheus. False: no memory. */
+bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges, Buf *out);
+
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 /* What all calls share. */
 typedef struct Service {
@@ -87,8 +124,8 @@ typedef struct Plan {
     GrammarCache *grammars; /* that it is given back to */
     CompileWatch watch;     /* over all that is compiled for this request */
     bool is_format;         /* the grammar is a schema for what is no call: `response_format` and its kin */
-    /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
-     * once; static */
+    /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that;
+     * NULL: at once; static */
     const char *grammar_after, *grammar_opening;
     int n_top_logprobs;               /* of each token, where wants_logprobs */
     char *warnings[API_MAX_WARNINGS]; /* [n_warnings] sentences for the client, besides that of the grammar */
@@ -120,15 +157,15 @@ typedef struct Choice {
 /* Why the choice ended: FR_FINISH_NONE while it is still being generated, when an event may already be written. */
 static inline fr_finish choice_finish(const Choice *c) { return c->result ? c->result->finish : FR_FINISH_NONE; }
 
-/* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.
- * NULL: the API has none. */
+/* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's
+ * limit. NULL: the API has none. */
 typedef struct ApiFormat {
     void (*write_error)(JsonOut *out, const ApiError *e);
     void (*write_answer)(JsonOut *out, const ApiCall *call); /* all choices have ended */
     /* Keeps fresh text for write_answer; NULL: in Choice.text. False: memory ran out. */
     bool (*keep)(const Choice *choice, const TokenBatch *fresh);
-    /* Server-sent events, whole with their empty lines: before the first token; fresh text of a choice (perhaps empty, then
-     * with tokens); its end; after the last choice; an error after the first event. */
+    /* Server-sent events, whole with their empty lines: before the first token; fresh text of a choice (perhaps empty,
+     * then with tokens); its end; after the last choice; an error after the first event. */
     void (*begin_stream)(Buf *out, const ApiCall *call);
     void (*stream_text)(Buf *out, const ApiCall *call, const Choice *choice, const TokenBatch *fresh);
     void (*end_choice)(Buf *out, const ApiCall *call, const Choice *choice);
@@ -174,21 +211,20 @@ struct ApiCall {
     void (*free_own)(void *own);
 };
 
-/* The endpoints of all families, which router.c lists; each ends with a NULL path. */
-extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[], page_endpoints[],
-    embeddings_endpoints[];
+/* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
+extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
+    messages_endpoints[], responses_endpoints[];
 
 /* For HttpServerOptions. */
 void api_receive(void *service, HttpExchange *x);
 bool api_write_refusal(void *service, Buf *out, const char *path, int status, const char *why);
 
-/* ---- what router.c and api_call.c tell each other ------------------------------------------------------- */
-
 /* Begins a call whose endpoint is known and allowed. */
 void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint);
 /* Ends all calls at once, after the engine thread has stopped. */
 void api_call_free_all(Service *s);
+/* Ends `answer` or `prepare` of an endpoint that writes its own reply. has_failed: memory for the reply ran out. */
+int api_end_reply(ApiCall *call, bool has_failed);
 /* "<prefix>" and 24 random characters as the id of the call. */
 void api_call_name(ApiCall *call, const char *prefix);
 

@@ -174,8 +174,8 @@ static void observe_tokens(Choice *c, const TokenBatch *fresh) {
     c->n_tokens += (int64_t)fresh->n;
 }
 
-/* A stream begins with its first token, not with the request: until then a proxy can send the request to another server, and
- * what fails gets a status. */
+/* A stream begins with its first token, not with the request: until then a proxy can send the request to another
+ * server, and what fails gets a status. */
 static void begin_stream(ApiCall *call) {
     const ApiFormat *format = call->endpoint->format;
     if (!call->plan.streams || call->has_begun) return;
@@ -321,6 +321,10 @@ static void on_prepared(Message *m) {
     else send_reply(call, 200);
 }
 
+int api_end_reply(ApiCall *call, bool has_failed) {
+    return has_failed ? api_refuse(&call->error, 500, NULL, NULL, "memory for the answer ran out") : 0;
+}
+
 void api_call_name(ApiCall *call, const char *prefix) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     unsigned char bytes[24];
@@ -371,10 +375,8 @@ void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
  * The order matters: a page of a foreign origin learns nothing, not even which paths exist, and somebody without a key
  * learns the paths only. */
 
-static const Endpoint *const families[] = {
-    chat_completions_endpoints, text_completions_endpoints, native_completion_endpoints, token_endpoints,
-    status_endpoints,           messages_endpoints,         responses_endpoints,         page_endpoints,
-    embeddings_endpoints};
+static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
+                                           status_endpoints,           messages_endpoints,         responses_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

@@ -1,7 +1,6 @@
 /* chat_completions.c - POST /v1/chat/completions. */
 #include "server/answer/answer_reader.h"
 #include "server/api/answers.h"
-#include "server/api/chat_messages.h"
 #include "server/api/openai_format.h"
 
 #include <stdlib.h>
@@ -256,13 +255,14 @@ const Endpoint chat_completions_endpoints[] = {
 /* Messages of a body to the tokens of a prompt, by the model's template.
  *
  * Messages go to the template as they are, so that whatever a family's template reads (tool calls, reasoning, names)
- * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer" is
- * the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
+ * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer"
+ * is the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
  * texts only. */
 
 enum { MAX_MESSAGES = 10000 };
 
-/* The copy is jansson's own memory: where the memory for the body ends in the middle of this, it is freed with the rest. */
+/* The copy is jansson's own memory: where the memory for the body ends in the middle of this, it is freed with the
+ * rest. */
 json_t *chat_messages_join(const json_t *parts) {
     json_malloc_t allocate;
     json_free_t release;

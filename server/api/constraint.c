@@ -7,7 +7,7 @@
  *     "structured_outputs": {"json" | "regex" | "choice" | "grammar" | "json_object": ...}, "guided_...": ...     vLLM
  *
  * A schema is written out again from its values, so that texts that differ in white space are compiled once. */
-#include "server/api/constraint.h"
+#include "server/api/plan.h"
 
 #include "cli/command.h"
 

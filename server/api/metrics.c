@@ -2,24 +2,23 @@
  *
  * Names, labels and meanings are those of vLLM where it has the figure, so that dashboards for it need another prefix
  * only. */
-#include "server/api/metrics.h"
+#include "server/api/api.h"
 
 #include "cli/command.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-const double metrics_short_times[] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25,
-                                      0.5,   0.75,   1,     2.5,  5,    7.5,  10,   20,   40,  80};
-const double metrics_long_times[] = {0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,
-                                     10,   15,  20,  30,  40,  50, 60,  120, 240, 480};
-const double metrics_token_counts[] = {1,   2,    5,    10,   20,    50,    100,   200,
-                                       500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-const int metrics_n_short_times = COUNT(metrics_short_times), metrics_n_long_times = COUNT(metrics_long_times),
-          metrics_n_token_counts = COUNT(metrics_token_counts);
+enum { N_TIMES = 20, N_COUNTS = 16 };
+/* Upper bounds of the buckets, of times in seconds and of numbers of tokens. */
+static const double short_times[N_TIMES] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25,
+                                            0.5,   0.75,   1,     2.5,  5,    7.5,  10,   20,   40,  80};
+static const double long_times[N_TIMES] = {0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,
+                                           10,   15,  20,  30,  40,  50, 60,  120, 240, 480};
+static const double token_counts[N_COUNTS] = {1,   2,    5,    10,   20,    50,    100,   200,
+                                              500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
-static void metrics_observe(Histogram *h, const double *bounds, int n_bounds, double value) {
+static void observe(Histogram *h, const double *bounds, int n_bounds, double value) {
     int i = 0;
     while (i < n_bounds && value > bounds[i]) i++;
     h->counts[i]++;
@@ -28,8 +27,8 @@ static void metrics_observe(Histogram *h, const double *bounds, int n_bounds, do
 
 static void observe_time(Histogram *h, bool is_long, double from_s, double to_s) {
     if (from_s <= 0 || to_s <= 0) return;
-    if (is_long) metrics_observe(h, metrics_long_times, metrics_n_long_times, to_s - from_s);
-    else metrics_observe(h, metrics_short_times, metrics_n_short_times, to_s - from_s);
+    if (is_long) observe(h, long_times, N_TIMES, to_s - from_s);
+    else observe(h, short_times, N_TIMES, to_s - from_s);
 }
 
 void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_constrained) {
@@ -48,15 +47,14 @@ void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_
     observe_time(&m->prefill_s, true, g->opened_s, g->first_token_s);
     observe_time(&m->decode_s, true, g->first_token_s, g->ended_s);
     observe_time(&m->whole_s, true, g->submitted_s, g->ended_s);
-    metrics_observe(&m->n_prompt, metrics_token_counts, metrics_n_token_counts, (double)s->n_prompt);
-    metrics_observe(&m->n_generated, metrics_token_counts, metrics_n_token_counts, (double)s->n_generated);
+    observe(&m->n_prompt, token_counts, N_COUNTS, (double)s->n_prompt);
+    observe(&m->n_generated, token_counts, N_COUNTS, (double)s->n_generated);
 }
 
 void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s) {
     m->generation_tokens += n;
     for (int64_t i = since_last_s < 0; i < n; i++) /* those that came together share the time */
-        metrics_observe(&m->between_tokens_s, metrics_short_times, metrics_n_short_times,
-                        since_last_s < 0 ? 0 : since_last_s / (double)n);
+        observe(&m->between_tokens_s, short_times, N_TIMES, since_last_s < 0 ? 0 : since_last_s / (double)n);
 }
 
 /* ---- the text ---------------------------------------------------------------------------------------- */
@@ -174,21 +172,20 @@ static void put_counters(Writer *w, const ModelMetrics *m) {
 
 static void put_histograms(Writer *w, const ModelMetrics *m) {
     put_histogram(w, "time_to_first_token_seconds", "Time from the request to its first token.", &m->first_token_s,
-                  metrics_short_times, metrics_n_short_times);
+                  short_times, N_TIMES);
     put_histogram(w, "inter_token_latency_seconds", "Time between tokens; those of one step share it.",
-                  &m->between_tokens_s, metrics_short_times, metrics_n_short_times);
-    put_histogram(w, "request_queue_time_seconds", "Time that requests waited for a place.", &m->queue_s,
-                  metrics_long_times, metrics_n_long_times);
+                  &m->between_tokens_s, short_times, N_TIMES);
+    put_histogram(w, "request_queue_time_seconds", "Time that requests waited for a place.", &m->queue_s, long_times,
+                  N_TIMES);
     put_histogram(w, "request_prefill_time_seconds", "Time from the place to the first token.", &m->prefill_s,
-                  metrics_long_times, metrics_n_long_times);
-    put_histogram(w, "request_decode_time_seconds", "Time from the first token to the last.", &m->decode_s,
-                  metrics_long_times, metrics_n_long_times);
-    put_histogram(w, "e2e_request_latency_seconds", "Time from the request to its last token.", &m->whole_s,
-                  metrics_long_times, metrics_n_long_times);
-    put_histogram(w, "request_prompt_tokens", "Prompt tokens of a request.", &m->n_prompt, metrics_token_counts,
-                  metrics_n_token_counts);
-    put_histogram(w, "request_generation_tokens", "Generated tokens of a request.", &m->n_generated,
-                  metrics_token_counts, metrics_n_token_counts);
+                  long_times, N_TIMES);
+    put_histogram(w, "request_decode_time_seconds", "Time from the first token to the last.", &m->decode_s, long_times,
+                  N_TIMES);
+    put_histogram(w, "e2e_request_latency_seconds", "Time from the request to its last token.", &m->whole_s, long_times,
+                  N_TIMES);
+    put_histogram(w, "request_prompt_tokens", "Prompt tokens of a request.", &m->n_prompt, token_counts, N_COUNTS);
+    put_histogram(w, "request_generation_tokens", "Generated tokens of a request.", &m->n_generated, token_counts,
+                  N_COUNTS);
 }
 
 static void put_grammars(Writer *w, const GrammarCacheStats *s) {

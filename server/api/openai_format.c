@@ -266,8 +266,8 @@ static bool have_one_name(const ServedModel *m, int32_t a, int32_t b) {
     return n_a == n_b && memcmp(name_a, name_b, n_a) == 0;
 }
 
-/* The most probable tokens and, as OpenAI has it, the chosen one where it is not among them. A name comes once, with its
- * greatest log-probability. */
+/* The most probable tokens and, as OpenAI has it, the chosen one where it is not among them. A name comes once, with
+ * its greatest log-probability. */
 static void write_map(JsonOut *out, const ServedModel *m, const TokenRecord *t, const fr_top_logprob *top) {
     bool has_chosen = false;
     json_out_mark(out, '{');
@@ -319,10 +319,10 @@ void logprobs_write_columns(JsonOut *out, const ServedModel *m, const TokenBatch
  *     "forerun": {"tokens": [{"text": " the", "source": "suffix", "ms": 31.2}, {"text": " cat", "source": null, "ms": 31.2}],
  *                 "steps": [{"n": 2, "tree": [{"parent": -1, "text": "sat", "p": 1, "source": null, "accepted": true}, ...]}]}
  *
- * An event has the tokens and the steps that ended since the event before. A step stands behind its n tokens, perhaps in
- * a later event; steps come in the order of the text, so that a reader who counts knows which tokens each step made. A source of
- * null is the target itself. "ms" is when the engine chose the token, counted from the first byte of the request: what lies between that
- * and the arrival of the event is what the server adds (bench/bench_serve.c). */
+ * An event has the tokens and the steps that ended since the event before. A step stands behind its n tokens, perhaps
+ * in a later event; steps come in the order of the text, so that a reader who counts knows which tokens each step made.
+ * A source of null is the target itself. "ms" is when the engine chose the token, counted from the first byte of the
+ * request: what lies between that and the arrival of the event is what the server adds (bench/bench_serve.c). */
 
 int token_pieces_read(Plan *plan, const json_t *value, ApiError *error) {
     const char *name;

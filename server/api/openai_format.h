@@ -3,6 +3,7 @@
 #define SERVER_API_OPENAI_FORMAT_H
 
 #include "server/api/api.h"
+#include "server/http/json_out.h"
 
 /* {"error": {"message": ..., "type": ..., "param": ..., "code": ...}} */
 void openai_write_error(JsonOut *out, const ApiError *e);
@@ -37,11 +38,11 @@ void sse_end(JsonOut *j);
 
 /* The plan returns log-probabilities, of each token and of the n_top most probable ones. */
 void logprobs_want(Plan *plan, int64_t n_top);
-/* {"token", "logprob", "bytes", "top_logprobs": [...]} of each token, as OpenAI's chats and llama.cpp have it, within a list.
- * tokens NULL: none. with_ids: each with its "id", as in /completion. */
+/* {"token", "logprob", "bytes", "top_logprobs": [...]} of each token, as OpenAI's chats and llama.cpp have it, within a
+ * list. tokens NULL: none. with_ids: each with its "id", as in /completion. */
 void logprobs_write_list(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, bool with_ids);
-/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. *offset: characters of the tokens before,
- * which those of these are added to. */
+/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. *offset: characters of the tokens
+ * before, which those of these are added to. */
 void logprobs_write_columns(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, int64_t *offset);
 
 /* The field "forerun" of requests and of the events of a stream: which drafter proposed what. */

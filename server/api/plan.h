@@ -3,7 +3,6 @@
 #define SERVER_API_PLAN_H
 
 #include "server/api/api.h"
-#include "server/api/constraint.h"
 
 typedef enum FieldKind {
     FIELD_REAL,    /* double */
@@ -24,8 +23,8 @@ typedef struct Field {
 
 #define FIELD(S, kind_, field, ...) .kind = FIELD_##kind_, .offset = offsetof(S, field), __VA_ARGS__
 
-/* Fills *to by the tables (the last is NULL); null counts as absent. A field of no table is refused, unless its value asks for
- * nothing: null, false, "", [] or {}. */
+/* Fills *to by the tables (the last is NULL); null counts as absent. A field of no table is refused, unless its value
+ * asks for nothing: null, false, "", [] or {}. */
 int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error);
 
 /* Whether a value is this string. NULL is not. */
@@ -36,7 +35,26 @@ bool field_is_text(const json_t *value, const char *text);
 /* Fills plan->bias; value NULL: none. */
 int logit_bias_read(Plan *plan, const json_t *value, ApiError *error);
 
-/* From the fields that APIs share to a Plan. */
+/* ---- the fields that hold a text to a JSON schema, a grammar or a regular expression (constraint.c) ------------ */
+
+/* As a body has them; borrowed. At most one asks for something. */
+typedef struct ConstraintFields {
+    /* {"type": "json_schema", ...}, and what errors call it; name NULL: "response_format" */
+    const json_t *format;
+    const char *format_name;
+    const json_t *json_schema, *structured_outputs, *guided_json, *guided_choice;
+    const char *grammar, *guided_regex, *guided_grammar;
+} ConstraintFields;
+
+/* Compiles what the fields ask for into plan->grammar. In the worker. */
+int constraint_read(Plan *plan, GrammarCache *cache, const ConstraintFields *f, ApiError *error);
+/* The same for a grammar in GBNF that is made here; the plan has none yet. `field`: for errors. */
+int constraint_set_grammar(Plan *plan, GrammarCache *cache, const Buf *text, const char *field, ApiError *error);
+/* Appends a value of JSON, or a literal of GBNF; what memory is missing for shows in the text that is compiled. */
+void constraint_write_value(Buf *out, const json_t *value);
+bool constraint_write_literal(Buf *out, const char *text, size_t n);
+
+/* ---- from the fields that APIs share to a Plan (plan.c) -------------------------------------------------------- */
 
 enum { SEED_RANDOM = -1 };
 
@@ -61,7 +79,8 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
 ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error);
 /* Adds a prompt, whose memory it takes over, also where it is refused: *prompt is empty afterwards. */
 int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
-/* The value of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a list of such lists. */
+/* The value of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a list of
+ * such lists. */
 int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
                      ApiError *error);
 /* Ids from a JSON array, malloc'ed. */

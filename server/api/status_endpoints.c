@@ -1,4 +1,4 @@
-/* status_endpoints.c - GET /health, /v1/models, /props, /slots, /metrics: what the server is and does, and what it does not. */
+/* status_endpoints.c - what the server is and does: GET /health, /v1/models, /props, /slots, /metrics, and the page. */
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 
@@ -6,13 +6,9 @@
 
 static const ApiFormat format = {.write_error = openai_write_error};
 
-static int end_reply(ApiCall *call, bool failed) {
-    return failed ? api_refuse(&call->error, 500, NULL, NULL, "memory for the answer ran out") : 0;
-}
-
 static int health(ApiCall *call) {
     if (call->service->drains) return api_refuse(&call->error, 503, NULL, NULL, "the server is shutting down");
-    return end_reply(call, !buf_append(&call->reply, "{\"status\":\"ok\"}", 15));
+    return api_end_reply(call, !buf_append(&call->reply, "{\"status\":\"ok\"}", 15));
 }
 
 static void write_model(JsonOut *out, const ServedModel *m) {
@@ -42,7 +38,7 @@ static int models(ApiCall *call) {
     for (int i = 0; i < s->n_models; i++) write_model(&out, &s->models[i]);
     json_out_mark(&out, ']');
     json_out_mark(&out, '}');
-    return end_reply(call, out.failed);
+    return api_end_reply(call, out.failed);
 }
 
 static int model(ApiCall *call) {
@@ -51,7 +47,7 @@ static int model(ApiCall *call) {
     if (!m) return -1;
     JsonOut out = json_out_begin(&call->reply);
     write_model(&out, m);
-    return end_reply(call, out.failed);
+    return api_end_reply(call, out.failed);
 }
 
 static void write_props(JsonOut *out, const ServedModel *m) {
@@ -94,7 +90,7 @@ static int props(ApiCall *call) {
     }
     json_out_mark(&out, ']');
     json_out_mark(&out, '}');
-    return end_reply(call, out.failed);
+    return api_end_reply(call, out.failed);
 }
 
 static void write_slot(JsonOut *out, const Choice *c, int id) {
@@ -123,7 +119,7 @@ static int slots(ApiCall *call) {
         for (int i = 0; i < c->n_choices; i++)
             if (c->choices[i].generation) write_slot(&out, &c->choices[i], id++);
     json_out_mark(&out, ']');
-    return end_reply(call, out.failed);
+    return api_end_reply(call, out.failed);
 }
 
 static int show_metrics(ApiCall *call) {
@@ -137,10 +133,79 @@ static int show_metrics(ApiCall *call) {
             if (generation_is_open(g)) gauges.n_running[g->model - s->models]++;
             else gauges.n_waiting[g->model - s->models]++;
         }
-    return end_reply(call, !metrics_write(&s->metrics, s->models, s->n_models, &gauges, &call->reply));
+    return api_end_reply(call, !metrics_write(&s->metrics, s->models, s->n_models, &gauges, &call->reply));
 }
 
+/* ---- the page --------------------------------------------------------------------------------------------
+ *
+ * GET / is the page for people, embedded from server/page. The assembler reads the files while this one is built, so
+ * that they stay what editors and browsers know; it looks for their folder from the root of the project. The page needs
+ * no key, because it shows nothing by itself; the endpoints that it asks do. Its policy allows it to load its own files
+ * and to talk to its own server, and nothing else: if text of a model ever became markup, it could neither run nor be
+ * sent anywhere. */
+
+/* clang-format off */
+#define EMBED(id, name)                                              \
+    __asm__(".section .rodata\n"                                     \
+            ".local serve_page_" #id "\nserve_page_" #id ":\n"       \
+            ".incbin \"server/page/" name "\"\n"              \
+            ".local serve_page_end_" #id "\nserve_page_end_" #id ":\n" \
+            ".byte 0\n.text\n");                                     \
+    extern const char serve_page_##id[] __attribute__((visibility("hidden"))), \
+        serve_page_end_##id[] __attribute__((visibility("hidden")));
+/* clang-format on */
+EMBED(html, "index.html")
+EMBED(css, "page.css")
+EMBED(js, "page.js")
+EMBED(figures, "figures.js")
+
+static int answer_page(ApiCall *call, const char *begin, const char *end) {
+    static const char *const headers[][2] = {
+        {"Content-Security-Policy",
+         "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
+         "form-action 'none'; frame-ancestors 'none'"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"X-Frame-Options", "DENY"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cache-Control", "no-cache"},
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        http_exchange_add_header(call->exchange, headers[i][0], headers[i][1]);
+    return api_end_reply(call, !buf_append(&call->reply, begin, (size_t)(end - begin)));
+}
+
+static int page(ApiCall *call) { return answer_page(call, serve_page_html, serve_page_end_html); }
+static int page_css(ApiCall *call) { return answer_page(call, serve_page_css, serve_page_end_css); }
+static int page_js(ApiCall *call) { return answer_page(call, serve_page_js, serve_page_end_js); }
+static int page_figures(ApiCall *call) { return answer_page(call, serve_page_figures, serve_page_end_figures); }
+
+/* ---- the endpoints ------------------------------------------------------------------------------------- */
+
 const Endpoint status_endpoints[] = {
+    {.method = "GET",
+     .path = "/",
+     .format = &format,
+     .answer = page,
+     .type = "text/html; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/page.css",
+     .format = &format,
+     .answer = page_css,
+     .type = "text/css; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/page.js",
+     .format = &format,
+     .answer = page_js,
+     .type = "text/javascript; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/figures.js",
+     .format = &format,
+     .answer = page_figures,
+     .type = "text/javascript; charset=utf-8",
+     .is_open = true},
     {.method = "GET", .path = "/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/v1/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/v1/models", .format = &format, .answer = models},

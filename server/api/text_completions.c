@@ -1,4 +1,5 @@
-/* text_completions.c - POST /v1/completions: raw prompts, several at once. */
+/* text_completions.c - texts after raw prompts, several at once: POST /v1/completions and llama.cpp's /completion. */
+#include "server/api/answers.h"
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 
@@ -136,7 +137,156 @@ static const ApiFormat format = {
     .stream_error = openai_stream_error,
 };
 
+/* ---- POST /completion, llama.cpp's own form: its fields, its defaults, its events -------------------------- */
+
+typedef struct NativeFields {
+    PlanFields plan;
+    const json_t *prompt;
+    int64_t n_predict, n_probs;
+} NativeFields;
+
+#define N(kind, field, ...) FIELD(NativeFields, kind, field, __VA_ARGS__)
+static const Field native_fields[] = {
+    {.name = "prompt", N(ANY, prompt)},
+    {.name = "n_predict", N(INT, n_predict, .min = -1, .max = INT32_MAX)},
+    {.name = "max_tokens", N(INT, n_predict, .min = -1, .max = INT32_MAX)},
+    {.name = "n_probs", N(INT, n_probs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
+    {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = NULL},
+};
+static const Field *const native_tables[] = {plan_fields, native_fields, plan_ignored_fields, plan_neutral_fields,
+                                             NULL};
+
+static int prepare_native(ApiCall *call, const json_t *body) {
+    NativeFields f = {.n_predict = -1};
+    plan_fields_default(&f.plan);
+    f.plan.temperature = 0.8; /* llama.cpp's defaults */
+    f.plan.top_k = 40;
+    f.plan.top_p = 0.95;
+    f.plan.min_p = 0.05;
+    int status = fields_read(native_tables, body, &f, &call->error);
+    if (!status && f.n_predict == 0)
+        status = api_refuse(&call->error, 400, "invalid_value", "n_predict", "'n_predict' must be -1, or 1 or more");
+    if (!status)
+        status = plan_begin(&call->plan, call->service, &f.plan, f.n_predict > 0 ? f.n_predict : 0, &call->error);
+    if (!status)
+        status = plan_add_prompts(&call->plan, f.prompt, "prompt", true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
+                                  &call->error);
+    if (!status && f.n_probs) logprobs_want(&call->plan, f.n_probs);
+    call->plan.tells_stop = true;
+    api_call_name(call, "cmpl-");
+    return status;
+}
+
+static const char *stop_type(fr_finish finish) {
+    if (finish == FR_FINISH_EOS) return "eos";
+    return finish == FR_FINISH_STOP ? "word" : "limit";
+}
+
+static void write_settings(JsonOut *out, const ApiCall *call) {
+    const fr_sampling *s = &call->plan.sampling;
+    json_out_open(out, "generation_settings", '{');
+    json_out_key(out, "seed");
+    json_out_uint(out, s->seed);
+    json_out_key_real(out, "temperature", s->temperature);
+    json_out_key_int(out, "top_k", s->top_k);
+    json_out_key_real(out, "top_p", s->top_p);
+    json_out_key_real(out, "min_p", s->min_p);
+    json_out_key_int(out, "repeat_last_n", s->penalty_last_n);
+    json_out_key_real(out, "repeat_penalty", s->repeat_penalty);
+    json_out_key_real(out, "presence_penalty", s->presence_penalty);
+    json_out_key_real(out, "frequency_penalty", s->frequency_penalty);
+    json_out_key_int(out, "n_predict", call->plan.max_tokens ? call->plan.max_tokens : -1);
+    json_out_key_int(out, "n_probs", call->plan.n_top_logprobs);
+    json_out_key_bool(out, "ignore_eos", call->plan.ignore_eos);
+    json_out_key_bool(out, "stream", call->plan.streams);
+    json_out_open(out, "stop", '[');
+    for (int i = 0; i < call->plan.n_stops; i++) json_out_text(out, call->plan.stops[i]);
+    json_out_mark(out, ']');
+    json_out_open(out, "draft", '[');
+    for (int i = 0; i < call->plan.n_drafts; i++) json_out_text(out, call->plan.drafts[i]);
+    json_out_mark(out, ']');
+    json_out_mark(out, '}');
+}
+
+/* NULL: an empty list. */
+static void write_tokens(JsonOut *out, const TokenBatch *tokens) {
+    json_out_open(out, "tokens", '[');
+    for (size_t i = 0; tokens && i < tokens->n; i++) json_out_int(out, tokens->tokens[i].token);
+    json_out_mark(out, ']');
+}
+
+static void write_probabilities(JsonOut *out, const ApiCall *call, const TokenBatch *tokens) {
+    if (!call->plan.wants_logprobs) return;
+    json_out_open(out, "completion_probabilities", '[');
+    logprobs_write_list(out, call->plan.model, tokens, true);
+    json_out_mark(out, ']');
+}
+
+static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, const char *text, size_t n) {
+    const Prompt *prompt = &call->plan.prompts[c->index / call->plan.n];
+    json_out_mark(out, '{');
+    json_out_key_int(out, "index", c->index);
+    json_out_key(out, "content");
+    json_out_bytes(out, text, n);
+    write_tokens(out, call->plan.returns_tokens ? &c->tokens : NULL);
+    if (!call->plan.streams) write_probabilities(out, call, &c->tokens);
+    json_out_key_int(out, "id_slot", c->index);
+    json_out_key_bool(out, "stop", true);
+    json_out_key_text(out, "model", call->plan.model->name);
+    json_out_key_int(out, "tokens_predicted", c->result->stats.n_generated);
+    json_out_key_int(out, "tokens_evaluated", c->result->stats.n_prompt);
+    json_out_key_int(out, "tokens_cached", c->result->stats.n_prompt + c->result->stats.n_generated);
+    write_settings(out, call);
+    json_out_key_text(out, "prompt", prompt->text);
+    json_out_key_bool(out, "truncated", choice_finish(c) == FR_FINISH_CONTEXT);
+    json_out_key_text(out, "stop_type", stop_type(choice_finish(c)));
+    const char *stop = stop_string_of(c);
+    json_out_key_text(out, "stopping_word", stop ? stop : "");
+    openai_write_timings(out, call);
+    openai_write_warnings(out, call);
+    json_out_mark(out, '}');
+}
+
+static void write_native(JsonOut *out, const ApiCall *call) {
+    if (call->n_choices > 1) json_out_mark(out, '[');
+    for (int i = 0; i < call->n_choices; i++)
+        write_final(out, call, &call->choices[i], call->choices[i].text.data, call->choices[i].text.n);
+    if (call->n_choices > 1) json_out_mark(out, ']');
+}
+
+static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
+    JsonOut j = sse_begin(out);
+    json_out_mark(&j, '{');
+    json_out_key_int(&j, "index", c->index);
+    json_out_key(&j, "content");
+    json_out_bytes(&j, fresh->text.data ? fresh->text.data : "", fresh->text.n);
+    write_tokens(&j, fresh);
+    write_probabilities(&j, call, fresh);
+    json_out_key_bool(&j, "stop", false);
+    json_out_key_int(&j, "id_slot", c->index);
+    json_out_key_int(&j, "tokens_predicted", c->n_tokens);
+    json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
+    json_out_mark(&j, '}');
+    sse_end(&j);
+}
+
+static void end_native(Buf *out, const ApiCall *call, const Choice *c) {
+    JsonOut j = sse_begin(out);
+    write_final(&j, call, c, "", 0);
+    sse_end(&j);
+}
+
+static const ApiFormat native_format = {
+    .write_error = openai_write_error,
+    .write_answer = write_native,
+    .stream_text = stream_native,
+    .end_choice = end_native,
+    .stream_error = openai_stream_error,
+};
+
 const Endpoint text_completions_endpoints[] = {
     {.method = "POST", .path = "/v1/completions", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/completion", .format = &native_format, .prepare = prepare_native},
     {.path = NULL},
 };

@@ -6,16 +6,17 @@
  *     calls ::= %mark "<tool_call>" space call space %mark "</tool_call>"
  *     call  ::= "{" space "\"name\":" space "\"weather\"" ... %json {the tool's own schema} space "}" | ...
  *
- * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the text of an answer is the model's own until it writes the mark of a
- * call; from there the call is one, with arguments that are valid. Families that write calls without a mark begin their answer
- * with {"name": instead. Beside a schema for the answer there is no free text: it could end without a call, and would be no answer.
+ * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the text of an answer is the model's own until it writes
+ * the mark of a call; from there the call is one, with arguments that are valid. Families that write calls without a
+ * mark begin their answer with {"name": instead. Beside a schema for the answer there is no free text: it could end
+ * without a call, and would be no answer.
  *
- * A schema that cannot be compiled is refused where its tool is `strict` or a call is forced; else the tool's arguments are any
- * object, and the answer has a warning. */
-#include "server/api/tool_grammar.h"
+ * A schema that cannot be compiled is refused where its tool is `strict` or a call is forced; else the tool's arguments
+ * are any object, and the answer has a warning. */
+#include "server/api/answers.h"
 
 #include "cli/command.h"
-#include "server/api/constraint.h"
+#include "server/api/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,10 +2,11 @@
  *
  * One turn of the loop: take what was submitted, close what was cancelled, open what waits while the engine has places,
  * one step of each engine that has running requests, report. So a hang-up gives its place and its pages back within one
- * step, and nothing but steps happens between two tokens of a stream: files, templates and tokenization are the business
- * of other threads. Engines take turns, because each uses all cores for its step. */
+ * step, and nothing but steps happens between two tokens of a stream: files, templates and tokenization are the
+ * business of other threads. Engines take turns, because each uses all cores for its step. */
 #include "base/system.h"
 #include "server/engine/engine_thread.h"
+#include "server/engine/generation.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -16,8 +17,8 @@
 
 /* ---- the trees of a request ------------------------------------------------------------------------
  *
- * Trees are copied from the engine if the client asks for them: a tree is as large as some hundred tokens of text. A tree
- * for which there is no memory is left out; the text does not depend on it. */
+ * Trees are copied from the engine if the client asks for them: a tree is as large as some hundred tokens of text. A
+ * tree for which there is no memory is left out; the text does not depend on it. */
 
 enum { MAX_NODES = FR_TREE_BUDGET_MAX + 1, MAX_STEP_BYTES = 4 << 20 };
 
@@ -65,10 +66,10 @@ static void step_notes_add(Generation *g) {
     pthread_mutex_unlock(&g->mailbox->lock);
 }
 
-/* Estimates the seconds that a token of plain decoding would have taken in place of this request. The measured time of its
- * forwards is scaled by the costs T(1) / T(n) for their mean number of rows n, so that a busy machine makes both slower.
- * The time outside forwards and drafting is divided by all tokens, although each token of plain decoding would need a
- * step of its own: so plain decoding never looks slower than it is. */
+/* Estimates the seconds that a token of plain decoding would have taken in place of this request. The measured time of
+ * its forwards is scaled by the costs T(1) / T(n) for their mean number of rows n, so that a busy machine makes both
+ * slower. The time outside forwards and drafting is divided by all tokens, although each token of plain decoding would
+ * need a step of its own: so plain decoding never looks slower than it is. */
 static double step_notes_plain_s(const Generation *g, const fr_stats *s) {
     if (s->n_steps == 0 || s->n_generated == 0) return 0;
     int64_t n_context = s->n_prompt + s->n_generated / 2;
@@ -118,7 +119,8 @@ static void read_result(Generation *g) {
     g->request = NULL;
 }
 
-/* Reports the end; the generation belongs to the event loop from then on. why: an error that is not the request's own. */
+/* Reports the end; the generation belongs to the event loop from then on. why: an error that is not the request's
+ * own. */
 static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
     GenerationResult *out = g->result;
     out->finish = finish;
@@ -302,7 +304,7 @@ bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n
     return true;
 }
 
-/* A list under a lock, and an eventfd that wakes the event loop. */
+/* ---- the mailbox: a list under a lock, and an eventfd that wakes the event loop ------------------------ */
 
 int mailbox_open(Mailbox *m, fr_error *err) {
     *m = (Mailbox){.last = &m->first, .fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
@@ -356,4 +358,63 @@ void mailbox_deliver(Mailbox *m) {
     uint64_t n;
     (void)!read(m->fd, &n, sizeof n);
     for (Message *message; (message = take(m));) message->deliver(message);
+}
+
+/* ---- the worker ------------------------------------------------------------------------------------- */
+
+static Job *take_job(Worker *w) {
+    pthread_mutex_lock(&w->lock);
+    while (!w->first && !w->stops) pthread_cond_wait(&w->wake, &w->lock);
+    Job *job = w->stops ? NULL : w->first;
+    if (job) {
+        w->first = job->next;
+        if (!w->first) w->last = &w->first;
+    }
+    w->running = job;
+    pthread_mutex_unlock(&w->lock);
+    return job;
+}
+
+static void *run_jobs(void *arg) {
+    Worker *w = arg;
+    for (Job *job; (job = take_job(w));) {
+        job->run(job);
+        pthread_mutex_lock(&w->lock);
+        w->running = NULL; /* once it is posted, the job may be gone */
+        pthread_mutex_unlock(&w->lock);
+        mailbox_post(w->mailbox, &job->message);
+    }
+    return NULL;
+}
+
+int worker_start(Worker *w, Mailbox *mailbox, fr_error *err) {
+    *w = (Worker){.last = &w->first, .mailbox = mailbox};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    int failure = pthread_create(&w->thread, NULL, run_jobs, w);
+    if (failure) return error_set(err, FR_ERR_MEMORY, "no thread for the server's requests: %s", strerror(failure));
+    w->is_running = true;
+    return FR_OK;
+}
+
+void worker_stop(Worker *w) {
+    if (!w->is_running) return;
+    pthread_mutex_lock(&w->lock);
+    w->stops = true;
+    if (w->running) atomic_store(&w->running->wants_stop, true);
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    w->is_running = false;
+}
+
+void worker_submit(Worker *w, Job *job) {
+    pthread_mutex_lock(&w->lock);
+    job->next = NULL;
+    *w->last = job;
+    w->last = &job->next;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
 }

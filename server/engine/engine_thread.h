@@ -1,10 +1,76 @@
-/* engine_thread.h - for requests that want to see it: the tree that each step proposed, and what became of it. */
+/* engine_thread.h - the threads of the server besides that of the event loop, and how they report to it.
+ */
 #ifndef SERVER_ENGINE_ENGINE_THREAD_H
 #define SERVER_ENGINE_ENGINE_THREAD_H
 
-#include "server/engine/generation.h"
+#include "base/error.h"
 
-/* The one thread that steps the engines of all models. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef struct Generation Generation;
+typedef struct ServedModel ServedModel;
+
+/* ---- the mailbox: messages from other threads to the event loop --------------------------------------------
+ *
+ * A message is part of the object that it is about. Posting a message that already waits does nothing, so an object
+ * costs one delivery however much happens to it meanwhile. */
+
+typedef struct Message Message;
+struct Message {
+    Message *next;
+    bool is_posted;
+    void (*deliver)(Message *m); /* in the event loop's thread; may post, also this message, and may free it */
+};
+
+typedef struct Mailbox {
+    pthread_mutex_t lock;
+    Message *first, **last;
+    int fd; /* an eventfd: readable while messages wait */
+} Mailbox;
+
+int mailbox_open(Mailbox *m, fr_error *err);
+void mailbox_close(Mailbox *m);
+/* From any thread. */
+void mailbox_post(Mailbox *m, Message *message);
+/* The same in two parts, for who changes what the message is about under the mailbox's lock: adds under that lock,
+ * which the caller holds; wakes after it, if adding returned true. In between the message may be delivered, and be
+ * gone. */
+bool mailbox_add(Mailbox *m, Message *message);
+void mailbox_wake(Mailbox *m);
+/* In the event loop, when fd is readable: delivers what waits. */
+void mailbox_deliver(Mailbox *m);
+
+/* ---- the worker: work that would hold up the event loop -----------------------------------------------------
+ *
+ * Parsing a body of megabytes, running its template and tokenizing it takes seconds, and meanwhile the streams of other
+ * requests go on. Jobs run one after the other, in the order in which they came. */
+
+typedef struct Job Job;
+struct Job {
+    Message message; /* first: its deliver is called in the event loop when the job is done */
+    Job *next;
+    void (*run)(Job *job);  /* in the worker's thread */
+    atomic_bool wants_stop; /* the job may end early: nobody waits for its result */
+};
+
+typedef struct Worker {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    Job *first, **last;
+    Job *running; /* NULL: none */
+    Mailbox *mailbox;
+    bool is_running, stops;
+} Worker;
+
+int worker_start(Worker *w, Mailbox *mailbox, fr_error *err);
+/* Asks the job that is running to stop and waits for it; those that wait are not run. */
+void worker_stop(Worker *w);
+void worker_submit(Worker *w, Job *job);
+
+/* ---- the engine thread, which steps the engines of all models ----------------------------------------------- */
 
 typedef struct EngineThread {
     pthread_t thread;
@@ -20,7 +86,8 @@ typedef struct EngineThread {
 int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err);
 /* Cancels what is running and waits for the thread; the generations are told that they have ended. */
 void engine_thread_stop(EngineThread *t);
-/* Hands n generations of one model over, all or none. False: they do not fit into its queue. Called by the event loop. */
+/* Hands n generations of one model over, all or none. False: they do not fit into its queue. Called by the event
+ * loop. */
 bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n);
 
 #endif

@@ -11,6 +11,7 @@
 #ifndef SERVE_GENERATION_H
 #define SERVE_GENERATION_H
 
+#include "server/engine/engine_thread.h"
 #include "server/engine/served_model.h"
 #include "base/mem.h"
 

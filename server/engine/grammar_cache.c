@@ -4,9 +4,9 @@
  * generated, and a mask costs more than a schema: a grammar that is used again has most of them.
  *
  * What is bounded is memory. Grammars that no request holds give way, the one used longest ago first; a request for
- * another one is refused where those that requests hold take it all, because a schema of a few bytes can make an automaton of many
- * megabytes. Grammars grow after they were compiled, so they are counted anew each time. There are few of them, so that the
- * list is searched from its beginning. */
+ * another one is refused where those that requests hold take it all, because a schema of a few bytes can make an
+ * automaton of many megabytes. Grammars grow after they were compiled, so they are counted anew each time. There are
+ * few of them, so that the list is searched from its beginning. */
 #include "server/engine/grammar_cache.h"
 
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* One of the cache's, held by a request. */
 typedef struct CachedGrammar CachedGrammar;
@@ -25,8 +26,8 @@ typedef struct GrammarCacheStats {
     size_t n_bytes;
 } GrammarCacheStats;
 
-/* What limits the compilations of one request. It has compiled enough after COMPILE_MAX_LOOKS times 65,536 steps, twice what
- * one grammar may take: a request may have a grammar and many schemas of tools. */
+/* What limits the compilations of one request. It has compiled enough after COMPILE_MAX_LOOKS times 65,536 steps, twice
+ * what one grammar may take: a request may have a grammar and many schemas of tools. */
 enum { COMPILE_MAX_LOOKS = 610 };
 typedef struct CompileWatch {
     const atomic_bool *wants_stop; /* the client is gone, or the server ends */
@@ -39,8 +40,8 @@ int compile_watch_should_stop(void *user);
 void grammar_cache_open(GrammarCache *c, size_t max_bytes);
 /* All grammars have been given back. Before the models are closed. */
 void grammar_cache_close(GrammarCache *c);
-/* The grammar of a text, which is compiled if it is not in the cache and which the caller gives back. *is_full: it was not
- * compiled, because the grammars that requests hold take all memory. Called by one thread. */
+/* The grammar of a text, which is compiled if it is not in the cache and which the caller gives back. *is_full: it was
+ * not compiled, because the grammars that requests hold take all memory. Called by one thread. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
                       const char *text, size_t n, CompileWatch *watch, bool *is_full, fr_error *err);
 void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g); /* NULL is fine */

@@ -5,8 +5,7 @@
  * else the endpoint, by its number, whose body follows. */
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
-#include "server/api/tool_grammar.h"
-#include "server/api/constraint.h"
+#include "server/api/answers.h"
 #include "server/http/http_head.h"
 
 #include <stdlib.h>
@@ -46,9 +45,8 @@ static Service *service(void) {
 }
 
 static const Endpoint *endpoint_at(unsigned i) {
-    static const Endpoint *const families[] = {
-        chat_completions_endpoints, text_completions_endpoints, native_completion_endpoints, token_endpoints,
-        messages_endpoints,         responses_endpoints,        embeddings_endpoints};
+    static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
+                                               messages_endpoints, responses_endpoints};
     const Endpoint *found[32];
     unsigned n = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
@@ -57,7 +55,7 @@ static const Endpoint *endpoint_at(unsigned i) {
     return found[i % n];
 }
 
-/* What chat_messages.c lets through. */
+/* What chat_messages_apply lets through. */
 static bool are_tools(const json_t *tools) {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (!json_is_string(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name")))

@@ -2,8 +2,8 @@
  * as calls with valid arguments, and what is told of schemas that cannot be kept. */
 #include "testing.h"
 
-#include "server/api/tool_grammar.h"
-#include "server/api/constraint.h"
+#include "server/api/answers.h"
+#include "server/api/plan.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
