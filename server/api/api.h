@@ -1,19 +1,18 @@
-/* api.h - what lies between a request by HTTP and the generations that answer it.
+/* api.h - the calls of the API: from a request by HTTP to the generations that answer it.
  *
  *     event loop     api_receive         finds the endpoint, checks key, origin and method
- *     worker         endpoint->prepare   reads the JSON body into a Plan, or makes the whole reply
+ *     worker         endpoint->prepare   reads the JSON body into a Plan, or writes the whole reply
  *     event loop     api_call.c          submits the plan's generations, collects their tokens ...
- *                    endpoint->format    ... and has each piece written in the form of the API
+ *                    endpoint->format    ... and writes each piece in the form of the API
  *
- * A new API is a file with its endpoints: `prepare` turns a body into a Plan (plan.h has what most of them share), and an
- * ApiFormat writes answers, events and errors. Nothing else knows what an API looks like. */
+ * A new API is a file with its endpoints: `prepare` turns a body into a Plan (plan.h has what most of them share), and
+ * an ApiFormat writes answers, events and errors. Nothing else depends on the form of an API. */
 #ifndef SERVER_API_API_H
 #define SERVER_API_API_H
 
-#include "server/api/metrics.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/grammar_cache.h"
-#include "server/engine/served_model.h"
+#include "server/engine/generation.h"
 #include "server/http/http_server.h"
 #include "server/http/json_out.h"
 
@@ -23,9 +22,47 @@ enum { API_MAX_STOPS = 16, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9, API_MAX_WA
 
 typedef struct ApiCall ApiCall;
 
+/* ---- counters and histograms (metrics.c), in the vocabulary of vLLM with the prefix "forerun_" ----------------- */
+
+enum { METRICS_MAX_BUCKETS = 20, METRICS_DEPTHS = 16 };
+
+typedef struct Histogram {
+    int64_t counts[METRICS_MAX_BUCKETS + 1]; /* the last one counts values above all bounds */
+    double sum;
+} Histogram;
+
+/* The metrics of one model. Only the event loop uses them. */
+typedef struct ModelMetrics {
+    int64_t finished[7]; /* by fr_finish */
+    int64_t prompt_tokens, generation_tokens, cached_tokens, preemptions;
+    int64_t constrained; /* requests with a grammar */
+    int64_t drafts, draft_tokens, accepted_tokens, accepted_at[METRICS_DEPTHS];
+    Histogram first_token_s, between_tokens_s, queue_s, prefill_s, decode_s, whole_s, n_prompt, n_generated;
+} ModelMetrics;
+
+typedef struct Metrics {
+    ModelMetrics models[SERVED_MAX_MODELS];
+    int64_t responses[6]; /* by the first digit of the status */
+    int64_t refused_full, hung_up;
+} Metrics;
+
+/* Counts a generation that has ended. is_constrained: it had a grammar. */
+void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_constrained);
+/* Counts n new tokens. since_last_s is the time since the tokens before them; below 0: they are the first. */
+void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
+
+typedef struct MetricsGauges {
+    int n_running[SERVED_MAX_MODELS], n_waiting[SERVED_MAX_MODELS], n_connections;
+    GrammarCacheStats grammars;
+} MetricsGauges;
+/* Appends the metrics in the text format of Prometheus. False: memory ran out. */
+bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges, Buf *out);
+
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
+
 /* What all calls share. */
 typedef struct Service {
-    ServedModel *models; /* [n_models], the first is the default */
+    ServedModel *models; /* [n_models]; the first one is the default */
     int n_models;
     EngineThread engine;
     Worker worker;
@@ -34,30 +71,30 @@ typedef struct Service {
     Metrics metrics;
     GrammarCache grammars;
     HttpServer *http;
-    size_t max_json_bytes; /* of the values of one body */
-    bool drains;           /* new requests are refused */
+    size_t max_json_bytes; /* the most memory that the values of one body may take */
+    bool drains;           /* the server shuts down: new requests are refused */
     bool logs;
-    ApiCall *calls; /* being answered */
+    ApiCall *calls; /* the calls that are not answered yet */
     int n_calls;
-    void (*on_idle)(void *user); /* the last call was answered while the service drains */
+    void (*on_idle)(void *user); /* called when the last call is answered while the service drains */
     void *idle_user;
 } Service;
 
-/* Why a request is refused. status 0: it is not. */
+/* Why a request is refused. status is 0: it is not refused. */
 typedef struct ApiError {
     int status;
     const char *code;  /* static; NULL: none */
-    char param[64];    /* the field of the body; "" none */
+    char param[64];    /* the field of the body that is wrong; "": none */
     char message[600]; /* a sentence */
 } ApiError;
 
-/* Fills *e and returns -1. param may be NULL. */
+/* Fills in *e and returns -1. param may be NULL. */
 __attribute__((format(printf, 5, 6))) int api_refuse(ApiError *e, int status, const char *code, const char *param,
                                                      const char *format, ...);
-/* The error of a function of forerun.h, as one of the API. */
+/* The same for an error of a function of forerun.h. */
 int api_refuse_error(ApiError *e, const char *param, const fr_error *why);
 
-#ifdef __clang_analyzer__ /* it does not see that they never return 0 */
+#ifdef __clang_analyzer__ /* the analyser does not see that they never return 0 */
 #define api_refuse(e, ...) (api_refuse(e, __VA_ARGS__), -1)
 #define api_refuse_error(e, param, why) (api_refuse_error(e, param, why), -1)
 #endif
@@ -65,10 +102,10 @@ int api_refuse_error(ApiError *e, const char *param, const fr_error *why);
 typedef struct Prompt {
     int32_t *tokens;
     int64_t n;
-    char *text; /* for `echo`; NULL: not needed */
+    char *text; /* the prompt as text, for `echo`; NULL: not needed */
 } Prompt;
 
-/* What is to be generated: n choices for each prompt. Owns what it points to, except drafts and model. */
+/* What a call generates: n choices for each prompt. It owns what it points to, except the drafts and the model. */
 typedef struct Plan {
     ServedModel *model;
     Prompt prompts[API_MAX_CHOICES];
@@ -79,77 +116,78 @@ typedef struct Plan {
     int n_stops;
     const char *drafts[API_MAX_DRAFTS];
     int n_drafts, tree_budget;
-    int32_t *prediction; /* [n_prediction] the client expects these tokens as the answer */
+    int32_t *prediction; /* [n_prediction] the answer that the client expects */
     int64_t n_prediction;
     fr_logit_bias *bias; /* [n_bias] */
     int n_bias;
-    CachedGrammar *grammar; /* which the text matches; NULL: none */
-    GrammarCache *grammars; /* that it is given back to */
-    CompileWatch watch;     /* over all that is compiled for this request */
-    bool is_format;         /* the grammar is a schema for what is no call: `response_format` and its kin */
-    /* The grammar begins behind the first text, and where there is a second one, only if the answer begins with that; NULL: at
-     * once; static */
+    CachedGrammar *grammar; /* the grammar of the text; NULL: none */
+    GrammarCache *grammars; /* the cache that the grammar is given back to */
+    CompileWatch watch;     /* limits all compilations of this request */
+    bool is_format;         /* the grammar is a schema for text outside calls, as from `response_format` */
+    /* As in fr_request_options; static strings. */
     const char *grammar_after, *grammar_opening;
-    int n_top_logprobs;               /* of each token, where wants_logprobs */
-    char *warnings[API_MAX_WARNINGS]; /* [n_warnings] sentences for the client, besides that of the grammar */
+    int n_top_logprobs;               /* for each token, if wants_logprobs is set */
+    char *warnings[API_MAX_WARNINGS]; /* [n_warnings] sentences for the client, besides the notice of the grammar */
     int n_warnings;
-    bool wants_logprobs; /* log-probabilities of the tokens are part of the answer */
+    bool wants_logprobs; /* the answer includes the log-probabilities of the tokens */
     bool ignore_eos;
-    bool wants_embeddings;     /* of the prompts, instead of text */
-    bool wants_base64;         /* ... written so */
+    bool wants_embeddings;     /* the answer is embeddings of the prompts instead of text ... */
+    bool wants_base64;         /* ... in base64 */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
-    bool has_seed;             /* given by the client */
-    bool tells_stop;           /* which stop string ended a text is part of the answer: tokens are kept for it */
-    bool returns_tokens;       /* ids of the generated tokens are part of the answer */
-    bool shows_sources;        /* forerun.tokens: which drafter proposed each token of a stream */
-    bool shows_trees;          /* forerun.trees: what each step proposed */
+    bool has_seed;             /* the client has given the seed */
+    bool tells_stop;           /* the answer includes the stop string that ended a text, for which tokens are kept */
+    bool returns_tokens;       /* the answer includes the ids of the generated tokens */
+    bool shows_sources;        /* forerun.tokens: a stream includes which drafter proposed each token */
+    bool shows_trees;          /* forerun.trees: a stream includes what each step proposed */
 } Plan;
 
 typedef struct Choice {
     ApiCall *call;
     Generation *generation; /* NULL once it has ended */
     int index;
-    Buf text;                 /* all of it */
-    TokenBatch tokens;        /* records of all tokens; its text is empty */
-    GenerationResult *result; /* taken over from the generation; NULL until it has ended */
+    Buf text;                 /* all text so far */
+    TokenBatch tokens;        /* the records of all tokens, without their text */
+    GenerationResult *result; /* taken over from the generation; NULL until that has ended */
     double last_token_s;
     int64_t n_tokens;
     SourceNames sources; /* if plan.shows_sources */
 } Choice;
 
-/* Why the choice ended: FR_FINISH_NONE while it is still being generated, when an event may already be written. */
+/* Why the choice ended; FR_FINISH_NONE: it is still being generated. */
 static inline fr_finish choice_finish(const Choice *c) { return c->result ? c->result->finish : FR_FINISH_NONE; }
 
-/* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.
- * NULL: the API has none. */
+/* How an API writes what was generated. Each function appends to *out; a JsonOut notes that memory ran out. Functions
+ * that an API does not need are NULL. */
 typedef struct ApiFormat {
     void (*write_error)(JsonOut *out, const ApiError *e);
     void (*write_answer)(JsonOut *out, const ApiCall *call); /* all choices have ended */
-    /* Keeps fresh text for write_answer; NULL: in Choice.text. False: memory ran out. */
+    /* Keeps fresh text for write_answer; NULL: the text is kept in Choice.text. False: memory ran out. */
     bool (*keep)(const Choice *choice, const TokenBatch *fresh);
-    /* Server-sent events, whole with their empty lines: before the first token; fresh text of a choice (perhaps empty, then
-     * with tokens); its end; after the last choice; an error after the first event. */
+    /* These write whole server-sent events, each with its empty line: before the first token; for fresh text of a
+     * choice, which may be empty if there are tokens; at the end of a choice; after the last choice; and for an error
+     * after the first event. */
     void (*begin_stream)(Buf *out, const ApiCall *call);
     void (*stream_text)(Buf *out, const ApiCall *call, const Choice *choice, const TokenBatch *fresh);
     void (*end_choice)(Buf *out, const ApiCall *call, const Choice *choice);
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
     const char *event_object; /* for openai_end_stream */
-    /* Of all choices, tokens that are reasoning; NULL: there are none. */
+    /* Counts the tokens of all choices that are reasoning; NULL: there are none. */
     int64_t (*count_reasoning)(const ApiCall *call);
 } ApiFormat;
 
 typedef struct Endpoint {
     const char *method, *path;
     const ApiFormat *format;
-    /* One of these two. answer: at once, in the event loop: fills call->reply. prepare: in the worker; `body` is an
-     * object; fills call->reply or call->plan, or call->error and returns -1. */
+    /* An endpoint has one of these two functions, which return 0, or -1 with call->error set. `answer` runs in the
+     * event loop and writes call->reply at once. `prepare` runs in the worker and writes call->reply or call->plan;
+     * `body` is an object. */
     int (*answer)(ApiCall *call);
     int (*prepare)(ApiCall *call, const json_t *body);
-    const char *type; /* of the reply; NULL: application/json */
-    bool is_open;     /* needs no key */
-    bool may_drain;   /* answered also while the service drains */
-    bool has_name;    /* the path goes on with a name */
+    const char *type; /* the media type of the reply; NULL: application/json */
+    bool is_open;     /* it needs no key */
+    bool may_drain;   /* it is answered even while the service drains */
+    bool has_name;    /* the path is followed by a name */
 } Endpoint;
 
 struct ApiCall {
@@ -166,30 +204,29 @@ struct ApiCall {
     Choice *choices; /* [n_choices] */
     int n_choices, n_running;
     bool is_in_worker, has_begun, is_cancelled;
-    char id[40]; /* "chatcmpl-..."; its beginning is set by `prepare` */
+    char id[40]; /* "chatcmpl-..."; `prepare` sets it */
     int64_t created_s;
     double started_s;
     char peer[64], method[16], path[128]; /* for the log */
-    void *own;                            /* the API's, freed by free_own */
+    void *own;                            /* data of the API, which free_own frees */
     void (*free_own)(void *own);
 };
 
 /* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
-extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[], page_endpoints[],
-    embeddings_endpoints[];
+extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
+    messages_endpoints[], responses_endpoints[];
 
-/* For HttpServerOptions. */
+/* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);
 bool api_write_refusal(void *service, Buf *out, const char *path, int status, const char *why);
-
-/* ---- calls --------------------------------------------------------------------------------------------- */
 
 /* Begins a call whose endpoint is known and allowed. */
 void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint);
 /* Ends all calls at once, after the engine thread has stopped. */
 void api_call_free_all(Service *s);
-/* "<prefix>" and 24 random characters as the id of the call. */
+/* Ends `answer` or `prepare` of an endpoint that writes its own reply. has_failed: memory for the reply ran out. */
+int api_end_reply(ApiCall *call, bool has_failed);
+/* Sets the id of the call to the prefix and 24 random characters. */
 void api_call_name(ApiCall *call, const char *prefix);
 
 /* One line on standard error for each request. No prompt and no text of a client is part of it. */
