@@ -117,6 +117,9 @@ static int open_access(Access *a, const ServeOptions *o, fr_error *err) {
     int status = key && *key ? access_add_key(a, key, strlen(key), err) : FR_OK;
     if (!status && o->api_key_file) status = access_add_key_file(a, o->api_key_file, err);
     for (int i = 0; i < o->n_origins; i++) a->origins[a->n_origins++] = o->origins[i];
+    for (int i = 0; i < o->n_hosts; i++) a->hosts[a->n_hosts++] = o->hosts[i];
+    a->hosts[a->n_hosts++] = o->host;
+    if (o->tls_cert) a->hosts[a->n_hosts++] = "*"; /* a browser refuses a name that is not in the certificate */
     return status;
 }
 
@@ -250,6 +253,11 @@ static const Option option_table[] = {
      OPT_TEXTS(ServeOptions, origins, n_origins),
      .metavar = "ORIGIN",
      .help = "let the pages of this origin (https://example.org) use the server; *: all"},
+    {.key = "allowed-host",
+     OPT_TEXTS(ServeOptions, hosts, n_hosts),
+     .metavar = "NAME",
+     .help = "let requests address the server by this name (mybox.local); *: any; localhost, numeric addresses and the "
+             "name given to --host need none, and with TLS or API keys no name does"},
 
     {.key = "parallel",
      OPT_INT(ServeOptions, engine.max_requests, 1, 256),

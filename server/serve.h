@@ -17,7 +17,9 @@ typedef struct ServeOptions {
     double request_timeout_s;
     const char *api_key_file, *tls_cert, *tls_key;
     const char *origins[ACCESS_MAX_ORIGINS];
-    int n_origins, is_quiet;
+    int n_origins;
+    const char *hosts[ACCESS_MAX_HOSTS];
+    int n_hosts, is_quiet;
 } ServeOptions;
 
 /* Serves until a signal ends it. */

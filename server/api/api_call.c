@@ -370,7 +370,7 @@ void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
     worker_submit(&s->worker, &call->job);
 }
 
-/* From a request to its endpoint: origin, path, method, key, and whether the server still takes requests.
+/* From a request to its endpoint: host, origin, path, method, key, and whether the server still takes requests.
  *
  * The order matters: a page of a foreign origin learns nothing, not even which paths exist, and somebody without a key
  * learns the paths only. */
@@ -429,6 +429,10 @@ static void refuse(Service *s, HttpExchange *x, const ApiFormat *format, const A
 
 static int check(const Service *s, const HttpHead *head, const Endpoint *endpoint, const Endpoint *same_path,
                  ApiError *error) {
+    if (!access_allows_host(&s->access, head))
+        return api_refuse(error, 403, "host_not_allowed", NULL,
+                          "requests without a key may not use this name of the server; the operator can list it with "
+                          "--allowed-host");
     if (!access_allows_origin(&s->access, head))
         return api_refuse(error, 403, "origin_not_allowed", NULL,
                           "pages of this origin may not use the server; the operator can list it with --cors-origin");
@@ -448,7 +452,8 @@ void api_receive(void *service, HttpExchange *x) {
     ApiError error = {0};
     const Endpoint *same_path, *endpoint = find(head->method, head->path, &same_path);
     const Endpoint *shown = endpoint ? endpoint : same_path;
-    if (strcmp(head->method, "OPTIONS") == 0 && access_allows_origin(&s->access, head)) {
+    if (strcmp(head->method, "OPTIONS") == 0 && access_allows_host(&s->access, head) &&
+        access_allows_origin(&s->access, head)) {
         access_answer_preflight(&s->access, x);
         return;
     }

@@ -117,7 +117,8 @@ static void complete(HttpExchange *x) {
     else x->server->options.on_request(x->server->options.user, x);
 }
 
-/* The length of the head with its empty line; 0: it is not complete. */
+/* The length of the head with its empty line; 0: it is not complete. An LF without CR ends a line here, so that the
+ * parser refuses it at once. */
 static size_t head_length(struct evbuffer *in) {
     struct evbuffer_ptr crlf = evbuffer_search(in, "\n\r\n", 3, NULL), lf = evbuffer_search(in, "\n\n", 2, NULL);
     size_t a = crlf.pos < 0 ? SIZE_MAX : (size_t)crlf.pos + 3, b = lf.pos < 0 ? SIZE_MAX : (size_t)lf.pos + 2;
@@ -127,8 +128,8 @@ static size_t head_length(struct evbuffer *in) {
 
 static bool read_head(HttpExchange *x, struct evbuffer *in) {
     const char *why;
-    unsigned char first;
-    while (evbuffer_copyout(in, &first, 1) == 1 && (first == '\r' || first == '\n')) evbuffer_drain(in, 1);
+    char first[2]; /* an empty line before a request is skipped, as RFC 9112 asks */
+    while (evbuffer_copyout(in, first, 2) == 2 && memcmp(first, "\r\n", 2) == 0) evbuffer_drain(in, 2);
     if (evbuffer_get_length(in) == 0) return false;
     if (x->is_idle || x->started_s <= 0) {
         x->is_idle = false;
@@ -185,39 +186,31 @@ static bool read_bytes(HttpExchange *x, struct evbuffer *in) {
     return true;
 }
 
-/* The size of a chunk, in hexadecimal, perhaps with an extension behind ';'. False: malformed. */
-static bool parse_chunk_size(const char *line, size_t *size) {
-    char *end;
-    if (!strchr("0123456789abcdefABCDEF", line[0]) || !line[0] || strspn(line, "0123456789abcdefABCDEF") > 8)
-        return false;
-    *size = strtoul(line, &end, 16);
-    return *end == '\0' || *end == ';' || *end == ' ' || *end == '\t';
-}
-
-/* A line of the chunked form. False: it is not complete, or was refused. */
+/* A line of the chunked form. False: it is not complete, was refused, or was the last one. */
 static bool read_chunk_line(HttpExchange *x, struct evbuffer *in) {
     size_t n, size = 0;
-    char *line = evbuffer_readln(in, &n, EVBUFFER_EOL_CRLF);
+    char *line = evbuffer_readln(in, &n, EVBUFFER_EOL_LF);
     if (!line) {
         if (evbuffer_get_length(in) > MAX_TRAILER) http_connection_refuse(x, 431, "a chunk's line is too long");
         return false;
     }
-    bool fine = true;
+    bool fine = n > 0 && line[n - 1] == '\r', is_last = false;
+    if (fine) line[--n] = '\0';
     if (x->state == HTTP_READS_CHUNK_SIZE) {
-        fine = strlen(line) == n && parse_chunk_size(line, &size);
+        fine = fine && http_parse_chunk_size(line, n, &size);
         x->n_missing = size;
         x->state = size ? HTTP_READS_CHUNK : HTTP_READS_TRAILER;
     } else if (x->state == HTTP_READS_CHUNK_END) {
-        fine = n == 0;
+        fine = fine && n == 0;
         x->state = HTTP_READS_CHUNK_SIZE;
-    } else if (n == 0) {
-        free(line);
-        complete(x);
-        return false;
+    } else {
+        is_last = fine && n == 0;
+        fine = is_last || (fine && http_is_trailer(line, n));
     }
     free(line);
     if (!fine) http_connection_refuse(x, 400, "the chunks of the body are malformed");
-    return fine;
+    else if (is_last) complete(x);
+    return fine && !is_last;
 }
 
 /* One piece of the request. True: there may be more to read. The connection may be closed where it is false. */

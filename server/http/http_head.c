@@ -1,9 +1,9 @@
-/* http_head.c - a strict parser of request heads.
+/* http_head.c - a strict parser of request heads and of the lines between chunks.
  *
  * Whatever two programs could read differently is refused rather than guessed, because a proxy in front of the server
- * may read it the other way (request smuggling): two lengths, a length and chunks, blanks before a colon, folded lines,
- * control characters, a lone CR. What is left is simple enough to be read in one pass. Line ends are CRLF; a lone LF is
- * accepted as RFC 9112 allows, since it is what people type into nc. */
+ * may read it the other way (request smuggling): two lengths, a length and chunks, two hosts, blanks before a colon, folded
+ * lines, control characters, a CR or an LF without the other, a chunk size with anything but digits before its extensions.
+ * What is left is simple enough to be read in one pass. */
 #include "server/http/http_server.h"
 #include "server/http/http_head.h"
 
@@ -18,13 +18,14 @@ static bool is_token(unsigned char c) {
            (c && strchr("!#$%&'*+-.^_`|~", c));
 }
 
-/* Cuts the next line off; NULL at the end. A lone CR and zero bytes make the line NULL, too. */
+static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\t') || c == 0x7F; }
+
+/* Cuts the next line off; NULL at the end. A CR or an LF without the other and zero bytes make the line NULL, too. */
 static char *next_line(char **at, const char *end) {
     char *line = *at, *lf = memchr(line, '\n', (size_t)(end - line));
-    if (!lf) return NULL;
+    if (!lf || lf == line || lf[-1] != '\r') return NULL;
     *at = lf + 1;
-    if (lf > line && lf[-1] == '\r') lf--;
-    *lf = '\0';
+    *--lf = '\0';
     return strlen(line) == (size_t)(lf - line) && !strchr(line, '\r') ? line : NULL;
 }
 
@@ -69,8 +70,10 @@ static int parse_request_line(HttpHead *h, char *line, const char **why) {
     h->minor = version[7] - '0';
     h->method = line;
     if (strncasecmp(target, "http://", 7) == 0 || strncasecmp(target, "https://", 8) == 0) {
-        target = strchr(strchr(target, ':') + 3, '/');
+        h->authority = strchr(target, ':') + 3;
+        target = strchr(h->authority, '/');
         if (!target) return 400;
+        h->n_authority = (size_t)(target - h->authority);
     }
     char *question = strchr(target, '?');
     if (question) *question++ = '\0';
@@ -79,18 +82,24 @@ static int parse_request_line(HttpHead *h, char *line, const char **why) {
     return (*target == '/' || strcmp(target, "*") == 0) && decode_path(target) ? 0 : 400;
 }
 
-/* "Name: value" */
-static int parse_header(HttpHead *h, char *line, const char **why) {
-    *why = "a header is malformed: each must be a line 'Name: value'";
+/* Cuts "Name: value" in two. Returns the value; NULL: malformed. */
+static char *split_header(char *line) {
     char *colon = strchr(line, ':');
-    if (!colon || colon == line) return 400;
+    if (!colon || colon == line) return NULL;
     *colon = '\0';
     for (const char *c = line; *c; c++)
-        if (!is_token((unsigned char)*c)) return 400;
+        if (!is_token((unsigned char)*c)) return NULL;
     char *value = colon + 1 + strspn(colon + 1, " \t"), *end = value + strlen(value);
     while (end > value && (end[-1] == ' ' || end[-1] == '\t')) *--end = '\0';
     for (const char *c = value; *c; c++)
-        if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7F) return 400;
+        if (is_control(*c)) return NULL;
+    return value;
+}
+
+static int parse_header(HttpHead *h, char *line, const char **why) {
+    const char *value = split_header(line);
+    *why = "a header is malformed: each must be a line 'Name: value'";
+    if (!value) return 400;
     if (h->n_headers == HTTP_MAX_HEADERS) {
         *why = "the request has more than 64 headers";
         return 431;
@@ -98,6 +107,51 @@ static int parse_header(HttpHead *h, char *line, const char **why) {
     h->headers[h->n_headers++] = (HttpHeader){line, value};
     return 0;
 }
+
+bool http_is_trailer(char *line, size_t n) { return strlen(line) == n && split_header(line) != NULL; }
+
+/* ---- chunks ---------------------------------------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *at) { return at + strspn(at, " \t"); }
+
+static const char *skip_token(const char *at) {
+    while (is_token((unsigned char)*at)) at++;
+    return at;
+}
+
+/* The end of "..." with its escapes; NULL: malformed. */
+static const char *skip_quoted(const char *at) {
+    for (at++; *at && *at != '"'; at++) {
+        if (*at == '\\') at++;
+        if (!*at || is_control(*at)) return NULL;
+    }
+    return *at ? at + 1 : NULL;
+}
+
+/* The end of the extension ";name" or ";name=value" that begins at `at`; NULL: malformed. */
+static const char *skip_extension(const char *at) {
+    const char *name = skip_blanks(at + 1), *end = skip_token(name), *equals = skip_blanks(end);
+    if (end == name) return NULL;
+    if (*equals != '=') return end;
+    const char *value = skip_blanks(equals + 1);
+    end = *value == '"' ? skip_quoted(value) : skip_token(value);
+    return end == value ? NULL : end;
+}
+
+bool http_parse_chunk_size(const char *line, size_t n, size_t *size) {
+    size_t n_digits = strspn(line, "0123456789abcdefABCDEF");
+    if (strlen(line) != n || n_digits < 1 || n_digits > 8) return false;
+    *size = 0;
+    for (size_t i = 0; i < n_digits; i++) *size = *size * 16 + (size_t)hex_digit(line[i]);
+    const char *at = line + n_digits;
+    while (at && *at) {
+        const char *semicolon = skip_blanks(at);
+        at = *semicolon == ';' ? skip_extension(semicolon) : NULL;
+    }
+    return at != NULL;
+}
+
+/* ---- the head -------------------------------------------------------------------------------------------- */
 
 const char *http_head_find(const HttpHead *h, const char *name) {
     for (int i = 0; i < h->n_headers; i++)
@@ -138,19 +192,25 @@ static bool has_word(const char *list, const char *word) {
 int http_head_parse(HttpHead *h, char *bytes, size_t n, const char **why) {
     *h = (HttpHead){.method = "", .query = ""};
     char *at = bytes, *line = next_line(&at, bytes + n);
-    *why = "the request line is malformed";
+    *why = "the request line is malformed: it must end with CR LF";
     int status = line ? parse_request_line(h, line, why) : 400;
     while (!status) {
         line = next_line(&at, bytes + n);
-        *why = "the head of the request is malformed";
+        *why = "the head of the request is malformed: each line must end with CR LF";
         if (!line) return 400;
         if (!*line) break;
         status = parse_header(h, line, why);
     }
     if (!status) status = read_length(h, why);
     if (status) return status;
-    if (count(h, "Host") != 1 && h->minor == 1) {
+    if (count(h, "Host") > 1 || (count(h, "Host") == 0 && h->minor == 1)) {
         *why = "a request by HTTP/1.1 must have one Host header";
+        return 400;
+    }
+    const char *host = http_head_find(h, "Host");
+    if (h->authority &&
+        (!host || strlen(host) != h->n_authority || strncasecmp(host, h->authority, h->n_authority) != 0)) {
+        *why = "the request line and the Host header name different hosts";
         return 400;
     }
     const char *connection = http_head_find(h, "Connection"), *expect = http_head_find(h, "Expect");

@@ -1,4 +1,4 @@
-/* http_head.h - the head of an HTTP/1.1 request: request line and headers (RFC 9112). */
+/* http_head.h - the head of an HTTP/1.1 request, and the lines between the chunks of its body (RFC 9112). */
 #ifndef SERVE_HTTP_HEAD_H
 #define SERVE_HTTP_HEAD_H
 
@@ -17,6 +17,9 @@ typedef struct HttpHead {
     char *path;        /* decoded; begins with '/' */
     const char *query; /* behind '?', not decoded; "" where there is none */
     int minor;         /* HTTP/1.minor */
+    const char
+        *authority; /* "host:port" of a target "http://host:port/path", not terminated; NULL: the target is a path */
+    size_t n_authority;
     HttpHeader headers[HTTP_MAX_HEADERS];
     int n_headers;
     int64_t content_length; /* 0 where none is given */
@@ -28,5 +31,12 @@ typedef struct HttpHead {
 int http_head_parse(HttpHead *head, char *bytes, size_t n, const char **why);
 /* The value of a header by its name in any case; NULL where it is missing. */
 const char *http_head_find(const HttpHead *head, const char *name);
+
+/* The lines of a chunked body: n bytes and a '\0', without their CRLF. */
+
+/* One to eight hexadecimal digits, perhaps followed by extensions (";name=value"), which have no effect. False: malformed. */
+bool http_parse_chunk_size(const char *line, size_t n, size_t *size);
+/* Whether a line after the last chunk is a header. It is cut into strings. */
+bool http_is_trailer(char *line, size_t n);
 
 #endif

@@ -156,12 +156,14 @@ void http_server_drain(HttpServer *s) {
     }
 }
 
-/* Keys compared in constant time, and CORS.
+/* Keys compared in constant time, hosts, and CORS.
  *
  * Keys are kept and compared as SHA-256 digests, each with all bytes and all of them always, so that the time of a
  * comparison tells nothing about a key. A page in somebody's browser can send requests to any address that the browser
  * reaches, also to 127.0.0.1, and needs no permission for some of them; so a request that names a foreign origin which
- * the operator did not list is refused before anything is computed. */
+ * the operator did not list is refused before anything is computed. The owner of a name can also make it mean this
+ * machine after the page has been loaded (DNS rebinding): then the page is of the same origin as the server, and its
+ * requests carry that name as their Host. Numeric addresses and localhost cannot be made to mean another machine. */
 
 enum { KEY_FILE_MAX = 1 << 20 };
 
@@ -215,19 +217,41 @@ static bool is_listed(const Access *a, const char *origin) {
     return false;
 }
 
-/* localhost or a numeric address, with or without a port. Other names may be made to mean this machine by whoever owns
- * them (DNS rebinding), so that a page of theirs would pass as the server's own. */
-static bool names_no_domain(const char *host) {
-    size_t n = strcspn(host, ":");
-    return host[0] == '[' || strspn(host, "0123456789.") == n || (n == 9 && strncasecmp(host, "localhost", n) == 0);
+static bool is_numeric(const char *name) {
+    char address[INET6_ADDRSTRLEN];
+    struct in6_addr unused;
+    size_t n = strlen(name);
+    if (name[0] != '[') return inet_pton(AF_INET, name, &unused) == 1;
+    if (n < 3 || n - 2 >= sizeof address || name[n - 1] != ']') return false;
+    snprintf(address, sizeof address, "%.*s", (int)(n - 2), name + 1);
+    return inet_pton(AF_INET6, address, &unused) == 1;
+}
+
+static bool is_localhost(const char *name) {
+    size_t n = strlen(name), n_localhost = strlen("localhost");
+    if (n < n_localhost || strcasecmp(name + n - n_localhost, "localhost") != 0) return false;
+    return n == n_localhost || name[n - n_localhost - 1] == '.';
+}
+
+bool access_allows_host(const Access *a, const HttpHead *head) {
+    char name[256];
+    const char *host = http_head_find(head, "Host");
+    if (!host || a->n_keys > 0) return true; /* no browser; no page has a key */
+    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n >= sizeof name || n > strlen(host)) return false;
+    if (host[n] && (host[n] != ':' || strspn(host + n + 1, "0123456789") != strlen(host + n + 1))) return false;
+    snprintf(name, sizeof name, "%.*s", (int)n, host);
+    if (is_numeric(name) || is_localhost(name)) return true;
+    for (int i = 0; i < a->n_hosts; i++)
+        if (strcmp(a->hosts[i], "*") == 0 || strcasecmp(a->hosts[i], name) == 0) return true;
+    return false;
 }
 
 bool access_allows_origin(const Access *a, const HttpHead *head) {
     const char *origin = http_head_find(head, "Origin"), *host = http_head_find(head, "Host");
     if (!origin || is_listed(a, origin)) return true;
     const char *authority = strstr(origin, "://");
-    bool is_own = authority && host && strcasecmp(authority + 3, host) == 0;
-    return is_own && (a->n_keys > 0 || names_no_domain(host));
+    return authority && host && strcasecmp(authority + 3, host) == 0 && access_allows_host(a, head);
 }
 
 void access_add_cors(const Access *a, HttpExchange *x) {

@@ -68,15 +68,18 @@ void http_exchange_end(HttpExchange *x);
 
 const char *http_status_text(int status);
 
-/* Who may use the server: API keys, and the origins whose pages a browser lets in (CORS). */
+/* Who may use the server: API keys, the hosts that requests may name, and the origins whose pages a browser lets in (CORS). */
 
-enum { ACCESS_MAX_ORIGINS = 16, ACCESS_MAX_KEYS = 256, ACCESS_DIGEST = 32 };
+enum { ACCESS_MAX_ORIGINS = 16, ACCESS_MAX_HOSTS = 16, ACCESS_MAX_KEYS = 256, ACCESS_DIGEST = 32 };
 
 typedef struct Access {
     unsigned char keys[ACCESS_MAX_KEYS][ACCESS_DIGEST]; /* SHA-256; keys themselves are not kept */
     int n_keys;                                         /* 0: nobody needs one */
     const char *origins[ACCESS_MAX_ORIGINS];            /* "*": all */
     int n_origins;
+    const char
+        *hosts[ACCESS_MAX_HOSTS + 2]; /* besides numeric addresses and localhost, which are always allowed; "*": all */
+    int n_hosts;
 } Access;
 
 int access_add_key(Access *a, const char *key, size_t n, fr_error *err);
@@ -85,7 +88,9 @@ int access_add_key_file(Access *a, const char *path, fr_error *err);
 
 /* Whether the request carries a key: "Authorization: Bearer KEY", or "x-api-key: KEY". */
 bool access_has_key(const Access *a, const HttpHead *head);
-/* Whether a page of that origin may use the server; true where the request names none, or the server's own. */
+/* Whether the Host header of a request names the server. */
+bool access_allows_host(const Access *a, const HttpHead *head);
+/* Whether a page of that origin may use the server; true where the request names none, or that of an allowed Host. */
 bool access_allows_origin(const Access *a, const HttpHead *head);
 /* Adds the headers by which a browser lets a listed origin read the answer. */
 void access_add_cors(const Access *a, HttpExchange *x);

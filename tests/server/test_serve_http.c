@@ -53,42 +53,94 @@ static void malformed_requests_are_refused(void **state) {
         const char *bytes;
         int status;
     } cases[] = {
-        {"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
         {"GET /health HTTP/1.0\r\n\r\n", 200},
-        {"\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n", 200},
-        {"GET http://x/health HTTP/1.1\r\nHost: x\r\n\r\n", 200},
-        {"GET /he%61lth HTTP/1.1\nHost: x\n\n", 200},
-        {"HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 200},
+        {"\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
+        {"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
+        {"GET /he%61lth HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
+        {"GET /health HTTP/1.1\nHost: localhost\n\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\n\n", 400},
+        {"\n\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET http://other/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET http://localhost/health HTTP/1.0\r\n\r\n", 400},
+        {"GET /health HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400},
+        {"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 200},
         {"GET /health HTTP/1.1\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n", 400},
         {"GET /health\r\n\r\n", 400},
-        {"GET  /health HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
         {"GET /health HTTP/1.1\r\nHost : x\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\nHost: x\rz\r\n\r\n", 400},
-        {"GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-        {"GET /health HTTP/2.0\r\nHost: x\r\n\r\n", 505},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\n folded: y\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\rz\r\n\r\n", 400},
+        {"GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505},
         {"hello\r\n\r\n", 400},
         {"\x16\x03\x01\x02\n\n", 400}, /* the beginning of TLS */
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
          400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", 413},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n", 413},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: miracles\r\nContent-Length: 2\r\n\r\n{}", 417},
-        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-        {"GET /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405},
-        {"DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", 405},
-        {"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0\r\n\r\n",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 413},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n", 413},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: miracles\r\nContent-Length: 2\r\n\r\n{}", 417},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405},
+        {"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405},
+        {"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int got = status_of(cases[i].bytes);
         if (got != cases[i].status) fail_msg("%s: want %d, got %d", cases[i].bytes, cases[i].status, got);
+    }
+}
+
+/* A body that one program could read otherwise than another one must not be read at all. */
+static void chunks_are_read_strictly(void **state) {
+    (void)state;
+    static const struct {
+        const char *chunks;
+        int status;
+    } cases[] = {
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 200},
+        {"1D\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0000\r\n\r\n", 200},
+        {"1d;a;b=c ; d = \"e\\\"f\"\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0;x\r\nTrailer: x\r\n\r\n", 200},
+        {"0x1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d junk\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d \r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {" 1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"+1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"-1\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"00000001d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d;\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d;a=\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d;a=\"b\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d;a\rb\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d;a\nb\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\n0\r\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}0\r\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\n\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\nA: b\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\nno header\r\n\r\n", 400},
+        {"1d\r\n{\"prompt\":\"a\",\"max_tokens\":2}\r\n0\r\nA : b\r\n\r\n", 400},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char request[400];
+        snprintf(request, sizeof request,
+                 "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n%s",
+                 cases[i].chunks);
+        int got = status_of(request);
+        if (got != cases[i].status) fail_msg("%s: want %d, got %d", cases[i].chunks, cases[i].status, got);
     }
 }
 
@@ -106,10 +158,11 @@ static int status_of_long(const char *head, const char *piece, size_t n) {
 
 static void what_is_too_long_is_refused(void **state) {
     (void)state;
-    assert_int_equal(status_of_long("GET /health HTTP/1.1\r\nHost: x\r\nA: ", "y", 40000), 431);
+    assert_int_equal(status_of_long("GET /health HTTP/1.1\r\nHost: localhost\r\nA: ", "y", 40000), 431);
     assert_int_equal(
-        status_of_long("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n", "y",
-                       1100000),
+        status_of_long(
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n", "y",
+            1100000),
         413);
 }
 
@@ -136,12 +189,13 @@ static void hostile_json_is_refused(void **state) {
         json_decref(j);
     }
     char head[200];
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1 << 20);
+    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n",
+             1 << 20);
     assert_int_equal(status_of_long(head, "[", 1 << 20), 400);
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{\"prompt\": [",
-             (1 << 20));
+    snprintf(head, sizeof head,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{\"prompt\": [", (1 << 20));
     assert_int_equal(status_of_long(head, "1,", (1 << 20) - 12), 413); /* 24 MiB of values in 1 MiB of text */
-    assert_int_equal(status_of("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
+    assert_int_equal(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), 200);
 }
 
 /* The memory for the values of a body may end wherever one is made. Leaks show under AddressSanitizer when the server
@@ -180,15 +234,16 @@ static void requests_share_a_connection(void **state) {
         assert_int_equal(a.status, 200);
         answer_free(&a);
     }
-    for (int i = 0; i < 3; i++) serve_send(fd, i == 1 ? "GET /health HTTP/1.1\r\nHost: x\r\n\r\n" : post); /* at once */
+    for (int i = 0; i < 3; i++)
+        serve_send(fd, i == 1 ? "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" : post); /* at once */
     for (int i = 0; i < 3; i++) {
         Answer a = serve_read_answer(fd);
         assert_int_equal(a.status, 200);
         assert_true((strstr(a.body, "\"ok\"") != NULL) == (i == 1));
         answer_free(&a);
     }
-    serve_send(
-        fd, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n");
+    serve_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nExpect: "
+                   "100-continue\r\n\r\n");
     assert_true(serve_read_until(fd, "HTTP/1.1 100 Continue\r\n\r\n"));
     serve_send(fd, "a;x=y\r\n{\"prompt\":\r\n15\r\n \"One\",\"max_tokens\":2\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n");
     Answer a = serve_read_answer(fd);
@@ -200,7 +255,7 @@ static void requests_share_a_connection(void **state) {
 /* A byte now and then does not extend the time of a request. */
 static void slow_senders_are_closed(void **state) {
     (void)state;
-    static const char request[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{   ";
+    static const char request[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{   ";
     static const char endless[] = "GET /health HTTP/1.1\r\nA: ";
     double start_s = clock_s();
     int fd = serve_connect(&server), in_body = serve_connect(&server);
@@ -262,7 +317,7 @@ static void bodies_have_a_limit_together(void **state) {
     piece[SIZE] = '\0';
     for (int i = 0; i < N; i++) {
         fds[i] = serve_connect(&s);
-        serve_send(fds[i], "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n");
+        serve_send(fds[i], "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n");
         serve_send(fds[i], piece);
     }
     serve_wait_metric(&s, "forerun_http_responses_total{status=\"5xx\"}", N - N_FIT);
@@ -331,11 +386,64 @@ static void foreign_pages_are_refused_unless_listed(void **state) {
     answer_free(&a);
 }
 
+/* The status of a request to a server that names this host. */
+static int status_with_host(const ServeRig *s, const char *host) {
+    char request[300];
+    int fd = serve_connect(s);
+    snprintf(request, sizeof request, "GET /v1/models HTTP/1.1\r\nHost: %s\r\n%s\r\n", host,
+             s == &locked ? "x-api-key: secret-one\r\n" : "");
+    serve_send(fd, request);
+    Answer a = serve_read_answer(fd);
+    int status = a.status;
+    if (status == 403) assert_non_null(strstr(a.body, "--allowed-host"));
+    answer_free(&a);
+    close(fd);
+    return status;
+}
+
+/* A page whose owner makes its name mean this machine sends no Origin with a GET, and no foreign one with anything else. */
+static void requests_to_foreign_names_are_refused(void **state) {
+    (void)state;
+    static const char *const own[] = {"localhost",        "LocalHost:80", "a.localhost:1", "127.0.0.1",
+                                      "192.168.1.7:8080", "[::1]:80",     "[fe80::1]"};
+    static const char *const foreign[] = {"evil.example",
+                                          "evil.example:8080",
+                                          "localhost.evil.example",
+                                          "evillocalhost",
+                                          "",
+                                          "127.0.0.1.evil.example",
+                                          "127.0.0.1x",
+                                          "[::1].evil.example",
+                                          "[evil]",
+                                          "[::1",
+                                          "1234",
+                                          "localhost:80x",
+                                          "evil.example:localhost"};
+    ServeRig named, open;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (status_with_host(&server, own[i]) != 200) fail_msg("%s is refused", own[i]);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (status_with_host(&server, foreign[i]) != 403) fail_msg("%s is allowed", foreign[i]);
+    assert_int_equal(status_of("OPTIONS /v1/completions HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+    assert_int_equal(status_of("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+    assert_int_equal(status_with_host(&locked, "evil.example"), 200); /* it has the key, which no page has */
+    serve_start(&named, "-t 1 -c 64 --draft none --host 0.0.0.0 --allowed-host mybox.local --allowed-host other");
+    assert_int_equal(status_with_host(&named, "MyBox.local:8080"), 200);
+    assert_int_equal(status_with_host(&named, "other"), 200);
+    assert_int_equal(status_with_host(&named, "192.168.1.7:8080"), 200);
+    assert_int_equal(status_with_host(&named, "evil.example"), 403);
+    assert_int_equal(serve_stop(&named), 0);
+    serve_start(&open, "-t 1 -c 64 --draft none --allowed-host '*'");
+    assert_int_equal(status_with_host(&open, "evil.example"), 200);
+    assert_int_equal(serve_stop(&open), 0);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(malformed_requests_are_refused),
+        cmocka_unit_test(chunks_are_read_strictly),
         cmocka_unit_test(what_is_too_long_is_refused),
         cmocka_unit_test(hostile_json_is_refused),
         cmocka_unit_test(memory_for_a_body_ends_anywhere),
@@ -346,6 +454,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bodies_have_a_limit_together),
         cmocka_unit_test(keys_are_needed_where_there_are_any),
         cmocka_unit_test(foreign_pages_are_refused_unless_listed),
+        cmocka_unit_test(requests_to_foreign_names_are_refused),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
