@@ -10,6 +10,7 @@
 #include "server/serve.h"
 
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -358,7 +359,10 @@ const Command command_serve = {
     .run = run,
 };
 
-/* Loads certificate and key. OpenSSL's errors are a stack of codes, of which the deepest names the cause. */
+/* Loads certificate and key. OpenSSL's errors are a stack of codes, of which the deepest names the cause. The files are not
+ * opened by OpenSSL, which would wait at a named pipe. */
+
+enum { PEM_MAX_BYTES = 1 << 20 };
 
 static int refuse(fr_error *err, const char *option, const char *path) {
     char why[256];
@@ -367,16 +371,61 @@ static int refuse(fr_error *err, const char *option, const char *path) {
     return error_set(err, FR_ERR_IO, "%s: %.200s cannot be used: %s", option, path, why);
 }
 
+/* A file in memory. */
+typedef struct Pem {
+    char *text;
+    size_t n;
+    BIO *bio;
+} Pem;
+
+static int read_pem(Pem *pem, const char *path, fr_error *err) {
+    int status = cli_read_file(path, PEM_MAX_BYTES, &pem->text, &pem->n, err);
+    if (!status && !(pem->bio = BIO_new_mem_buf(pem->text, (int)pem->n))) status = error_memory(err, "TLS", pem->n);
+    return status;
+}
+
+static void free_pem(Pem *pem) {
+    BIO_free(pem->bio);
+    if (pem->text) OPENSSL_cleanse(pem->text, pem->n);
+    free(pem->text);
+}
+
+/* The certificate, and those of its chain after it. */
+static bool use_chain(SSL_CTX *ctx, BIO *pem) {
+    X509 *x = PEM_read_bio_X509_AUX(pem, NULL, NULL, NULL);
+    bool fits = x && SSL_CTX_use_certificate(ctx, x) == 1;
+    X509_free(x);
+    while (fits && (x = PEM_read_bio_X509(pem, NULL, NULL, NULL)) != NULL) {
+        fits = SSL_CTX_add0_chain_cert(ctx, x) == 1;
+        if (!fits) X509_free(x);
+    }
+    unsigned long why = ERR_peek_last_error();
+    if (!fits || ERR_GET_LIB(why) != ERR_LIB_PEM || ERR_GET_REASON(why) != PEM_R_NO_START_LINE) return false;
+    ERR_clear_error(); /* the end of the file */
+    return true;
+}
+
+static bool use_key(SSL_CTX *ctx, BIO *pem) {
+    EVP_PKEY *key = PEM_read_bio_PrivateKey(pem, NULL, NULL, NULL);
+    bool fits = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
+    EVP_PKEY_free(key);
+    return fits;
+}
+
 int tls_open(void **out, const char *cert, const char *key, fr_error *err) {
+    Pem chain = {0}, secret = {0};
     *out = NULL;
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     if (!ctx) return error_memory(err, "TLS", 1);
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-    int status = FR_OK;
-    if (SSL_CTX_use_certificate_chain_file(ctx, cert) != 1) status = refuse(err, "--tls-cert", cert);
-    else if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1) status = refuse(err, "--tls-key", key);
-    else if (SSL_CTX_check_private_key(ctx) != 1) status = refuse(err, "--tls-key", key);
+    int status = read_pem(&chain, cert, err);
+    if (!status) status = read_pem(&secret, key, err);
+    if (!status && !use_chain(ctx, chain.bio)) status = refuse(err, "--tls-cert", cert);
+    if (!status && (!use_key(ctx, secret.bio) || SSL_CTX_check_private_key(ctx) != 1))
+        status = refuse(err, "--tls-key", key);
+    free_pem(&chain);
+    free_pem(&secret);
     if (status) SSL_CTX_free(ctx);
     else *out = ctx;
     return status;

@@ -9,7 +9,8 @@
  * it goes: 206 must begin where the part ends; 200 is the whole file, from a server that knows no ranges or has another
  * version, and begins the part anew. The hash at the end decides.
  *
- * Attempts that brought no byte are counted, and there are at most six in a row (hub_wait). */
+ * At most six attempts in a row (hub_wait) may bring less than MIN_PROGRESS bytes beyond those that were there before, so
+ * that a server which sends a little, then something else, is not asked for ever; nor are there more than MAX_TRANSFERS. */
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/system.h"
@@ -28,7 +29,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { HASH_DIGITS = 12, READ_BYTES = 1 << 20 };
+enum { HASH_DIGITS = 12, READ_BYTES = 1 << 20, MIN_PROGRESS = 1 << 20, MAX_TRANSFERS = 1000 };
 
 /* A file that is being fetched. */
 typedef struct Part {
@@ -314,8 +315,8 @@ static int refuse_size(const Part *p) {
 /* Until all bytes are there. */
 static int receive(const Fetch *f, Part *p, const char *url) {
     HttpReply reply = {.status = 0};
-    for (int n_failed = 0; p->n < p->file->bytes;) {
-        int64_t n_before = p->n;
+    int64_t n_reached = p->n; /* when the failures were last counted from 1 on */
+    for (int n_failed = 0, n_transfers = 1; p->n < p->file->bytes; n_transfers++) {
         int status = transfer(f, p, url, &reply);
         if (status) return status;
         if (p->is_too_long ||
@@ -325,8 +326,9 @@ static int receive(const Fetch *f, Part *p, const char *url) {
             return refuse_size(p);
         }
         if (p->n == p->file->bytes) return FR_OK;
-        n_failed = p->n > n_before ? 1 : n_failed + 1;
-        if (!http_may_retry(&reply) || !hub_wait(&reply, n_failed))
+        n_failed++;
+        if (p->n - n_reached >= MIN_PROGRESS) n_failed = 1, n_reached = p->n;
+        if (!http_may_retry(&reply) || n_transfers == MAX_TRANSFERS || !hub_wait(&reply, n_failed))
             return hub_refuse(f->hub, f->repo, p->file->path, &reply, p->err);
     }
     return FR_OK;

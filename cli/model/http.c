@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MAX_REDIRECTS = 10, CONNECT_S = 30, STALLED_S = 60 };
 
@@ -149,6 +150,23 @@ bool http_may_retry(const HttpReply *r) {
     return r->is_interrupted || r->status == 408 || r->status == 429 || (r->status >= 500 && r->status != 501);
 }
 
+/* Whether the address that was asked last, after redirects, has a protocol that is not allowed. */
+static bool is_at_refused_scheme(const Http *h) {
+    const char *url = NULL;
+    lib.curl_easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &url);
+    return url && strncasecmp(url, "https://", 8) != 0 && (h->only_https || strncasecmp(url, "http://", 7) != 0);
+}
+
+/* libcurl has one code for a protocol that is not allowed and for an answer that is not HTTP. */
+static void note_failure(Transfer *t, CURLcode code, const char *why) {
+    HttpReply *r = t->reply;
+    if (!*why) why = lib.curl_easy_strerror(code);
+    r->is_interrupted = may_pass(code);
+    r->is_refused_scheme = code == CURLE_UNSUPPORTED_PROTOCOL && is_at_refused_scheme(t->http);
+    bool is_garbage = code == CURLE_WEIRD_SERVER_REPLY || (code == CURLE_UNSUPPORTED_PROTOCOL && !r->is_refused_scheme);
+    snprintf(r->why, sizeof r->why, is_garbage ? "the answer cannot be understood: %.200s" : "%s", why);
+}
+
 /* ---- a request ---------------------------------------------------------------------------------------- */
 
 static bool add_header(struct curl_slist **list, const char *text) {
@@ -204,11 +222,7 @@ int http_get(Http *h, const HttpRequest *request, HttpReply *reply, fr_error *er
         bool is_empty = code == CURLE_OK && (reply->status == 200 || reply->status == 206);
         if (is_empty && request->begin) (void)request->begin(request->user, reply);
     }
-    if (code != CURLE_OK && !t.is_stopped) {
-        reply->is_interrupted = may_pass(code);
-        reply->is_refused_scheme = code == CURLE_UNSUPPORTED_PROTOCOL;
-        snprintf(reply->why, sizeof reply->why, "%s", *why ? why : lib.curl_easy_strerror(code));
-    }
+    if (code != CURLE_OK && !t.is_stopped) note_failure(&t, code, why);
     lib.curl_slist_free_all(headers);
     return FR_OK;
 }

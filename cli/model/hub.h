@@ -38,7 +38,7 @@ bool hub_file_url(const Hub *hub, const char *repo, const char *revision, const 
 /* The error for an answer that is not what was asked for. `what` is the repository, or a file of it. */
 int hub_refuse(const Hub *hub, const char *repo, const char *what, const HttpReply *reply, fr_error *err);
 
-/* Waits before the next attempt, after `n_failed` in a row, and tells the user why. False: those were enough. */
+/* Waits before the next attempt, after `n_failed` failures in a row, and tells the user why. False: those were enough. */
 bool hub_wait(const HttpReply *reply, int n_failed);
 
 #endif

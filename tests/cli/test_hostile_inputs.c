@@ -144,6 +144,11 @@ static void pipes_and_devices_are_refused_at_once(void **state) {
         "train medusa " DRAFT "--data %s -o build/none.gguf --steps 1",
         "train medusa -m %s --data models/README.md -o build/none.gguf --steps 1",
         "import-drafter medusa " DRAFT "%s -o build/none.gguf",
+        "serve --port 0 -m %s",
+        "serve --port 0 " DRAFT "--draft sps:model=%s",
+        "serve --port 0 " DRAFT "--api-key-file %s",
+        "serve --port 0 " DRAFT "--tls-cert %s --tls-key models/README.md",
+        "serve --port 0 " DRAFT "--tls-cert models/README.md --tls-key %s",
     };
     write_text("prompts.jsonl", "{\"prompt\": \"Once\", \"response\": \" upon\"}\n");
     char pipe[600];

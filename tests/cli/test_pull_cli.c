@@ -25,6 +25,7 @@ static const HubServerFile files[] = {
     {.repo = "norange", .path = "cut.gguf", .content = TARGET},
     {.repo = "changed", .path = "cut.gguf", .content = TARGET},
     {.repo = "badrange", .path = "cut.gguf", .content = TARGET},
+    {.repo = "trickle", .path = "tiny.gguf", .content = TARGET},
     {.repo = "resume", .path = "tiny.gguf", .content = TARGET},
     {.repo = "moved", .path = "tiny.gguf", .content = DRAFT},
     {.repo = "loop", .path = "tiny.gguf", .content = DRAFT},
@@ -208,6 +209,13 @@ static void errors_of_the_server_are_tried_again_while_that_may_help(void **stat
     assert_int_equal(n_logged("/test/down/resolve/"), 1);
 }
 
+/* 1,000 bytes, then bytes of another place, so that the part is begun anew, and so on. */
+static void a_server_that_gets_nowhere_is_not_asked_for_ever(void **state) {
+    (void)state;
+    cli_expect("pull test/trickle", 1, "tiny.gguf: cannot be fetched from http://127.0.0.1");
+    assert_int_equal(n_logged("/test/trickle/resolve/"), 6);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------------------ */
 
 static void wrong_contents_are_removed_and_the_earlier_file_stays(void **state) {
@@ -246,6 +254,9 @@ static void answers_of_the_hub_become_sentences(void **state) {
     cli_expect("pull test/many:b.Q5_0.gguf", 0, "many/b.Q5_0.gguf");
     cli_expect("pull test/loop", 1, "redirect");
     cli_expect("pull test/scheme", 1, "not secure");
+    cli_expect("pull test/garbage", 1, "test/garbage: cannot be fetched from http://127.0.0.1");
+    cli_expect("pull test/garbage", 1, "the answer cannot be understood");
+    cli_expect("pull test/astray", 1, "the answer cannot be understood");
 }
 
 static void file_names_cannot_leave_the_folder(void **state) {
@@ -336,6 +347,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(servers_that_answer_ranges_otherwise_are_believed_as_far_as_they_go),
         cmocka_unit_test(a_later_command_goes_on_from_the_part_that_is_there),
         cmocka_unit_test(errors_of_the_server_are_tried_again_while_that_may_help),
+        cmocka_unit_test(a_server_that_gets_nowhere_is_not_asked_for_ever),
         cmocka_unit_test(wrong_contents_are_removed_and_the_earlier_file_stays),
         cmocka_unit_test(answers_of_the_hub_become_sentences),
         cmocka_unit_test(file_names_cannot_leave_the_folder),

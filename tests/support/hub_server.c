@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define GARBAGE "SSH-2.0-OpenSSH_9.2\r\n"
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
 static const HubServerFile *files;
@@ -115,6 +116,8 @@ static void answer_list(int c, const char *repo) {
     else if (strcmp(repo, "nothing") == 0) answer(c, "404 Not Found", "", "not found");
     else if (strcmp(repo, "notjson") == 0) answer(c, "200 OK", "", "<html>");
     else if (strcmp(repo, "noform") == 0) answer(c, "200 OK", "", "[1,2]");
+    else if (strcmp(repo, "garbage") == 0) send_all(c, GARBAGE, sizeof GARBAGE - 1);
+    else if (strcmp(repo, "astray") == 0) answer(c, "302 Found", "Location: /garbage\r\n", "");
     else if (strcmp(repo, "nosha") == 0) answer(c, "200 OK", "", "{\"siblings\":[]}");
     else {
         for (int i = 0; i < n_files; i++)
@@ -127,7 +130,7 @@ static void answer_list(int c, const char *repo) {
 /* ---- downloads ------------------------------------------------------------------------------------------ */
 
 static void send_file(int c, const HubServerFile *f, const char *repo, int n_asked, const Request *r) {
-    bool is_first = n_asked == 1, knows_ranges = strcmp(repo, "norange") != 0;
+    bool is_first = n_asked == 1, knows_ranges = strcmp(repo, "norange") != 0, trickles = strcmp(repo, "trickle") == 0;
     bool is_cut = is_first &&
                   (!knows_ranges || !strcmp(repo, "cut") || !strcmp(repo, "changed") || !strcmp(repo, "badrange"));
     const char *etag = strcmp(repo, "changed") == 0 && !is_first ? "\"other\"" : "\"one\"";
@@ -139,13 +142,14 @@ static void send_file(int c, const HubServerFile *f, const char *repo, int n_ask
     assert_true(content && in && fread(content, 1, (size_t)bytes, in) == (size_t)bytes);
     fclose(in);
     if (!is_ranged) from = 0;
-    if (strcmp(repo, "badrange") == 0 && n_asked == 2) from /= 2;
+    if ((trickles || strcmp(repo, "badrange") == 0) && n_asked % 2 == 0) from /= 2;
     if (strcmp(repo, "long") == 0) content[bytes++] = 'x';
     if (is_ranged) snprintf(range, sizeof range, "Content-Range: bytes %ld-%ld/%ld\r\n", from, bytes - 1, bytes);
-    int n = snprintf(head, sizeof head, "HTTP/1.1 %s\r\nContent-Length: %ld\r\nETag: %s\r\nConnection: close\r\n%s\r\n",
-                     is_ranged ? "206 Partial Content" : "200 OK", bytes - from, etag, range);
+    int n = snprintf(
+        head, sizeof head, "HTTP/1.1 %s\r\nContent-Length: %ld\r\nETag: %s\r\nConnection: close\r\n%s%s\r\n",
+        is_ranged ? "206 Partial Content" : "200 OK", bytes - from, etag, trickles ? "Retry-After: 1\r\n" : "", range);
     send_all(c, head, (size_t)n);
-    send_all(c, content + from, (size_t)(is_cut ? bytes / 3 : bytes - from));
+    send_all(c, content + from, (size_t)(trickles ? 1000 : is_cut ? bytes / 3 : bytes - from));
     free(content);
 }
 
@@ -178,7 +182,8 @@ static void serve(int c) {
         n_asked = strcmp(last, repo) == 0 ? n_asked + 1 : 1;
         strcpy(last, repo);
         answer_download(c, repo, path, n_asked, &r);
-    } else answer(c, "400 Bad Request", "", "unknown path");
+    } else if (strcmp(r.path, "/garbage") == 0) send_all(c, GARBAGE, sizeof GARBAGE - 1);
+    else answer(c, "400 Bad Request", "", "unknown path");
 }
 
 /* ---- the process ---------------------------------------------------------------------------------------- */
