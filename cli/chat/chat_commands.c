@@ -83,16 +83,24 @@ static void say_file(const ChatSession *s, const char *what, const char *path) {
 }
 
 static int run_save(ChatSession *s, const char *argument, fr_error *err) {
-    fr_model_info info = {.struct_size = sizeof info};
-    fr_model_get_info(s->model, &info);
-    int status = chat_file_save(&s->turns, info.name, argument, err);
+    bool has_texts_only = false;
+    int status = chat_file_save(&s->turns, s->model, argument, &has_texts_only, err);
     if (!status) say_file(s, "Saved", argument);
+    if (!status && has_texts_only)
+        chat_say(
+            "Only the texts were saved, because the model's file has changed: after /load, answers may differ from "
+            "those of this conversation.");
     return status;
 }
 
 static int run_load(ChatSession *s, const char *argument, fr_error *err) {
-    int status = chat_file_load(&s->turns, argument, err);
+    bool has_texts_only = false;
+    int status = chat_file_load(&s->turns, s->model, argument, &has_texts_only, err);
     if (!status) say_file(s, "Loaded", argument);
+    if (!status && has_texts_only)
+        chat_say(
+            "Only the texts were loaded, because the file was saved with another model or its messages were changed: "
+            "answers may differ from those of the conversation that was saved.");
     return status;
 }
 

@@ -1,13 +1,28 @@
 /* chat_file.c - saving a conversation, and going on with it.
  *
  * The messages are those that every chat API takes, so that a file can be used elsewhere, and a file of somebody else with
- * such messages can be loaded. Only a file that says "format": "forerun-chat" is ever replaced. */
+ * such messages can be loaded. Only a file that says "format": "forerun-chat" is ever replaced.
+ *
+ * The next answer depends on more than the texts: the tokens that the model read and wrote, which need not be those that the
+ * tokenizer makes of the texts (chat_turns.c, "The tokens of a conversation") and may hold bytes of broken characters, and
+ * how often an answer was replaced, which moves the seed. "state" has both, so that a conversation that was saved and loaded goes
+ * on like the one that was not. It is bound to the model by its fingerprint; with another model, or where it does not fit
+ * the messages, only the texts are loaded. The state of drafters is not saved: it changes no token, except
+ * under verification rules that change the output distribution or draw by the drafts (--verify).
+ *
+ *     {"format": "forerun-chat", "model": NAME, "messages": [{"role": ROLE, "content": TEXT}, ...],
+ *      "state": {"fingerprint": HEX, "turns": [{"n_regenerated": N, "n_shared": N, "tokens": "ID ID ..."}, ...]}}
+ *
+ * A turn without "tokens" has no context; else its context is the first n_shared tokens of the context before it, and its
+ * own tokens. */
 #include "cli/chat/chat_session.h"
 #include "cli/cli.h"
 #include "cli/json_memory.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,11 +82,86 @@ static int add_messages(ChatTurns *turns, const char *path, const json_t *json, 
     return last && !last->answer ? refuse(path, i - 1, "the last question has no answer", err) : FR_OK;
 }
 
-int chat_file_load(ChatTurns *turns, const char *path, fr_error *err) {
+static int write_fingerprint(const fr_model *model, char text[17], fr_error *err) {
+    uint64_t fingerprint;
+    int status = fr_model_fingerprint(model, &fingerprint, err);
+    if (!status) snprintf(text, 17, "%016" PRIx64, fingerprint);
+    return status;
+}
+
+/* An integer of 0 to max; -1: it is missing or another value. */
+static int64_t read_count(const json_t *object, const char *key, int64_t max) {
+    const json_t *value = json_object_get(object, key);
+    json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
+    return n >= 0 && n <= max ? n : -1;
+}
+
+/* The tokens in a text, after *n that are there already. False: it is not a list of tokens. */
+static bool read_tokens(const char *text, int32_t n_vocab, int32_t *tokens, int64_t *n) {
+    while (*text) {
+        size_t n_digits = strspn(text, "0123456789");
+        long id = strtol(text, NULL, 10);
+        if (n_digits < 1 || n_digits > 9 || id >= n_vocab) return false;
+        tokens[(*n)++] = (int32_t)id;
+        text += n_digits;
+        text += *text == ' ';
+    }
+    return true;
+}
+
+/* One turn; *before is the last turn that has a context, or NULL. False: it does not fit. */
+static bool read_turn(ChatTurn *turn, const json_t *item, int32_t n_vocab, bool may_have_context, ChatTurn **before) {
+    const char *own = json_string_value(json_object_get(item, "tokens"));
+    int64_t n_regenerated = read_count(item, "n_regenerated", UINT32_MAX);
+    if (n_regenerated < 0) return false;
+    turn->n_regenerated = (uint32_t)n_regenerated;
+    if (!own) return true;
+    int64_t n = read_count(item, "n_shared", *before ? (*before)->n_context : 0);
+    if (n < 0 || !may_have_context) return false;
+    turn->context = malloc(((size_t)n + strlen(own) / 2 + 1) *
+                           sizeof *turn->context); /* a digit and a space for each */
+    if (!turn->context) return false;
+    if (n > 0) memcpy(turn->context, (*before)->context, (size_t)n * sizeof *turn->context);
+    bool fits = read_tokens(own, n_vocab, turn->context, &n);
+    turn->n_context = n;
+    *before = turn;
+    return fits;
+}
+
+static bool read_turns(ChatTurns *turns, const json_t *state, const fr_model *model) {
+    fr_model_info info = {.struct_size = sizeof info};
+    char fingerprint[17];
+    const char *found = json_string_value(json_object_get(state, "fingerprint"));
+    const json_t *list = json_object_get(state, "turns");
+    if (!found || write_fingerprint(model, fingerprint, NULL) || strcmp(found, fingerprint) != 0) return false;
+    if (json_array_size(list) != (size_t)turns->n) return false;
+    fr_model_get_info(model, &info);
+    ChatTurn *before = NULL;
+    for (int i = 0; i < turns->n; i++)
+        if (!read_turn(&turns->items[i], json_array_get(list, (size_t)i), info.n_vocab,
+                       i >= turns->n - CHAT_TURNS_CONTEXTS, &before))
+            return false;
+    return true;
+}
+
+/* What the texts lack. False: it does not fit, and the turns have their texts only. */
+static bool read_state(ChatTurns *turns, const json_t *json, const fr_model *model) {
+    const json_t *state = json_object_get(json, "state");
+    if (!state || read_turns(turns, state, model)) return true;
+    for (int i = 0; i < turns->n; i++) {
+        free(turns->items[i].context);
+        turns->items[i].context = NULL;
+        turns->items[i].n_context = turns->items[i].n_regenerated = 0;
+    }
+    return false;
+}
+
+int chat_file_load(ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only, fr_error *err) {
     ChatTurns loaded = {0};
     json_t *json = NULL;
     int status = read_json(path, &json, err);
     if (!status) status = add_messages(&loaded, path, json, err);
+    *has_texts_only = !status && !read_state(&loaded, json, model);
     json_decref(json);
     if (status) {
         chat_turns_free(&loaded);
@@ -110,21 +200,60 @@ static json_t *messages_json(const fr_chat_message *messages, int n) {
     return list;
 }
 
-static int to_json(json_t **out, const ChatTurns *turns, const char *model, fr_error *err) {
+/* "ID ID ..."; NULL: memory ran out. */
+static json_t *tokens_json(const int32_t *tokens, int64_t n) {
+    Buf text = {.max_bytes = MAX_BYTES};
+    bool fits = buf_append(&text, "", 0);
+    for (int64_t i = 0; i < n && fits; i++) fits = buf_printf(&text, i ? " %d" : "%d", (int)tokens[i]);
+    json_t *list = fits ? json_stringn(text.data, text.n) : NULL;
+    buf_free(&text);
+    return list;
+}
+
+static json_t *turn_json(const ChatTurn *turn, const ChatTurn *before) {
+    int64_t n_shared = 0;
+    if (!turn->context) return json_pack("{s:I}", "n_regenerated", (json_int_t)turn->n_regenerated);
+    while (before && n_shared < before->n_context && n_shared < turn->n_context &&
+           turn->context[n_shared] == before->context[n_shared])
+        n_shared++;
+    return json_pack("{s:I, s:I, s:o}", "n_regenerated", (json_int_t)turn->n_regenerated, "n_shared",
+                     (json_int_t)n_shared, "tokens", tokens_json(turn->context + n_shared, turn->n_context - n_shared));
+}
+
+/* NULL: the model's file has changed, so that it cannot be told which model it was. */
+static json_t *state_json(const ChatTurns *turns, const fr_model *model) {
+    char fingerprint[17];
+    if (write_fingerprint(model, fingerprint, NULL)) return NULL;
+    json_t *list = json_array();
+    const ChatTurn *before = NULL;
+    for (int i = 0; i < turns->n && turns->items[i].answer; i++) {
+        json_array_append_new(list, turn_json(&turns->items[i], before));
+        if (turns->items[i].context) before = &turns->items[i];
+    }
+    return json_pack("{s:s, s:o}", "fingerprint", fingerprint, "turns", list);
+}
+
+static int to_json(json_t **out, const ChatTurns *turns, const fr_model *model, bool *has_texts_only, fr_error *err) {
     fr_chat_message *messages;
+    fr_model_info info = {.struct_size = sizeof info};
     int n, status = chat_turns_messages(turns, true, &messages, &n, err);
     if (status) return status;
     json_t *list = messages_json(messages, n);
     free(messages);
     if (!list) return error_set(err, FR_ERR_FORMAT, "a message is not UTF-8, which JSON cannot hold");
-    *out = json_pack("{s:s, s:o, s:o}", "format", format, "model", json_string_or_null(model), "messages", list);
+    fr_model_get_info(model, &info);
+    json_t *state = state_json(turns, model);
+    *has_texts_only = !state;
+    *out = json_pack("{s:s, s:o, s:o, s:o*}", "format", format, "model", json_string_or_null(info.name), "messages",
+                     list, "state", state);
     return FR_OK;
 }
 
-int chat_file_save(const ChatTurns *turns, const char *model, const char *path, fr_error *err) {
+int chat_file_save(const ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only,
+                   fr_error *err) {
     json_t *json = NULL;
     int status = check_replaced(path, err);
-    if (!status) status = to_json(&json, turns, model, err);
+    if (!status) status = to_json(&json, turns, model, has_texts_only, err);
     if (!status) status = json_file_write(json, path, JSON_INDENT(2), err);
     json_decref(json);
     return status;

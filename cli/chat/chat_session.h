@@ -15,7 +15,7 @@ typedef struct ChatTurn {
     char *question;
     char *answer; /* NULL: not answered yet */
     /* The tokens that the engine has read and generated up to the end of the answer, without the token that ended it.
-     * NULL: the answer was loaded from a file, or CHAT_TURNS_CONTEXTS turns follow it. */
+     * NULL: the answer was loaded from a file that has only its text, or CHAT_TURNS_CONTEXTS turns follow it. */
     int32_t *context;
     int64_t n_context;
     uint32_t n_regenerated; /* how often the answer was replaced by another one */
@@ -103,12 +103,15 @@ void chat_sampling_complete(fr_sampling *s, const fr_model *model);
 int chat_prompt(const fr_model *model, const GenerateArgs *args, const ChatTurns *turns, bool *wants_plain,
                 int32_t **tokens, int64_t *n_tokens, fr_error *err);
 
-/* A conversation as a JSON file: {"format": "forerun-chat", "messages": [{"role", "content"}, ...]}. */
+/* A conversation as a JSON file: {"format": "forerun-chat", "messages": [{"role", "content"}, ...], "state": {...}}. */
 
-/* Writes the conversation up to its last answer, in one moment. Refuses to replace a file that is no conversation. */
-int chat_file_save(const ChatTurns *turns, const char *model, const char *path, fr_error *err);
-/* Replaces the turns and the system message by those of a file. After a failure they are what they were. */
-int chat_file_load(ChatTurns *turns, const char *path, fr_error *err);
+/* Writes the conversation up to its last answer, in one moment. Refuses to replace a file that is no conversation.
+ * *has_texts_only: the file has no state, because the model's file has changed. */
+int chat_file_save(const ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only,
+                   fr_error *err);
+/* Replaces the turns and the system message by those of a file. After a failure they are what they were.
+ * *has_texts_only: the file has a state, which is of another model or does not fit the messages. */
+int chat_file_load(ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only, fr_error *err);
 
 /* One text, cut into tokens in two ways. */
 

@@ -323,6 +323,103 @@ static void conversations_are_saved_and_loaded(void **state) {
     expect_said("System message: Be \"kind\".");
 }
 
+/* ---- a saved conversation goes on ------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static int below(int n) { /* splitmix64 */
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int)((z ^ z >> 31) % (uint64_t)n);
+}
+
+/* Appends n random lines. A file is loaded only after one was saved. */
+static void put_script(char *script, int n, bool *has_file) {
+    static const char *const asked[] = {"Why?", "Who was the king?", "\"\"\"Tell me\na story.\"\"\"",
+                                        "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80?"};
+    for (int i = 0; i < n; i++) {
+        int k = below(16);
+        const char *line = k < 7                   ? asked[below(4)]
+                           : k < 11                ? "/regenerate"
+                           : k < 13                ? "/undo"
+                           : k == 13               ? "/system Be brief."
+                           : k == 14 && has_file   ? "/save " DIR "/within.json"
+                           : has_file && *has_file ? "/load " DIR "/within.json"
+                                                   : "Why?";
+        if (has_file && strncmp(line, "/save", 5) == 0) *has_file = true;
+        sprintf(script + strlen(script), "%s\n", line);
+    }
+}
+
+/* At this temperature about one answer in three has bytes that are no character, or tokens that the tokenizer would not
+ * make of its text. */
+static void a_loaded_conversation_goes_on_like_the_live_one(void **state) {
+    (void)state;
+    enum { N_SCRIPTS = 16 };
+    static char before[1 << 16], live[1 << 17];
+    char script[4000], rest[2000], args[300];
+    for (int i = 0; i < N_SCRIPTS; i++) {
+        bool has_file = false;
+        random_state = (uint64_t)i;
+        snprintf(args, sizeof args,
+                 "chat -m models/draft.gguf -t 1 -n 10 --temp 1.5 --top-k 0 --top-p 1 --min-p 0 --seed %d", i);
+        script[0] = rest[0] = '\0';
+        put_script(script, 2 + below(9), &has_file);
+        sprintf(script + strlen(script), "Why?\n/save " DIR "/state.json\n");
+        put_script(rest, 1 + below(4), NULL);
+        strcat(rest, "Why?\n/regenerate\n");
+        assert_true(run(args, script) <= 1); /* there may be nothing to undo */
+        snprintf(before, sizeof before, "%s", out);
+        strcat(script, rest);
+        assert_true(run(args, script) <= 1); /* there may be nothing to undo */
+        snprintf(live, sizeof live, "%s", out);
+        assert_int_equal(strncmp(live, before, strlen(before)), 0);
+        snprintf(script, sizeof script, "/load " DIR "/state.json\n%s", rest);
+        assert_true(run(args, script) <= 1); /* there may be nothing to undo */
+        if (strcmp(out, live + strlen(before)) != 0)
+            fail_msg("script %d: live '%s', loaded '%s'; then: %s", i, live + strlen(before), out, rest);
+    }
+}
+
+static void write_json(const json_t *j, const char *path) { assert_int_equal(json_dump_file(j, path, 0), 0); }
+
+/* What the file says besides its texts is used only for the same model and the same turns. */
+static void only_the_texts_are_loaded_where_the_state_does_not_fit(void **state) {
+    (void)state;
+    static const char note[] = "Only the texts were loaded";
+    static const char *const bad[] = {"1 x", "99999999", "-1", "12345678901234567890", "1  2"};
+    static char wanted[5000];
+    json_t *j;
+    chat("-n 8", "Who was the king?\nWhy?\n/save " DIR "/state.json\n/load " DIR "/state.json\n");
+    if (strstr(said, note)) fail_msg("the state was not loaded: %s", said);
+    assert_int_equal(run("chat -m models/draft.gguf --temp 0 -n 8", "/load " DIR "/state.json\nWhy?\n"), 0);
+    expect_said(note);
+    assert_non_null(j = json_load_file(DIR "/state.json", 0, NULL));
+    json_t *turns = json_object_get(json_object_get(j, "state"), "turns");
+    assert_int_equal(json_array_size(turns), 2);
+    json_object_del(j, "state");
+    write_json(j, DIR "/texts.json");
+    json_decref(j);
+    chat("-n 8", "/load " DIR "/texts.json\nWhy?\n");
+    snprintf(wanted, sizeof wanted, "%.4000s", out);
+    if (strstr(said, note)) fail_msg("a file with nothing but texts has no state that would not fit: %s", said);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad + 3; i++) {
+        assert_non_null(j = json_load_file(DIR "/state.json", 0, NULL));
+        turns = json_object_get(json_object_get(j, "state"), "turns");
+        json_t *turn = json_array_get(turns, 1);
+        if (i == 0) json_array_remove(turns, 0);
+        else if (i == 1) json_object_set_new(turn, "n_shared", json_integer(1 << 20));
+        else if (i == 2) json_object_set_new(turn, "n_regenerated", json_integer(-1));
+        else json_object_set_new(turn, "tokens", json_string(bad[i - 3]));
+        write_json(j, DIR "/bad.json");
+        json_decref(j);
+        chat("-n 8", "/load " DIR "/bad.json\nWhy?\n");
+        expect_said(note);
+        assert_string_equal(out, wanted);
+    }
+}
+
 /* A file that is no conversation is never written to, and one that cannot be loaded changes nothing. */
 static void other_files_stay_as_they_are(void **state) {
     (void)state;
@@ -470,6 +567,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(turns_are_dropped),
         cmocka_unit_test(settings_change_during_a_conversation),
         cmocka_unit_test(conversations_are_saved_and_loaded),
+        cmocka_unit_test(a_loaded_conversation_goes_on_like_the_live_one),
+        cmocka_unit_test(only_the_texts_are_loaded_where_the_state_does_not_fit),
         cmocka_unit_test(other_files_stay_as_they_are),
         cmocka_unit_test(a_full_context_leaves_the_conversation_usable),
         cmocka_unit_test(a_model_without_a_template_uses_a_plain_format),
