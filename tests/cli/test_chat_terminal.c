@@ -83,6 +83,10 @@ static void interrupts_end_a_line_or_an_answer(void **state) {
         pty_expect(&p, ">>> ");
         assert_int_equal(sscanf(strstr(p.text, "The last answer: "), "The last answer: %d", &n_tokens), 1);
         if (n_tokens > 300) fail_msg("%d tokens were generated", n_tokens);
+        if (i > 0) break;
+        pty_send(&p, "/clear\r"); /* a further answer depends on where this one was cut: after 7 tokens it has no '>' */
+        pty_expect(&p, "Forgot 1 turn.");
+        pty_expect(&p, ">>> ");
     }
     pty_send(&p, "/undo\r");
     pty_expect(&p, "Dropped with its answer: Hello, who are you?");
