@@ -16,8 +16,6 @@
 #include "base/threads.h"
 #include "gguf/tensor_type.h"
 #include "draft/learned/lyanna.h"
-#include "draft/learned/lyanna_layer.h"
-#include "draft/learned/lyanna_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +78,7 @@ static void write_drafter(const Model *m, const char *method, int32_t rank, int3
         free(tokens);
         if (rank) gguf_set_u32(w, DRAFTER_KEY("lyanna.token_info.rank"), (uint32_t)rank);
         gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), "fused", 5);
-        add(w, LYANNA_ATTN_NORM, H, 0);
+        add(w, LYANNA LAYER_ATTN_NORM, H, 0);
         if (rank) {
             add(w, "lyanna.token_info.down.weight", H, rank);
             add(w, "lyanna.token_info.up.weight", rank, n_hot);

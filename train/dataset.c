@@ -304,8 +304,8 @@ int64_t permutation_at(uint64_t seed, uint32_t epoch, int64_t n, int64_t i) {
     return (int64_t)x;
 }
 
-/* Counts tokens and keeps the most frequent ones: the rows and columns of a token-info table
- * (token_info.h) that is restricted to part of a large vocabulary. */
+/* Counts tokens and keeps the most frequent ones: the rows and columns of a token-info table (logit_corrections.h) that
+ * is restricted to part of a large vocabulary. */
 
 typedef struct Counted {
     int64_t count;

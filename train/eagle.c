@@ -1,6 +1,6 @@
 /* eagle.c - `forerun train eagle`: one layer that predicts hidden states from states and tokens. */
 #include "train/methods.h"
-#include "draft/learned/eagle.h"
+#include "draft/learned/learned_files.h"
 #include "train/import.h"
 #include "train/nets.h"
 
@@ -129,17 +129,17 @@ int import_plan_eagle(Import *x, fr_error *err) {
         int64_t n_in, n_out;
         ImportRows rows;
     } tensors[] = {
-        {EAGLE_FC ".weight", "fc.weight", 2 * embd, embd, 0},
-        {EAGLE_ATTN_Q, "layers.0.self_attn.q_proj.weight", embd, q, paired},
-        {EAGLE_ATTN_K, "layers.0.self_attn.k_proj.weight", embd, kv, paired},
-        {EAGLE_ATTN_V, "layers.0.self_attn.v_proj.weight", embd, kv, 0},
-        {EAGLE_ATTN_OUTPUT, "layers.0.self_attn.o_proj.weight", q, embd, 0},
-        {EAGLE_FFN_NORM, "layers.0.post_attention_layernorm.weight", embd, 0, 0},
-        {EAGLE_FFN_GATE, "layers.0.mlp.gate_proj.weight", embd, ff, 0},
-        {EAGLE_FFN_UP, "layers.0.mlp.up_proj.weight", embd, ff, 0},
-        {EAGLE_FFN_DOWN, "layers.0.mlp.down_proj.weight", ff, embd, 0},
+        {EAGLE LAYER_FC ".weight", "fc.weight", 2 * embd, embd, 0},
+        {EAGLE LAYER_ATTN_Q, "layers.0.self_attn.q_proj.weight", embd, q, paired},
+        {EAGLE LAYER_ATTN_K, "layers.0.self_attn.k_proj.weight", embd, kv, paired},
+        {EAGLE LAYER_ATTN_V, "layers.0.self_attn.v_proj.weight", embd, kv, 0},
+        {EAGLE LAYER_ATTN_OUTPUT, "layers.0.self_attn.o_proj.weight", q, embd, 0},
+        {EAGLE LAYER_FFN_NORM, "layers.0.post_attention_layernorm.weight", embd, 0, 0},
+        {EAGLE LAYER_FFN_GATE, "layers.0.mlp.gate_proj.weight", embd, ff, 0},
+        {EAGLE LAYER_FFN_UP, "layers.0.mlp.up_proj.weight", embd, ff, 0},
+        {EAGLE LAYER_FFN_DOWN, "layers.0.mlp.down_proj.weight", ff, embd, 0},
     };
-    import_set_int(x, EAGLE_KEY_FEED_FORWARD, ff);
+    import_set_int(x, EAGLE LAYER_KEY_FEED_FORWARD, ff);
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
         ImportTensor *t;
         status = import_add(x, tensors[i].name, tensors[i].from, tensors[i].n_in, tensors[i].n_out, &t, err);
@@ -147,6 +147,6 @@ int import_plan_eagle(Import *x, fr_error *err) {
     }
     if (status) return status;
     bool has_bias = published_find(x->from, "fc.bias") != NULL;
-    return has_bias ? import_add(x, EAGLE_FC ".bias", "fc.bias", embd, 0, NULL, err)
-                    : import_add_zeros(x, EAGLE_FC ".bias", embd, err);
+    return has_bias ? import_add(x, EAGLE LAYER_FC ".bias", "fc.bias", embd, 0, NULL, err)
+                    : import_add_zeros(x, EAGLE LAYER_FC ".bias", embd, err);
 }

@@ -1,6 +1,6 @@
 /* hydra.c - `forerun train hydra`: heads that also read the tokens predicted before them. */
 #include "train/methods.h"
-#include "draft/learned/hydra.h"
+#include "draft/learned/learned_files.h"
 #include "train/import.h"
 #include "train/nets.h"
 #include "train/drafter_trainer.h"

@@ -15,7 +15,7 @@
 #include "train/nets.h"
 
 #include "base/mem.h"
-#include "draft/learned/hydra.h"
+#include "draft/learned/learned_files.h"
 #include "train/ops.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* medusa.c - `forerun train medusa`: heads that each predict one place ahead. */
 #include "train/methods.h"
-#include "draft/learned/medusa.h"
+#include "draft/learned/learned_files.h"
 #include "train/import.h"
 #include "train/nets.h"
 

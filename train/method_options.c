@@ -3,7 +3,7 @@
 #include "base/threads.h"
 #include "train/records.h"
 #include "train/methods.h"
-#include "draft/learned/token_info.h"
+#include "draft/learned/logit_corrections.h"
 #include "train/drafter_trainer.h"
 
 #include <math.h>

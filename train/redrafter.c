@@ -1,6 +1,6 @@
 /* redrafter.c - `forerun train redrafter`: a recurrent head on the target's hidden state. */
 #include "train/methods.h"
-#include "draft/learned/redrafter.h"
+#include "draft/learned/learned_files.h"
 #include "train/import.h"
 #include "train/nets.h"
 #include "train/drafter_trainer.h"

@@ -26,7 +26,7 @@
 #include "train/nets.h"
 
 #include "base/mem.h"
-#include "draft/learned/redrafter.h"
+#include "draft/learned/learned_files.h"
 #include "train/ops.h"
 
 #include <stdio.h>

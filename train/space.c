@@ -1,6 +1,6 @@
 /* space.c - `forerun train space`: mask tokens for a target that stays as it is. */
 #include "train/methods.h"
-#include "draft/learned/space.h"
+#include "draft/learned/learned_files.h"
 #include "train/nets.h"
 #include "train/drafter_trainer.h"
 

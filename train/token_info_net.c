@@ -23,7 +23,7 @@
  * noise of size 1 among logits whose best is several above the others is soon unlearned.
  *
  * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
-#include "draft/learned/layer_names.h"
+#include "draft/learned/learned_files.h"
 #include "train/token_info_net.h"
 #include "train/ops.h"
 

@@ -40,7 +40,7 @@
  * that run the files. */
 #include "train/unroll.h"
 
-#include "draft/learned/layer_names.h"
+#include "draft/learned/learned_files.h"
 #include "train/ops.h"
 
 #include <stdio.h>

@@ -6,9 +6,7 @@
  * info at a position is the same for all steps that predict there, so it is computed once, and its gradient is the
  * sum over them. Test: test_train_drafters.c, with both networks. */
 #include "base/mem.h"
-#include "draft/learned/confidence.h"
-#include "draft/learned/layer_names.h"
-#include "draft/learned/lyanna.h"
+#include "draft/learned/learned_files.h"
 #include "train/unroll.h"
 #include "train/nets.h"
 

@@ -22,7 +22,7 @@
  *     a drafter either fixes the shape of its tree before it draws, or prunes whole groups: it decides by the draws
  *     above and beside a node whether the node gets children, and how many.
  *
- * The essays of rule_transport.c, learned_draw.c and grow_level.c have the proofs.
+ * The essays of rule_transport.c, learned_top.c and draft_model.c have the proofs.
  */
 #ifndef TREE_DRAFT_DISTS_H
 #define TREE_DRAFT_DISTS_H

@@ -60,8 +60,8 @@
  * induction the probability of a text is the product of p along it. If X_d is empty, the token is drawn from p itself.
  *
  * The condition holds for a tree whose shape was fixed before anything was drawn, for independent paths (how many
- * drafts a node has is known from the group above), and for beams that are pruned in whole groups (learned_draw.c,
- * grow_level.c): there the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise
+ * drafts a node has is known from the group above), and for beams that are pruned in whole groups (learned_top.c,
+ * draft_model.c): there the size of X_d depends on counts and on values of nodes that are not below u_d, and the noise
  * at u_d is independent of all of that. It fails for a tree that is pruned node by node: whether a node keeps its
  * second child depends on what was drawn below the first one. The other ratio rules need less. `recursive`,
  * `multi-round` and `chain` look at a draft only after those before it were rejected, so that only each draft by itself

@@ -1,6 +1,6 @@
 /* test_confidence.c - the corrected probabilities of children: what the formula says, and bounds that hold for any
  * head. */
-#include "draft/learned/confidence.h"
+#include "draft/learned/logit_corrections.h"
 
 #include "testing.h"
 

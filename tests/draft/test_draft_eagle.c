@@ -4,7 +4,7 @@
 #include "plain_layer.h"
 
 #include "gguf/tensor_type.h"
-#include "draft/learned/eagle_tree.h"
+#include "draft/learned/eagle_layer.h"
 #include "tree/tree_shapes.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * over its layer, all in double precision; steps against prompts; fusion=on and off. test_lyanna_text.c has the engine. */
 #include "lyanna_rig.h"
 
-#include "draft/learned/lyanna_tree.h"
+#include "draft/learned/lyanna.h"
 #include "tree/tree.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "draft/learned/mask_plan.h"
+#include "draft/learned/space.h"
 
 #include <math.h>
 #include <stdio.h>

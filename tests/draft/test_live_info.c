@@ -1,9 +1,9 @@
-/* test_live_info.c - unit tests of live_info.c: against a full matrix of corrections in double precision, and what is
- * forgotten where the table is full. */
+/* test_live_info.c - unit tests of live info (logit_corrections.c): against a full matrix of corrections in double
+ * precision, and what is forgotten where the table is full. */
 #include "testing.h"
 
 #include "base/rng.h"
-#include "draft/learned/live_info.h"
+#include "draft/learned/logit_corrections.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
-/* test_lyanna_choice.c - unit tests of lyanna_choice.c: the choice maximises tokens per time, and what it is based on is
- * measured right. */
+/* test_lyanna_choice.c - unit tests of the choice in lyanna_tree.c: it maximises tokens per time, and the measurements
+ * that it uses are right. */
 #include "testing.h"
 
 #include "base/rng.h"
-#include "draft/learned/lyanna_choice.h"
+#include "draft/learned/lyanna.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #include "lyanna_rig.h"
 
 #include "base/rng.h"
-#include "draft/learned/token_info.h"
+#include "draft/learned/logit_corrections.h"
 
 #include <math.h>
 

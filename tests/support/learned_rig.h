@@ -23,7 +23,7 @@ void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target,
 /* Adds random weights of standard deviation std and returns them with the rounding of the file's type, [n_out][n_in],
  * valid until learned_rig_free. n_out 0: a vector. */
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
-/* Token info of that rank for n tokens (token_info.h): key and tensors, `up` of that type. */
+/* Token info of that rank for n tokens (logit_corrections.h): key and tensors, `up` of that type. */
 typedef struct LearnedRigInfo {
     int32_t H, rank, n;
     float *down, *up, *gain;

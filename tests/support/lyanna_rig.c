@@ -3,7 +3,7 @@
 #include "lyanna_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "draft/learned/lyanna.h"
+#include "draft/learned/learned_files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,10 +58,11 @@ static void write_gate(LyannaWeights *w) {
     LearnedRig *r = &w->rig;
     const LyannaShape *s = &w->shape;
     int32_t n = s->gate_rank, bad = s->bad_gate;
-    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_GATE_RANK), (uint32_t)n);
-    w->gate_state = learned_rig_tensor(r, LYANNA_GATE_STATE ".weight", s->type, H, n + (bad == 1), 0.1);
-    w->gate_token = learned_rig_tensor(r, LYANNA_GATE_TOKEN ".weight", s->type, H, n + (bad == 2), 0.3);
-    w->gate_up = learned_rig_tensor(r, LYANNA_GATE_UP ".weight", n % 32 ? TYPE_F16 : s->type, n, V + (bad == 3), 0.3);
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA GATE_KEY_RANK), (uint32_t)n);
+    w->gate_state = learned_rig_tensor(r, LYANNA GATE_STATE_FACTOR ".weight", s->type, H, n + (bad == 1), 0.1);
+    w->gate_token = learned_rig_tensor(r, LYANNA GATE_TOKEN_FACTOR ".weight", s->type, H, n + (bad == 2), 0.3);
+    w->gate_up = learned_rig_tensor(r, LYANNA GATE_OUTPUT ".weight", n % 32 ? TYPE_F16 : s->type, n, V + (bad == 3),
+                                    0.3);
 }
 
 static void write_chain(LyannaWeights *w) {
@@ -78,20 +79,20 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
     LearnedRig *r = &w->rig;
     TensorType type = s->type;
     learned_rig_begin(r, "lyanna", lyanna_target.model, seed);
-    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_FEED_FORWARD), FF);
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA LAYER_KEY_FEED_FORWARD), FF);
     const char *first = s->first_token ? s->first_token : "fused";
     gguf_set_string(r->w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
-    w->fc = learned_rig_tensor(r, LYANNA_FC ".weight", type, strcmp(first, "none") == 0 ? H : 2 * H, H, 0.1);
-    w->fc_bias = learned_rig_tensor(r, LYANNA_FC ".bias", TYPE_F32, H, 0, 0.1);
-    w->attn_norm = learned_rig_tensor(r, LYANNA_ATTN_NORM, TYPE_F32, H, 0, 1);
-    w->q = learned_rig_tensor(r, LYANNA_ATTN_Q, type, H, H, 0.12);
-    w->k = learned_rig_tensor(r, LYANNA_ATTN_K, type, H, KV, 0.12);
-    w->v = learned_rig_tensor(r, LYANNA_ATTN_V, type, H, KV, 0.2);
-    w->o = learned_rig_tensor(r, LYANNA_ATTN_OUTPUT, type, H, H, 0.2);
-    w->ffn_norm = learned_rig_tensor(r, LYANNA_FFN_NORM, TYPE_F32, H, 0, 1);
-    w->gate = learned_rig_tensor(r, LYANNA_FFN_GATE, type, H, FF, 0.1);
-    w->up = learned_rig_tensor(r, LYANNA_FFN_UP, type, H, FF, 0.1);
-    w->down = learned_rig_tensor(r, LYANNA_FFN_DOWN, TYPE_F32, FF, H, 0.2);
+    w->fc = learned_rig_tensor(r, LYANNA LAYER_FC ".weight", type, strcmp(first, "none") == 0 ? H : 2 * H, H, 0.1);
+    w->fc_bias = learned_rig_tensor(r, LYANNA LAYER_FC ".bias", TYPE_F32, H, 0, 0.1);
+    w->attn_norm = learned_rig_tensor(r, LYANNA LAYER_ATTN_NORM, TYPE_F32, H, 0, 1);
+    w->q = learned_rig_tensor(r, LYANNA LAYER_ATTN_Q, type, H, H, 0.12);
+    w->k = learned_rig_tensor(r, LYANNA LAYER_ATTN_K, type, H, KV, 0.12);
+    w->v = learned_rig_tensor(r, LYANNA LAYER_ATTN_V, type, H, KV, 0.2);
+    w->o = learned_rig_tensor(r, LYANNA LAYER_ATTN_OUTPUT, type, H, H, 0.2);
+    w->ffn_norm = learned_rig_tensor(r, LYANNA LAYER_FFN_NORM, TYPE_F32, H, 0, 1);
+    w->gate = learned_rig_tensor(r, LYANNA LAYER_FFN_GATE, type, H, FF, 0.1);
+    w->up = learned_rig_tensor(r, LYANNA LAYER_FFN_UP, type, H, FF, 0.1);
+    w->down = learned_rig_tensor(r, LYANNA LAYER_FFN_DOWN, TYPE_F32, FF, H, 0.2);
     if (s->rank) write_info(w);
     if (s->gate_rank) write_gate(w);
     if (s->n_inputs || s->chain) write_chain(w);

@@ -4,7 +4,7 @@
 #include "random_model.h"
 
 #include "base/mem.h"
-#include "draft/learned/confidence.h"
+#include "draft/learned/learned_files.h"
 #include "train/optimizer.h"
 #include "train/drafter_trainer.h"
 #include "train/dataset.h"

@@ -11,29 +11,27 @@
  *     distribution of x_{t+2} = softmax(W_head f_t)  the target's own LM head
  *
  * The cache holds an entry for each token that the target has read. Below the pending token the layer continues with
- * its own f in place of h, as a tree (eagle_tree.c): a node's row attends to its ancestors.
+ * its own f in place of h, as a tree (eagle_layer.c): a node's row attends to its ancestors.
  *
  *     entry      0            1            2                      tree
  *     input   E(x1) h0     E(x2) h1     E(x3) h2        x3 pending ── cat: E(cat) f_2 ── sat: E(sat) f_cat
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
  * After a step, the rows of the tree are discarded, and the accepted tokens get entries from the target's hidden states,
- * before the next proposal and for all sequences together (entry_queue.c). Under the ratio rules recursive and transport the
- * children of a node are drawn at random (learned_draw.c), and all ranking is by psi.
+ * before the next proposal and for all sequences together (layer_entries.c). Under the ratio rules `recursive` and
+ * `transport` the children of a node are drawn at random (learned_top.c), and all ranking is by psi.
  *
- * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so
- * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
- * before its attention and none at its end.
+ * EAGLE's layer has no norm before its attention and none at its end. If the drafter was trained with token info
+ * (logit_corrections.h), the info of a token is added to the logits after it.
  *
- * What `mtp` has as well is in eagle_calls.c. Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the
- * logits after it.
+ * The code that `mtp` uses as well is in eagle_layer.c.
  *
- * Cost: a forward of the layer for the accepted tokens, then one a level, each for all sequences together, with the LM head
- * for up to `top` rows a sequence in each. When it loses: if the target has few layers. Proof:
- * tests/draft/test_draft_eagle.c, against the layer in double precision over each path by itself. */
+ * Cost: a forward of the layer for the accepted tokens, then one for each level of the tree. Each is for all sequences
+ * together and runs the LM head on up to `top` rows of each sequence. When it loses: if the target has few layers. Proof:
+ * tests/draft/test_draft_eagle.c, against the layer in double precision, each path by itself. */
 #include "base/mem.h"
-#include "draft/learned/eagle.h"
-#include "draft/learned/eagle_calls.h"
+#include "draft/learned/eagle_layer.h"
+#include "draft/learned/learned_files.h"
 
 typedef struct EagleOptions {
     const char *file;
@@ -67,19 +65,10 @@ static void close_eagle(Drafter *drafter) {
 }
 
 static int read_weights(Eagle *d, fr_error *err) {
-    static const OneLayerNames names = {.key_feed_forward = EAGLE_KEY_FEED_FORWARD,
-                                        .q = EAGLE_ATTN_Q,
-                                        .k = EAGLE_ATTN_K,
-                                        .v = EAGLE_ATTN_V,
-                                        .o = EAGLE_ATTN_OUTPUT,
-                                        .ffn_norm = EAGLE_FFN_NORM,
-                                        .gate = EAGLE_FFN_GATE,
-                                        .up = EAGLE_FFN_UP,
-                                        .down = EAGLE_FFN_DOWN};
     LearnedDrafter *l = &d->learned;
     int64_t embd = l->n_embd;
-    int status = learned_linear_open(l, EAGLE_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
-    return status ? status : one_layer_open(&d->layer, l, &names, err);
+    int status = learned_linear_open(l, EAGLE LAYER_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
+    return status ? status : one_layer_open(&d->layer, l, "eagle", false, err);
 }
 
 static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {

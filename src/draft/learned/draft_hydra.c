@@ -1,5 +1,5 @@
 /* draft_hydra.c - the drafter `hydra`: heads that know the tokens proposed before them (Ankner et al. 2024, "Hydra:
- * Sequentially- Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
+ * Sequentially-Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
  *
  * The problem. Medusa's heads predict the positions ahead independently. The token two positions ahead depends on the
  * token one position ahead, which the second head does not know.
@@ -15,29 +15,29 @@
  * h belongs to the token before the pending one. A head runs once for each node that is expanded, and there are as
  * many levels as heads.
  *
- * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at
- * each level the `top` nodes of greatest joint probability are expanded, and of all nodes found the best stay within
- * the budget.
+ * The tree is found best first, like eagle's: each expanded node gets its `top` most probable tokens as children, at
+ * each level the `top` nodes of greatest joint probability are expanded, and the best of all nodes found stay within the
+ * budget.
  *
  *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
  *              [h ; the ; dog]  ran .7  sat .2
  *
- * Under the rules recursive and transport the children of a node are drawn at random, and all ranking is by psi
- * (learned_draw.c); under other ratio rules all groups are points. The paper accepts tokens by Medusa's typical
+ * Under the rules `recursive` and `transport` the children of a node are drawn at random, and all ranking is by psi
+ * (learned_top.c); under other ratio rules all groups are points. The paper accepts tokens by Medusa's typical
  * acceptance, but the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another
  * method.
  *
- * Files: hydra.h. Weights of the authors (import/import_hydra.c) have two biases more, of `skip` and `output`.
+ * The authors' weights (train/hydra.c) have two more biases, of `skip` and `output`.
  *
  * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does
- * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: heads
- * times the LM head, of up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
- * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
- * tests/draft/test_draft_hydra.c, against the heads in double precision over each path by itself. */
+ * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: for each head,
+ * the LM head over up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the
+ * depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof: tests/draft/test_draft_hydra.c,
+ * against the heads in double precision, each path by itself. */
 #include "base/mem.h"
-#include "draft/learned/hydra.h"
 #include "draft/learned/learned.h"
+#include "draft/learned/learned_files.h"
 #include "draft/feedback.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ enum { MAX_TOP = 16, MAX_ROWS = 128 };
 
 typedef struct Head {
     Linear *in, *skip;                /* [H][(i+2)H] */
-    Linear *blocks[HYDRA_MAX_BLOCKS]; /* from 1 on: the first is `in` and `skip` */
+    Linear *blocks[HYDRA_MAX_BLOCKS]; /* from 1 on, because `in` and `skip` are the first block */
     Linear *output;
 } Head;
 
@@ -58,10 +58,10 @@ typedef struct Member {
     int32_t sequence;
     const float *hidden;
     int32_t budget, first;        /* first: the first node of the deepest level so far */
-    double log_p[TREE_MAX_NODES]; /* of each node: the sum along its path */
+    double log_p[TREE_MAX_NODES]; /* the sum along the path to each node */
 } Member;
 
-/* A node that is expanded: a row of its level. */
+/* A node that is expanded; it has one row of its level. */
 typedef struct Front {
     Member *member;
     int32_t node;
@@ -183,9 +183,9 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* Writes the nodes of the deepest level that are expanded to the front. A child of the k-th best node of a level
- * (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it would not
- * be kept. */
+/* Chooses which nodes of the deepest level are expanded, and writes them to the front. A child of the k-th best node of
+ * a level (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it would
+ * not be kept. */
 static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
     int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
     if (n < 1) return 0;
@@ -195,7 +195,7 @@ static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out
     return n;
 }
 
-/* c of a node at depth `level`: h, then the embeddings along its path from the pending token down. */
+/* Fills the input c of a node at depth `level`: h, then the embeddings along its path from the pending token down. */
 static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
     int64_t h = d->learned.n_embd;
     memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
@@ -203,7 +203,7 @@ static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
         learned_embed(&d->learned, f->member->tree->nodes[node].token, c + (k + 1) * h);
 }
 
-/* The logits of head `level` for the nodes of the front. */
+/* Computes the logits of head `level` for the nodes of the front. */
 static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[level];

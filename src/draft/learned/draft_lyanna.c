@@ -9,17 +9,18 @@
  *
  *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token      lyanna_layer.c
  *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in sequence
- *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c, token_info.c,
- *                                                                                                    lyanna_gate.c
+ *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c,
+ *                                                                                                    logit_corrections.c
  *     4 pruning            to the budget, by joint probability
  *
  * After verification, the rows after the target's own token are still valid. If more than R rows are left
  * (`resample=R`), re-sampling makes a second tree from them without a forward.
  *
- *     fusion=on    it is merged with the next fresh tree, which has the same root, and both are verified together
- *     fusion=off   it is a proposal of its own, and the fresh one comes a step later: the paper's Fig. 12 calls this re-sampling
- *                  alone; for measurements
- *     fusion=auto  the latter where it promises more tokens per time, otherwise the former (lyanna_choice.c)
+ *     fusion=on    the second tree is merged with the next fresh tree, which has the same root, and both are verified
+ *                  together
+ *     fusion=off   the second tree is a proposal of its own, and the fresh tree follows in the next step; the paper's
+ *                  Fig. 12 calls this re-sampling alone. It is for measurements
+ *     fusion=auto  as with `off` where that promises more tokens per time, otherwise as with `on` (lyanna_tree.c)
  *
  *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 tokens of 5 rows used, 3 are left
  *     step 2   fresh chain at "likes", merged with the tree that l_3 l_4 l_5 give below "likes"
@@ -27,20 +28,18 @@
  * A sequence records at which context length its chain and trees were made. A second proposal at the same length is
  * the same tree and costs only the merging. A step without a proposal is harmless, because rows are counted from the
  * tokens committed. Nodes found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them
- * separately. Under the ratio rules recursive and transport the tokens are drawn at random (learned_draw.c), and only from
- * fresh rows: a token drawn from either of two distributions would follow neither.
+ * separately. Under the ratio rules `recursive` and `transport` the tokens are drawn at random (learned_top.c), and only
+ * from fresh rows: a token drawn from either of two distributions would follow neither.
  *
- * Files: lyanna.h. Memory: `depth` rows of V floats a sequence, and the table of token_info.c.
+ * Memory: `depth` rows of V floats a sequence, and the table of token info.
  *
- * Cost: `depth` forwards of one layer for all sequences together (one, if the file has a parallel chain), one LM head of `depth` rows each, and a softmax over V for
- * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
- * depend on its own tokens and lyanna's do not. Proof: tests/draft/test_draft_lyanna.c. */
+ * Cost: `depth` forwards of one layer for all sequences together (2 if the file has a parallel chain), one LM head over
+ * `depth` rows of each sequence, and a softmax over V for 1 + (depth - 1) top nodes. When it loses: like eagle, if the
+ * target has few layers; and deep in the tree, where lyanna's states do not depend on the drafted tokens and eagle's do.
+ * Proof: tests/draft/test_draft_lyanna.c. */
 #include "base/system.h"
 #include "base/mem.h"
 #include "draft/learned/lyanna.h"
-#include "draft/learned/lyanna_choice.h"
-#include "draft/learned/lyanna_layer.h"
-#include "draft/learned/lyanna_tree.h"
 #include "draft/feedback.h"
 #include "tree/tree.h"
 
@@ -53,7 +52,7 @@ typedef enum Fusion { FUSION_OFF, FUSION_ON, FUSION_AUTO } Fusion;
 typedef struct LyannaSequence {
     float *logits;         /* [depth][V] of the last chain */
     float *states;         /* [depth][rank] of the last chain, for the gate */
-    float *confidence;     /* [depth] of its states (confidence_of_state) */
+    float *confidence;     /* [depth] confidence_of_state of its states */
     int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
     bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
@@ -67,11 +66,11 @@ typedef struct Lyanna {
     LearnedDrafter learned;
     LyannaLayer layer;
     TokenInfo info;
-    LyannaGate gate;
+    InfoGate gate;
     Confidence confidence;
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
-    int32_t threshold; /* re-sample if more rows than this are left; depth: never */
+    int32_t threshold; /* re-samples if more rows than this are left; the depth: never */
     Fusion fusion;
     LyannaTimes times;
     LyannaSequence *sequences; /* [max_sequences] */
@@ -132,7 +131,7 @@ static void close_lyanna(Drafter *drafter) {
     Lyanna *d = (Lyanna *)drafter;
     lyanna_layer_close(&d->layer);
     token_info_close(&d->info);
-    lyanna_gate_close(&d->gate);
+    info_gate_close(&d->gate);
     confidence_close(&d->confidence);
     learned_release(&d->learned);
     mem_free(d);
@@ -150,7 +149,7 @@ static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
                      o->depth, o->top, TREE_MAX_NODES - 1);
 }
 
-/* How many chains are computed at once: limited by their rows, and by the memory of their logits. */
+/* How many chains are computed at once. Their rows and the memory of their logits limit the number. */
 static int32_t choose_group(const Lyanna *d) {
     int64_t chain_bytes = (int64_t)d->depth * d->learned.n_vocab * (int64_t)sizeof(float);
     int64_t n = MAX_GROUP_ROWS / d->depth, fits = MAX_LOGIT_BYTES / chain_bytes;
@@ -198,7 +197,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
         status = lyanna_layer_open(&d->layer, &d->learned, env, d->depth, d->max_group, err);
     }
     if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
-    if (!status) status = lyanna_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
+    if (!status) status = info_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
     if (!status) status = confidence_open(&d->confidence, &d->learned, "lyanna", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, o->is_live, err);
@@ -277,7 +276,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. n: sequences that draft together. */
+/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. n sequences draft together. */
 static bool choose_alone(Lyanna *d, const LyannaSequence *s, int32_t budget, const Tree *tree, int32_t n) {
     if (d->fusion != FUSION_AUTO || tree->dists) return d->fusion == FUSION_OFF && s->resampled.n > 1;
     d->scratch = s->resampled;
@@ -309,7 +308,7 @@ static int make_chains(Lyanna *d, fr_error *err) {
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
     if (status) return status;
     learned_head(&d->learned, d->layer.chains, d->n_group * d->depth, d->product);
-    if (d->gate.rank) lyanna_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth, d->states);
+    if (d->gate.rank) info_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth, d->states);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];
         memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);

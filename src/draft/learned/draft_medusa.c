@@ -4,9 +4,9 @@
  * The problem. The target's hidden state h at a token determines the next token. It also contains information about
  * the tokens after that, which plain decoding does not use.
  *
- * The idea. Head i (from 0) is trained to predict from h alone the token 2 + i positions on. f_i(h) is a number of
- * blocks x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head (the file says
- * which). h belongs to the token before the pending one, so head i predicts the tokens at depth i + 1 of the tree.
+ * The idea. Head i (from 0) is trained to predict the token 2 + i positions on from h and nothing else. f_i(h) is a
+ * number of blocks x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head, depending on
+ * the file. h belongs to the token before the pending one, so head i predicts the tokens at depth i + 1 of the tree.
  * All heads read the same h: there is no recurrence, and each head is one product for all sequences.
  *
  * The tree. The heads are independent of each other, so a path's probability is the product of its tokens'
@@ -21,13 +21,11 @@
  * anew for each h. Nothing is drawn at random: under a ratio rule all groups are points. The paper's typical
  * acceptance is the rule `typical` (rule_typical.c).
  *
- * Files: medusa.h. Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends
- * strongly on the one before. Proof: tests/draft/test_draft_medusa.c, against all products of the heads' distributions
- * in double precision. */
+ * Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends strongly on the one
+ * before. Proof: tests/draft/test_draft_medusa.c, against all products of the heads' distributions in double precision. */
 #include "base/mem.h"
 #include "draft/learned/learned.h"
-#include "draft/learned/medusa.h"
-#include "draft/learned/product_tree.h"
+#include "draft/learned/learned_files.h"
 #include "tree/tree_shapes.h"
 #include "draft/feedback.h"
 
@@ -49,7 +47,7 @@ typedef struct Medusa {
     Head heads[MEDUSA_MAX_HEADS];
     float *x, *logits; /* [max_rows] rows of H, V */
     int32_t *tokens;   /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */
-    double *log_p;     /* likewise */
+    double *log_p;     /* [max_rows][n_heads][n_ranks] */
     int32_t *n_tokens; /* [max_rows][n_heads] */
 } Medusa;
 
@@ -100,7 +98,7 @@ static int read_head(Medusa *d, int32_t i, fr_error *err) {
     return learned_linear_open(l, name, l->n_embd, l->n_vocab, false, d->max_rows, &d->heads[i].output, err);
 }
 
-/* The shape of a static tree, from accuracies in the file or a prior. */
+/* Builds the shape of a static tree, from the accuracies in the file or a prior. */
 static int read_accuracy(Medusa *d, fr_error *err) {
     static const char name[] = MEDUSA_ACCURACY;
     float *table = NULL;
@@ -166,12 +164,12 @@ static int open_medusa(Drafter **out, const void *options, const DrafterEnv *env
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* Index of rank 0 of a head for a row. */
+/* The index of rank 0 of a head in d->tokens and d->log_p, for a row. */
 static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
     return ((int64_t)row * d->n_heads + head) * d->n_ranks;
 }
 
-/* The most probable tokens by head i for the hidden state of each member. */
+/* Finds the tokens that head i makes most probable, for the hidden state of each member. */
 static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t n) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[i];
@@ -186,18 +184,18 @@ static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t
                                                       d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
 }
 
-/* The `budget` nodes of greatest probability. */
+/* Drafts the `budget` nodes of greatest probability. */
 static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     const ProductRanks ranks = {.n_levels = d->n_heads,
                                 .n_ranks = d->n_ranks,
                                 .tokens = d->tokens + ranks_at(d, row, 0),
                                 .log_p = d->log_p + ranks_at(d, row, 0),
                                 .n_tokens = d->n_tokens + row * d->n_heads};
-    product_tree_grow(&ranks, budget, d->learned.base.source, t);
+    learned_grow_products(&ranks, budget, d->learned.base.source, t);
 }
 
-/* The first `budget` nodes of the shape, with this row's tokens; paths end at a head without tokens (its logits are
- * not finite). */
+/* Drafts the first `budget` nodes of the shape, with this row's tokens. Paths end at a head that has no tokens because its
+ * logits are not finite. */
 static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     int32_t node_of[TREE_MAX_NODES] = {0};
     double log_p[TREE_MAX_NODES] = {0};

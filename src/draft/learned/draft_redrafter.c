@@ -15,21 +15,21 @@
  * paper; "zero" as in the released code, which runs the recurrence on x_1 from s_0 = 0.
  *
  * Beam search. For each sequence, the `width` candidates with the greatest sum of log-probabilities are kept at each
- * of `length` steps. Candidates share the nodes of their common prefix (tree_shapes.c), p_accept of a node is the
- * product of the probabilities along its path, and if there are more nodes than the budget, those of greatest
- * p_accept are kept. The beam is no wider and no longer than the budget.
+ * of `length` steps. Candidates share the nodes of their common prefix (tree_shapes.c). The p_accept of a node is the
+ * product of the probabilities along its path. If there are more nodes than the budget, those of greatest p_accept are
+ * kept. The beam is no wider and no longer than the budget.
  *
  *     x_1 = "the"   cat .5  sat .8  = .40       the ── cat ── sat
  *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
  *                   dog .4  ran .9  = .36          └─ dog ── ran
  *
- * Under the rules recursive and transport the beams are drawn: continuations are chosen by psi instead of their
- * log-probability, which makes it a stochastic beam search (learned_draw.c). Candidates that end before the last level
+ * Under the rules `recursive` and `transport` the beams are drawn: continuations are chosen by psi instead of their
+ * log-probability, which makes it a stochastic beam search (learned_top.c). Candidates that end before the last level
  * are the last draws of their node, since a first draw has its parent's psi. Under other ratio rules nothing is
- * drawn, and all groups are points. The engine calibrates p_accept.
+ * drawn, and all groups are points.
  *
- * Files: redrafter.h. If the drafter was trained with token info (token_info.h), the info of a candidate's last token
- * is added to its logits.
+ * If the drafter was trained with token info (logit_corrections.h), the info of a candidate's last token is added to its
+ * logits.
  *
  * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; the draft of a
  * sequence does not depend on the other sequences. Cost: `length` products with O, each of up to `width` rows a
@@ -39,8 +39,8 @@
 #include "base/mem.h"
 #include "tree/tree_shapes.h"
 #include "draft/learned/learned.h"
-#include "draft/learned/redrafter.h"
-#include "draft/learned/token_info.h"
+#include "draft/learned/learned_files.h"
+#include "draft/learned/logit_corrections.h"
 #include "draft/feedback.h"
 
 #include <math.h>
@@ -52,8 +52,8 @@ enum { MAX_WIDTH = TOP_K_MAX, MAX_LENGTH = 16, MAX_ROWS = 128 };
 /* A candidate of the beam search: a path below the pending token. */
 typedef struct Beam {
     int32_t tokens[MAX_LENGTH];
-    float p_accept[MAX_LENGTH]; /* of each: the product of the probabilities up to it */
-    double log_p;               /* of the whole path */
+    float p_accept[MAX_LENGTH]; /* the product of the probabilities up to each token */
+    double log_p;               /* the sum over the whole path */
     int32_t row;                /* the row of the previous level that its last token comes from */
 } Beam;
 
@@ -63,7 +63,7 @@ typedef struct Member {
     int32_t sequence;
     const float *hidden;
     int32_t width, length, budget;
-    int32_t n_beams, first_row; /* the rows of this level: one for each beam */
+    int32_t n_beams, first_row; /* each beam has a row of this level, from first_row on */
     Beam *beams, *next;         /* [width] each */
 } Member;
 
@@ -75,14 +75,15 @@ typedef struct Redrafter {
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
     int32_t n_group;
-    int32_t *tokens;                 /* [max_rows] each beam's last token */
-    float *embedded, *states, *last; /* [max_rows][H] each; states: of this level, last: those they follow */
-    float *x;                        /* [max_rows][2H] */
-    float *logits;                   /* [max_rows][V] */
-    int32_t *top;                    /* [max_rows][width] most probable tokens of each row */
+    int32_t *tokens; /* [max_rows] each beam's last token */
+    float *embedded, *states,
+        *last;     /* [max_rows][H] each; states are those of this level, last those of the one before */
+    float *x;      /* [max_rows][2H] */
+    float *logits; /* [max_rows][V] */
+    int32_t *top;  /* [max_rows][width] most probable tokens of each row */
     double *top_log_p;
     int32_t *n_top; /* [max_rows] */
-    int32_t *pack;  /* 6 arrays of [width * length] for tree_shapes.c */
+    int32_t *pack;  /* 6 arrays of [width * length], working memory for the functions of tree_shapes.h */
 } Redrafter;
 
 typedef struct RedrafterOptions {
@@ -216,7 +217,7 @@ static int32_t gather_rows(Redrafter *d, int32_t level) {
     return n;
 }
 
-/* s_t of every row, into states and the first half of x. */
+/* Computes the state s_t of every row, into d->states and the first half of d->x. */
 static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     int64_t h = l->n_embd;
@@ -230,7 +231,7 @@ static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
         memcpy(row_of(d->x, r, 2 * h), row_of(d->states, r, h), (size_t)h * sizeof *d->x);
 }
 
-/* The logits of all rows. */
+/* Computes the logits of all rows. */
 static void run_head(Redrafter *d, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     for (int32_t i = 0; i < d->n_blocks; i++) learned_linear(l, d->blocks[i], LINEAR_ADD_SILU, d->x, n_rows, d->x);
@@ -238,7 +239,7 @@ static void run_head(Redrafter *d, int32_t n_rows) {
     for (int32_t r = 0; r < n_rows; r++) token_info_add(&d->info, &d->tokens[r], 1, row_of(d->logits, r, l->n_vocab));
 }
 
-/* The most probable tokens of each of the sequence's rows, and their log-probabilities. */
+/* Finds the most probable tokens of each of the sequence's rows, and their log-probabilities. */
 static void rank_tokens(Redrafter *d, const Member *m, int32_t level) {
     LearnedDrafter *l = &d->learned;
     for (int32_t r = m->first_row; r < m->first_row + m->n_beams; r++)
@@ -247,8 +248,8 @@ static void rank_tokens(Redrafter *d, const Member *m, int32_t level) {
                                   d->top_log_p + (int64_t)r * d->width);
 }
 
-/* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first.
- * The tokens of each row are sorted, so the best continuation left is the first unused one of some row. */
+/* Replaces the beams by the `width` best of all continuations; ties go to the earlier beam. The tokens of each row are
+ * sorted, so the best continuation left is the first unused one of some row. */
 static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
     int32_t used[MAX_WIDTH] = {0}, n = 0;
     for (; n < m->width; n++) {
@@ -269,7 +270,7 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
         beam->log_p = best_log_p;
         beam->row = row;
     }
-    if (n == 0) { /* the logits are not finite: the candidates end here */
+    if (n == 0) { /* no logit is finite, so the candidates end here */
         m->length = level;
         return;
     }

@@ -2,66 +2,66 @@
  * 2024, "Generation Meets Verification: Accelerating Large Language Model Inference with Smart Parallel Auto-Correct
  * Decoding", SPACE).
  *
- * The problem. A drafter costs passes of its own. Could the target draft in the very pass in which it verifies?
+ * The problem. A drafter costs passes of its own. Could the target draft in the same pass in which it verifies?
  *
- * The idea: semi-autoregressive decoding. Behind a token the target reads k masks, vectors that are no token's
+ * The idea: semi-autoregressive decoding. After a token the target reads k masks, vectors that are no token's
  * embedding, and is trained to predict at mask s the token s places further on than the one that it predicts at the
  * token itself. The last accepted token is not known beforehand, so a group of masks follows each candidate and the
- * pending token; the group that is used is the one behind the last accepted node. One pass therefore verifies the last
- * candidates, corrects the first wrong one ("auto-correct"), and generates the next ones.
+ * pending token. Only the group after the last accepted node is used. One pass therefore verifies the last candidates,
+ * corrects the first wrong one ("auto-correct"), and generates the next ones.
  *
  *     the ─┬─ cat ─┬─ sat ── m1 ── m2        tree: the, cat, sat; six masks. Accepted: cat, and then the target's own
- *          │       └─ m1 ── m2               choice ran. m1 behind cat drafts what follows ran, m2 what follows that.
+ *          │       └─ m1 ── m2               choice ran. m1 after cat drafts what follows ran, m2 what follows that.
  *          └─ m1 ── m2
  *
- * Masks are rows of the target with an input of their own (DrafterClass.add_rows): no node sees them, and they are not
- * in the tree, so that no verification rule could accept one.
+ * Masks are rows of the target with an input of their own (DrafterClass.add_rows). No node sees them, and they are not
+ * in the tree, so no verification rule can accept one.
  *
  * Differences from the paper. (1) There the whole target is fine-tuned, which changes its text and with it every other
  * drafter trained for it. Here the target stays as it is, bit for bit, and the masks are trained for it: one vector for
- * each place instead of one for all, as in PaSS (Monea et al. 2023) and BiTA (Lin et al. 2024), and behind the target's
- * hidden state at mask s a residual block x + SiLU(A x + a), as in Medusa. A frozen target was never taught to predict
- * ahead, and its masks know less than those of one that was. (2) The paper drafts a chain; here the best products of
- * the masks' top tokens become a tree (product_tree.c), and ranks follow the target's noise (learned_top.c). (3) It
- * gives k masks to each of k + 1 nodes. Here candidates and masks share --tree-budget, which counts rows, by what each
- * is expected to bring (mask_plan.c). (4) Its sampling is not exact, because it draws the corrected token from p and
- * not from the residual; here the verification rule alone chooses.
+ * each place instead of one for all, as in PaSS (Monea et al. 2023) and BiTA (Lin et al. 2024), and a residual block
+ * x + SiLU(A x + a) on the target's hidden state at mask s, as in Medusa. A frozen target was never taught to predict
+ * ahead, and its masks predict worse than those of a target that was. (2) The paper drafts a chain; here the best products
+ * of the masks' top tokens become a tree (learned_grow_products), and ranks follow the target's noise (learned_top.c).
+ * (3) The paper gives k masks to each of k + 1 nodes. Here candidates and masks share --tree-budget, which counts rows,
+ * according to the tokens that each is expected to bring. (4) The paper's sampling is not exact, because it draws the
+ * corrected token from p and not from the residual; here only the verification rule chooses tokens.
  *
- * Only hidden states are read of a mask's row. The LM head runs over those behind the last accepted node at the next
- * proposal: k rows instead of one for each mask.
+ * Only the hidden state of a mask's row is read. The LM head runs at the next proposal, over the masks after the last
+ * accepted node: k rows instead of one for each mask.
  *
- * A request begins without candidates: its first step has the pending token and its masks. Where a step had no masks
- * behind the last accepted node, the next one has no candidates. A request with an automatic budget never drafts, since
- * the rows of masks have no acceptance to be judged by.
+ * A request begins without candidates: its first step has the pending token and its masks. If a step had no masks after
+ * the last accepted node, the next one has no candidates. A request with an automatic budget never drafts, since the
+ * budget is chosen by acceptance, and rows of masks have none.
  *
  * Cost: rows of the target, and an LM head over k rows. When it loses: where rows are not free; and a mask does not know
- * which token was chosen before its own, as in medusa. Files: space.h. Proof: tests/draft/test_draft_space.c. */
+ * which token was chosen before its own, as in medusa. Proof: tests/draft/test_draft_space.c. */
 #include "base/mem.h"
 #include "draft/learned/learned.h"
-#include "draft/learned/mask_plan.h"
-#include "draft/learned/product_tree.h"
+#include "draft/learned/learned_files.h"
 #include "draft/learned/space.h"
 #include "tree/tree_shapes.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ROWS = 64, MAX_CANDIDATES = 64 };
 
 /* The masks of a sequence. */
 typedef struct SpaceSequence {
-    int32_t n_ready;              /* masks behind the last accepted node whose hidden states are known */
+    int32_t n_ready;              /* masks after the last accepted node whose hidden states are known */
     float *hidden;                /* [n_masks][n_embd] */
-    int32_t n_rows;               /* of the masks in this step */
-    int32_t node[TREE_MAX_NODES]; /* [n_rows] the node of each */
+    int32_t n_rows;               /* masks in this step */
+    int32_t node[TREE_MAX_NODES]; /* [n_rows] the node that each belongs to */
     int32_t mask[TREE_MAX_NODES];
 } SpaceSequence;
 
 typedef struct Space {
     LearnedDrafter learned;
     int32_t n_masks, n_blocks, n_ranks, max_rows;
-    double gain[SPACE_MAX_MASKS]; /* tokens that mask j is expected to add to a step (mask_plan.h) */
+    double gain[SPACE_MAX_MASKS]; /* tokens that mask j is expected to add to a step (mask_plan) */
     float *masks;                 /* [n_masks][n_embd] */
     Linear *blocks[SPACE_MAX_MASKS][SPACE_MAX_BLOCKS];
     SpaceSequence *sequences; /* [max_sequences] */
@@ -69,7 +69,7 @@ typedef struct Space {
     float *x, *logits;        /* [max_rows] rows of H, V */
     int32_t *row_of;          /* [max_rows] the member of each row */
     int32_t *tokens;          /* [max_rows][n_masks][n_ranks] the most probable tokens at each mask, best first */
-    double *log_p;            /* likewise */
+    double *log_p;            /* [max_rows][n_masks][n_ranks] */
     int32_t *n_tokens;        /* [max_rows][n_masks] */
 } Space;
 
@@ -109,7 +109,8 @@ static int read_masks(Space *d, fr_error *err) {
                      gguf_path(l->file.gguf), (long long)n, l->n_embd);
 }
 
-/* A mask's token is accepted if it and all before it are right, and the best two of each have a chance of a row. */
+/* A mask's token is accepted if it and all tokens before it are right. The two best tokens of each mask are counted,
+ * because they have a chance of getting a row. */
 static void set_gain(Space *d, const float *accuracy, int64_t n_ranks) {
     double chance[SPACE_MAX_MASKS], all = 1;
     static_tree_prior(chance, d->n_masks, 1);
@@ -189,6 +190,57 @@ static int open_space(Drafter **out, const void *options, const DrafterEnv *env,
     return FR_OK;
 }
 
+/* ---- candidates now, or masks for the next step? ------------------------------------------------ */
+
+/* The problem. A row of the target either verifies a candidate or reads a mask. Masks are useful only after the node that
+ * turns out to be the last accepted one, which nobody knows beforehand. SPACE gives every node of its chain a full group:
+ * k candidates and (k + 1) k masks.
+ *
+ * The idea: measure both in tokens. A candidate adds p_accept tokens to this step. Mask j after node v adds gain[j] tokens
+ * to the next step if v is the last accepted node, which has the probability
+ *
+ *     last(v) = p_accept(v) - sum over its children of p_accept
+ *
+ * so it is worth last(v) gain[j]. For a given set of candidates the best masks are those of greatest value; the number
+ * of candidates is the one with the greatest sum of both. It is at least one, so that a wrong estimate does not end
+ * drafting.
+ *
+ *     budget 5, gain .6 .3:   the ── cat .5       candidate cat .5, masks after `the` .5 * .6 and .5 * .3, after `cat` the
+ *                                                 same: .5 + .9 = 1.4; without the candidate .6 + .3 = .9
+ *
+ * Gains are means over held-out text, so they are right on average; a step at which little was drafted is worth less
+ * than its gain. Test: tests/draft/test_draft_space.c, against all sets of masks. */
+static int better_first(const void *a, const void *b) {
+    const PlannedMask *x = a, *y = b;
+    if (x->value != y->value) return x->value > y->value ? -1 : 1;
+    return x->node != y->node ? x->node - y->node : x->mask - y->mask;
+}
+
+int32_t mask_plan(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, PlannedMask *out) {
+    double last[TREE_MAX_NODES];
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_nodes; i++) {
+        last[i] = (double)t->nodes[i].p_accept;
+        if (i > 0) last[t->nodes[i].parent] -= (double)t->nodes[i].p_accept;
+    }
+    for (int32_t i = 0; i < n_nodes; i++)
+        for (int32_t j = 0; j < n_masks; j++) out[n++] = (PlannedMask){i, j, last[i] > 0 ? last[i] * gain[j] : 0};
+    qsort(out, (size_t)n, sizeof *out, better_first);
+    return n;
+}
+
+int32_t mask_plan_candidates(const Tree *t, const double *gain, int32_t n_masks, int32_t budget, PlannedMask *scratch) {
+    int32_t best = 0;
+    double best_sum = -1, accepted = 0;
+    for (int32_t c = 1; c < t->n && c <= budget; c++) {
+        int32_t n = mask_plan(t, c + 1, gain, n_masks, scratch);
+        double sum = accepted += (double)t->nodes[c].p_accept;
+        for (int32_t i = 0; i < n && i < budget - c; i++) sum += scratch[i].value;
+        if (sum > best_sum) best = c, best_sum = sum;
+    }
+    return best;
+}
+
 /* ---- sequences ---------------------------------------------------------------------------------- */
 
 static SpaceSequence *sequence_of(const Drafter *drafter, int32_t sequence) {
@@ -203,7 +255,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return learned_begin(drafter, sequence, tokens, n, err);
 }
 
-/* The best masks for the nodes that the target is to run. */
+/* Adds the best masks for the nodes that the target is to run. */
 static int32_t add_rows(Drafter *drafter, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows) {
     const Space *d = (const Space *)drafter;
     SpaceSequence *s = sequence_of(drafter, sequence);
@@ -219,7 +271,7 @@ static int32_t add_rows(Drafter *drafter, int32_t sequence, const Tree *tree, in
     return s->n_rows;
 }
 
-/* Keeps the hidden states at the masks behind the last accepted node. */
+/* Keeps the hidden states at the masks after the last accepted node. */
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     (void)err;
     const Space *d = (const Space *)drafter;
@@ -237,12 +289,12 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* Index of rank 0 at a mask of a member. */
+/* The index of rank 0 of a member's mask in d->tokens and d->log_p. */
 static int64_t ranks_at(const Space *d, int32_t member, int32_t mask) {
     return ((int64_t)member * d->n_masks + mask) * d->n_ranks;
 }
 
-/* The most probable tokens at mask i, for each member that has it. */
+/* Finds the most probable tokens at mask i, for each member that has this mask. */
 static void run_mask(Space *d, int32_t i, const LearnedMember *members, int32_t n) {
     LearnedDrafter *l = &d->learned;
     int32_t n_rows = 0;
@@ -264,14 +316,14 @@ static void run_mask(Space *d, int32_t i, const LearnedMember *members, int32_t 
     }
 }
 
-/* The best products, as many as are worth their rows. */
+/* Drafts the best products, as many as are worth their rows. */
 static void grow_tree(const Space *d, int32_t member, int32_t budget, Tree *t) {
     const ProductRanks ranks = {.n_levels = d->n_masks,
                                 .n_ranks = d->n_ranks,
                                 .tokens = d->tokens + ranks_at(d, member, 0),
                                 .log_p = d->log_p + ranks_at(d, member, 0),
                                 .n_tokens = d->n_tokens + member * d->n_masks};
-    product_tree_grow(&ranks, budget < MAX_CANDIDATES ? budget : MAX_CANDIDATES, d->learned.base.source, t);
+    learned_grow_products(&ranks, budget < MAX_CANDIDATES ? budget : MAX_CANDIDATES, d->learned.base.source, t);
     t->n = 1 + mask_plan_candidates(t, d->gain, d->n_masks, budget, d->plan);
 }
 

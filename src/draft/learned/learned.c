@@ -1,9 +1,10 @@
-/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the backend's operations.
- * */
+/* learned.c - the common part of learned drafters: opening, the target's hidden states, the backend's operations, and
+ * what several methods need for their trees. */
 #include "draft/learned/learned.h"
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +53,12 @@ int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err) {
     return arena_take(&d->arena, items, 1, "a proposal", err);
 }
 
+LearnedName learned_name(const char *method, const char *what) {
+    LearnedName name;
+    snprintf(name.text, sizeof name.text, "%s.%s", method, what);
+    return name;
+}
+
 void learned_release(LearnedDrafter *d) {
     arena_free(&d->arena);
     sampler_free(d->sampler);
@@ -97,6 +104,14 @@ void learned_embed(const LearnedDrafter *d, int32_t token, float *out) {
     d->backend->embed(d->weights, &token, 1, out);
 }
 
+/* ---- trees ---------------------------------------------------------------------------------------- */
+
+int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]) {
+    int32_t depth = t->nodes[node].depth;
+    for (; node > 0; node = t->nodes[node].parent) path[t->nodes[node].depth - 1] = t->nodes[node].token;
+    return depth;
+}
+
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes) {
     bool taken[TREE_MAX_NODES] = {false};
     int32_t n = 0;
@@ -107,6 +122,29 @@ int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int3
         taken[nodes[n] = best] = true;
     }
     return n;
+}
+
+/* The tree is grown best first: each node offers its next child, by rank, and the best offer of all is taken. The product
+ * of a child is at most its parent's, so no better node comes later. tests/draft/test_draft_medusa.c compares the result
+ * with all products. */
+void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source, Tree *t) {
+    double log_p[TREE_MAX_NODES] = {0};
+    int32_t next_rank[TREE_MAX_NODES] = {0};
+    for (int32_t n = 0; n < budget && t->n < TREE_MAX_NODES; n++) {
+        int32_t best = -1;
+        double best_log_p = -INFINITY;
+        for (int32_t i = 0; i < t->n; i++) {
+            int32_t depth = t->nodes[i].depth;
+            if (depth == r->n_levels || next_rank[i] == r->n_tokens[depth]) continue;
+            double sum = log_p[i] + r->log_p[depth * r->n_ranks + next_rank[i]];
+            if (sum > best_log_p) best = i, best_log_p = sum;
+        }
+        if (best < 0) return;
+        int32_t token = r->tokens[t->nodes[best].depth * r->n_ranks + next_rank[best]++];
+        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), source);
+        log_p[child] = best_log_p;
+        next_rank[child] = 0;
+    }
 }
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
@@ -148,8 +186,8 @@ void learned_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOpti
     s->has_noise = sampling->temperature > 0;
 }
 
-/* A ratio rule draws with random numbers of its own, so that the target's noise says nothing about its choice. What such a
- * rule can use is tokens drawn with noise of their own. */
+/* A ratio rule uses random numbers of its own, so that its choice does not depend on the target's noise. It can use tokens
+ * that were drawn with noise of their own. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree) {
     LearnedSequence *s = sequence_of(&d->base, sequence);
     s->is_coupled = d->coupled && s->has_noise && !tree->dists;
@@ -177,8 +215,8 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
     return append(drafter, sequence, tokens, n, err);
 }
 
-/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the
- * last. */
+/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last of
+ * them. */
 static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last,
                         fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);

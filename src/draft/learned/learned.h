@@ -6,7 +6,7 @@
  * hidden state at the token before it, from whose logits the pending token was chosen. The hidden state of the
  * pending token itself is not computed yet.
  *
- * Everything is computed by the target's backend (backend/backend.h), on the engine's device.
+ * Everything is computed by the target's backend (compute/backend.h), on the engine's device.
  */
 #ifndef LEARNED_LEARNED_H
 #define LEARNED_LEARNED_H
@@ -18,13 +18,13 @@
 #include "verify/gumbel.h"
 #include "tree/draft_dists.h"
 
-/* The row of an option table for the field `const char *file` of S. */
+/* Rows of an option table for the fields `const char *file`, `bool coupled` and `bool draws` of a struct S. The last one
+ * is for methods that declare what they draw (learned_declare). */
 #define LEARNED_OPTION_FILE(S) \
     { \
         .key = "file", OPT_FILE(S, file), .required = "drafter file", \
         .help = "the drafter's weights, a GGUF file trained for this target" \
     }
-/* Likewise for the field `bool coupled`. */
 #define LEARNED_OPTION_COUPLED(S) \
     { \
         .key = "coupled", OPT_FLAG(S, coupled), .default_value = "1", \
@@ -32,15 +32,14 @@
             "1: rank tokens with the target's own noise, so that more are accepted where the temperature is above 0 " \
             "(rule sampled only); 0: rank them by their probability" \
     }
-
-/* Likewise for the field `bool draws`, of methods that call learned_declare. */
 #define LEARNED_OPTION_DRAW(S) \
     { \
         .key = "draw", OPT_FLAG(S, draws), .default_value = "1", \
         .help = "rules recursive and transport: 1: draw the tokens at random; 0: rank them by their probability" \
     }
 
-/* Draws of a proposal (learned_draw.c): a drawn node and one whose children were drawn, each by a hash of its path. */
+/* The draws of a proposal (learned_top.c): a node that was drawn, and a node whose children were drawn. Both are found by
+ * a hash of the path to the node. */
 typedef struct LearnedDraw {
     uint64_t key;
     int32_t token;
@@ -54,10 +53,10 @@ typedef struct LearnedExpanded {
 enum { LEARNED_MAX_DRAWS = 2 * TREE_MAX_NODES };
 
 typedef struct LearnedSequence {
-    int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
-    float *hidden;              /* [n_embd] the latest of them */
+    int64_t n_tokens, n_hidden; /* tokens of the context, and how many hidden states of them were observed */
+    float *hidden;              /* [n_embd] the latest hidden state */
     int32_t *context;           /* [n_ctx + 2 TREE_MAX_NODES] its tokens, with room for a drafted path */
-    SamplingOptions sampling;   /* of the request; without set_sampling: temperature 1 */
+    SamplingOptions sampling;   /* the request's options; without set_sampling: temperature 1 */
     bool has_noise;             /* the target draws with noise that is known: set_sampling was called */
     uint64_t position;          /* output position of the token after the context */
     bool is_coupled;            /* in this proposal: tokens are ranked with the target's noise */
@@ -70,7 +69,7 @@ typedef struct LearnedSequence {
 
 /* A sequence in a proposal. */
 typedef struct LearnedMember {
-    Tree *tree; /* the pending token alone */
+    Tree *tree; /* has only the pending token */
     int32_t sequence, budget;
     const float *hidden; /* [n_embd] the target's hidden state before the pending token */
 } LearnedMember;
@@ -83,7 +82,7 @@ typedef struct LearnedDrafter {
     Device *device;
     DrafterFile file;
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
-    DrafterEnv env;      /* as it was opened in */
+    DrafterEnv env;      /* the environment that it was opened in */
     bool coupled, draws; /* options */
     Sampler *sampler;
     float *dist;                /* [n_vocab] */
@@ -97,20 +96,26 @@ typedef struct LearnedDrafter {
 /* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure
  * learned_release is safe. */
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err);
-/* Likewise for a method without a file of its own. */
+/* Opens a method that has no file of its own. */
 int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
+
+/* "<method>.<what>", the name of a key or of a tensor in a drafter's file. */
+typedef struct LearnedName {
+    char text[64];
+} LearnedName;
+LearnedName learned_name(const char *method, const char *what);
 
 /* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
 const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 
-/* Before a proposal for a sequence: whether its tokens are ranked with the target's noise. */
+/* Call before a proposal for a sequence: decides whether its tokens are ranked with the target's noise, or drawn. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree);
 
-/* For `propose`, with learned_start: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at
- * a time. */
+/* Implements `propose`: calls learned_start for the sequences that have a budget and a hidden state, and `draft` with at
+ * most max_group of them at a time. learned_reserve_group is called once, while the drafter is opened. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
-int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err);
 int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                     LearnedDraftFn *draft, fr_error *err);
 
@@ -121,35 +126,48 @@ int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
                         int64_t max_rows, Linear **out, fr_error *err);
 void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
-/* Applies it to x [n_rows][n_in]; y: [n_rows][n_out]. */
+/* Applies the layer to x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
-/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory
- * for max_rows. */
+/* The target's LM head: computes logits [n_rows][n_vocab] from x [n_rows][n_embd]. learned_head_reserve first allocates
+ * memory for max_rows. */
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
 void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits);
 /* The target's embedding of a token, out [n_embd]. */
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 
-/* The k tokens that the target most probably chooses after a path of n_path drafted tokens, best first, and the logarithm of
- * that probability for each (learned_top.c); from a drafter's logits [n_vocab], which are overwritten. Returns their number,
- * which is 0 if the logits are not finite. k <= TOP_K_MAX. path: its tokens; NULL: unknown, as in medusa, whose logits do not
- * depend on them. */
+/* Finds the k <= TOP_K_MAX tokens that the target most probably chooses after a path of n_path drafted tokens, best first,
+ * and the logarithm of that probability for each (learned_top.c). It overwrites the drafter's logits [n_vocab]. `path` is
+ * NULL if the tokens are unknown, as in medusa, whose logits do not depend on them. Returns the number of tokens, which is
+ * 0 if the logits are not finite. */
 #define LEARNED_MIN_TEMPERATURE 0.5f
 int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
                     int32_t *tokens, double *log_p);
-/* For learned_top: k tokens drawn from q, which stays valid as long as the proposal, and psi of each less that of the path. */
-int32_t learned_draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, const float *q,
-                     int32_t k, int32_t *tokens, double *log_p);
 /* Finishes a proposal: keeps `budget` of the nodes and, if tokens were drawn, declares their distributions. */
 void learned_prune(LearnedDrafter *d, int32_t sequence, Tree *t, int32_t budget);
 /* Only declares the distributions, for a tree whose shape was fixed before anything was drawn. */
 void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t);
-/* The tokens on the path to a node, without the root's: path [depth of the node], which is returned. */
+
+/* ---- trees ------------------------------------------------------------------------------------------ */
+
+/* Fills path with the tokens on the path to a node, without the root's. Returns their number, the node's depth. */
 int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);
 
-/* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the
- * earlier ones first. Returns their number, which is less than k if there are fewer nodes. */
+/* Finds the k nodes among [first, end) of a tree that have the greatest log_p, best first; ties go to the earlier node.
+ * Returns their number, which is less than k if there are fewer nodes. */
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes);
+
+/* The tokens of each level, best first, for drafters whose levels are independent of each other: medusa's heads, space's
+ * masks. */
+typedef struct ProductRanks {
+    int32_t n_levels, n_ranks;
+    const int32_t *tokens;   /* [n_levels][n_ranks] */
+    const double *log_p;     /* [n_levels][n_ranks] */
+    const int32_t *n_tokens; /* [n_levels] how many there are */
+} ProductRanks;
+
+/* Adds at most `budget` paths to the tree of a pending token, the most probable first. The probability of a path is the
+ * product of its tokens' probabilities. */
+void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source, Tree *t);
 
 /* ---- for a DrafterClass ----------------------------------------------------------------------------- */
 
@@ -157,7 +175,7 @@ void learned_set_sampling(Drafter *d, int32_t sequence, const SamplingOptions *s
 int learned_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                            fr_error *err);
-/* Of methods that keep nothing of single tokens. */
+/* For methods that keep nothing for single tokens. */
 void learned_take_over(Drafter *d, int32_t from, int32_t to, int32_t n);
 int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
 int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

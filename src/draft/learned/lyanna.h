@@ -1,49 +1,111 @@
-/* lyanna.h - the contents of a file of the drafter `lyanna` (drafter_file.h): names shared by training and drafting.
- *
- *   H hidden size
- *
- * Keys, after "forerun-drafter.":
- *   lyanna.feed_forward_length
- *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
- *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
- *   lyanna.chain                 optional; "serial" (also without the key): the input of step s + 1 is the output of step s;
- *                                "parallel": it is the first step's input plus row s of chain.inputs, or plus the last row if
- *                                there are fewer
- *   lyanna.chain.n_inputs        with "parallel": the number of those rows
- * Tensors:
- *   lyanna.fc.weight, .bias [H]
- *   lyanna.attn_norm.weight [H], lyanna.attn_q, _k, _v, _output.weight, with the target's heads and rope
- *   lyanna.ffn_norm.weight [H], lyanna.ffn_gate, _up, _down.weight
- *   lyanna.chain.inputs.weight [n_inputs][H] with "parallel"
- * and the keys and tensors of its token info: token_info.h; of the gate: lyanna_gate.h; of the confidence head: confidence.h.
- */
+/* lyanna.h - the parts of the drafter `lyanna` (draft_lyanna.c): the layer that drafts hidden states, token trees from
+ * their logits, and the choice of the tree to verify. */
 #ifndef LEARNED_LYANNA_H
 #define LEARNED_LYANNA_H
 
-#include "draft/learned/layer_names.h"
+#include "draft/learned/layer_entries.h"
+#include "draft/learned/logit_corrections.h"
 
-#define LYANNA "lyanna."
+/* ---- the layer (lyanna_layer.c) -------------------------------------------------------------------------- */
 
-#define LYANNA_KEY_FEED_FORWARD LYANNA LAYER_KEY_FEED_FORWARD
-#define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
+/* One transformer layer that predicts the target's next hidden states. */
+typedef struct LyannaLayer {
+    LearnedDrafter *learned; /* borrowed: file, target, products */
+    bool is_fused;           /* the input of an entry contains the token after it */
+    int32_t depth, max_group;
+    Linear *fc;
+    int32_t n_inputs;    /* of a parallel chain; 0: the chain is serial */
+    float *chain_inputs; /* [n_inputs][H] */
+    OneLayer layer;
+    EntryQueue entries;
+    float *chains; /* [max_group][depth][H] */
+} LyannaLayer;
 
-#define LYANNA_KEY_CHAIN LYANNA CHAIN_KEY
-#define LYANNA_KEY_CHAIN_INPUTS LYANNA CHAIN_KEY_INPUTS
+/* Reads the layer's tensors from the open file, and allocates memory for chains of `depth` hidden states of max_group
+ * sequences at once. After a failure lyanna_layer_close is safe on a zeroed struct. */
+int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
+                      fr_error *err);
+void lyanna_layer_close(LyannaLayer *l);
 
-#define LYANNA_CHAIN_INPUTS LYANNA CHAIN_INPUTS
-#define LYANNA_GATE_STATE LYANNA GATE_STATE_FACTOR
-#define LYANNA_GATE_TOKEN LYANNA GATE_TOKEN_FACTOR
-#define LYANNA_GATE_UP LYANNA GATE_OUTPUT
-#define LYANNA_KEY_GATE_RANK LYANNA GATE_KEY_RANK
-#define LYANNA_FC LYANNA LAYER_FC /* .weight and .bias */
-#define LYANNA_ATTN_NORM LYANNA LAYER_ATTN_NORM
-#define LYANNA_ATTN_Q LYANNA LAYER_ATTN_Q
-#define LYANNA_ATTN_K LYANNA LAYER_ATTN_K
-#define LYANNA_ATTN_V LYANNA LAYER_ATTN_V
-#define LYANNA_ATTN_OUTPUT LYANNA LAYER_ATTN_OUTPUT
-#define LYANNA_FFN_NORM LYANNA LAYER_FFN_NORM
-#define LYANNA_FFN_GATE LYANNA LAYER_FFN_GATE
-#define LYANNA_FFN_UP LYANNA LAYER_FFN_UP
-#define LYANNA_FFN_DOWN LYANNA LAYER_FFN_DOWN
+/* Computes the hidden states h_1 .. h_depth after the entries of each of n <= max_group sequences, into l->chains as
+ * [n][depth][H]. Each sequence has at least one entry. */
+int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err);
+
+/* ---- trees (lyanna_tree.c) -------------------------------------------------------------------------------- */
+
+enum { LYANNA_MAX_TOP = 16 };
+
+/* Tags of nodes. LYANNA_RESAMPLED: the node was found only in the logits of an earlier proposal. */
+enum { LYANNA_FRESH, LYANNA_RESAMPLED };
+
+typedef struct LyannaSampler {
+    LearnedDrafter *learned; /* borrowed */
+    TokenInfo *info;         /* empty if the file has no token info */
+    InfoGate *gate;
+    const Confidence *confidence;
+    LiveInfo *live; /* [max_sequences] what each text taught; NULL: live=0 */
+    int32_t top;    /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
+    float *rows;    /* [top][n_vocab] working memory of the caller */
+} LyannaSampler;
+
+/* The paper's BuildSubtree: grows `t`, which has only its root, by n_steps levels. A node's p_accept is its joint
+ * probability, its tag is `tag`.
+ *   logits      [n_steps][n_vocab] raw logits of that sequence, row i for the tokens at depth i + 1
+ *   states      [n_steps][rank] the gate's states (info_gate_states) of the same rows, if there is a gate
+ *   confidence  [n_steps] confidence_of_state of the same rows */
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
+                          const float *confidence, int32_t n_steps, int32_t tag, Tree *t);
+
+/* Learns from a step whose tree was verified. Row i of the n_steps rows of logits and states predicted the tokens after
+ * depth i. */
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
+                  const VerifiedTree *v);
+
+/* How many tokens of the text were expected to be among the nodes of a tree, judged by its p_accept, and how many were. */
+typedef struct LyannaHitRate {
+    double expected, observed;
+} LyannaHitRate;
+
+/* Counts the hits among the children of each node on the path of the n tokens that followed the root. If `without`, a
+ * tree with the same root, is not NULL, only nodes count that it has too, and only children that it does not have. */
+void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *without, const int32_t *tokens, int64_t n);
+
+/* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
+double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh);
+
+/* Writes to `into` the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node in
+ * both has the fresh tree's p_accept; a node that leaves the fresh tree has its parent's p_accept * trust * its conditional
+ * probability; a node below that has its parent's p_accept * its conditional probability. */
+void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tree *into);
+
+/* ---- the choice between a re-sampled tree and a fresh one (fusion=auto) ------------------------------------- */
+
+/* The measurements of a sequence. */
+typedef struct LyannaChoice {
+    LyannaHitRate resampled; /* nodes of re-sampled trees that were expected on the path of the text, and that were */
+    double fresh_tokens;     /* tokens committed by a step with a fresh draft: a mean over the last ones */
+    int32_t n_fresh;         /* how many of them the mean covers */
+} LyannaChoice;
+
+/* The measurements of a drafter: means over its last steps. 0: not measured yet. */
+typedef struct LyannaTimes {
+    double draft_s; /* a fresh proposal for one sequence */
+    double step_s;  /* from the end of a proposal to the next one: mostly the target's forward */
+    double ended_s; /* when the last proposal ended */
+} LyannaTimes;
+
+/* Call at the beginning and at the end of a proposal, of whose sequences n_fresh got a fresh draft. */
+void lyanna_times_begin(LyannaTimes *t, double now_s);
+void lyanna_times_end(LyannaTimes *t, double now_s, double began_s, int32_t n_fresh);
+/* The share of a step that fresh drafts for n sequences take; 0: not known yet. */
+double lyanna_times_draft_share(const LyannaTimes *t, int32_t n);
+
+/* A step with a fresh draft committed n tokens. */
+void lyanna_choice_observe_fresh(LyannaChoice *c, int64_t n);
+/* A step committed these n tokens while there was a re-sampled tree, whether or not it was proposed. */
+void lyanna_choice_observe_resampled(LyannaChoice *c, const Tree *resampled, const int32_t *tokens, int64_t n);
+/* Whether the re-sampled tree, cut to its budget, promises at least as many tokens per time as a fresh draft, which
+ * takes the share `draft_share` of a step. */
+bool lyanna_choice_is_resampled(const LyannaChoice *c, const Tree *resampled, double draft_share);
 
 #endif

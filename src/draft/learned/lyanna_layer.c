@@ -7,7 +7,7 @@
  * target's hidden state after its final norm and E(x) its embedding,
  *
  *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
- *     chain         h_1 = the last entry's, of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
+ *     chain         h_1 = the last entry's e, made of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
  *
  * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft
  * step, the only one whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens
@@ -18,24 +18,22 @@
  *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
  *     kept       yes          yes          yes           no          no
  *
- * A parallel chain has no h_1, h_2, .. in its inputs. Their place is taken by the input of the last entry plus a learned
- * vector v_s of the step, so that all its rows run in one forward:
+ * A parallel chain does not read h_1, h_2, .. It reads the input of the last entry plus a learned vector v_s of the step
+ * instead, so that all its rows run in one forward:
  *
  *     input   E(x1) h0     E(x2) h1     E(x3) h2   (E(x3) h2) + v_1   (E(x3) h2) + v_2
  *
  * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
- * target's true hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are
- * one forward, as is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences, and
- * 2 with a parallel chain.
+ * target's true hidden states. Entries wait in a queue until a chain is needed, so that the entries of all sequences are
+ * one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
+ * sequences, and 2 with a parallel chain.
  *
- * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope
- * and epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm, because it
- * replaces the target's hidden state after the final norm. Proof: tests/draft/test_draft_lyanna.c, against the same in
- * double precision. */
-#include "draft/learned/lyanna_layer.h"
+ * The layer is a standard one: a norm before attention and one before the feed-forward part; the target's heads, rope
+ * and epsilon. Its output has no norm, because it replaces the target's hidden state after the final norm. Proof:
+ * tests/draft/test_draft_lyanna.c, against the same layer in double precision. */
+#include "draft/learned/lyanna.h"
 
 #include "gguf/tensor_type.h"
-#include "draft/learned/lyanna.h"
 
 #include <string.h>
 
@@ -51,7 +49,7 @@ static int read_first_token(LyannaLayer *l, fr_error *err) {
     return status;
 }
 
-/* A file without the key has a serial chain. */
+/* Reads the kind of chain. A file without the key has a serial one. */
 static int read_chain(LyannaLayer *l, fr_error *err) {
     static const char *const choices[] = {"serial", "parallel", NULL};
     LearnedDrafter *d = l->learned;
@@ -70,20 +68,9 @@ static int read_chain(LyannaLayer *l, fr_error *err) {
 }
 
 static int read_weights(LyannaLayer *l, fr_error *err) {
-    static const OneLayerNames names = {.key_feed_forward = LYANNA_KEY_FEED_FORWARD,
-                                        .attn_norm = LYANNA_ATTN_NORM,
-                                        .q = LYANNA_ATTN_Q,
-                                        .k = LYANNA_ATTN_K,
-                                        .v = LYANNA_ATTN_V,
-                                        .o = LYANNA_ATTN_OUTPUT,
-                                        .ffn_norm = LYANNA_FFN_NORM,
-                                        .gate = LYANNA_FFN_GATE,
-                                        .up = LYANNA_FFN_UP,
-                                        .down = LYANNA_FFN_DOWN};
-    int64_t embd = l->learned->n_embd;
-    int status = learned_linear_open(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, MAX_ROWS, &l->fc,
-                                     err);
-    return status ? status : one_layer_open(&l->layer, l->learned, &names, err);
+    int64_t embd = l->learned->n_embd, n_in = l->is_fused ? 2 * embd : embd;
+    int status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
+    return status ? status : one_layer_open(&l->layer, l->learned, "lyanna", true, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
@@ -129,7 +116,7 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
     return status;
 }
 
-/* Computes h_2 .. h_depth of a parallel chain, of all n sequences in one forward. */
+/* Computes h_2 .. h_depth of the parallel chains of all n sequences, in one forward. */
 static int run_parallel(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
     int64_t h = l->learned->n_embd;
     int32_t n_rows = 0;

@@ -1,13 +1,15 @@
-/* lyanna_tree.c - token-info sampling and re-sampling (Lyanna, sections 5.2, 5.3 and 6.2).
+/* lyanna_tree.c - token-info sampling and re-sampling (Lyanna, sections 5.2, 5.3 and 6.2), and the choice to verify a
+ * re-sampled tree without a fresh one.
  *
  * The problem. The chain gives raw logits l_1 .. l_N, one row a position, which do not depend on any token. A tree
  * that combines the best tokens of each row freely contains paths whose tokens do not fit together.
  *
- * The idea (Algorithm 1). The info E' of a node's own token (token_info.h) is added to the logits of its children:
+ * The idea (Algorithm 1). The info E' of a node's own token (logit_corrections.h) is added to the logits of its children:
  *
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
- * and, if the file has a gate, the bias of its token at h_{i+1} (lyanna_gate.h).
+ * If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text taught
+ * about the token (live info).
  *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
  * probability (the product along the path) are expanded. Of all nodes found, the best by joint probability are kept
@@ -18,19 +20,19 @@
  *              l_2 + E'(dog)         └ .3 dog ─ .8 ran .24 ...
  *
  * Re-sampling (Algorithm 2). The target accepted some tokens of the tree and then chose one of its own, m tokens in
- * all. Rows l_{m+1} .. l_N are still valid, because no token went into them: the same function over them, from the
- * target's token, gives a new tree without a forward. This time the token at position m is known, which was only a
- * prediction in the tree before.
+ * all. Rows l_{m+1} .. l_N are still valid, because no token went into them. Algorithm 1 over these rows, starting at the
+ * target's token, gives a new tree without a forward. This time the token at position m is known; in the tree before it
+ * was only predicted.
  *
  *     l_1 l_2 l_3 l_4 l_5      the → cat (accepted) → likes (the target's): m = 2, the new tree grows from "likes" by l_3 l_4 l_5
  *
  * Fusion. The re-sampled tree and the fresh one of the next chain have the same root and are verified together: nodes
  * with equal (parent, token) are one. Under a budget they compete by p_accept, which must have the same scale in
- * both. The fresh chain has read more of the text, so a node in both trees gets the fresh tree's p_accept. A node in
- * the re-sampled tree only is one that the fresh tree ranked low at the same position, so its p_accept is too high.
- * How much too high is measured: at each node of both trees that the text passed through, the expected number of hits
- * among the children that only the re-sampled tree has (the sum of their conditional probabilities), and the observed
- * number (whether one of them was the next token).
+ * both. The fresh chain has read more of the text, so a node in both trees gets the fresh tree's p_accept. A node that
+ * only the re-sampled tree has was ranked low by the fresh tree, so its p_accept is too high. How much too high is
+ * measured at each node of both trees that the text passed through: among the children that only the re-sampled tree has,
+ * the number of hits that was expected (the sum of their conditional probabilities) is compared with the number that was
+ * observed (whether one of them was the next token).
  *
  *     trust = (observed / expected of those) / (observed / expected of fresh children), at most 1
  *
@@ -40,33 +42,33 @@
  *
  * Both ratios start as if PRIOR hits had been expected, at hit rates of START_TRUST and 1. Each sequence has its own
  * counts, so the drafts of a request do not depend on other requests. With the first trained file on the shipped
- * target, trust was 0.26 greedy and 0.51 at temperature 0.8 for nodes that leave the fresh tree, and 0.6 to 1 below
- * them.
+ * target, the trust in nodes that leave the fresh tree was 0.26 for greedy texts and 0.51 at temperature 0.8; in nodes
+ * below them it was 0.6 to 1.
  *
- * Invariants: p_accept never increases along a path; of equals the earlier node comes first; a row that is not finite
- * has no children. What the text taught about a token (live_info.c) is added like its info. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
- * k. Proof: tests/draft/test_draft_lyanna.c, by enumeration in double precision. */
-#include "draft/learned/lyanna_tree.h"
+ * Invariants: p_accept never increases along a path; ties go to the earlier node; a row that is not finite has no
+ * children. Cost: for each of 1 + (N - 1) k nodes, a row of logits is copied and a row of info added, and softmax and
+ * top k run over the sum. Proof: tests/draft/test_draft_lyanna.c, by enumeration in double precision. */
+#include "draft/learned/lyanna.h"
 
 #include <math.h>
 #include <string.h>
 
 #define PRIOR 8.0
 #define START_TRUST 0.4
-#define MAX_EXPECTED 256.0 /* then the counts are halved, so that old ones lose weight */
+#define MAX_EXPECTED 256.0 /* beyond it the counts are halved, so that old ones lose weight */
 
 static void add_to(float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-/* s->rows = the logits of one position plus the info of each node of the front, the gate's bias at that state, and what
- * the text taught. */
+/* Fills s->rows for the nodes of the front: the logits of one position plus, for each node, the info of its token, the
+ * gate's bias at that state, and what the text taught. */
 static void add_info(const LyannaSampler *s, int32_t sequence, const float *logits, const float *state, const Tree *t,
                      const int32_t *front, int32_t n) {
     int64_t n_vocab = s->learned->n_vocab;
     int32_t tokens[LYANNA_MAX_TOP] = {0};
     for (int32_t i = 0; i < n; i++) tokens[i] = t->nodes[front[i]].token;
-    if (s->gate->rank) lyanna_gate_bias(s->gate, state, tokens, n, s->rows);
+    if (s->gate->rank) info_gate_bias(s->gate, state, tokens, n, s->rows);
     for (int32_t i = 0; i < n; i++) {
         float *row = s->rows + i * n_vocab;
         if (s->gate->rank) add_to(row, logits, n_vocab);
@@ -89,7 +91,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
                                     s->top, tokens, own);
-            if (!s->learned->sequences[sequence].is_drawing) /* else these are psi, not estimates */
+            if (!s->learned->sequences[sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
                 confidence_correct(s->confidence, confidence[step], own, n);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
@@ -115,8 +117,8 @@ void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits,
     }
 }
 
-/* The sum of the conditional probabilities of those children of `node` that node `other` of tree `without` does not
- * have. */
+/* Sums the conditional probabilities of the children of `node`, without those that node `other` of tree `without` has as
+ * well. */
 static double expected_hits(const Tree *t, int32_t node, const Tree *without, int32_t other) {
     double sum = 0, p_accept = (double)t->nodes[node].p_accept;
     for (int32_t i = node + 1; i < t->n; i++)
@@ -144,7 +146,7 @@ double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh) 
 }
 
 void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tree *into) {
-    int32_t in_fresh[TREE_MAX_NODES] = {0}; /* each node's index in the fresh tree, or -1 */
+    int32_t in_fresh[TREE_MAX_NODES] = {0}; /* index of each node in the fresh tree, or -1 */
     *into = *resampled;
     for (int32_t i = 1; i < into->n; i++) {
         TreeNode *node = &into->nodes[i];
@@ -154,4 +156,79 @@ void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tre
         if (in_fresh[i] >= 0) node->p_accept = fresh->nodes[in_fresh[i]].p_accept;
         else node->p_accept = into->nodes[parent].p_accept * share * (at < 0 ? 1 : (float)trust);
     }
+}
+
+/* ---- steps without a draft --------------------------------------------------------------------------- */
+
+/* Whether a re-sampled tree is verified instead of a fresh one.
+ *
+ * The problem. A fresh draft costs time, and what is left of the last one costs almost none. But a fresh draft has read
+ * more of the text, and more of it is accepted.
+ *
+ * The idea. Compare tokens per time. Let T be the time of a step without its draft, C that of a fresh draft, f the average
+ * number of tokens that a step with a fresh draft commits, and r the number that the re-sampled tree promises. The
+ * re-sampled tree is verified if
+ *
+ *     r / T >= f / (T + C)     or     r >= f (1 - C / (T + C))
+ *
+ *     r = 1 + trust * (sum of p_accept over the tree's nodes)      the sum is the expected length of the accepted path
+ *
+ * trust is the observed length of the path of the text through re-sampled trees relative to that sum. It is counted at
+ * every step in which rows were left, so that it is known before such a tree is verified instead of a fresh one. C and T
+ * are measured. If n sequences draft together, each of them saves a share of C, and all wait for T.
+ *
+ *     C / (T + C) = 0.2, f = 4:   a re-sampled tree is verified by itself if it promises 3.2 tokens
+ *
+ * The choice depends on times, so it may differ from run to run. Texts do not depend on it under the rule `sampled`.
+ * Under a ratio rule, whose text depends on its trees, the caller does not ask.
+ *
+ * Proof: tests/draft/test_lyanna_choice.c. */
+#define CHOICE_PRIOR 4.0
+#define CHOICE_START_TRUST 0.5
+#define MOST_CHANGE \
+    0.25 /* one measurement changes a mean by at most this part: an idle engine looks like a long step */
+enum { MEMORY = 16, MIN_FRESH = 4 };
+
+static void observe_time(double *mean_s, double s) {
+    if (*mean_s <= 0) *mean_s = s;
+    double change = (s / *mean_s - 1) / MEMORY * 4;
+    *mean_s *= 1 + fmin(fmax(change, -MOST_CHANGE), MOST_CHANGE);
+}
+
+void lyanna_times_begin(LyannaTimes *t, double now_s) {
+    if (t->ended_s > 0 && now_s > t->ended_s) observe_time(&t->step_s, now_s - t->ended_s);
+}
+
+void lyanna_times_end(LyannaTimes *t, double now_s, double began_s, int32_t n_fresh) {
+    if (n_fresh > 0 && now_s > began_s) observe_time(&t->draft_s, (now_s - began_s) / n_fresh);
+    t->ended_s = now_s;
+}
+
+double lyanna_times_draft_share(const LyannaTimes *t, int32_t n) {
+    return t->step_s > 0 ? n * t->draft_s / (n * t->draft_s + t->step_s) : 0;
+}
+
+void lyanna_choice_observe_fresh(LyannaChoice *c, int64_t n) {
+    if (c->n_fresh < MEMORY) c->n_fresh++;
+    c->fresh_tokens += ((double)n - c->fresh_tokens) / c->n_fresh;
+}
+
+/* The expected length of the accepted path. */
+static double promise(const Tree *t) {
+    double sum = 0;
+    for (int32_t i = 1; i < t->n; i++) sum += (double)t->nodes[i].p_accept;
+    return sum;
+}
+
+void lyanna_choice_observe_resampled(LyannaChoice *c, const Tree *resampled, const int32_t *tokens, int64_t n) {
+    c->resampled.expected += promise(resampled);
+    for (int32_t i = 0, node = 0; i < n && (node = tree_child(resampled, node, tokens[i])) >= 0; i++)
+        c->resampled.observed++;
+    if (c->resampled.expected > 4 * MEMORY) c->resampled.expected /= 2, c->resampled.observed /= 2;
+}
+
+bool lyanna_choice_is_resampled(const LyannaChoice *c, const Tree *resampled, double draft_share) {
+    double trust = (c->resampled.observed + CHOICE_PRIOR * CHOICE_START_TRUST) / (c->resampled.expected + CHOICE_PRIOR);
+    if (resampled->n == 1 || c->n_fresh < MIN_FRESH || draft_share <= 0) return false;
+    return 1 + fmin(trust, 1) * promise(resampled) >= c->fresh_tokens * (1 - draft_share);
 }

@@ -1,26 +1,22 @@
-/* space.h - the contents of a file of the drafter `space` (drafter_file.h): names shared by training and drafting.
- *
- *   H hidden size
- *
- * Keys, after "forerun-drafter.":
- *   space.mask_count             masks of a group
- *   space.block_count            residual blocks after the target's hidden state at each mask
- * Tensors:
- *   space.masks [masks][H]       what runs through the target in the place of a token's embedding
- *   space.<mask>.block.<block>.weight [H][H] and .bias [H], from 0 on
- *   space.accuracy [masks][ranks], optional: how often each mask's token of each rank was right on held-out text
- */
+/* space.h - how the drafter `space` divides its rows: how many verify candidates, and which nodes get masks. */
 #ifndef LEARNED_SPACE_H
 #define LEARNED_SPACE_H
 
-enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
+#include "tree/tree.h"
 
-#define SPACE_KEY_MASK_COUNT "space.mask_count"
-#define SPACE_KEY_BLOCK_COUNT "space.block_count"
-#define SPACE_MASKS "space.masks"
-#define SPACE_ACCURACY "space.accuracy"
+/* Mask `mask` (from 0) of the group after a node. */
+typedef struct PlannedMask {
+    int32_t node, mask;
+    double value; /* tokens that it is expected to add to the next step */
+} PlannedMask;
 
-/* Formats for printf, of mask and block. */
-#define SPACE_BLOCK "space.%d.block.%d" /* .weight and .bias */
+/* Lists all masks of the first n_nodes nodes of a tree in `out` [n_nodes * n_masks], those of greatest value first; the
+ * masks of a node come in order. gain [n_masks] is how many tokens each mask after the last accepted node adds; it never
+ * rises. Returns the number of masks. */
+int32_t mask_plan(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, PlannedMask *out);
+
+/* How many of the drafted nodes 1 .. t->n - 1, which are in falling order of p_accept, are worth their rows if nodes and
+ * masks share `budget` rows: at least one. scratch: [t->n * n_masks]. */
+int32_t mask_plan_candidates(const Tree *t, const double *gain, int32_t n_masks, int32_t budget, PlannedMask *scratch);
 
 #endif

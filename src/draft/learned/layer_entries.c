@@ -1,25 +1,99 @@
-/* entry_queue.c - entries of all sequences in one forward.
+/* layer_entries.c - a drafter's layer, and the entries of all sequences in one forward.
  *
  * The problem. After each step a drafter's layer needs an entry for each accepted token of each sequence. The engine
  * passes the hidden states on sequence by sequence (observe_tree). A forward of a few rows costs nearly as much as one
- * of many, because it reads the same weights, so a forward for each sequence makes drafting dearest where many requests
- * run at once.
+ * of many, because it reads the same weights, so a forward for each sequence makes drafting most expensive where many
+ * requests run at once.
  *
  * The idea. Nothing reads the entries before the next proposal. So they wait in a queue for each sequence, and
  * entry_queue_run computes those of all sequences that draft together.
  *
  *     observe_tree of A     A: cat sat          B:
  *     observe_tree of B     A: cat sat          B: the
- *     propose for A and B   one forward of three rows, in which each row attends to its own sequence alone
+ *     propose for A and B   one forward of three rows, in which each row attends only to its own sequence
  *
  * What does not fit into the queue, such as a prompt, runs at once without results: the last entry always stays in the
- * queue, and the layer's output for it is all that a proposal needs. A row has the same bits in every batch, so the
- * drafts do not depend on who drafts together.
+ * queue, and a proposal needs nothing but the layer's output for it. A row has the same bits in every batch, so drafts
+ * do not depend on which sequences draft together.
+ *
+ * The layer is opened as a model with one layer, so that paging, tree attention, threads and quantised weights work as
+ * they do for the target.
  *
  * Proof: tests/draft/test_draft_eagle.c, entries together against one by one. */
-#include "draft/learned/entry_queue.h"
+#include "draft/learned/layer_entries.h"
+
+#include "base/mem.h"
+#include "draft/learned/learned_files.h"
 
 #include <string.h>
+
+/* ---- the layer -------------------------------------------------------------------------------------- */
+
+enum { PAGE_SIZE = 16 };
+
+static int read_vector(LearnedDrafter *d, const char *method, const char *what, float **out, fr_error *err) {
+    return drafter_file_vector(&d->file, learned_name(method, what).text, d->n_embd, out, err);
+}
+
+static int read_tensors(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, int32_t n_ff,
+                        fr_error *err) {
+    const Hparams *h = &d->target->hparams;
+    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    int status = has_attn_norm ? read_vector(d, method, LAYER_ATTN_NORM, &l->attn_norm, err) : FR_OK;
+    if (!status) status = read_vector(d, method, LAYER_FFN_NORM, &l->ffn_norm, err);
+    const struct {
+        const char *name;
+        int64_t n_in, n_out;
+        const GgufTensor **out;
+    } matrices[] = {{LAYER_ATTN_Q, embd, q_dim, &l->spec.matrices[MATRIX_Q]},
+                    {LAYER_ATTN_K, embd, kv_dim, &l->spec.matrices[MATRIX_K]},
+                    {LAYER_ATTN_V, embd, kv_dim, &l->spec.matrices[MATRIX_V]},
+                    {LAYER_ATTN_OUTPUT, q_dim, embd, &l->spec.matrices[MATRIX_O]},
+                    {LAYER_FFN_GATE, embd, n_ff, &l->spec.matrices[MATRIX_GATE]},
+                    {LAYER_FFN_UP, embd, n_ff, &l->spec.matrices[MATRIX_UP]},
+                    {LAYER_FFN_DOWN, n_ff, embd, &l->spec.matrices[MATRIX_DOWN]}};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
+        status = drafter_file_matrix(&d->file, learned_name(method, matrices[i].name).text, matrices[i].n_in,
+                                     matrices[i].n_out, matrices[i].out, err);
+    l->spec.attn_norm = l->attn_norm;
+    l->spec.ffn_norm = l->ffn_norm;
+    return status;
+}
+
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, fr_error *err) {
+    int32_t n_ff = 0;
+    if (d->target->hparams.latent.rank)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: drafters with a layer of their own cannot draft for a model with latent attention (MLA), "
+                         "whose cache has no keys and values of heads; use another method",
+                         gguf_path(d->target->gguf));
+    int status = drafter_file_int(&d->file, learned_name(method, LAYER_KEY_FEED_FORWARD).text, 1, 1 << 20, &n_ff, err);
+    if (!status) status = read_tensors(l, d, method, has_attn_norm, n_ff, err);
+    if (status) return status;
+    l->model = model_of_layers(d->target, &l->spec, 1, n_ff);
+    return d->backend->submodel(&l->weights, d->weights, &l->model, err);
+}
+
+int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
+                            int32_t max_logits, fr_error *err) {
+    const ExecutorOptions options = {.kv_type = KV_F16,
+                                     .page_size = PAGE_SIZE,
+                                     .n_ctx = n_ctx + TREE_MAX_NODES + n_more,
+                                     .max_sequences = d->max_sequences + d->env.n_cached,
+                                     .n_pages = cached_kv_n_pages(&d->env, n_ctx + TREE_MAX_NODES + n_more, PAGE_SIZE),
+                                     .max_rows = max_rows,
+                                     .max_logits = max_logits};
+    return executor_open(&l->executor, d->device, l->weights, &options, err);
+}
+
+void one_layer_close(OneLayer *l) {
+    executor_close(l->executor);
+    weights_close(l->weights);
+    mem_free(l->attn_norm);
+    mem_free(l->ffn_norm);
+}
+
+/* ---- sequences with queues ---------------------------------------------------------------------------- */
 
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err) {

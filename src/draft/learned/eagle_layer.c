@@ -1,0 +1,257 @@
+/* eagle_layer.c - the common part of `eagle` and `mtp`: memory, the entries of the sequences, and growing the trees level
+ * by level. The essay on the method is in draft_eagle.c.
+ *
+ * EAGLE-2's tree (dynamic): each expanded node gets its `top` most probable tokens as children. At each level, only the
+ * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
+ * within the budget.
+ *
+ * EAGLE-1's tree (static): the shape is fixed in advance by a prior on the rank of each token (tree_shapes.c), with at
+ * most `top` nodes of a level expanded; the layer only chooses the tokens.
+ *
+ * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in
+ * which each row attends to its sequence's entries and to its ancestors in the tree. */
+#include "draft/learned/eagle_layer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* All trees that grow together have at most MAX_ROWS rows. A prompt is read in chunks of at least MIN_ROWS. */
+enum { MAX_ROWS = 512, MIN_ROWS = 64 };
+
+/* The most probable tokens after a node. */
+typedef struct EagleTop {
+    int32_t n, tokens[EAGLE_MAX_TOP];
+    double log_p[EAGLE_MAX_TOP];
+} EagleTop;
+
+struct EagleMember {
+    int32_t sequence;
+    const EntrySequence *entries; /* feature is f of the last entry, logits are those after the pending token */
+    Tree *tree;
+    int32_t budget;
+    double log_p[TREE_MAX_NODES];        /* the sum along the path to each node */
+    int32_t expanded_by[TREE_MAX_NODES]; /* index of the node's parent on the front; -1: the root */
+    int32_t shape[TREE_MAX_NODES];       /* index of the node in the shape of a static tree */
+};
+
+/* A node of the front has one row of its level. */
+struct EagleFront {
+    int32_t member, node;
+    EagleTop top;
+};
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err) {
+    int32_t depth = plan->depth, top = plan->top;
+    if (top + (depth - 1) * top * top >= TREE_MAX_NODES)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s: depth %d with top %d finds more than the %d nodes of a tree; make one of them smaller",
+                         method, depth, top, TREE_MAX_NODES - 1);
+    double chance[EAGLE_MAX_DEPTH * EAGLE_MAX_TOP];
+    static_tree_prior(chance, depth, top);
+    static_tree_build(&d->shape, chance, depth, top, top);
+    int32_t rows = depth * top, n = MAX_ROWS / rows, max_group = n < env->max_sequences ? n : env->max_sequences;
+    d->depth = depth;
+    d->top = top;
+    d->is_static = plan->is_static;
+    d->n_ctx = env->n_ctx;
+    d->max_rows = max_group * rows > MIN_ROWS ? max_group * rows : MIN_ROWS;
+    return learned_reserve_group(&d->learned, max_group, err);
+}
+
+int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    int64_t front = l->max_group * d->top;
+    EntryQueueOptions entries = *input;
+    entries.fc = d->fc, entries.wants_logits = true, entries.max_rows = d->max_rows;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
+        ARENA_ITEM(&d->next, front),         ARENA_ITEM(&d->front_rows, front),
+        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * l->n_embd),
+    };
+    int status = one_layer_open_executor(&d->layer, l, d->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP, d->max_rows,
+                                         (int32_t)front, err);
+    if (!status) status = arena_take(&l->arena, items, ARENA_COUNT(items), method, err);
+    return status ? status : entry_queue_open(&d->entries, l, &d->layer, &entries, err);
+}
+
+void eagle_release(Eagle *d) {
+    learned_linear_close(&d->learned, d->fc);
+    token_info_close(&d->info);
+    confidence_close(&d->confidence);
+    entry_queue_close(&d->entries);
+    one_layer_close(&d->layer);
+    learned_release(&d->learned);
+}
+
+/* ---- observations ------------------------------------------------------------------------------------ */
+
+int eagle_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    int status = learned_begin(drafter, sequence, tokens, n, err);
+    return status ? status : entry_queue_begin(&((Eagle *)drafter)->entries, sequence, err);
+}
+
+int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                         fr_error *err) {
+    Eagle *d = (Eagle *)drafter;
+    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
+    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
+    return status ? status : entry_queue_add(&d->entries, sequence, after, hidden, n, err);
+}
+
+void eagle_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    Eagle *d = (Eagle *)drafter;
+    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
+    entry_queue_take_over(&d->entries, from, to, n);
+}
+
+int32_t eagle_n_held(const Drafter *drafter, int32_t sequence) {
+    return entry_queue_n_held(&((const Eagle *)drafter)->entries, sequence);
+}
+
+int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
+    int status = learned_observe_tree(drafter, sequence, v, err);
+    return status ? status : entry_queue_add_step(&((Eagle *)drafter)->entries, sequence, v, err);
+}
+
+void eagle_end(Drafter *drafter, int32_t sequence) {
+    entry_queue_end(&((Eagle *)drafter)->entries, sequence);
+    learned_end(drafter, sequence);
+}
+
+/* ---- growing the trees ---------------------------------------------------------------------------- */
+
+/* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits there. */
+static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
+                     EagleTop *out) {
+    int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
+    memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
+    token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
+    out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
+    if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
+        confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
+}
+
+/* The index in the shape of child `rank` of its node `parent`, or -1 if there is none within the budget. */
+static int32_t child_in_shape(const Eagle *d, const EagleMember *m, int32_t parent, int32_t rank) {
+    for (int32_t i = parent + 1; i < d->shape.n && i <= m->budget; i++)
+        if (d->shape.nodes[i].parent == parent && d->shape.nodes[i].rank == rank) return i;
+    return -1;
+}
+
+/* Adds the children of a node: all tokens of `top`, or for a static tree those in the shape. `from` is the index of the
+ * node on the front; -1: the root. */
+static void add_children(const Eagle *d, EagleMember *m, int32_t node, const EagleTop *top, int32_t from) {
+    int32_t in_shape = 0;
+    for (int32_t i = 0; i < top->n; i++) {
+        if (d->is_static && (in_shape = child_in_shape(d, m, m->shape[node], i)) < 0) return;
+        double log_p = m->log_p[node] + top->log_p[i];
+        int32_t child = tree_add(m->tree, node, top->tokens[i], (float)exp(log_p), d->learned.base.source);
+        m->log_p[child] = log_p;
+        m->expanded_by[child] = from;
+        m->shape[child] = in_shape;
+    }
+}
+
+/* Chooses which of the nodes [first, tree->n) of a member are expanded: those that have children in the shape, or the
+ * `top` best. Returns their number. */
+static int32_t nodes_to_expand(const Eagle *d, const EagleMember *m, int32_t first, int32_t nodes[EAGLE_MAX_TOP]) {
+    if (!d->is_static) return learned_best_nodes(m->log_p, first, m->tree->n, d->top, nodes);
+    int32_t n = 0;
+    for (int32_t i = first; i < m->tree->n; i++)
+        if (child_in_shape(d, m, m->shape[i], 0) >= 0) nodes[n++] = i;
+    return n;
+}
+
+/* Chooses which new nodes of member i, from `first` on, are expanded, and puts them with their rows on the next front. */
+static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_next) {
+    const EagleMember *m = &d->group[i];
+    int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, m, first, nodes);
+    for (int32_t k = 0; k < n; k++) {
+        int32_t best = nodes[k];
+        int32_t from = m->expanded_by[best], i_next = (*n_next)++;
+        const TreeNode *node = &m->tree->nodes[best];
+        entry_queue_set_pair(&d->entries, i_next, node->token,
+                             from < 0 ? m->entries->feature : d->features + (int64_t)from * d->learned.n_embd);
+        d->entries.rows[i_next] = (Row){.token = node->token,
+                                        .sequence = m->entries->kv,
+                                        .parent = from < 0 ? -1 : d->front_rows[from],
+                                        .want_logits = true};
+        d->next[i_next] = (EagleFront){.member = i, .node = best};
+    }
+}
+
+/* Runs the n chosen rows after the n_run rows of the levels above, and makes them the front. */
+static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
+    entry_queue_fuse(&d->entries, n);
+    int status = n_run ? executor_extend(d->layer.executor, d->entries.rows, n, err)
+                       : executor_forward(d->layer.executor, d->entries.rows, n, err);
+    if (status) return status;
+    EagleFront *old = d->front;
+    d->front = d->next;
+    d->next = old;
+    size_t h = (size_t)d->learned.n_embd;
+    for (int32_t i = 0; i < n; i++) {
+        d->front_rows[i] = n_run + i;
+        memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i), h * sizeof *d->features);
+        find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h,
+                 executor_logits(d->layer.executor, n_run + i), &d->front[i].top);
+    }
+    return FR_OK;
+}
+
+static int grow_trees(Eagle *d, fr_error *err) {
+    int32_t first[MAX_ROWS] = {0}, n_run = 0;
+    int status = FR_OK;
+    for (int32_t i = 0; i < d->n_group && !status; i++) {
+        EagleMember *m = &d->group[i];
+        status = cached_kv_reserve(&d->entries.cached, m->entries->kv, (d->depth - 1) * d->top, err);
+        first[i] = m->tree->n;
+        m->log_p[0] = 0;
+        m->shape[0] = 0;
+        EagleTop top;
+        find_top(d, m, 0, m->entries->feature, m->entries->logits, &top);
+        add_children(d, m, 0, &top, -1);
+    }
+    for (int32_t level = 1; level < d->depth && !status; level++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < d->n_group; i++) {
+            if (level < d->group[i].budget) choose_front(d, i, first[i], &n);
+            first[i] = d->group[i].tree->n;
+        }
+        if (n == 0) break;
+        status = run_front(d, n, n_run, err);
+        n_run += n;
+        for (int32_t k = 0; k < n && !status; k++)
+            add_children(d, &d->group[d->front[k].member], d->front[k].node, &d->front[k].top, k);
+    }
+    for (int32_t i = 0; i < d->n_group && !status; i++) {
+        executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
+        if (d->is_static) learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+        else learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);
+    }
+    return status;
+}
+
+/* ---- a proposal ----------------------------------------------------------------------------------- */
+
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
+    Eagle *d = (Eagle *)learned;
+    int32_t sequences[MAX_ROWS];
+    d->n_group = n;
+    for (int32_t i = 0; i < n; i++) {
+        EagleMember *m = &d->group[i];
+        m->sequence = sequences[i] = members[i].sequence;
+        m->entries = &d->entries.sequences[m->sequence];
+        m->tree = members[i].tree;
+        m->budget = members[i].budget;
+    }
+    int status = entry_queue_run(&d->entries, sequences, n, err);
+    return status ? status : grow_trees(d, err);
+}
+
+int eagle_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                  fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
+}

@@ -1,0 +1,62 @@
+/* eagle_layer.h - the common part of `eagle` and `mtp`: a layer with a KV cache of its own between a linear layer and an
+ * LM head. Its input is a token and the hidden state before it. The two methods differ in where the weights come from
+ * (draft_eagle.c, draft_mtp.c); the struct of each begins with an Eagle. */
+#ifndef LEARNED_EAGLE_LAYER_H
+#define LEARNED_EAGLE_LAYER_H
+
+#include "draft/learned/layer_entries.h"
+#include "draft/learned/logit_corrections.h"
+#include "tree/tree_shapes.h"
+
+enum { EAGLE_MAX_DEPTH = 16, EAGLE_MAX_TOP = 16 };
+
+typedef struct EagleMember EagleMember; /* a sequence in a proposal */
+typedef struct EagleFront EagleFront;   /* a node that is expanded */
+
+typedef struct Eagle {
+    LearnedDrafter learned;
+    int32_t top, depth, n_ctx;
+    bool is_static;
+    StaticTree shape;
+    Linear *fc;
+    TokenInfo info;
+    Confidence confidence;
+    OneLayer layer;
+    EntryQueue entries; /* its rows and pairs are also those of the tree */
+    EagleMember *group; /* [max_group] */
+    int32_t n_group, max_rows;
+    EagleFront *front, *next; /* [max_group * top] the nodes expanded at this level, and at the next */
+    int32_t *front_rows;      /* [max_group * top] their executor rows */
+    float *features;          /* [max_group * top][H] the layer's outputs f for the nodes of the front */
+    float *logits;            /* [V] */
+} Eagle;
+
+/* The options that both methods have. */
+typedef struct EaglePlan {
+    int32_t depth, top;
+    bool is_static;
+} EaglePlan;
+
+/* A method opens a zeroed struct in this order: eagle_plan; learned_open or learned_open_target; the weights, which are fc
+ * and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. */
+int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err);
+int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);
+void eagle_release(Eagle *d); /* everything but the struct itself, after a failure as well */
+
+/* The functions of a DrafterClass. */
+int eagle_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                         fr_error *err);
+void eagle_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
+int32_t eagle_n_held(const Drafter *drafter, int32_t sequence);
+int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err);
+int eagle_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                  fr_error *err);
+void eagle_end(Drafter *drafter, int32_t sequence);
+
+#define EAGLE_CALLS \
+    .needs_hidden = true, .set_sampling = learned_set_sampling, .begin = eagle_begin, \
+    .observe_prompt = eagle_observe_prompt, .take_over = eagle_take_over, .n_held = eagle_n_held, \
+    .observe_tree = eagle_observe_tree, .observe = learned_observe, .propose = eagle_propose, .end = eagle_end
+
+#endif

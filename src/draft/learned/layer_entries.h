@@ -1,0 +1,97 @@
+/* layer_entries.h - the transformer layer of `eagle`, `mtp` and `lyanna`, and its KV entries: one for each token that the
+ * target has read, computed from the target's hidden state there and the token that follows. */
+#ifndef LEARNED_LAYER_ENTRIES_H
+#define LEARNED_LAYER_ENTRIES_H
+
+#include "compute/executor.h"
+#include "draft/cached_kv.h"
+#include "draft/learned/learned.h"
+
+/* ---- the layer ----------------------------------------------------------------------------------------- */
+
+/* A transformer layer that runs on the target's device with its own KV cache. The input of each row is [n_embd] floats;
+ * the output is hidden states and, by the target's LM head, logits. */
+typedef struct OneLayer {
+    Model model; /* has one layer; heads, rope, embedding and LM head are the target's */
+    LayerSpec spec;
+    float *attn_norm, *ffn_norm;
+    Weights *weights;
+    Executor *executor;
+} OneLayer;
+
+/* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
+ * on a zeroed struct. After a failure one_layer_close is safe. */
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, fr_error *err);
+/* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. A run has at most max_rows
+ * rows, max_logits of which may want logits. */
+int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
+                            int32_t max_logits, fr_error *err);
+void one_layer_close(OneLayer *l);
+
+/* ---- its entries --------------------------------------------------------------------------------------- */
+
+enum { ENTRY_QUEUE_LENGTH = 32 };
+
+/* A sequence in the layer's executor. feature, input and logits are valid if no entry is queued; they are NULL in a
+ * sequence of the cache. */
+typedef struct EntrySequence {
+    int32_t kv; /* its id in the executor */
+    bool begun;
+    float *feature;   /* [H] the layer's output for the last entry */
+    float *input;     /* [H] the layer's input for the last entry */
+    float *logits;    /* [V] the logits of the last entry; NULL: not wanted */
+    int32_t n_queued; /* entries that have not run yet */
+    int32_t n_kept;   /* in a sequence of the cache: its entries, unless those that had run were dropped */
+    int32_t *tokens;  /* [ENTRY_QUEUE_LENGTH] */
+    float *hidden;    /* [ENTRY_QUEUE_LENGTH][H] */
+} EntrySequence;
+
+typedef struct EntryQueueOptions {
+    const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
+    bool reads_tokens; /* fc reads the token, too; the three pointers below need it */
+    bool wants_logits;
+    int32_t max_rows;                      /* of a forward; >= ENTRY_QUEUE_LENGTH */
+    const float *token_norm, *hidden_norm; /* [H] RMS norms of the two parts before fc; NULL: none */
+    const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the target's */
+} EntryQueueOptions;
+
+typedef struct EntryQueue {
+    LearnedDrafter *learned; /* borrowed: target, products, memory */
+    OneLayer *layer;         /* borrowed */
+    EntryQueueOptions options;
+    EntrySequence *sequences; /* [max_sequences + n_cached] */
+    CachedKv cached;
+    /* The next forward, which may also be one of the caller's own: */
+    Row *rows;             /* [max_rows] */
+    int32_t *row_ids;      /* [max_rows] */
+    float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+} EntryQueue;
+
+/* Allocates in the drafter's arena, on a zeroed struct. The layer's executor must be open. */
+int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
+                     fr_error *err);
+
+void entry_queue_close(EntryQueue *q);
+
+int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err);
+void entry_queue_end(EntryQueue *q, int32_t sequence);
+
+/* Adds n entries, given their hidden states, which are copied, and the token after each. */
+int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
+                    fr_error *err);
+/* Adds an entry for each token that a step accepted, the pending token included. */
+int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err);
+
+/* They implement n_held and take_over of a DrafterClass. Queued entries count as held. */
+int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence);
+void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n);
+
+/* Runs what is queued for these sequences, in as few forwards as possible. */
+int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err);
+
+/* Sets the pair that row i of the next forward is computed from: a token, and the hidden state or feature before it. */
+void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden);
+/* Computes the inputs of the first n rows from their pairs. */
+void entry_queue_fuse(EntryQueue *q, int32_t n);
+
+#endif

@@ -1,0 +1,173 @@
+/* learned_files.h - the keys and tensors in the files of learned drafters (drafter_file.h): names that training, import
+ * and drafting share.
+ *
+ *   H hidden size, V vocabulary, F feed-forward size
+ *
+ * Every key has the prefix "forerun-drafter." in the file. The name of a weight matrix ends in ".weight", that of a bias
+ * in ".bias".
+ */
+#ifndef LEARNED_LEARNED_FILES_H
+#define LEARNED_LEARNED_FILES_H
+
+/* ---- medusa ---------------------------------------------------------------------------------------------- */
+
+/* Keys:
+ *   medusa.head_count
+ *   medusa.block_count           blocks of each head
+ *   medusa.output                "own": each head has an output matrix; "target": the heads use the target's LM head
+ * Tensors:
+ *   medusa.<head>.block.<block>.weight [H][H] and .bias [H]; both numbers begin at 0
+ *   medusa.<head>.output.weight [V][H], with "own"
+ *   medusa.accuracy [heads][ranks], optional: how often each head's token of each rank was right on held-out text */
+enum { MEDUSA_MAX_HEADS = 16, MEDUSA_MAX_BLOCKS = 8 };
+
+#define MEDUSA_KEY_HEAD_COUNT "medusa.head_count"
+#define MEDUSA_KEY_BLOCK_COUNT "medusa.block_count"
+#define MEDUSA_KEY_OUTPUT "medusa.output"
+
+/* printf formats that take the head and the block. */
+#define MEDUSA_BLOCK "medusa.%d.block.%d" /* .weight and .bias */
+#define MEDUSA_OUTPUT "medusa.%d.output"  /* .weight */
+#define MEDUSA_ACCURACY "medusa.accuracy"
+
+/* ---- hydra ----------------------------------------------------------------------------------------------- */
+
+/* Keys:
+ *   hydra.head_count
+ *   hydra.block_count            blocks of each head, 1 or more
+ *   hydra.output                 "own": each head has an output matrix; "target": the heads use the target's LM head
+ * Tensors (draft_hydra.c explains W, R and A):
+ *   hydra.<head>.in.weight [H][(head+2)H] (W) and .bias [H], hydra.<head>.skip.weight [H][(head+2)H] (R)
+ *   hydra.<head>.block.<block>.weight [H][H] and .bias [H] (A), from block 1 on: `in` and `skip` are the first block
+ *   hydra.<head>.output.weight [V][H], with "own"
+ *   hydra.<head>.skip.bias [H] and .output.bias [V], optional: the published weights have them (train/hydra.c) */
+enum { HYDRA_MAX_HEADS = 16, HYDRA_MAX_BLOCKS = 8 };
+
+#define HYDRA_KEY_HEAD_COUNT "hydra.head_count"
+#define HYDRA_KEY_BLOCK_COUNT "hydra.block_count"
+#define HYDRA_KEY_OUTPUT "hydra.output"
+
+/* A name is a printf format: HYDRA_HEAD, which takes the head, and one of the others; HYDRA_BLOCK takes the block. */
+#define HYDRA_HEAD "hydra.%d."
+#define HYDRA_IN "in"          /* .weight and .bias */
+#define HYDRA_SKIP "skip"      /* .weight; .bias is optional */
+#define HYDRA_BLOCK "block.%d" /* .weight and .bias */
+#define HYDRA_OUTPUT "output"  /* .weight; .bias is optional */
+
+/* ---- redrafter ------------------------------------------------------------------------------------------- */
+
+/* Keys:
+ *   redrafter.block_count
+ *   redrafter.start              the first state: "embedding" of the pending token, or "zero" before it
+ * Tensors (draft_redrafter.c explains W, U and O):
+ *   redrafter.w.weight [H][H], redrafter.u.weight [H][H] and .bias [H]
+ *   redrafter.block.<block>.weight [2H][2H] and .bias [2H], from block 0 on
+ *   redrafter.output.weight [V][2H] (O)
+ * A file that was trained with token info also has the keys and tensors of token info (below). */
+enum { REDRAFTER_MAX_BLOCKS = 16 };
+
+#define REDRAFTER_KEY_BLOCK_COUNT "redrafter.block_count"
+#define REDRAFTER_KEY_START "redrafter.start"
+
+#define REDRAFTER_W "redrafter.w"            /* .weight */
+#define REDRAFTER_U "redrafter.u"            /* .weight and .bias */
+#define REDRAFTER_BLOCK "redrafter.block.%d" /* printf format that takes the block; .weight and .bias */
+#define REDRAFTER_OUTPUT "redrafter.output"  /* .weight */
+
+/* ---- space ----------------------------------------------------------------------------------------------- */
+
+/* Keys:
+ *   space.mask_count             masks in a group
+ *   space.block_count            residual blocks that are applied to the target's hidden state at each mask
+ * Tensors:
+ *   space.masks [masks][H]       the vectors that the target reads in the place of a token's embedding
+ *   space.<mask>.block.<block>.weight [H][H] and .bias [H]; both numbers begin at 0
+ *   space.accuracy [masks][ranks], optional: how often each mask's token of each rank was right on held-out text */
+enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
+
+#define SPACE_KEY_MASK_COUNT "space.mask_count"
+#define SPACE_KEY_BLOCK_COUNT "space.block_count"
+#define SPACE_MASKS "space.masks"
+#define SPACE_ACCURACY "space.accuracy"
+#define SPACE_BLOCK "space.%d.block.%d" /* printf format that takes the mask and the block; .weight and .bias */
+
+/* ---- eagle and lyanna: a transformer layer ----------------------------------------------------------------- */
+
+/* Both methods have one layer with the target's heads and rope. A name is EAGLE or LYANNA followed by one of these.
+ *
+ * Key:
+ *   <method>.feed_forward_length F
+ * Tensors:
+ *   <method>.fc.weight, .bias [H]
+ *   <method>.attn_norm.weight [H], only in lyanna: eagle's layer has no norm before its attention
+ *   <method>.attn_q, _k, _v, _output.weight
+ *   <method>.ffn_norm.weight [H], <method>.ffn_gate, _up, _down.weight
+ *
+ * eagle: fc is [H][2H] and reads the token's embedding first, then the hidden state.
+ *
+ * lyanna has more keys:
+ *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
+ *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
+ *   lyanna.chain                 optional; "serial" (the default): the input of step s + 1 is the output of step s;
+ *                                "parallel": it is the first step's input plus row s of chain.inputs; steps beyond the
+ *                                last row use the last row
+ *   lyanna.chain.n_inputs        with "parallel": the number of those rows
+ * and one more tensor:
+ *   lyanna.chain.inputs.weight [n_inputs][H], with "parallel"
+ *
+ * The files of both methods can have token info and a confidence head (below); those of lyanna also a gate. */
+#define EAGLE "eagle."
+#define LYANNA "lyanna."
+
+#define LAYER_KEY_FEED_FORWARD "feed_forward_length"
+#define LAYER_FC "fc" /* computes the layer's input; .weight and .bias */
+#define LAYER_FC_WEIGHT "fc.weight"
+#define LAYER_FC_BIAS "fc.bias"
+#define LAYER_ATTN_NORM "attn_norm.weight"
+#define LAYER_ATTN_Q "attn_q.weight"
+#define LAYER_ATTN_K "attn_k.weight"
+#define LAYER_ATTN_V "attn_v.weight"
+#define LAYER_ATTN_OUTPUT "attn_output.weight"
+#define LAYER_FFN_NORM "ffn_norm.weight"
+#define LAYER_FFN_GATE "ffn_gate.weight"
+#define LAYER_FFN_UP "ffn_up.weight"
+#define LAYER_FFN_DOWN "ffn_down.weight"
+
+#define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
+#define LYANNA_KEY_CHAIN LYANNA "chain"
+#define LYANNA_KEY_CHAIN_INPUTS LYANNA "chain.n_inputs"
+#define CHAIN_INPUTS "chain.inputs.weight"
+#define LYANNA_CHAIN_INPUTS LYANNA CHAIN_INPUTS
+
+/* ---- corrections of the logits ----------------------------------------------------------------------------- */
+
+/* logit_corrections.h has what these numbers are for. The names follow the method's name and a dot.
+ *
+ * Token info of eagle, lyanna and redrafter; d is its rank, n the number of tokens that have info. Keys:
+ *   <method>.token_info.rank     d; 0, or the key is missing: the file has no token info
+ *   <method>.hot_tokens          optional; array of I32, ascending: the only tokens that have info, and whose logits
+ *                                it changes; without it the whole vocabulary
+ * Tensors, if d > 0:
+ *   <method>.token_info.down.weight [d][H], .up.weight [n][d], .gain [n] */
+#define TOKEN_INFO_KEY_RANK "token_info.rank"
+#define TOKEN_INFO_KEY_HOT_TOKENS "hot_tokens"
+#define TOKEN_INFO_DOWN "token_info.down" /* .weight */
+#define TOKEN_INFO_UP "token_info.up"     /* .weight */
+#define TOKEN_INFO_GAIN "token_info.gain"
+
+/* The gate of lyanna's token info; r is its rank. Key:
+ *   lyanna.gate.rank             r; 0, or the key is missing: the file has no gate
+ * Tensors, if r > 0:
+ *   lyanna.gate.state.weight [r][H], lyanna.gate.token.weight [r][H], lyanna.gate.up.weight [V][r] */
+#define GATE_KEY_RANK "gate.rank"
+#define GATE_STATE_FACTOR "gate.state" /* .weight */
+#define GATE_TOKEN_FACTOR "gate.token" /* .weight */
+#define GATE_OUTPUT "gate.up"          /* .weight */
+
+/* The confidence head of eagle and lyanna, optional. Tensor:
+ *   <method>.confidence [H + 2]  w, then b and a: the logit of the chance is  w state + b + (1 + a) logit(p),  where p is
+ *                                the drafter's own estimate */
+#define CONFIDENCE "confidence"
+enum { CONFIDENCE_BIAS, CONFIDENCE_SLOPE, CONFIDENCE_SCALARS }; /* after the H weights */
+
+#endif

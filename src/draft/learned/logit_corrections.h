@@ -1,0 +1,115 @@
+/* logit_corrections.h - what is added to a learned drafter's logits, or to the log-probabilities of a node's children,
+ * to bring them nearer to the target's: token info, its gate, what the current text taught, and a confidence head.
+ * learned_files.h lists the keys and tensors.
+ *
+ *   H hidden size, V vocabulary
+ *
+ * Every struct is opened from the drafter's open file, zeroed before. A file without the correction is allowed, and the
+ * functions then change nothing. After a failed open, close is safe. */
+#ifndef LEARNED_LOGIT_CORRECTIONS_H
+#define LEARNED_LOGIT_CORRECTIONS_H
+
+#include "draft/learned/learned.h"
+#include "draft/learned/learned_files.h"
+
+/* ---- token info: the influence of a token on the next one ---------------------------------------------------- */
+
+typedef enum TokenInfoForm {
+    TOKEN_INFO_F16,     /* a table of halves */
+    TOKEN_INFO_Q8,      /* a table of Q8_0 blocks, slightly more than half as large */
+    TOKEN_INFO_FACTORS, /* no table: the factors are multiplied on demand */
+} TokenInfoForm;
+
+/* Lyanna's E': d is its rank, n the number of tokens that have info. */
+typedef struct TokenInfo {
+    LearnedDrafter *learned; /* borrowed: file, target, products */
+    const char *method;      /* of the file; borrowed */
+    TokenInfoForm form;
+    int32_t n;                         /* number of tokens that have info; 0: the file has no token info */
+    int32_t *hot;                      /* [n] these tokens, ascending; NULL: the whole vocabulary */
+    int32_t *index_of;                 /* [V] index in hot, or -1; NULL: the whole vocabulary */
+    float *gain;                       /* [n] */
+    Linear *down, *up;                 /* [d][H], [n][d]; closed once the table is computed */
+    Lookup *table;                     /* [n][n] */
+    float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
+} TokenInfo;
+
+enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 };
+#define TOKEN_INFO_MAX_BYTES ((size_t)4 << 30)
+
+/* Reads the factors and the hot tokens of that method and computes the table. Refuses a table larger than
+ * TOKEN_INFO_MAX_BYTES. */
+int token_info_open(TokenInfo *t, LearnedDrafter *learned, const char *method, TokenInfoForm form, fr_error *err);
+void token_info_close(TokenInfo *t);
+
+/* Adds the info of tokens[i], if it has one, to rows[i] [V]. n <= TOKEN_INFO_BATCH. */
+void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows);
+
+/* ---- the gate: token info that depends on the state ------------------------------------------------------------ */
+
+enum { INFO_GATE_MAX_RANK = 1024 };
+
+/* The bias on the logits after a token, gated by the hidden state; r is its rank. */
+typedef struct InfoGate {
+    LearnedDrafter *learned; /* borrowed: file, target, products */
+    int32_t rank;            /* 0: the file has no gate; info_gate_states and info_gate_bias may not be called */
+    Linear *state, *up;      /* [r][H], [V][r] */
+    float *of_token;         /* [V][r] */
+    float *products;         /* [max_tokens][r] */
+} InfoGate;
+
+/* Takes at most max_states states, and at most max_tokens tokens, in one call. */
+int info_gate_open(InfoGate *g, LearnedDrafter *learned, int32_t max_states, int32_t max_tokens, fr_error *err);
+void info_gate_close(InfoGate *g);
+
+/* Computes states [n][r] from n hidden states [n][H]. */
+void info_gate_states(InfoGate *g, const float *hidden, int32_t n, float *states);
+
+/* Sets rows[i] [V] to the bias after tokens[i] at a state [r]. */
+void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int32_t n, float *rows);
+
+/* ---- live info: what a text teaches about its tokens while it is generated ------------------------------------- */
+
+enum { LIVE_INFO_SETS = 64, LIVE_INFO_WAYS = 4, LIVE_INFO_ENTRIES = 16 };
+
+/* The correction of the logits after one token. */
+typedef struct LiveInfoRow {
+    int64_t last_used; /* 0: the row is free */
+    int32_t token, n;
+    int32_t ids[LIVE_INFO_ENTRIES];
+    float deltas[LIVE_INFO_ENTRIES];
+} LiveInfoRow;
+
+/* The corrections that one sequence has learned; they end with the request. */
+typedef struct LiveInfo {
+    LiveInfoRow rows[LIVE_INFO_SETS][LIVE_INFO_WAYS];
+    int64_t n_learned;
+} LiveInfo;
+
+void live_info_reset(LiveInfo *l);
+/* Adds the correction of what follows `token` to the logits. */
+void live_info_add(const LiveInfo *l, int32_t token, float *logits);
+/* Learns from the target's logits after `token` and from the logits that were drafted there, both [n_vocab]. The drafted
+ * ones include the correction so far. Compares softmax(logits / temperature). */
+void live_info_learn(LiveInfo *l, int32_t token, const float *target, const float *draft, int32_t n_vocab,
+                     double temperature);
+
+/* ---- the confidence head: whether the best token will be accepted ----------------------------------------------- */
+
+#define CONFIDENCE_MAX_MARGIN 12.0 /* bound on the absolute value of logit(p) */
+
+typedef struct Confidence {
+    int32_t n_embd;
+    float *weights; /* [H + CONFIDENCE_SCALARS]; NULL: the file has no such head */
+} Confidence;
+
+int confidence_open(Confidence *c, LearnedDrafter *learned, const char *method, fr_error *err);
+void confidence_close(Confidence *c);
+
+/* The part of the logit that depends on the state [H]; 0 without a head. */
+float confidence_of_state(const Confidence *c, const float *state);
+/* Corrects the log-probabilities of a node's n most probable children, given best first. The best child gets the
+ * probability that the head predicts; the others are scaled so that they do not sum to more than what it leaves. */
+void confidence_correct(const Confidence *c, float of_state, double *log_p, int32_t n);
+
+#endif
