@@ -1,14 +1,14 @@
-/* cached_kv.c - keeps what a drafter's own KV cache holds of requests that have ended.
+/* cached_kv.c - keeps the entries of ended requests in a drafter's own KV cache.
  *
  * The prefix cache of the engine keeps the target's pages of the last requests (engine/prefix_cache.c). A drafter with
- * keys of its own must keep them for the same tokens, or a request that takes pages over would have to run its prompt
- * through the drafter's layers again. So such a drafter has n_cached more sequences than requests, which share pages
- * with those of the requests as the target's do.
+ * its own keys must keep them for the same tokens, or a request that takes pages over would have to run its prompt
+ * through the drafter's layers again. So such a drafter has n_cached more sequences than requests. They share pages with
+ * the sequences of requests, as in the target.
  *
- * Pages. Each request has enough of them for its context; the cached sequences together have as many as the target's KV
- * cache has tokens. They cannot exceed that as long as they share whatever the target's sequences share. If they do
- * exceed it, because the beginning of an entry was computed twice, requests go first: cached_kv_reserve drops all
- * cached sequences. */
+ * Pages. Each request has enough pages for its context; the cached sequences together have pages for as many tokens as
+ * the target's KV cache has. They cannot need more as long as they share whatever the target's sequences share. They can
+ * if the beginning of an entry was computed twice. Requests then have priority: cached_kv_reserve drops all cached
+ * sequences. */
 #include "draft/cached_kv.h"
 
 int64_t cached_kv_n_pages(const DrafterEnv *env, int32_t n_ctx, int32_t page_size) {

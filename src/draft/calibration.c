@@ -1,36 +1,35 @@
 /* calibration.c - turns a drafter's estimates into probabilities, learned online.
  *
  * The problem: a union compares nodes of different drafters, and the budget allocator weighs a node against the time
- * that its row costs. Both need probabilities, and a drafter's `p_accept` is one only on texts like those on which
- * its constants were chosen: where an answer repeats nothing, every estimate is too high.
+ * that its row costs. Both need probabilities. A drafter's `p_accept` is a probability only on texts like those on which
+ * its constants were chosen: where an answer repeats nothing, for example, every estimate is too high.
  *
  * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002)
- * on the tokens that the target committed. Estimates fall into bins; each bin counts how many nodes were observed and
- * how many were correct; its value is their share, drawn towards the prior as if PRIOR further nodes had been seen
- * that agree with it; neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is
- * linear.
+ * on the tokens that the target committed. Estimates fall into bins. Each bin counts how many nodes were observed and
+ * how many were correct. Its value is the share of correct ones, as if PRIOR more nodes that agree with the prior had been
+ * observed; neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is linear.
  *
  * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was
  * correct. `p_accept` itself is the estimate for a whole path, but whether a path was correct is not always known:
- * after a step that committed one token, a node at depth 2 is either known to be wrong (its parent was) or unknown.
- * Counting only the known ones would make every deep node look wrong. Whether the token after a correct parent is
- * known, though, does not depend on its children, so the children of known positions are a fair sample, including those
- * that were proposed and never given a row. The estimate of a path is the product of its calibrated conditional
- * estimates, so it never rises along the path.
+ * after a step that committed one token, a node at depth 2 is either known to be wrong (because its parent was) or
+ * unknown. Counting only the known ones would make every deep node look wrong. But whether the token after a correct
+ * parent is known does not depend on the parent's children, so the children at known positions are a fair sample, also
+ * those that were proposed and got no row. The estimate of a path is the product of its calibrated conditional estimates,
+ * so it never rises along the path.
  *
  *     proposal   the ─ 0.8 cat ─ 0.4 sat      committed: cat ran
  *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8)
  *                    wrong
  *                                             not counted: sat below dog, whose parent is wrong
  *
- * Bins are equal in the square root of the estimate, so they are finer where most nodes lie. Forgetting: a bin holds
- * at most WINDOW observations; beyond that, older ones fade. There is one calibration over all requests, and one for
- * each request with the former as its prior: a new text starts from what earlier ones showed and then goes its own
- * way.
+ * Bins are equal in the square root of the estimate, so they are finer at small estimates, which most nodes have. A bin
+ * forgets: it holds at most WINDOW observations, and beyond that older ones fade. There is one calibration over all
+ * requests, and it is the prior of one for each request: a new text starts with what earlier texts showed and then learns
+ * its own map.
  *
  * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) for each node, and O(bins) for each fit, which
- * takes place after FIT_EVERY observations. If the estimates were right before, it costs a little time and gains
- * nothing. Proof: tests/draft/test_calibration.c. */
+ * takes place after FIT_EVERY observations. When it loses: if the estimates were already right, it gains nothing and costs
+ * a little time. Proof: tests/draft/test_calibration.c. */
 #include "draft/calibration.h"
 
 #include <math.h>
@@ -52,7 +51,7 @@ void calibration_init(Calibration *c, const Calibration *prior) {
     for (int32_t i = 0; i < CALIBRATION_N_BINS; i++) c->value[i] = prior ? prior->value[i] : middle(i);
 }
 
-/* The p_accept of a node divided by that of its parent; 0 if the parent's is 0. */
+/* Returns the p_accept of a node divided by that of its parent; 0 if the parent's is 0. */
 static float conditional(const Tree *t, int32_t i) {
     float parent = t->nodes[t->nodes[i].parent].p_accept;
     return parent > 0 ? t->nodes[i].p_accept / parent : 0;
@@ -70,7 +69,7 @@ static void count(Calibration *c, float p_accept, bool right) {
 }
 
 void calibration_learn(Calibration *c, const Tree *proposal, const int32_t *tokens, int64_t n) {
-    bool right[TREE_MAX_NODES]; /* for each node so far: whether it is on the path of the committed tokens */
+    bool right[TREE_MAX_NODES]; /* whether each node so far is on the path of the committed tokens */
     right[0] = true;
     for (int32_t i = 1; i < proposal->n; i++) {
         const TreeNode *node = &proposal->nodes[i];

@@ -181,7 +181,7 @@ static size_t first_length(const char *text) {
     return n;
 }
 
-/* One drafter, or those that "auto" stands for. */
+/* Visits one drafter, or those that "auto" means. */
 static int visit_one(const char *spec, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
                      fr_error *err) {
     if (strcmp(spec, "auto") != 0) return visit(user, spec, err);

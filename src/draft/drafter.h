@@ -58,7 +58,8 @@ typedef struct DrafterEnv {
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
     int32_t n_ctx;          /* longest sequence */
     int32_t page_size;      /* tokens in a page of its KV cache; 0: unknown */
-    /* The engine's prefix cache (take_over): sequences of ended requests, and the tokens that they hold together. */
+    /* The engine's prefix cache (take_over): the number of its sequences, which belong to ended requests, and the number
+     * of tokens in all of them. */
     int32_t n_cached;
     int64_t cached_tokens;
 } DrafterEnv;
@@ -84,13 +85,13 @@ typedef struct ExtraRow {
 typedef struct DrafterClass {
     const char *name;           /* as in --draft: small letters and '-' */
     const char *summary;        /* one line for --help */
-    const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
-    size_t options_size;        /* ... a struct of this size */
+    const Option *option_table; /* the method's options (base/options.h), ending with key == NULL */
+    size_t options_size;        /* of the struct that the options fill */
     /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one
      * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
-    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
-     * drafted and accepted nodes of each (fr_draft_stats.counters). */
+    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts the
+     * drafted and the accepted nodes with each tag (fr_draft_stats.counters). */
     const char *const *tags;
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
@@ -110,8 +111,8 @@ typedef struct DrafterClass {
     /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position
      * of the first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
-    /* Optional. Called before begin where the text must match a grammar: its state is that of the text at any time.
-     * Borrowed until end. */
+    /* Optional. Called before begin if the text must match a grammar. The state in `grammar` always follows the text. It
+     * is borrowed until end. */
     void (*set_grammar)(Drafter *d, int32_t sequence, const GrammarText *grammar);
     /* Optional. Called before begin if the request has a prediction, a text that the answer will probably follow
      * (fr_request_options.prediction), n >= 1; borrowed during the call. */
@@ -121,21 +122,22 @@ typedef struct DrafterClass {
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a
      * model of their own, which they do here piece by piece, so that no other request waits for long. The target has
-     * read the context tokens first .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each,
-     * after its final norm; otherwise hidden is NULL. Every context token except the last is passed exactly once, in
-     * order, in several calls, unless it was taken over; with needs_hidden, those of later tokens come with
-     * observe_tree, where the pending token is node 0. */
+     * read the context tokens first .. first + n - 1. With needs_hidden, `hidden` has the target's hidden states at these
+     * tokens, [n_embd] each, after its final norm; otherwise it is NULL. Every context token except the last is passed
+     * exactly once, in order, in several calls, unless it was taken over; with needs_hidden, the hidden states of later
+     * tokens come with observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
     /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another
      * one takes over what the method computed for them, after begin and in the place of observe_prompt for these
      * tokens: `to` holds the first n tokens of `from` from now on, and what it held before is forgotten. It changes
-     * no proposal. A method that keeps something for each token has n_held: for how many first tokens of a sequence
-     * it has done so. Its sequences max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are
-     * neither begun nor ended; they take over, are taken over from, and with n == 0 hold nothing. If less than
-     * n_held may be taken over only at some lengths, the method has `reach`: the most of the first n tokens that may
-     * be, where n_held(sequence) >= n. Without n_held a sequence can take over any number of tokens, and `from` is
-     * not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
+     * no proposal and cannot fail. Without take_over the engine runs the whole prompt.
+     * A method that keeps something for each token has n_held, which returns for how many first tokens of a sequence it
+     * does. Its sequences max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are neither begun
+     * nor ended; they only take over and are taken over from, and with n == 0 they hold nothing. If a number below
+     * n_held can be taken over only at some lengths, the method has `reach`, which returns the greatest possible number
+     * up to n, where n_held(sequence) >= n. Without n_held a sequence can take over any number of tokens, and `from` is
+     * ignored. */
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
@@ -150,10 +152,10 @@ typedef struct DrafterClass {
      * repeats it for each sequence by itself, and switches the drafter off where it fails again. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
-    /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the
-     * target is to run besides, and returns their number; their hidden states come with observe_tree. They use the
-     * part of the budget that the nodes leave. Not called if the budget is automatic, because nothing tells how much
-     * time such rows save. */
+    /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` more rows that
+     * the target is to run, and returns their number; their hidden states come with observe_tree. They use the part of
+     * the budget that the nodes leave. It is not called if the budget is automatic, because it is not known how much time
+     * such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
     const char *extra_name; /* the name of these rows, which fr_draft_stats.counters counts as it counts tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
@@ -174,11 +176,11 @@ struct Drafter {
 /* All methods; the list ends with NULL. drafter_find returns NULL for an unknown name. */
 const DrafterClass *const *drafter_classes(void);
 const DrafterClass *drafter_find(const char *name);
-/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The
- * text is cut at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
+/* Calls `visit` for each drafter that a text names: "pld+suffix" names two, and "auto" names those that it means. The
+ * text is cut at each '+' that is followed by the name of a method. It ends with the first status that is not FR_OK. */
 int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
                  fr_error *err);
-/* Whether one of them is "auto". */
+/* Whether one of the drafters that the text names is "auto". */
 bool drafter_names_auto(const char *text);
 /* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
  * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */

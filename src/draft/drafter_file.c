@@ -1,6 +1,6 @@
 /* drafter_file.c - reads and writes the GGUF files of learned drafters.
  *
- * Everything that the file says is checked before it is used: its method, its target, the range of each number, the
+ * Everything in the file is checked before it is used: its method, its target, the range of each number, the
  * shape of each tensor, and that every weight is finite. Tensors that no method reads are an error too
  * (drafter_file_finish). */
 #include "draft/drafter_file.h"
@@ -16,11 +16,11 @@
 
 /* ---- the fingerprint ----------------------------------------------------------------------------
  *
- * It must differ wherever a drafter would be wrong, and cost little at each open. The embedding and the LM head are
- * what a drafter shares with its target, and nearly all training changes them: they are hashed whole, at the speed of
- * memory. A model that was trained further with these two frozen differs in its layers, all rows of which change, so
- * the first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does
- * not matter. */
+ * The fingerprint must differ whenever a drafter would be wrong for a target, and cost little at each open. A drafter
+ * shares the embedding and the LM head with its target, and nearly all training changes them, so they are hashed whole, at
+ * the speed of memory. If a model was trained further with these two frozen, all rows of its layers have changed, so the
+ * first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does not
+ * matter. */
 
 enum { HEAD_BYTES = 4096 };
 
@@ -118,7 +118,7 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     if (!status) status = check_method(f->gguf, method, err);
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
     if (!status) status = check_target(f->gguf, target, err);
-    fr_error changed; /* a file that has changed meanwhile is the real reason of whatever failed */
+    fr_error changed; /* if the target's file has changed meanwhile, that is the real cause of any failure */
     int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
     return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
 }
@@ -187,7 +187,7 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
                      gguf_path(f->gguf), t->name);
 }
 
-/* Finds the tensor of exactly that shape; n_out is 0 for a vector. */
+/* Finds the tensor with that name, which must have exactly this shape; n_out is 0 for a vector. */
 static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
     const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);

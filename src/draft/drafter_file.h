@@ -10,10 +10,10 @@
  *   forerun-drafter.target.fingerprint           16 hexadecimal digits
  *   forerun-drafter.target.embedding_length, forerun-drafter.target.vocabulary_size
  *   forerun-drafter.training.*       how it was trained: command, data, and numbers; `precision` is that of the inputs
- *   of matrix
- *                                    products, "bf16" or "f32", as in `forerun train --precision`
+ *                                    of matrix products, "bf16" or "f32", as in `forerun train --precision`
  *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: the number of lines, and their hash
- *   in 16 hexadecimal digits forerun-drafter.<method>.*       its shape; the method's source file documents these keys
+ *                                    in 16 hexadecimal digits
+ *   forerun-drafter.<method>.*       its shape (learned/learned_files.h)
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
 #define DRAFTER_DRAFTER_FILE_H
@@ -37,15 +37,15 @@ typedef struct DrafterFile {
 int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
 
 /* Opens a drafter's file. Fails if the file is not a drafter, belongs to another method, or was trained for another
- * target; the error says which. After a failure drafter_file_close is safe. */
+ * target; the error names the reason. After a failure drafter_file_close is safe. */
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
 
 /* Read the number or the string under "forerun-drafter.<name>" and check it. */
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);
 int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
-/* Reads the list of tokens under that name: an array of at least one integer, in rising order, all below n_vocab. If
- * the key is missing, *out and *n stay as they are. The caller frees *out with mem_free. */
+/* Reads the list of tokens under "forerun-drafter.<name>": an array of at least one integer, in rising order, all below
+ * n_vocab. If the key is missing, *out and *n stay as they are. The caller frees *out with mem_free. */
 int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
                         fr_error *err);
 
@@ -58,17 +58,17 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
-/* To be called after the last tensor was read and packed: fails if the file has changed meanwhile, or holds tensors
- * that were not read, because the method would then run another network than the one in the file. */
+/* Call this after the last tensor was read and packed. It fails if the file has changed meanwhile, or holds tensors that
+ * were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
-/* The lines of a file of records (`forerun run --record`) that a drafter was trained on: their number and their
- * hash. */
+/* The number and the hash of the lines in a file of records (`forerun run --record`) that a drafter was trained on. */
 typedef struct DrafterTraffic {
     uint64_t n_lines, hash; /* n_lines is 0 if it was not trained on records */
 } DrafterTraffic;
 
-/* Leaves *out empty if the file does not say, or if it belongs to another method or target. */
+/* Reads what traffic the drafter was trained on. *out is empty if the file has no such keys, or if it belongs to another
+ * method or target. */
 void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
@@ -76,7 +76,7 @@ typedef struct DrafterTraining {
     const char *command, *data, *precision;
     uint64_t n_steps, n_tokens, seed;
     DrafterTraffic traffic;
-    double loss; /* the last one on held-out text */
+    double loss; /* the last loss on held-out text */
     /* [n_heads][n_ranks] For each head, how often its token of each rank was right on held-out text; NULL if it was not
      * measured. The methods that use it write it as a tensor, not as a key. */
     const float *accuracy;

@@ -14,12 +14,11 @@ int feedback_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_
 
 enum { TOP_K_MAX = 64 };
 /* Writes to ids[0..k) the ids of the k greatest logits, the greatest first; ties go to the lowest id; k <= TOP_K_MAX.
- * NaN and
- * -inf are never among them. Returns how many there are; the rest of ids is -1. */
+ * Logits that are NaN or -inf are left out. Returns how many there are; the rest of ids is -1. */
 int32_t logits_top_k(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
 
-/* What a step committed: the index of the node at `depth` of the accepted path, where 0 <= depth <= n_path and depth
- * 0 is the pending token, and the token that followed this node. */
+/* The index of the node at `depth` of a step's accepted path, and the token that the step committed after this node;
+ * 0 <= depth <= n_path, and the node at depth 0 is the pending token. */
 int32_t feedback_node(const VerifiedTree *v, int32_t depth);
 int32_t feedback_after(const VerifiedTree *v, int32_t depth);
 
@@ -29,8 +28,8 @@ typedef struct Tally {
 } Tally;
 enum { TALLY_FULL = 4096 };
 void tally_add(Tally *t, bool right);
-/* The share of right guesses. `prior` is the share expected before any observation and has the weight of eight of
- * them. */
+/* The share of right guesses. `prior` is the share expected before any observation; it has the weight of eight
+ * observations. */
 double tally_share(const Tally *t, double prior);
 
 /* For drafters whose probabilities are estimates from few observations. Fills chance[i] with the estimated

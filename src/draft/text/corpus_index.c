@@ -1,8 +1,8 @@
-/* corpus_index.c - opening and searching a corpus index; corpus_index.h describes the layout.
+/* corpus_index.c - opens and searches a corpus index, whose layout corpus_index.h describes.
  *
- * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is
- * opened, each position when it is used. Proof: tests/draft/test_draft_rest.c for the search, test_corpus_index.c for
- * damaged files. */
+ * A search is two binary searches in the suffix array. The file is not trusted: its header is checked when it is
+ * opened, and each position when it is used. Tests: test_draft_rest.c for the search, test_corpus_index.c for damaged
+ * files. */
 #include "draft/text/corpus_index.h"
 
 #include "base/mem.h"
@@ -33,13 +33,13 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
     return FR_OK;
 }
 
-/* Checks the header, and that the file is exactly as long as it says. Sets the arrays. */
+/* Checks the header, and that the file is exactly as long as the header says. Sets the arrays. */
 static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
     CorpusHeader *h = mem_alloc(sizeof *h);
     x->header = h;
     if (!h) return error_memory(err, "a corpus index", sizeof *h);
     if (x->n_bytes < sizeof *h) return error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
-    memcpy(h, x->bytes, sizeof *h); /* what is checked here must not change afterwards */
+    memcpy(h, x->bytes, sizeof *h); /* a copy, so that the header cannot change after the checks */
     if (memcmp(h->magic, corpus_magic, sizeof corpus_magic) != 0)
         return error_set(err, FR_ERR_FORMAT, "%s: is not a corpus index; `forerun index` makes one", path);
     if (h->version != CORPUS_VERSION)
@@ -107,12 +107,14 @@ void corpus_close(CorpusIndex *x) {
 
 /* ---- searching ---------------------------------------------------------------------------------- */
 
-typedef struct Key { /* a query as bytes */
+/* A query as it would be in the file. */
+typedef struct Key {
     uint8_t bytes[(CORPUS_MAX_QUERY + 1) * CORPUS_MAX_WIDTH];
     size_t n;
 } Key;
 
-/* Compares the i-th suffix with the key: <0, 0 (the suffix begins with the key) or >0. */
+/* Compares the i-th suffix with the key. Returns 0 if the suffix begins with the key, otherwise a number below or above
+ * 0. */
 static int compare(const CorpusIndex *x, int64_t i, const Key *key) {
     uint64_t place = x->places[i], n_tokens = x->header->n_tokens;
     if (place >= n_tokens) return -1; /* a damaged file */
@@ -132,8 +134,8 @@ static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) 
     return begin;
 }
 
-/* The separator is above all tokens, so suffixes in which the document ends right after the query sort last: they
- * begin where the query followed by the separator would be. */
+/* The separator sorts after all tokens, so the suffixes whose document ends right after the query come last. They begin
+ * where the query followed by the separator would be. */
 CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     fr_assert(m >= 1 && m <= CORPUS_MAX_QUERY);
     Key key = {.n = (size_t)(m * x->width)};
@@ -149,7 +151,7 @@ CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     return (CorpusSpan){begin, lower_bound(x, begin, &key)};
 }
 
-/* If the last m tokens are found, so are the last m - 1: the length is found by binary search. */
+/* If the last m tokens are found, so are the last m - 1. So the length is found by binary search. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out) {
     int32_t found = min - 1;

@@ -5,8 +5,8 @@
  *   tokens     [n_tokens] of `width` bytes each, big-endian; every document ends with the separator
  *
  * The separator is n_vocab, an id that no token has and that sorts after all tokens. Big-endian numbers of one width
- * sort as their bytes do, so suffixes are sorted, and compared with a query, by memcmp. A token costs width + 4
- * bytes: 6 up to a vocabulary of 65,535 tokens, 7 beyond.
+ * sort like their bytes, so memcmp sorts the suffixes and compares them with a query. A token costs width + 4 bytes: 6 up
+ * to a vocabulary of 65,535 tokens, 7 beyond.
  *
  * corpus_open checks the header against the vocabulary and the length of the file. Places and tokens are checked
  * where they are read: a damaged file gives bad drafts, never a read out of bounds.
@@ -26,7 +26,7 @@ extern const char corpus_magic[8];
 typedef struct CorpusHeader {
     char magic[8];
     uint32_t version, n_vocab;
-    uint64_t vocab_fingerprint; /* vocab_fingerprint of the file the corpus was tokenized with */
+    uint64_t vocab_fingerprint; /* of the file that the corpus was tokenized with */
     uint64_t n_tokens;          /* including separators */
     uint64_t n_places;          /* without separators */
     uint64_t n_documents;
@@ -39,15 +39,16 @@ typedef struct CorpusIndex {
     const uint32_t *places;
     const uint8_t *tokens;
     size_t n_bytes;
-    MappedFile *file; /* NULL: the bytes are the caller's */
+    MappedFile *file; /* NULL: the bytes belong to the caller */
     int width;        /* bytes of a token */
 } CorpusIndex;
 
-typedef struct CorpusSpan { /* suffixes begin..end-1 in sorted order */
+/* The suffixes begin .. end - 1 in sorted order. */
+typedef struct CorpusSpan {
     int64_t begin, end;
 } CorpusSpan;
 
-/* Bytes of a token: the fewest that hold n_vocab, the separator. */
+/* The number of bytes of a token: the fewest that hold n_vocab, the separator. */
 int corpus_width(int32_t n_vocab);
 void corpus_put_token(uint8_t *dst, int width, int32_t token);
 
@@ -61,13 +62,14 @@ int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *
 int corpus_check(const CorpusIndex *x, fr_error *err);
 void corpus_close(CorpusIndex *x); /* a zeroed index is allowed */
 
-/* The suffixes that begin with tokens[0..m) and continue with a token of the same document; m in [1, CORPUS_MAX_QUERY].
+/* Finds the suffixes that begin with tokens[0..m) and continue with a token of the same document; m in [1, CORPUS_MAX_QUERY].
  * Cost: about 2 log2(n_places) suffixes read. */
 CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m);
-/* The longest suffix of tokens[0..n), of min to max tokens, that corpus_find finds; returns its length, 0: none. */
+/* Finds the longest suffix of tokens[0..n), of min to max tokens, that occurs in the corpus as in corpus_find. Returns its
+ * length; 0 if there is none. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out);
-/* The token at `offset` from the beginning of the i-th suffix; -1 if there is none, or one outside the vocabulary. */
+/* The token at `offset` from the beginning of the i-th suffix; -1 if there is none, or if it is outside the vocabulary. */
 int32_t corpus_token(const CorpusIndex *x, int64_t i, int32_t offset);
 
 #endif

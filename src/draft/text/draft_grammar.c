@@ -1,23 +1,23 @@
 /* draft_grammar.c - the drafter `grammar`: proposes what the grammar of the request forces.
  *
  * The problem: much of a JSON answer is decided before it is written. After `{` a schema with one required member allows
- * `"name":` only, and the model spends a pass on each of its tokens.
+ * nothing but `"name":`, and the model spends a pass on each of its tokens.
  *
- * The idea: follow the grammar from its state as long as one byte only can follow, and propose the tokens of these bytes: first
- * those that its own tokenizer would write, which the model was trained on, and besides them others by which it has written
- * forced text before (token_splits.c).
+ * The idea: follow the grammar from its state as long as only one byte can follow, and propose tokens for these bytes:
+ * first those of the model's own tokenizer, with which the model was trained, and then others, such as those with which
+ * the model has written forced text before (token_splits.c).
  *
- *     state   behind {"city": "Paris"           forced   , "population":
+ *     state   after {"city": "Paris"            forced   , "population":
  *     draft   `,`  ` "`  `population`  `":`     a chain, and where budget is left `pop`, `p` beside `population`
  *
- * White space interrupts this, because a schema leaves it open. But a text keeps its style: the drafter expects what followed the
- * last `{`, `[`, `,` and `:`; at first a blank behind `,` and `:`. `p_accept` is a product over the path: of the
- * chances of its tokens, and of STYLE or FIRST_STYLE for each expectation.
+ * White space ends a run of forced bytes, because a schema does not fix it. But a text keeps its style: the drafter expects
+ * the white space that followed the last `{`, `[`, `,` and `:`, and at first a blank after `,` and `:`. `p_accept` is the
+ * product of the probabilities of the tokens along the path, and of STYLE or FIRST_STYLE for each such expectation.
  *
- * The engine adds this drafter to those of a request with a grammar. It knows nothing else: without a grammar, in free
- * strings and numbers, and before the grammar begins it proposes nothing. Cost: a proposal reads up to SPLIT_MAX_BYTES bytes of
- * the grammar, whose states are kept, and encodes them at each place where a node ends: some tens of microseconds. When it
- * loses: where little is forced. Proof: tests/draft/test_draft_grammar.c. */
+ * The engine adds this drafter to those of a request with a grammar. It proposes nothing without a grammar, in free
+ * strings and numbers, or before the grammar begins. Cost: a proposal reads up to SPLIT_MAX_BYTES bytes of the grammar,
+ * whose states are kept, and runs the tokenizer at each place where a node ends: some tens of microseconds. When it loses:
+ * where little is forced. Proof: tests/draft/test_draft_grammar.c. */
 #include "base/mem.h"
 #include "draft/drafter.h"
 #include "draft/text/token_splits.h"
@@ -30,22 +30,22 @@
 
 /* ---- the layout of a JSON text --------------------------------------------------------------------------- */
 
-/* A text keeps its style: whether the end of a line, a blank or nothing followed the last {, [, comma and colon outside of
- * strings and came before the last } or ], and how far lines were indented. */
+/* The style of a text is what follows {, [, commas and colons outside of strings, and what comes before } or ]: the end of
+ * a line, a blank or nothing. How far lines are indented is part of it. */
 
 enum { JSON_MAX_INDENT = 32 };
 
 typedef enum Space { SPACE_NONE, SPACE_BLANK, SPACE_LINE } Space;
 
-/* How the text so far is laid out. A text begins with {.unit = 2}. */
+/* The layout of the text so far. A text begins with {.unit = 2}. */
 typedef struct JsonLayout {
     bool in_string, is_escaped;
     char last; /* '{', '[', ',', ':', or the '"', '}' or ']' that ends a value, if only white space has followed; else 0 */
-    Space space;    /* since then */
-    int32_t indent; /* of the line; while space is SPACE_LINE, so far */
-    int32_t before; /* of the line before */
-    int32_t unit;   /* by which lines are indented behind { and [, and back before } and ] */
-    Space style[5]; /* behind { [ , : and before } or ] */
+    Space space;    /* the white space after `last` */
+    int32_t indent; /* blanks at the beginning of this line; still counting while space is SPACE_LINE */
+    int32_t before; /* blanks at the beginning of the line before */
+    int32_t unit;   /* blanks by which lines after { and [ are indented further, and those of } and ] less */
+    Space style[5]; /* the white space after { [ , : and before } or ] */
     bool is_known[5];
 } JsonLayout;
 
@@ -86,7 +86,8 @@ static void json_layout_read(JsonLayout *l, char c) {
     l->last = opens(c) || closes(c) || c == ',' || c == ':' ? c : 0;
 }
 
-/* What follows the last mark, or comes before the end of an object or array: what followed it before; else what suits what followed other marks; else a blank behind , and :. */
+/* The white space that is expected after the last mark, or before the end of an object or array: as it was at the same
+ * mark before; otherwise what fits the style after other marks; otherwise a blank after a comma or a colon. */
 static Space expected_style(const JsonLayout *l) {
     int i = style_of(l->last);
     if (l->is_known[i]) return l->style[i];
@@ -98,8 +99,8 @@ static Space expected_style(const JsonLayout *l) {
     return l->last == ',' || l->last == ':' ? SPACE_BLANK : SPACE_NONE;
 }
 
-/* The white space that is expected after one of the marks { [ , : or a value, or after the end of a line that follows it:
- * at most JSON_MAX_INDENT + 1 bytes. */
+/* Writes the white space that is expected after one of the marks { [ , : or a value, or after the end of a line that
+ * follows it. Returns its length, at most JSON_MAX_INDENT + 1 bytes. */
 static size_t json_layout_space(const JsonLayout *l, char *out) {
     bool is_in_line = l->space == SPACE_LINE;
     Space style = is_in_line ? SPACE_LINE : expected_style(l);
@@ -126,7 +127,7 @@ typedef struct Sequence {
     JsonLayout layout;
     bool was_free; /* the grammar had not begun */
     SplitCounts splits;
-    KnownText expected; /* behind the tokens observed, if a proposal was asked for there; else n is 0 */
+    KnownText expected; /* the text expected after the observed tokens; n is 0 if no proposal was made there */
 } Sequence;
 
 typedef struct GrammarDrafter {
@@ -141,7 +142,7 @@ static const Option option_table[] = {{.key = NULL}};
 
 typedef struct Expected {
     KnownText *known;
-    double now; /* the chance of the byte that comes next */
+    double now; /* the probability of the next byte */
     JsonLayout layout;
     const GrammarState *state;
 } Expected;
@@ -234,7 +235,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return FR_OK;
 }
 
-/* Whether the first token is one of the expected text, and if so, the tokenizer's. */
+/* If the first token begins the expected text, counts whether it is the token that the tokenizer would have written. */
 static int learn_split(Sequence *q, const Tokenizer *tokenizer, int32_t token, fr_error *err) {
     const KnownText *x = &q->expected;
     size_t n;
@@ -251,7 +252,7 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     if (!q->text) return FR_OK;
     bool was_free = q->was_free;
     q->was_free = q->text->state->is_free;
-    if (was_free) return FR_OK; /* what comes before the grammar is laid out otherwise */
+    if (was_free) return FR_OK; /* the text before the grammar begins has a layout of its own */
     const Tokenizer *tokenizer = grammar_trie(q->text->grammar)->tokenizer;
     int status = n > 0 ? learn_split(q, tokenizer, tokens[0], err) : FR_OK;
     q->expected.n = 0;

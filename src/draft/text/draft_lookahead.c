@@ -1,17 +1,17 @@
 /* draft_lookahead.c - the drafter `lookahead`: lookahead decoding (Fu et al. 2024, "Break the Sequential
  * Dependency of LLM Inference Using Lookahead Decoding", arXiv 2402.02057).
  *
- * The problem: without a second model and without a text to copy from, where can a draft come from? From the target
- * itself, evaluated at several future positions at once: its predictions there rest on guessed tokens and are mostly
- * wrong, but pieces of them are phrases that it will really generate.
+ * The problem: where can a draft come from without a second model and without a text to copy from? It can come from the
+ * target itself, evaluated at several future positions at once. The predictions there depend on guessed tokens and are
+ * mostly wrong, but parts of them are phrases that the target will really generate.
  *
  * The idea: Jacobi iteration. Guess the next W tokens, let one forward predict what follows each, take that as the
  * new guess, and so on: the guesses converge towards the text, and what each position predicted over N - 1 iterations
  * is an n-gram of N tokens. These are kept in a pool. In the same forward up to G n-grams of the pool that begin with
  * the pending token are verified as drafts.
  *
- * As a token tree (W = 3 columns, level N = 4, so three rows). The first row is a chain from the pending token p on,
- * and below its node j are the predictions of column j in later iterations:
+ * The window is a token tree; here W = 3 columns and level N = 4, which makes three rows. The first row is a chain from
+ * the pending token p on, and below its node j are the predictions of column j in later iterations:
  *
  *     p ───── a1 ───── a2        row 1: guesses of the positions p, p+1, p+2
  *     │       │        │
@@ -22,32 +22,32 @@
  * The step adds the n-grams (p b0 c0 d0), (a1 b1 c1 d1), (a2 b2 c2 d2) to the pool. Then each column drops its first
  * token and ends with its new one: one token was accepted, and b0 b1 b2 are now one position further on. For each
  * token accepted beyond the first the columns move one to the left; a column that falls out comes back on the right
- * with its old tokens, which are as good a start as any. W(N-1) - 1 nodes for the window, and G(N-1) at most for the
- * guesses. The window's nodes are ordinary nodes: column 0 and the chain may be accepted too.
+ * with its old tokens, which are as good a start as any. The window takes W(N-1) - 1 nodes, and the guesses take at most
+ * G(N-1). The window's nodes are ordinary nodes: column 0 and the chain may be accepted too.
  *
  * The new token is the argmax of the logits, at any temperature: a window of random draws would not converge. The
- * first window is spread evenly over the prompt (the released program draws it from there), and the prompt's n-grams
- * enter the pool (`prompt=0` turns this off), an option of the released program too. That program moves its window by
- * one position in each step, however many tokens were accepted; rotating the columns gave more (2.73 against 2.58 on
- * five prompts, 32 nodes). Window and pool belong to one sequence and end with it. The pool keeps the latest 4096
- * n-grams.
+ * first window is spread evenly over the prompt, whereas the released program fills it with random tokens of the prompt.
+ * The prompt's n-grams enter the pool (`prompt=0` turns this off), which is an option of the released program too. That
+ * program moves its window by one position in each step, however many tokens were accepted. Rotating the columns gave
+ * more: 2.73 tokens a step instead of 2.58, on five prompts with 32 nodes. Window and pool belong to one sequence and end
+ * with it. The pool keeps the latest 4096 n-grams.
  *
  * Union and budget: the verified tree contains other drafters' nodes, and some of ours may be missing. So the window
  * is looked up there by its tokens; a column that is not complete in the tree stays as it is. If the budget is too
- * small for everything, half of it goes to columns (always at least one), half to guesses, and what either leaves
- * goes to the other. A budget below N - 2 shortens the one column that is left, and there are no guesses. The
+ * small for everything, half of it goes to columns (always at least one) and half to guesses, and nodes that one of them
+ * does not need go to the other. A budget below N - 2 shortens the one column that is left, and there are no guesses. The
  * defaults can use 29 nodes.
  *
- * p_accept: the guesses are a tree; the probability that a node of it is right, given that its parent is, is the
- * counted frequency for that depth and that place among its parent's children, the latest n-gram first. The chain and
- * the columns are counted in the same way. Counts are shared by all sequences. A window that is never right keeps a
- * p_accept of 1e-6, so that it is the first to be dropped by a union, but not dropped if there is room.
+ * p_accept: the guesses are a tree. The probability that a node is right, given that its parent is, is the counted
+ * frequency for that depth and that place among its parent's children, the latest n-gram first. The chain and the columns
+ * are counted in the same way. Counts are shared by all sequences. A window that is never right keeps a p_accept of 1e-6,
+ * so that a union drops it first, but keeps it if there is room.
  *
- * Invariants: p_accept never rises along a path; the pool and the window have fixed sizes: 4096 * (4 N + 20) bytes a sequence,
- * 147 KB for N = 4. Cost: an argmax over V for each column. When it loses: a window of 14 rows has to be paid for in each step,
- * and its n-grams are right only where the text consists of set phrases; it is meant for hardware on which 32 rows cost as much
- * as one. Proof: tests/draft/test_draft_lookahead.c: a Jacobi iteration written down plainly gives the same windows, pools and
- * trees. */
+ * Invariants: p_accept never rises along a path; the pool and the window have fixed sizes: 4096 * (4 N + 20) bytes a
+ * sequence, 147 KB for N = 4. Cost: an argmax over V for each column. When it loses: each step pays for the 14 rows of the
+ * window, whose n-grams are right only where the text consists of set phrases; it is meant for hardware on which 32 rows
+ * cost as much as one. Proof: tests/draft/test_draft_lookahead.c has a plain Jacobi iteration, which gives the same
+ * windows, pools and trees. */
 #include "base/mem.h"
 #include "draft/text/text_index.h"
 #include "draft/feedback.h"
@@ -57,12 +57,12 @@
 enum { MAX_WINDOW = 32, MAX_LEVEL = 16, MAX_GUESSES = 32, POOL_SIZE = 4096 };
 static const double MIN_P_ACCEPT = 1e-6;
 
-/* Shares before anything is counted. */
+/* The shares of right nodes that are assumed before anything is counted. */
 static const double PRIOR_FIRST = 0.3, PRIOR_DEEPER = 0.6, PRIOR_OTHER = 0.1, PRIOR_WINDOW = 0.1;
 
 typedef struct Window {
     int32_t columns[MAX_WINDOW][MAX_LEVEL]; /* [window][level - 1] */
-    int32_t chain;                          /* nodes below the first of each column, as last proposed */
+    int32_t chain;                          /* nodes below the first of each column in the last proposal */
     NgramPool pool;
 } Window;
 
@@ -76,10 +76,10 @@ typedef struct Lookahead {
     int32_t n_vocab, window, level, guesses, max_sequences;
     bool prompt;
     Window *windows; /* [max_sequences] */
-    /* How often a node was right whose parent was right: */
-    Tally guess[MAX_LEVEL][MAX_GUESSES]; /* of the guesses, by depth of the parent and place among its children */
-    Tally spine;                         /* of the window's first row */
-    Tally column[MAX_LEVEL];             /* of the rows below it, by row */
+    /* These count how often a node was right if its parent was right: */
+    Tally guess[MAX_LEVEL][MAX_GUESSES]; /* guesses, by depth of the parent and place among its children */
+    Tally spine;                         /* the window's first row */
+    Tally column[MAX_LEVEL];             /* the window's other rows, by row */
 } Lookahead;
 
 static const Option option_table[] = {
@@ -165,8 +165,8 @@ static double guess_share(const Lookahead *d, int32_t depth, int32_t place) {
     return tally_share(&d->guess[depth][place], prior);
 }
 
-/* Builds the tree of the pool's n-grams that begin with the pending token; children are in the order of their
- * n-grams, the latest first. At most guesses * (level - 1) nodes. */
+/* Builds the tree of the pool's n-grams that begin with the pending token, at most guesses * (level - 1) nodes. Children
+ * are in the order of their n-grams, the latest first. */
 static void grow_guesses(const Lookahead *d, const Window *w, int32_t pending, Tree *g) {
     PoolGram grams[MAX_GUESSES];
     int32_t n = ngram_pool_find(&w->pool, pending, d->guesses, grams);
@@ -185,8 +185,8 @@ static void grow_guesses(const Lookahead *d, const Window *w, int32_t pending, T
 
 /* ---- learning ----------------------------------------------------------------------------------- */
 
-/* Compares tokens with what the step committed after depth `depth`: tallies[0] counts the first, and so on up to the
- * first wrong one or the last committed token. */
+/* Compares tokens with those that the step committed after depth `depth`. tallies[i] counts whether token i was right, up
+ * to the first wrong token or the last committed one. */
 static void count_run(const VerifiedTree *v, int32_t depth, const int32_t *tokens, int32_t n, Tally *tallies) {
     bool right = true;
     for (int32_t i = 0; i < n && right && depth + i <= v->verdict->n_path; i++) {
@@ -242,7 +242,7 @@ static void iterate(const Lookahead *d, Window *w, const VerifiedTree *v) {
 
 /* The pending token advances by n + 1 positions, one of which the iteration has already made. */
 static void rotate_columns(const Lookahead *d, Window *w, int32_t n) {
-    if (n >= d->window) return; /* nothing of the window lies ahead, so the order does not matter */
+    if (n >= d->window) return; /* all positions of the window have passed, so the order does not matter */
     int32_t old[MAX_WINDOW][MAX_LEVEL];
     memcpy(old, w->columns, sizeof old);
     for (int32_t j = 0; j < d->window; j++) memcpy(w->columns[j], old[(j + n) % d->window], sizeof *old);
@@ -294,7 +294,7 @@ static void draft_columns(const Lookahead *d, const Window *w, int32_t *j, int32
 
 static void draft_guesses(const Lookahead *d, const Window *w, int32_t budget, Tree *t) {
     Tree g;
-    int32_t place[MAX_GUESSES * MAX_LEVEL + 1] = {0}; /* in t of each node of g, or -1 */
+    int32_t place[MAX_GUESSES * MAX_LEVEL + 1] = {0}; /* where each node of g is in t, or -1 */
     grow_guesses(d, w, t->nodes[0].token, &g);
     for (int32_t i = 1; i < g.n; i++) {
         const TreeNode *node = &g.nodes[i];

@@ -1,19 +1,19 @@
 /* draft_lookahead_trie.c - the drafter `lookahead-trie`: the trie of Ant group's Lookahead (Zhao et al. 2024,
  * "Lookahead: An Inference Acceleration Framework for LLMs with Lossless Generation Accuracy", arXiv 2312.12728).
  *
- * The problem: a service answers the same kinds of questions all day. What it answered to one user it will answer to
- * the next, and what is in this user's prompt it will repeat to this user alone.
+ * The problem: a service answers the same kinds of questions all day. It will repeat to one user what it answered to
+ * another, but it will repeat parts of a prompt only to the user who sent it.
  *
- * The idea: one trie per first token, of strings of branch_length = 12 more tokens, entered at every position of the
+ * The idea: one trie per first token has the strings of branch_length = 12 more tokens, entered at every position of the
  * prompts and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in
  * all answers (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose
  * subtree is the draft; the shorter query is used only if the longer one has fewer than branch_length nodes below it.
- * Of the subtree decoding_length = 64 nodes are kept: half of them by f_out, the rest by
+ * decoding_length = 64 nodes of the subtree are kept: half of them by f_out, the rest by
  *
  *     f_mix = (1 - w) f_in + w f_out,   w = 1e-4
  *
- * so that the prompt comes first and answers fill what it leaves. A prompt is dropped with its request, answers stay.
- * When the trie is full, strings counted once are dropped and all other counts are halved.
+ * so that strings of the prompt come first, and those of the answers follow. A prompt is dropped with its request, answers
+ * stay. When the trie is full, strings counted once are dropped and all other counts are halved.
  *
  *     prompt   a b c a b d . a b|     f_in below "a b": c 1, d 1, . 1 (after "d"), ...; f_out from other
  *     answers  .. a b c .. a b c      answers: c 2
@@ -22,30 +22,34 @@
  * Layout: the answers are a real trie (text_index.h), shared by all sequences and fed token by token: each sequence
  * holds the ends of its branch_length latest strings (cursors), and a new token extends them all. The prompts are not
  * entered at all: f_in of a string is the number of its occurrences in the prompt, which are split from node to node
- * as in ngram-trie (ngram_rules.h). A candidate is the pair of both; its children are those of either.
+ * as in ngram-trie (text_index.h). A candidate is a node of the answers' trie together with a list of places in the
+ * prompt; its children are those of either.
  *
- * Where we differ: strings are counted as they grow, not when they are complete, so that the answer being written is
- * drafted from at once. There is one limit for the whole trie (`nodes`), where the original has 65,536 nodes for each
- * first token and any number of those. The half for f_out is half of the budget, where that is smaller than
- * decoding_length; the query of 1 is used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken
- * in the order in which they were found. Only the 1024 latest positions of a token in the text, and its 1024 latest
- * children, are looked at.
+ * Where we differ: strings are counted as they grow, not when they are complete, so that drafts can continue from the
+ * current answer at once. There is one limit for the whole trie (`nodes`); the original has 65,536 nodes for each first
+ * token and any number of first tokens. Half of the budget goes to f_out if the budget is smaller than decoding_length;
+ * the query of 1 token is used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken in the order in
+ * which they were found. Only the 1024 latest positions of a token in the text, and its 1024 latest children, are used.
  *
- * p_accept: the ranking is no estimate of probability. With n places in the own text that match m tokens (counted up
- * to 16, beyond the query), and N strings of other answers, P(x) = (n_x + c P'(x)) / (n + c), c = 2 / m (1 where n =
- * 0), P'(x) = N_x / (N + 6 / m') with m' the query's tokens plus the depth: the own text first, then the answers to
- * others (text_drafter.h). p_accept(child) = p_accept(parent) P. What the own answer contributed to f_out is
- * subtracted from it.
+ * p_accept: the ranking does not estimate a probability, so p_accept is computed separately. Let n places in the own text
+ * match m tokens (counted up to 16, also beyond the query), let other answers have N strings, and let m' be the query's
+ * tokens plus the depth. Then
  *
- * Invariants: p_accept, f_in and f_out never rise along a path; at most min(budget, decoding_length) nodes, at most
- * branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36 bytes a
- * node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers); 8 bytes a token of each text. Where
- * several requests run at once, as in a server, the trie has all of its memory from the start: a process that grows
- * for an hour looks like one that leaks, and each doubling would stop all requests while the nodes are entered anew. Cost: 13 look-ups for each token observed, half a microsecond, and once in many
- * thousand tokens 10 ms to forget; a proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: its
- * nodes are many and mostly wrong, for it ranks by 2 tokens of context where ngram-trie weighs 16; it needs hardware
- * on which 64 rows cost as much as one. Proof: tests/draft/test_draft_lookahead_trie.c compares with counts by brute
- * force, tests/draft/test_count_trie.c the trie and its forgetting with a list of strings. */
+ *     P(x) = (n_x + c P'(x)) / (n + c),   c = 2 / m (1 if n = 0),   P'(x) = N_x / (N + 6 / m')
+ *
+ * so that the own text counts first and the answers to others second (text_drafter.h), and p_accept(child) =
+ * p_accept(parent) P. What the own answer contributed to f_out is subtracted from it.
+ *
+ * Invariants: p_accept, f_in and f_out never rise along a path; a draft has at most min(budget, decoding_length) nodes and
+ * is at most branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36
+ * bytes a node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers); 8 bytes for each token of a text.
+ * Where several requests run at once, as in a server, the trie takes all of its memory at the start: a process that grows
+ * for an hour looks like one that leaks, and each doubling would stop all requests while the nodes are entered anew. Cost:
+ * 13 look-ups for each token observed, half a microsecond, and once in many thousand tokens 10 ms to forget; a proposal of
+ * 64 nodes takes 6 us (median) on recorded answers. When it loses: it ranks by 2 tokens of context, where ngram-trie uses
+ * up to 16, so most of its many nodes are wrong; it needs hardware on which 64 rows cost as much as one. Proof:
+ * tests/draft/test_draft_lookahead_trie.c compares with counts by brute force; tests/draft/test_count_trie.c compares the
+ * trie and its forgetting with a list of strings. */
 #include "base/mem.h"
 #include "draft/text/text_index.h"
 #include "draft/text/text_drafter.h"
@@ -64,7 +68,7 @@ typedef struct Lookahead {
     int32_t branch_length, decoding_length;
     bool history;
     CountTrie answers;
-    int32_t *cursors; /* [max_sequences][branch_length] the end of the string that began i tokens ago, or -1 */
+    int32_t *cursors; /* [max_sequences][branch_length] entry i: the end of the string that began i tokens ago, or -1 */
     int32_t n_active; /* sequences between begin and end */
     bool *active;     /* [max_sequences] */
     NgramScratch scratch;
@@ -112,7 +116,7 @@ static int open_parts(Lookahead *d, const DrafterEnv *env, int32_t max_nodes, fr
     int status = text_drafter_init(&d->text, env, err);
     if (!status) status = ngram_scratch_open(&d->scratch, env->n_vocab, err);
     if (!status) status = count_trie_open(&d->answers, max_nodes, err);
-    /* An engine of several requests runs for long: see "Memory". */
+    /* An engine that runs several requests at once takes all memory at the start (see "Memory" above). */
     if (!status && env->max_sequences > 1) status = count_trie_take_all(&d->answers, err);
     if (status) return status;
     size_t n = (size_t)env->max_sequences;
@@ -149,7 +153,8 @@ static void end(Drafter *drafter, int32_t sequence) {
     if (!d->history && d->n_active == 0) count_trie_clear(&d->answers);
 }
 
-/* Reserves room for the longest answer, so that steps allocate nothing; or what is left before the trie must forget. */
+/* Reserves room for the longest answer, so that steps allocate nothing. If less is left before the trie must forget, all
+ * of that is reserved. */
 static bool reserve_answer(Lookahead *d) {
     int64_t want = (int64_t)d->text.n_ctx * (d->branch_length + 1), left = d->answers.max - d->answers.n;
     return count_trie_reserve(&d->answers, (int32_t)(want < left ? want : left), NULL, 0);
@@ -169,7 +174,7 @@ static bool enter(Lookahead *d, int32_t sequence, int32_t token) {
     int32_t *cursors = cursors_of(d, sequence), last = d->branch_length - 1;
     int64_t n_cursors = (int64_t)d->text.max_sequences * d->branch_length;
     if (!count_trie_reserve(&d->answers, d->branch_length + 1, d->cursors, n_cursors)) return false;
-    for (int32_t i = last; i >= 0; i--) { /* the last one is complete now */
+    for (int32_t i = last; i >= 0; i--) { /* the last string is complete now and is given up */
         int32_t longer = cursors[i] < 0 ? -1 : count_trie_touch(&d->answers, cursors[i], token);
         if (i < last) cursors[i + 1] = longer;
     }
@@ -192,7 +197,7 @@ typedef struct Draft {
     const NgramText *t;
     Tree *tree;
     int32_t query, deepest; /* tokens of the query; depth of the deepest nodes */
-    bool by_answers;        /* rank by f_out; else by f_mix */
+    bool by_answers;        /* nodes are ranked by f_out; otherwise by f_mix */
 } Draft;
 
 /* Occurrences of one child of a node, or of all its children. */
@@ -201,7 +206,8 @@ typedef struct Counts {
     int64_t answers;     /* f_out */
 } Counts;
 
-static int64_t others(const Counts *c) { /* of other requests' answers */
+/* Occurrences in the answers of other requests. */
+static int64_t others(const Counts *c) {
     int64_t n = c->answers - (c->own - c->prompt);
     return n > 0 ? n : 0;
 }
@@ -212,7 +218,7 @@ static double share_of(const Counts *child, const Counts *all, int32_t m_own, in
     double p = text_drafter_share(others(child), others(all), m, HISTORY_SMOOTHING);
     double smoothing = m_own > 0 ? (double)TEXT_SMOOTHING / m_own : 1;
     double share = ((double)child->own + smoothing * p) / ((double)all->own + smoothing);
-    return share < 1 ? share : 1; /* it can exceed 1 if a limit of the walks cut a sum short */
+    return share < 1 ? share : 1; /* it can exceed 1 if MAX_PLACES or MAX_CHILDREN cut a sum short */
 }
 
 static Counts count_group(const Draft *f, NgramGroup g, int32_t node) {
@@ -221,7 +227,7 @@ static Counts count_group(const Draft *f, NgramGroup g, int32_t node) {
     return c;
 }
 
-/* Pushes the candidate c with its score and p_accept; one whose score is 0 is left out. */
+/* Pushes the candidate c with its score and p_accept, unless the score is 0. */
 static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     c.score = f->by_answers ? (double)of->answers
                             : (1 - OUTPUT_WEIGHT) * (double)of->prompt + OUTPUT_WEIGHT * (double)of->answers;
@@ -231,8 +237,7 @@ static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     return ngram_heap_push(&f->d->scratch, c);
 }
 
-/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children.
- * */
+/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children. */
 typedef struct Children {
     int32_t n, m_own;         /* m_own: the longest match in the own text, in tokens */
     int32_t node[MAX_PLACES]; /* in the trie of answers; 0: not there */
@@ -260,7 +265,7 @@ static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t nod
     for (; c && walked < MAX_CHILDREN; c = nodes[c].next_sibling, walked++) out->all.answers += nodes[c].count;
 }
 
-/* Makes candidates of the children of a node of the tree: the tokens that follow its n places in the text, and its
+/* Pushes the children of a node of the tree as candidates: the tokens that follow its n places in the text, and its
  * children in the trie of answers, where it is `node` (0: it is not there). */
 static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t node) {
     NgramScratch *s = &f->d->scratch;
@@ -277,7 +282,7 @@ static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t n
     }
     int32_t walked = 0, i = node ? nodes[node].first_child : 0;
     for (; i && walked < MAX_CHILDREN && fits; i = nodes[i].next_sibling, walked++) {
-        if (s->group_of[nodes[i].token] >= 0) continue; /* is a candidate already */
+        if (s->group_of[nodes[i].token] >= 0) continue; /* the token is already a candidate */
         Counts alone = {.answers = nodes[i].count};
         NgramCandidate c = {.parent = parent, .token = nodes[i].token, .rank = i};
         fits = push(f, c, &alone, share_of(&alone, &of.all, of.m_own, m));
@@ -286,7 +291,7 @@ static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t n
     return fits;
 }
 
-/* Puts the positions of the query in the text into s->places and returns how many there are; -1: no memory. */
+/* Puts the positions of the query in the text into s->places. Returns how many there are; -1 if memory ran out. */
 static int32_t gather(const Draft *f) {
     NgramScratch *s = &f->d->scratch;
     int32_t n = 0, walked = 0;

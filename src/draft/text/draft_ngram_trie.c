@@ -1,14 +1,15 @@
 /* draft_ngram_trie.c - the drafter `ngram-trie`: its options, its sequences, and the choice between its two rules.
  *
  * The draft comes from the text itself, so there is no model, no training and no state beyond the text. Each sequence keeps
- * its tokens with chains of equal ones (text_index.h): 8 bytes a token and 12 a slot of the table of distinct tokens. That is
- * 15.5 bytes a token of a usual text of 32K tokens, 60 at most (all tokens distinct, just after growing), 14 KB at least. A
- * proposal reads the tree off the positions where the end of the text occurred before. Which tree that is depends on the
- * rule; the paper's and ours are described where they are below.
+ * its tokens with chains of equal ones (text_index.h): 8 bytes for each token and 12 for each slot of the table of distinct
+ * tokens. An ordinary text of 32K tokens takes 15.5 bytes a token, and any text at most 60 (if all tokens are distinct and
+ * the table has just grown); the smallest takes 14 KB. A proposal finds the positions where the end of the text occurred
+ * before, and makes a tree of what followed there. There are two rules for the tree, the paper's and ours, with an essay
+ * each below.
  *
- * Both rules work on lists of places, that is, positions in the indexed text. A tree node stands for the places at which
- * its path occurs; splitting that list by the token that follows gives the node's children. The trie of the paper is
- * thus read off the text node by node, and never built.
+ * Both rules work on lists of places, that is, positions in the indexed text. A tree node represents the places at which
+ * its path occurs; splitting that list by the token that follows gives the node's children. So the trie of the paper is
+ * found in the text node by node, and never built.
  *
  * Invariants: sequences share nothing but working memory; with rule=best and live=1 a text observed token by token
  * gives the same drafts as the same text given to begin. Cost: O(1) for each token observed; a proposal walks the
@@ -18,10 +19,10 @@
 
 enum { NGRAM_RULE_BEST, NGRAM_RULE_PAPER };
 
-typedef struct NgramOptions { /* of ngram-trie */
-    int rule;                 /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
-    int32_t n, prefix;        /* rule paper: window and longest prefix */
-    bool live;                /* also drafts from generated tokens */
+typedef struct NgramOptions {
+    int rule;          /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
+    int32_t n, prefix; /* rule=paper: tokens of a window and of the longest prefix */
+    bool live;         /* also drafts from generated tokens */
 } NgramOptions;
 
 /* ---- rule=best ------------------------------------------------------------------------------------------- */
@@ -29,9 +30,9 @@ typedef struct NgramOptions { /* of ngram-trie */
 /* Our rule: every place votes, and the votes are probabilities.
  *
  * The problem: the paper's rule looks only at the longest matching prefix of at most L_p tokens, ranks by raw
- * frequency, and proposes nothing if nothing matches, at one token in five of recorded answers. A tree of a given
- * budget has the greatest expected acceptance when it holds the nodes with the greatest probability that their whole
- * path is accepted; so what is needed is a good estimate of that.
+ * frequency, and proposes nothing if nothing matches, which happens at one token in five of recorded answers. A tree of
+ * a given budget has the greatest expected acceptance when it holds the nodes whose whole path is accepted with the
+ * greatest probability; so that probability must be estimated well.
  *
  * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995;
  * interpolated Kneser-Ney smoothing is closely related, Teh 2006). At a node whose path (and text before it) matches
@@ -41,43 +42,44 @@ typedef struct NgramOptions { /* of ngram-trie */
  *     P_k(x) = (places of order k followed by x + c_k P_{k-1}(x)) / (n_k + c_k),       c_k = k + 1
  *
  * Unrolled, the estimate of order k has the weight lambda_k = n_k / (n_k + c_k) * prod_{j>k} c_j / (n_j + c_j), and a place
- * that matches m tokens votes with sum_{k<=m} lambda_k / n_k: long matches count more, many agreeing ones too, and no
+ * that matches m tokens votes with sum_{k<=m} lambda_k / n_k. So long matches count more, and so do matches that agree; no
  * threshold is needed. c_k rises with k because a longer match adds little: a single match of m tokens is continued with
  * probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and the frequencies on recorded answers are 0.32, 0.51, 0.63, 0.70,
  * 0.75 for m = 1, 2, 3, 4, 6.
  *
  * Order 0 is the estimate where nothing matches: P_0(x) = the number of contexts in which x was seen, over that of
  * all tokens (Kneser-Ney: what follows many different tokens may follow a new one). We count a context when the left
- * neighbour differs from that at x's previous position, which takes O(1). So the tree is always full; nodes of small
- * p_accept cost the engine nothing beyond the budget that it allowed.
+ * neighbour differs from that at x's previous position, which takes O(1). So the tree always uses the whole budget, if
+ * need be with nodes of small p_accept.
  *
  * p_accept(child) = p_accept(parent) * P(child | path). Nodes are taken best-first from a heap until the budget is
- * used up. The places of a node are those of its parent, split by token (matches grow by one); a node guessed at
- * order 0 takes the latest positions of its token instead. Ties go to the candidate that was made first, which is the
- * one seen latest in the text.
+ * used up. The places of a node are those of its parent, split by token (each match is one longer); a node guessed at
+ * order 0 takes the latest positions of its token instead. Ties go to the candidate that was made first, whose token
+ * occurred latest in the text.
  *
  *     text  the cat sat . the dog ran . the|         "the" matches 2 tokens (". the") at 4, 1 at 0
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
- * Where we differ from the paper: ties, the match length, `n` and `prefix` (not used: matches count up to MAX_MATCH,
- * the depth is limited by p_accept alone), live text (default), order 0.
+ * Where we differ from the paper: in the order of ties; in the length of matches, which count up to MAX_MATCH tokens, and
+ * the depth, which only p_accept limits, so that `n` and `prefix` are not used; in drafting from live text by default; and
+ * in order 0.
  *
  * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct tokens
  * were seen (and fewer only where the text has fewer continuations); the same text gives the same tree. Cost: the
  * MAX_PLACES latest positions of the last token, and for each node its own places: 6 us for 32 nodes on the recorded
- * answers, 23 us in a text of 32K tokens, 150 us if all of that is one token. When it loses: to a model, where the
- * answer is new text; order 0 knows only the common words. Proof: tests/draft/test_draft_ngram_trie.c computes P by
- * the recursion above, over all places, and compares. */
+ * answers, 23 us in a text of 32K tokens, 150 us if all of that is one token. When it loses: against a model where the
+ * answer is new text, because order 0 knows only the common words. Proof: tests/draft/test_draft_ngram_trie.c computes P
+ * by the recursion above, over all places, and compares. */
 enum {
     MAX_MATCH = 16,    /* longer matches are practically certain */
-    MAX_PLACES = 1024, /* latest positions of the last token looked at; limits the cost on texts of one token */
-    MAX_GUESSED = 64,  /* the same for a node guessed at order 0 */
+    MAX_PLACES = 1024, /* positions of the last token that are used, the latest; bounds the cost on texts of one token */
+    MAX_GUESSED = 64,  /* positions that are used of a token guessed at order 0 */
 };
 
 static double concentration(int32_t k) { return k + 1; }
 
-/* Appends the latest positions of a token that are followed by a token; returns how many, or -1 if memory ran out. */
+/* Appends the latest positions of a token that another token follows. Returns how many, or -1 if memory ran out. */
 static int32_t gather(NgramScratch *s, const NgramText *t, int32_t token, int32_t max_match, int32_t max_places) {
     if (!ngram_scratch_reserve(s, max_places)) return -1;
     int32_t n = 0;
@@ -97,13 +99,13 @@ static double weigh(const NgramPlace *places, int32_t n, int32_t end, double vot
         if (places[i].at + 1 < end) at_least[places[i].match]++;
     for (int32_t k = MAX_MATCH - 1; k >= 1; k--) at_least[k] += at_least[k + 1];
     double rest = 1;
-    for (int32_t k = MAX_MATCH; k >= 1; k--) { /* vote[k] is first lambda_k / n_k ... */
+    for (int32_t k = MAX_MATCH; k >= 1; k--) { /* vote[k] becomes lambda_k / n_k */
         double total = at_least[k] + concentration(k);
         vote[k] = at_least[k] ? rest / total : 0;
         if (at_least[k]) rest *= concentration(k) / total;
     }
     vote[0] = 0;
-    for (int32_t k = 1; k <= MAX_MATCH; k++) vote[k] += vote[k - 1]; /* ... then the sum up to k */
+    for (int32_t k = 1; k <= MAX_MATCH; k++) vote[k] += vote[k - 1]; /* and then the sum up to k */
     return rest;
 }
 
@@ -111,7 +113,7 @@ typedef struct BestDraft {
     NgramScratch *s;
     const NgramText *t;
     Tree *tree;
-    double guess[TREE_MAX_NODES]; /* lambda_0 * p_accept: what a node's guesses of order 0 share among them */
+    double guess[TREE_MAX_NODES]; /* lambda_0 * p_accept of each node, which its guesses of order 0 share */
     int64_t n_made;
 } BestDraft;
 
@@ -129,7 +131,7 @@ static bool push_guess(BestDraft *d, int32_t parent, int32_t rank) {
     return push(d, (NgramCandidate){.parent = parent, .token = e.token, .rank = rank, .p_accept = p_accept});
 }
 
-/* Makes candidates of the children of `node`, whose places are [begin, begin + n). */
+/* Pushes the children of `node`, whose places are [begin, begin + n), as candidates. */
 static bool expand_best(BestDraft *d, int32_t node, int32_t begin, int32_t n) {
     NgramScratch *s = d->s;
     double p_accept = (double)d->tree->nodes[node].p_accept, vote[MAX_MATCH + 1];
@@ -141,7 +143,7 @@ static bool expand_best(BestDraft *d, int32_t node, int32_t begin, int32_t n) {
         NgramGroup g = s->groups[i];
         double p = rest * ngram_text_share(d->t, g.token);
         for (int32_t j = 0; j < g.n; j++) p += s->places[g.begin + j].vote;
-        if (p > 1) p = 1; /* by rounding only */
+        if (p > 1) p = 1; /* only rounding can make it larger */
         if (!push(d, (NgramCandidate){.parent = node,
                                       .token = g.token,
                                       .begin = g.begin,
@@ -154,7 +156,8 @@ static bool expand_best(BestDraft *d, int32_t node, int32_t begin, int32_t n) {
     return push_guess(d, node, 0);
 }
 
-/* Adds the best candidate to the tree, unless a better one has already added the same token; false: no memory. */
+/* Adds the best candidate to the tree, unless a better one has already added the same token. Returns false if memory ran
+ * out. */
 static bool take_best(BestDraft *d, int32_t source) {
     NgramCandidate c = ngram_heap_pop(d->s);
     if (c.rank >= 0 && !push_guess(d, c.parent, c.rank + 1)) return false;
@@ -202,23 +205,24 @@ static int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, 
  *     "a b" ends at {1, 4} ── c {2}  frequency min(2, 0+1, 4-3+1) = 1
  *                          └─ d {5}  frequency min(2, 3+1, 4-3+1) = 2, taken first
  *
- * Where we differ: windows cut off by the end of the prompt count (the paper does not say). With live=1, which is not
+ * Where we differ: windows cut off by the end of the prompt count; the paper leaves this open. With live=1, which is not
  * in the paper, generated windows count as soon as they are complete: a string that extends into the generated text
- * stems only from windows with i + n <= length. Of equal frequencies the shallower node comes first, then the one
- * seen first; the paper does not say. The frequency never rises along a path, so taking nodes best-first yields
- * exactly the `budget` highest.
+ * stems only from windows with i + n <= length. Nodes of equal frequency are taken in order of depth, then in the order
+ * in which they occurred; the paper leaves this open, too. The frequency never rises along a path, so taking nodes
+ * best-first yields exactly the `budget` highest.
  *
- * p_accept: the share of the parent's places, times m / (m + 2) where the path before matches m tokens: on recorded
- * answers a single match of m tokens is continued about that often. Cost: the positions of the last token are walked
- * once, and each node taken costs its own places. When it loses: on texts that repeat nothing; and it proposes
+ * p_accept of a node is its share of the parent's places, times m / (m + 2) if the path before it matches m tokens: on
+ * recorded answers a single match of m tokens is continued about that often. Cost: the positions of the last token are
+ * walked once, and each node taken costs its own places. When it loses: on texts that repeat nothing; and it proposes
  * nothing after a token that is new. Proof: tests/draft/test_draft_ngram_trie.c builds the trie of algorithm 1 in full
  * and compares the drafts for every budget; tests/research/test_replay.c reproduces the figures on recorded answers. */
+
 /* How many windows contain the string of m tokens that ends at position `at`. */
 static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, int32_t m) {
     int32_t start = at - m + 1;
     int32_t j_max = o->prefix - 1 < o->n - m ? o->prefix - 1 : o->n - m;
     if (start < j_max) j_max = start;
-    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* generated: only complete windows */
+    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* in generated text only complete windows count */
     if (j_min < 0) j_min = 0;
     return j_max < j_min ? 0 : j_max - j_min + 1;
 }
@@ -230,13 +234,13 @@ static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramP
     return sum;
 }
 
-/* Collects the places that match the longest prefix with children; returns its length (0: there is none, -1: no
- * memory). */
+/* Collects the places that match the longest prefix that has children. Returns its length, 0 if there is none, or -1 if
+ * memory ran out. */
 static int32_t query(NgramScratch *s, const NgramText *t, const NgramOptions *o) {
     int32_t longest = 0;
     s->n_places = 0;
     for (int32_t p = ngram_text_last(t, t->tokens[t->n - 1]); p >= 0; p = t->previous[p]) {
-        if (p + 1 >= t->n_indexed) continue; /* nothing follows */
+        if (p + 1 >= t->n_indexed) continue; /* no token follows */
         int32_t match = ngram_text_match(t, p, o->prefix);
         while (match > 0 && n_windows(t, o, p + 1, match + 1) == 0) match--;
         if (match < longest || match == 0) continue;
@@ -248,7 +252,7 @@ static int32_t query(NgramScratch *s, const NgramText *t, const NgramOptions *o)
     return longest;
 }
 
-/* Makes candidates of the children of `node`, whose string has m tokens and occurs at these places. */
+/* Pushes the children of `node`, whose string has m tokens and occurs at these places, as candidates. */
 static bool expand_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, const Tree *tree, int32_t node,
                          int32_t m, int32_t begin, int32_t n) {
     if (m + 1 > o->n) return true;
@@ -258,7 +262,7 @@ static bool expand_paper(NgramScratch *s, const NgramText *t, const NgramOptions
         NgramGroup g = s->groups[i];
         int64_t first = s->places[g.begin + g.n - 1].at, depth = tree->nodes[node].depth + 1;
         int64_t f = frequency(t, o, s->places + g.begin, g.n, m + 1);
-        if (f == 0) continue; /* not in the trie yet */
+        if (f == 0) continue; /* the paper's trie would not have this node yet */
         NgramCandidate c = {.score = (double)f,
                             .tie = depth << 32 | first,
                             .parent = node,

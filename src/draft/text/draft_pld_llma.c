@@ -7,9 +7,9 @@
  * words. A text that has just repeated three words of the source will probably repeat the fourth.
  *
  * The idea: look for the last n tokens of the text earlier in the text; where they occur, propose the next `length`
- * tokens. Try the longest n-gram first (3), then 2, then 1; the first match is taken. There is no paper but the
- * author's repository (github.com/apoorvumang/prompt-lookup-decoding); the figures usually quoted (Spec-Bench) are
- * for n-grams 3 to 1, 10 tokens, and of several matches the earliest.
+ * tokens. Try the longest n-gram first (3), then 2, then 1; the first match is taken. There is no paper, only the
+ * author's repository (github.com/apoorvumang/prompt-lookup-decoding). The figures usually quoted (Spec-Bench) are for
+ * n-grams of 3 to 1 tokens, copies of 10 tokens, and the earliest of several matches.
  *
  *     text   the cat sat on the mat . the cat|          last 3 ". the cat": not found
  *            0   1   2   3  4   5   6 7   8             last 2 "the cat": ends at 1
@@ -17,17 +17,17 @@
  *
  * Where we differ: the search covers prompt and answer, as the original's does, but is not repeated for each n: the positions
  * of the last token are chained (text_index.h), and one walk over them counts how many tokens match at each and keeps the
- * best. The original requires all `length` tokens to be there and goes on to the next match otherwise; we take the tokens
- * there are, as its later versions do. match=latest takes the latest of equal matches instead, which is nearer in topic.
- * `p_accept` of the i-th token is the product over the chain of m / (m + 2), m being the number of tokens that match before
- * it, counted beyond n: a single match of m tokens is continued about that often on recorded answers (`forerun replay
+ * best. If fewer than `length` tokens follow a match, the original goes on to the next match; we take the tokens that are
+ * there, like its later versions. match=latest takes the latest of equal matches instead, which is nearer in topic.
+ * `p_accept` is the product along the chain of m / (m + 2), where m is the number of tokens that match before a token,
+ * counted beyond n: a single match of m tokens is continued about that often on recorded answers (`forerun replay
  * --calibration`).
  *
- * Invariants: a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share nothing. Memory:
- * 8 bytes a token of the text and 12 a slot of the table of its distinct tokens. Cost: O(1) for each token observed;
- * a proposal walks all positions of the last token for the earliest match, fewer for the latest: 0.1 us on recorded
- * answers. When it loses: texts that repeat nothing; and it follows one match only, where ngram-trie drafts from all
- * of them. Proof: tests/draft/test_draft_pld.c compares it with a naive search on random texts. */
+ * Invariants: a draft is a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share nothing.
+ * Memory: 8 bytes for each token of the text and 12 for each slot of the table of its distinct tokens. Cost: O(1) for each
+ * token observed; a proposal walks all positions of the last token for the earliest match, fewer for the latest: 0.1 us on
+ * recorded answers. When it loses: on texts that repeat nothing; and it follows only one match, where ngram-trie drafts
+ * from all of them. Proof: tests/draft/test_draft_pld.c compares it with a naive search on random texts. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
@@ -45,12 +45,12 @@ typedef struct CopyDrafter {
     CopyRule rule;
 } CopyDrafter;
 
-/* The position of the last token of the best match, among the indexed positions that another token follows; -1: there is
- * no match. */
+/* Returns the position of the last token of the best match, or -1 if there is none. Only indexed positions that another
+ * token follows are searched. */
 static int32_t find_match(const NgramText *t, const CopyRule *rule) {
     int32_t best = -1, best_match = rule->shortest - 1;
     for (int32_t p = ngram_text_last(t, t->tokens[t->n - 1]); p >= 0; p = t->previous[p]) {
-        if (p + 1 >= t->n_indexed) continue; /* nothing follows */
+        if (p + 1 >= t->n_indexed) continue; /* no token follows */
         int32_t match = ngram_text_match(t, p, rule->longest);
         if (match < best_match || match < rule->shortest) continue;
         if (match == best_match && rule->latest) continue; /* positions come latest first */
@@ -152,8 +152,8 @@ const DrafterClass draft_pld_class = {
  * The idea: the reference is known before the first token, so it is indexed once. As soon as the last n tokens of the
  * answer are found in it (the trigger), the next k tokens of the reference are copied into the step and checked
  * together; after the first disagreement plain decoding continues until the next trigger. The paper's symbols are our
- * options: n the trigger's length, k the number of copied tokens. Its released program uses n = 1 and k = 20, and
- * prefers longer triggers, up to 5 tokens; of equal ones the first in the reference.
+ * options: n is the trigger's length, k the number of copied tokens. Its released program uses n = 1 and k = 20, and
+ * prefers longer triggers, up to 5 tokens; among equal ones it takes the first in the reference.
  *
  *     reference (the prompt)   ... Ada Lovelace wrote the first program for ...
  *     answer so far            It was Ada|      "Ada" occurs in the reference: copy
@@ -164,13 +164,12 @@ const DrafterClass draft_pld_class = {
  * so copies k - 1; we copy k. llma differs from pld in that nothing is copied from the answer itself, in longer
  * triggers (5 instead of 3) and in longer copies (20 instead of 10).
  *
- * Layout and p_accept are those of pld: only the prompt is in the chains of equal tokens,
- * the answer is stored to match against. Invariants: every drafted token occurs in the prompt; a chain; p_accept
- * falls along it; sequences share nothing. Memory: 8 bytes a token, 12 a slot of the table of the prompt's distinct
- * tokens. Cost: one walk over the positions of the last token in the prompt, 0.1 us on recorded answers. When it
- * loses: whenever the answer does not quote; a trigger of one token is mostly a false one, and then k rows are
- * verified for nothing (the cost shows in "drafted/st"). Proof: tests/draft/test_draft_llma.c compares it with a naive
- * search on random texts. */
+ * Layout and p_accept are those of pld, but only the prompt is in the chains of equal tokens; the answer is stored to be
+ * matched. Invariants: every drafted token occurs in the prompt; a draft is a chain; p_accept falls along it; sequences
+ * share nothing. Memory: 8 bytes for each token, 12 for each slot of the table of the prompt's distinct tokens. Cost: one
+ * walk over the positions of the last token in the prompt, 0.1 us on recorded answers. When it loses: whenever the answer
+ * does not quote. A trigger of one token is mostly a false one, and then k rows are verified for nothing (the cost shows
+ * in "drafted/st"). Proof: tests/draft/test_draft_llma.c compares it with a naive search on random texts. */
 enum { LONGEST = 5 }; /* the released program's max_n; a longer n replaces it */
 
 typedef struct LlmaOptions {

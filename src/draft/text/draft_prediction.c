@@ -1,13 +1,13 @@
 /* draft_prediction.c - the drafter `prediction`: a text that the caller expects the answer to follow.
  *
- * The problem: who has code edited, a name replaced or a typing error mended knows most of the answer beforehand. OpenAI's
- * API has a field for it ("Predicted Outputs"): the text goes with the request, and what is right in it is generated
- * faster. Nothing in the prompt needs to repeat it.
+ * The problem: if a request is to edit code, replace a name or correct a typing error, most of the answer is known
+ * beforehand. OpenAI's API has a field for it ("Predicted Outputs"): the predicted text is sent with the request, and the
+ * parts of the answer that it predicts correctly are generated faster. The prompt need not contain the text.
  *
- * The idea: the prediction is indexed once, and each step copies what follows the place where the answer is. That place
- * is found anew in every step, as the longest match of the answer's last tokens, at most 16; of equal ones the nearest
- * to where the answer should be by the last match. So an answer that leaves the prediction, inserts, leaves out or
- * replaces something, is caught up with as soon as it comes back, and repeated lines are told apart by their order.
+ * The idea: the prediction is indexed once, and each step finds the place in it that the answer has reached, and copies
+ * what follows. The place is the longest match of the answer's last tokens, at most 16. Ties go to the place nearest to
+ * the one that is expected from the last match. So if an answer inserts, leaves out or replaces something, drafts resume
+ * as soon as it returns to the prediction, and repeated lines are distinguished by their order.
  *
  *     prediction   int  a  =  1  ;  int  b  =  2  ;          positions 0..9
  *     answer       int  x  =|                                last match: "int" at 0, so "=" is expected at 2
@@ -15,14 +15,14 @@
  *     draft        1  ;  int  b ...                          a chain, to the budget or the end of the prediction
  *
  * A match below 3 tokens counts only within 32 tokens of the expected place. Before the first token the whole prediction
- * is proposed from its beginning. `p_accept` is that of pld (draft_pld_llma.c) as if 8 more tokens matched: what is sent as a
- * prediction is mostly right, and calibration corrects it where it is not.
+ * is proposed from its beginning. `p_accept` is that of pld (draft_pld_llma.c) as if 8 more tokens matched: predictions
+ * are mostly right, and calibration corrects p_accept where they are not.
  *
- * Layout: the text of the sequence (text_index.h) holds the prediction, indexed, and behind it the answer, which is only
- * stored. Invariants: a chain; every drafted token is of the prediction; sequences share nothing; without a prediction
- * nothing is proposed. Memory: 8 bytes a token of both. Cost: one walk over the places of the last token. When it loses:
- * where the prediction is wrong; the automatic budget then gives it no rows. Proof: tests/draft/test_draft_prediction.c
- * compares it with a naive search. */
+ * Layout: the text of the sequence (text_index.h) holds the prediction, indexed, and after it the answer, which is only
+ * stored. Invariants: a draft is a chain of tokens from the prediction; sequences share nothing; without a prediction
+ * nothing is proposed. Memory: 8 bytes for each token of the two texts. Cost: one walk over the places of the last token.
+ * When it loses: where the prediction is wrong; the automatic budget then gives it no rows. Proof:
+ * tests/draft/test_draft_prediction.c compares it with a naive search. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
@@ -32,9 +32,9 @@ enum { LONGEST = 16, SURE = 3, NEAR = 32, TRUST = 8 };
 
 typedef struct Prediction {
     TextDrafter text;
-    /* [max_sequences] places in the prediction: where the last token of the answer should be by the last match that
-     * tokens were observed after, and where the latest proposal found it. A proposal changes `found` only, so that the
-     * next one is the same if the step is given up in between. */
+    /* [max_sequences] Two places of the answer's last token in the prediction: where the last match before the observed
+     * tokens predicts it, and where the latest proposal found it. A proposal changes only `found`, so that the next
+     * proposal is the same if the step is given up in between. */
     int32_t *expected, *found;
 } Prediction;
 
@@ -99,7 +99,8 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     return ngram_text_append(t, tokens, n, d->text.n_vocab, false, err);
 }
 
-/* The place of the answer's last token in the prediction, and how many tokens match there; -1: none. */
+/* Finds the place of the answer's last token in the prediction, and how many tokens match there. Returns -1 if there is no
+ * match. */
 static int32_t find_place(const NgramText *t, int32_t expected, int32_t *n_match) {
     int32_t n_answer = t->n - t->n_prompt, longest = n_answer < LONGEST ? n_answer : LONGEST, best = -1;
     *n_match = 0;

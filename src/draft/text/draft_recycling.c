@@ -1,51 +1,54 @@
 /* draft_recycling.c - the drafter `recycling`: Token Recycling (Luo et al. 2024, "Turning Trash into Treasure:
  * Accelerating Inference of Large Language Models with Token Recycling", arXiv 2408.08696).
  *
- * The problem: every forward computes the target's logits for each of its rows, and all but one token of each row is
- * thrown away, most of it from nodes that were not accepted.
+ * The problem: every forward computes the target's logits for each of its rows. All of a row but one token is thrown away,
+ * and most rows belong to nodes that were not accepted.
  *
- * The idea: a matrix with a row for each token of the vocabulary holds the k tokens that the target found most probable
+ * The idea: a matrix has a row for each token of the vocabulary, with the k tokens that the target found most probable
  * after it, best first. Each verified node, accepted or not, enters the top k of its logits into the row of its token. A
- * draft is found by following the matrix from the pending token: its followers, their followers, and so on. No n-gram, no
- * model, no text: only one token of context, but the target's own logits.
+ * draft is found by following the matrix from the pending token: its followers, their followers, and so on. This needs no
+ * n-grams, no second model and no text. It looks at only one token of context, but it uses the target's own logits.
  *
  *     matrix   the  | cat dog man ..     a tree of 5 nodes below "the"
  *              cat  | sat ran ..             the ── cat ── sat ── on
  *              sat  | on  ..                      │     └─ ran
  *              dog  | ran ..                      └─ dog
  *
- * A row is a running mean (the paper keeps the last top 8 alone): the top k logits become probabilities among themselves,
- * under the request's temperature and filters, and the row the mean of what it was and of these, cut to k again. A prompt
- * gives no probabilities; a pair of its tokens counts PAIR_SHARE, so that the latest of them comes first.
+ * A row is a running mean, whereas the paper keeps only the last top 8. The top k logits are normalised among themselves
+ * under the request's temperature and filters. The new row is the mean of the old row and these probabilities, cut to k
+ * tokens again. A prompt gives no probabilities; there the second token of each pair of neighbours gets PAIR_SHARE in the
+ * row of the first, so that the latest pair comes first.
  *
- * Which nodes, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`). The mean
- * probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the noise at its position is
- * p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to choose from: k = 32. Tokens per
- * target pass on 36 held-out prompts, 16 nodes, by a program that replays recorded logits: 1.57 as in the paper, 1.70 with
- * its 8 followers and the noise, 1.86 with means of 16, and 1.93 of 32 (temperature 0.7; research/DIARY.md has the others).
+ * Which nodes are drafted, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`). The
+ * mean probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the noise at
+ * its position is p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to choose from:
+ * k = 32. On 36 held-out prompts at temperature 0.7 with 16 nodes, a program that replays recorded logits measured 1.57
+ * tokens per target pass for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means of 16 followers
+ * and 1.93 with means of 32 (research/DIARY.md has other temperatures).
  *
- * Which nodes, greedily, with `coupled=0`, or under a ratio rule, whose random numbers are others: the paper expands one
- * static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count exactly that at run
- * time: for each token of the text, at depth d of its step, which rank did the token have that came next? The share p(d, r)
- * of these is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the greatest p_accept,
- * best first: the best tree of that size if the counts are right. Ranks that were not drafted are counted too, since the
- * matrix contains them. Small counts lean on those of all depths together, and these on the eight numbers in PRIOR.
+ * Which nodes are drafted greedily, with `coupled=0`, or under a ratio rule, which uses other random numbers: the paper
+ * expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count
+ * exactly that at run time: for each token of the text, at depth d of its step, which rank did the next token have? The
+ * share p(d, r) is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the greatest
+ * p_accept, best first. If the counts are right, this is the best tree of that size. Ranks that were not drafted are
+ * counted too, since the matrix contains them. While a count is small, the counts of all depths together serve as its
+ * prior, and the eight numbers in PRIOR are the prior of those.
  *
- * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so the target's
- * opinion of the prompt is not known. Instead each pair of neighbours in the prompt is entered into the first one's
- * row (`prompt=0` turns this off).
+ * The prompt: the prefill computes no logits, which saves V * n_embd multiplications a token, so the target's predictions
+ * within the prompt are not known. Instead each pair of neighbours in the prompt is entered into the row of the first one
+ * (`prompt=0` turns this off).
  *
  * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is
  * better than a cold one. It starts empty; an empty entry drafts nothing. If several nodes of a step have the same
- * token, those of the accepted path are entered last. Means of requests with different temperatures are mixed; a greedy
+ * token, those of the accepted path are entered last. Requests with different temperatures enter the same means; a greedy
  * request enters probabilities at temperature 1.
  *
  * Invariants: p_accept never rises along a path; siblings differ, because a row has no token twice; the shares of a row
- * never rise. Memory: 8 k bytes a token of the vocabulary, 8 MB for 32,000 and 33 MB for 128,256. Cost: the top k of each
- * node's row (feedback.c) and k exponentials; a proposal is quadratic in the budget, and with noise takes k Philox blocks
- * for each node. When it loses: texts that repeat themselves or their prompt, where n-grams see more than one token back; a
- * first request, whose matrix is still empty. Proof: tests/draft/test_draft_recycling.c, with the matrix, the counts, the
- * chances and the best tree by brute force. */
+ * never rise. Memory: 8 k bytes for each token of the vocabulary, 8 MB for 32,000 and 33 MB for 128,256. Cost: the top k of
+ * each node's row (feedback.c) and k exponentials; a proposal is quadratic in the budget, and with noise takes k Philox
+ * blocks for each node. When it loses: on texts that repeat themselves or their prompt, where n-grams use more than one
+ * token of context; and on a first request, whose matrix is still empty. Proof: tests/draft/test_draft_recycling.c computes
+ * the matrix, the counts, the chances and the best tree by brute force. */
 #include "base/mem.h"
 #include "draft/feedback.h"
 
@@ -53,10 +56,10 @@
 
 enum { MAX_DEPTH = 16, MAX_K = TOP_K_MAX }; /* limits of the options */
 
-#define KEPT 0.5f       /* of the mean so far, when a row is entered again */
-#define PAIR_SHARE 0.3f /* of a pair of the prompt in its row */
+#define KEPT 0.5f       /* the weight of the old mean when a row is entered again */
+#define PAIR_SHARE 0.3f /* the share that a pair of neighbours in the prompt gets in its row */
 
-/* Shares of rank 0, 1, .. before anything is counted; later ranks have the last share. */
+/* The shares assumed for rank 0, 1, .. before anything is counted; later ranks have the last share. */
 static const double PRIOR[] = {0.35, 0.12, 0.07, 0.05, 0.03, 0.025, 0.02, 0.015};
 enum { N_PRIOR = sizeof PRIOR / sizeof *PRIOR };
 
@@ -65,18 +68,21 @@ typedef struct RecyclingOptions {
     bool prompt, coupled;
 } RecyclingOptions;
 
-typedef struct Noise { /* of a sequence */
+/* What determines the target's noise in a sequence. */
+typedef struct Noise {
     SamplingOptions sampling;
     uint64_t position; /* output position of the token after the context */
-    bool is_known;     /* the target draws with it */
+    bool is_known;     /* the target draws with this noise */
 } Noise;
 
-typedef struct Row { /* the followers of a token in the matrix */
+/* The followers of a token in the matrix. */
+typedef struct Row {
     int32_t *tokens; /* [k] best first; -1: not known */
     float *shares;   /* [k] mean probabilities */
 } Row;
 
-typedef struct Children { /* of a node: those that may be drafted, the most probable first */
+/* The children of a node that may be drafted, the most probable first. */
+typedef struct Children {
     int32_t n, n_drafted, tokens[MAX_K];
     double chances[MAX_K]; /* given that the node is accepted */
 } Children;
@@ -86,11 +92,11 @@ typedef struct Recycling {
     int32_t n_vocab, k, depth, max_sequences;
     bool prompt, coupled;
     Arena arena;
-    int32_t *followers;         /* [n_vocab][k] of all rows */
-    float *shares;              /* [n_vocab][k] */
+    int32_t *followers;         /* [n_vocab][k] the tokens of all rows */
+    float *shares;              /* [n_vocab][k] the shares of all rows */
     Noise *noises;              /* [max_sequences] */
     Children *children;         /* [TREE_MAX_NODES] of the tree that is drafted */
-    Sampler *sampler;           /* for k tokens: temperature and filters */
+    Sampler *sampler;           /* applies temperature and filters to k tokens */
     Tally at[MAX_DEPTH][MAX_K]; /* by depth of the parent and rank */
     Tally anywhere[MAX_K];      /* by rank, all depths */
 } Recycling;
@@ -168,7 +174,7 @@ static void set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptio
 
 /* ---- learning ----------------------------------------------------------------------------------- */
 
-/* Adds `share` to a token of a list of n; returns the new n. */
+/* Adds `share` to a token in a list of n tokens, which it joins if it is new. Returns the new n. */
 static int32_t add_share(int32_t *tokens, float *shares, int32_t n, int32_t token, float share) {
     int32_t i = 0;
     while (i < n && tokens[i] != token) i++;
@@ -177,7 +183,7 @@ static int32_t add_share(int32_t *tokens, float *shares, int32_t n, int32_t toke
     return i < n ? n : n + 1;
 }
 
-/* The row becomes the k greatest of `kept` of itself plus n <= k tokens with these shares. */
+/* Multiplies the shares of a row by `kept`, adds n <= k tokens with these shares, and keeps the k greatest of all. */
 static void mix_into_row(const Recycling *d, Row row, float kept, const int32_t *tokens, const float *shares,
                          int32_t n) {
     int32_t all[2 * MAX_K], n_all = 0;
@@ -204,7 +210,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return FR_OK;
 }
 
-/* For each token that the step committed, counts which rank it had. */
+/* For each token that the step committed, counts which rank it had in the row of the token before it. */
 static void count_ranks(Recycling *d, const VerifiedTree *v) {
     for (int32_t depth = 0; depth <= v->verdict->n_path && depth < d->depth; depth++) {
         const int32_t *row = row_of(d, v->tree->nodes[feedback_node(v, depth)].token).tokens;
@@ -223,8 +229,8 @@ static float bias_of(const SamplingOptions *o, int32_t token) {
     return sum;
 }
 
-/* Probabilities of the n best logits among themselves, as the request's temperature and filters make them. Penalties belong
- * to a context, so they are left out. */
+/* Computes the probabilities of the n best tokens among themselves, under the request's temperature and filters. Penalties
+ * are left out, because they depend on the context and a row does not. */
 static void find_shares(const Recycling *d, const SamplingOptions *sampling, const float *logits, const int32_t *tokens,
                         int32_t n, float shares[MAX_K]) {
     float best[MAX_K];
@@ -273,7 +279,8 @@ static void end(Drafter *drafter, int32_t sequence) { noise_of((Recycling *)draf
 
 /* ---- drafting ----------------------------------------------------------------------------------- */
 
-typedef struct Ranks { /* of one depth: the ranks, the one that is right most often first, and their shares */
+/* The ranks at one depth, the one that is right most often first, with their shares. */
+typedef struct Ranks {
     int32_t rank[MAX_K];
     double share[MAX_K];
 } Ranks;
@@ -318,7 +325,7 @@ static void find_coupled(const Recycling *d, const GumbelRow *noise, Row row, Ch
         if (chances[i] > 0) insert_child(out, row.tokens[i], chances[i]);
 }
 
-/* What a tree is drafted with: the shares of ranks at each depth, or the noise there. */
+/* What decides which nodes are drafted: the shares of ranks at each depth or, if is_coupled, the noise there. */
 typedef struct Draft {
     const Ranks *ranks;
     bool is_coupled;
@@ -333,7 +340,7 @@ static void find_children(const Recycling *d, const Draft *draft, const TreeNode
     else find_ranked(d, &draft->ranks[node->depth], row, out);
 }
 
-/* The node whose next child has the greatest p_accept; -1: there is none. */
+/* Finds the node whose next child has the greatest p_accept; -1 if there is none. */
 static int32_t best_parent(const Recycling *d, const Tree *t, double *p_accept) {
     int32_t parent = -1;
     *p_accept = -1;
@@ -357,7 +364,7 @@ static void grow(const Recycling *d, const Draft *draft, int32_t budget, Tree *t
     }
 }
 
-/* A ratio rule draws with random numbers of its own, so that the target's noise says nothing about its choice. */
+/* A ratio rule uses random numbers of its own, so that its choice does not depend on the target's noise. */
 static void begin_draft(const Recycling *d, int32_t sequence, const Tree *t, Draft *draft) {
     const Noise *noise = noise_of(d, sequence);
     draft->is_coupled = d->coupled && noise->is_known && !t->dists;

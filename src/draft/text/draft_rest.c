@@ -5,8 +5,8 @@
  *
  * The idea: keep a large tokenized corpus with its suffix array (corpus_index.h, built by `forerun index`). In every
  * step look up the last 16 tokens of the text, and if they are not found the last 15, and so on down to 2. The first
- * length with matches wins. At most 5000 of the matches are looked at, each with the 10 tokens that follow. Their
- * prefixes are counted, and the prefixes seen most often are the draft, a tree.
+ * length with matches wins. At most 5000 matches are used, each with the 10 tokens that follow it. The prefixes of these
+ * continuations are counted, and the most frequent ones are the draft, a tree.
  *
  *     corpus  the cat sat down | a cat sat up | the cat ran |
  *     text    ... a black cat|      "black cat" is not found; at min_match=1 "cat" is found three times
@@ -15,27 +15,29 @@
  *                 \_ ran (1 of 3)
  *
  * How it is done: the matches are a range of the suffix array, sorted by what follows. So the matches of a tree node
- * are a range too, its children are runs in it, and a count is a length. Runs are found by doubling steps, and only
- * nodes that enter the tree are expanded, so most of the matches are never read. If the last m tokens occur with a
- * continuation, so do the last m - 1, so the match length is found by binary search: 4 searches for 15 lengths.
- * Documents end with a separator; no match and no continuation crosses it.
+ * are a range too, and its children are runs in that range, whose lengths are the counts. Runs are found by doubling
+ * steps, and only nodes that enter the tree are expanded, so most of the matches are never read. If the last m tokens
+ * occur with a continuation, so do the last m - 1, so the match length is found by binary search: 4 searches for 15
+ * lengths. Documents end with a separator; no match and no continuation crosses it.
  *
- * p_accept of a child: p_accept of its parent times text_drafter_share, for a run of n of N matches of m tokens, smoothed by
- * REST_SMOOTHING: texts by others are less reliable than the request's own text (2) or another answer (6). `forerun replay
- * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; research/ACCEPTANCE.md has the figures.
+ * p_accept of a child is that of its parent times text_drafter_share for n of the N matches of m tokens. It is smoothed by
+ * REST_SMOOTHING, because texts by others are less reliable than the request's own text (smoothed by 2) or another answer
+ * (6). The number was chosen among 12, 24, 32, 48 and 96 by `forerun replay --calibration` on the shared traces;
+ * research/ACCEPTANCE.md has the figures.
  *
- * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept
- * prefers the one that is nearer and has fewer siblings: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead
- * of 1.43 at 32. If a range has more than `matches` entries, that many are taken at equal distances and not from its
+ * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts. Among these, p_accept
+ * prefers shorter ones and those with fewer siblings: 1.37 tokens a step instead of 1.34 with 8 nodes, 1.45 instead of
+ * 1.43 with 32. If a range has more than `matches` entries, that many are taken at equal distances and not from its
  * beginning, where all continue with the tokens of lowest id. Without a match nothing is drafted. The paper's
  * sampling is not needed: the engine verifies any tree.
  *
- * Invariants: at most `budget` nodes and `continuation` deep; p_accept falls along a path; sequences share only the
- * index, which is read-only. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used are in
- * memory, and 64 tokens a sequence. Cost: a proposal takes about 4 x 2 log2(n) random reads for the search, each
- * likely a cache miss, and one for each doubling of each run. When it loses: if the corpus is not of the kind that
- * the model is asked for. A corpus has to be large and close to the subject: the table in research/ACCEPTANCE.md shows
- * what a small one gives. Proof: tests/draft/test_draft_rest.c: the tree against counting by brute force. */
+ * Invariants: a tree has at most `budget` nodes and is at most `continuation` deep; p_accept falls along a path; sequences
+ * share only the index, which is read-only. Memory: the file has 6 or 7 bytes for each token of the corpus, of which only
+ * the pages that were read are in memory; each sequence has 64 tokens. Cost: a proposal takes about 4 x 2 log2(n) random
+ * reads for the search, each likely a cache miss, and one for each doubling of each run. When it loses: if the corpus
+ * differs from the texts that the model is asked for. A corpus has to be large and close to the subject; the table in
+ * research/ACCEPTANCE.md shows what a small one gives. Proof: tests/draft/test_draft_rest.c, the tree against counting by
+ * brute force. */
 #include "base/mem.h"
 #include "draft/text/corpus_index.h"
 #include "draft/drafter.h"
@@ -50,7 +52,8 @@ typedef struct RestOptions {
     int32_t max_match, min_match, matches, continuation;
 } RestOptions;
 
-typedef struct Tail { /* the end of a sequence's text */
+/* The end of a sequence's text. */
+typedef struct Tail {
     int32_t tokens[CORPUS_MAX_QUERY];
     int32_t n;
 } Tail;
@@ -64,10 +67,11 @@ typedef struct Rest {
     NgramScratch scratch; /* only its heap is used */
 } Rest;
 
-/* The matches in a range of the suffix array: all of them, or n at equal distances. */
+/* The matches in a range of the suffix array that are used: all of them, or n at equal distances. */
 typedef struct Matches {
     CorpusSpan span;
-    int32_t n, m; /* matches taken; tokens matched */
+    int32_t n; /* matches used */
+    int32_t m; /* tokens that match */
 } Matches;
 
 static const Option option_table[] = {
@@ -150,13 +154,13 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
 
 /* ---- proposing ---------------------------------------------------------------------------------- */
 
-/* The token at `offset` from the beginning of the i-th match taken. */
+/* The token at `offset` from the beginning of the i-th match that is used. */
 static int32_t token_of(const Rest *d, const Matches *s, int32_t i, int32_t offset) {
     int64_t n = s->span.end - s->span.begin;
     return corpus_token(&d->index, s->span.begin + (n > s->n ? i * n / s->n : i), offset);
 }
 
-/* The end of the run of equal tokens that begins at `begin`. */
+/* Returns the end of the run of matches, from `begin` on, that have the same token at `offset`. */
 static int32_t run_end(const Rest *d, const Matches *s, int32_t begin, int32_t end, int32_t offset, int32_t token) {
     int32_t last = begin, step = 1; /* the run reaches at least to `last` */
     while (step < end - last && token_of(d, s, last + step, offset) == token) {
@@ -180,7 +184,7 @@ static bool expand(Rest *d, const Matches *s, const Tree *tree, int32_t node, in
     for (int32_t i = begin, next; i < end; i = next) {
         int32_t token = token_of(d, s, i, offset);
         next = run_end(d, s, i, end, offset, token);
-        if (token < 0) continue; /* the end of a document */
+        if (token < 0) continue; /* the document ends here */
         double p_accept = (double)parent->p_accept * text_drafter_share(next - i, n, offset, REST_SMOOTHING);
         NgramCandidate c = {.score = p_accept,
                             .tie = (int64_t)parent->depth << 32 | i,
@@ -213,7 +217,7 @@ static bool draft(Rest *d, const Tail *t, int32_t budget, Tree *tree) {
 static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err) {
     Rest *d = (Rest *)drafter;
-    int status = corpus_check(&d->index, err); /* reading what was cut off would end the process */
+    int status = corpus_check(&d->index, err); /* reading a mapped file that was cut would end the process */
     if (status) return status;
     for (int i = 0; i < n; i++) {
         int32_t budget = budgets[i] < TREE_MAX_NODES ? budgets[i] : TREE_MAX_NODES - 1;

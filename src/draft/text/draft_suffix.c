@@ -6,8 +6,8 @@
  *
  * The idea: the longer the end of the text matches something seen before, the further it may be followed. Two pools
  * are searched: the request's own text, and the answers of earlier requests. For each pool and each pattern length p,
- * the last p tokens are the pattern; the paper's suffix tree has a node for it, whose subtree counts what followed.
- * Below it nodes are taken greedily by
+ * the last p tokens are the pattern. The paper's suffix tree has a node for it, whose subtree counts what followed. In
+ * this subtree nodes are taken greedily by
  *
  *     D(child) = D(parent) * C(child),   C(child) = count(child) / sum over siblings of count,   D(root) = 1
  *
@@ -15,34 +15,34 @@
  * sum of its D, the number of tokens it expects to have accepted; the tree with the highest score is the draft.
  * Defaults are those of the released implementation: factor 1, offset 0, min_prob 0.1, patterns up to 64 tokens.
  *
- *     text  a b c x a b c y b c|     p = 2 "b c" is followed by x and y: D = 1/2 each, MAX_SPEC 2, score 1.0
- *                                    p = 1 "c" the same, MAX_SPEC 1, score 0.5; so p = 2 is the draft
+ *     text  a b c x a b c y b c|     p = 2: "b c" is followed by x and y, so D = 1/2 each, MAX_SPEC 2, score 1.0
+ *                                    p = 1: "c" has the same D, MAX_SPEC 1, score 0.5. So p = 2 gives the draft
  *
  * Layout: no suffix tree is built. As in ngram-trie, a node is the list of places at which its string occurs
- * (ngram_rules.h), and splitting the list by the next token gives its children with their counts. One walk over the
+ * (text_index.h), and splitting the list by the next token gives its children with their counts. One walk over the
  * positions of the last token counts how many tokens match at each; the places of pattern p are those with p or more.
- * Only lengths at which some place ends need a tree: between two of them the list is the same and MAX_SPEC smaller,
- * so the score cannot be higher. And a length whose MAX_SPEC is not above the best score so far cannot win, since no
- * D exceeds 1.
+ * Only lengths that are the match length of some place need a tree: between two of them the list is the same and MAX_SPEC
+ * smaller, so the score cannot be higher. A length whose MAX_SPEC is not above the best score so far cannot win either,
+ * since no D exceeds 1.
  *
  * The history is one text of its own: answers one after the other, each closed by a separator outside the vocabulary
- * that matches nothing and is never proposed. It holds at least the last `history` tokens and at most twice as many;
- * then the older half is dropped (first in, first out), and the rest is indexed again.
+ * that matches nothing and is never proposed. It holds at least the last `history` tokens and at most twice as many.
+ * When it is full, the older half is dropped (first in, first out), and the rest is indexed again.
  *
  * Where we differ: an answer enters the history when its request ends, not while it is written. The released
  * implementation's C divides by count(parent), which includes the pattern at the very end of the text; the paper's
  * and ours divides by the number of places that continue. Ties go to the longer pattern, then to the request's own
- * text. Only the 4096 latest positions of the last token are looked at. `p_accept` is not D, which takes a single
- * match for certain, but the product of n_x / (n + 2 / m) for n places of the own text that match m tokens, and n_x /
- * (n + 6 / m) for the history, which is right less often (text_drafter.h).
+ * text. Only the 4096 latest positions of the last token are used. `p_accept` is not D, which is 1 after a single match,
+ * but the product along the path of n_x / (n + 2 / m) for n places of the own text that match m tokens, and of n_x / (n +
+ * 6 / m) for the history, which is right less often (text_drafter.h).
  *
- * Invariants: at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8 bytes a token
- * of a text, 8 to 12 a token of the history, and 12 a slot of the tables of distinct tokens: with the default 131072
- * tokens of history 5 MB at most for a vocabulary of 32,000. Cost: O(1) a token, and 4 ms once in 131072 tokens to
- * shorten the history; a proposal takes 1 us (median) on recorded answers, also with a history full of them. When it
- * loses: new text; and by design it drafts little after short matches, where a wide tree would still be right
- * sometimes. Proof: tests/draft/test_draft_suffix.c finds the best score by brute force over every pattern and pool.
- * */
+ * Invariants: a draft has at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8 bytes
+ * for each token of a text, 8 to 12 for each token of the history, and 12 for each slot of the tables of distinct tokens.
+ * With the default history of 131072 tokens and a vocabulary of 32,000 that is 5 MB at most. Cost: O(1) for each token,
+ * and 4 ms once in 131072 tokens to shorten the history; a proposal takes 1 us (median) on recorded answers, also with a
+ * history full of them. When it loses: on new text. By design it drafts little after short matches, where a wide tree
+ * would sometimes still be right. Proof: tests/draft/test_draft_suffix.c finds the best score by brute force over every
+ * pattern and pool. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
@@ -98,8 +98,8 @@ static void close_suffix(Drafter *drafter) {
     mem_free(d);
 }
 
-/* Where several requests run at once, as in a server, the history has all of its memory from the start: a process that grows
- * for an hour looks like one that leaks. */
+/* Takes the memory of the history. Where several requests run at once, as in a server, all of it is taken at the start: a
+ * process that grows for an hour looks like one that leaks. */
 static int take_history(Suffix *d, fr_error *err) {
     int status = d->options.history ? ngram_text_reserve(&d->history, 2 * d->options.history, d->text.n_vocab + 1, err)
                                     : FR_OK;
@@ -136,7 +136,7 @@ static int remember(Suffix *d, const int32_t *answer, int64_t n) {
 static void end(Drafter *drafter, int32_t sequence) {
     Suffix *d = (Suffix *)drafter;
     const NgramText *t = text_drafter_text(&d->text, sequence);
-    /* If memory for the history runs out, it is dropped: it improves drafts, but nothing depends on it. */
+    /* If memory runs out, the history is dropped: it improves drafts, but nothing depends on it. */
     if (d->options.history > 0 && t->n > t->n_prompt && remember(d, t->tokens + t->n_prompt, t->n - t->n_prompt))
         ngram_text_free(&d->history);
     text_drafter_end(drafter, sequence);
@@ -157,7 +157,7 @@ static int32_t gather(NgramScratch *s, const NgramText *pool, const NgramText *t
                       int32_t n_of[MAX_MATCH + 1]) {
     int32_t n = 0;
     s->n_places = 0;
-    if (!ngram_scratch_reserve(s, 2 * MAX_PLACES)) return -1; /* these, and the places of one pattern */
+    if (!ngram_scratch_reserve(s, 2 * MAX_PLACES)) return -1; /* room for the gathered places and those of one pattern */
     int32_t p = ngram_text_last(pool, t->tokens[t->n - 1]);
     for (int32_t walked = 0; p >= 0 && walked < MAX_PLACES; p = pool->previous[p], walked++) {
         if (p + 1 >= pool->n_indexed || pool->tokens[p + 1] == n_vocab) continue;
@@ -167,7 +167,7 @@ static int32_t gather(NgramScratch *s, const NgramText *pool, const NgramText *t
     return n;
 }
 
-/* Makes candidates of the children of a node of the trial whose string of m tokens occurs at these places. */
+/* Pushes the children of a node of the trial tree, whose string of m tokens occurs at these places, as candidates. */
 static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share, int32_t m, int32_t begin, int32_t n) {
     NgramScratch *s = &d->scratch;
     int32_t n_groups = ngram_split(s, pool, begin, n, INT32_MAX), total = 0;
@@ -191,7 +191,7 @@ static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share,
     return true;
 }
 
-/* Builds the tree of the pattern of m tokens out of the n_gathered places, and keeps it if it is the best so far. */
+/* Builds the tree for the pattern of m tokens from the n_gathered places, and keeps it if it is the best so far. */
 static bool try_pattern(Suffix *d, const NgramText *pool, int32_t n_gathered, int32_t m, int32_t max_nodes) {
     NgramScratch *s = &d->scratch;
     int32_t begin = n_gathered, n = 0;
@@ -219,7 +219,7 @@ static bool try_pool(Suffix *d, const NgramText *pool, const NgramText *t, int32
     int32_t n = gather(&d->scratch, pool, t, d->text.n_vocab, n_of);
     bool fits = n >= 0;
     for (int32_t m = MAX_MATCH; m >= 1 && fits && n > 0; m--) {
-        double max_spec = d->options.factor * m + d->options.offset + 1e-6; /* so that 0.1 * 30 counts as 3 */
+        double max_spec = d->options.factor * m + d->options.offset + 1e-6; /* 0.1 * 30 must count as 3 in spite of rounding */
         int32_t max_nodes = max_spec < budget ? (int32_t)max_spec : budget;
         if (n_of[m] > 0 && max_nodes > d->best_score) fits = try_pattern(d, pool, n, m, max_nodes);
     }

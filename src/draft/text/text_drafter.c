@@ -1,6 +1,6 @@
 /* text_drafter.c - shared by the drafters that copy from text: keeps and indexes the text of each sequence.
  *
- * begin allocates for the longest context, so that the steps of a request allocate nothing. */
+ * text_drafter_begin allocates memory for the longest context, so that the steps of a request allocate nothing. */
 #include "draft/text/text_drafter.h"
 
 #include "base/mem.h"

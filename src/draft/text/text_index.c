@@ -1,4 +1,4 @@
-/* text_index.c - the ways in which drafters keep text to find it again; text_index.h describes their layouts. */
+/* text_index.c - the ways in which drafters keep text to find it again. text_index.h describes the layouts. */
 #include "draft/text/text_index.h"
 
 #include "base/mem.h"
@@ -28,7 +28,7 @@ static const NgramEntry *find(const NgramText *t, int32_t token) {
     return e->token < 0 ? NULL : e;
 }
 
-/* Room in the table for n different tokens. */
+/* Makes room in the table for n distinct tokens. */
 static bool grow_table(NgramText *t, int64_t n) {
     if (2 * n <= t->n_slots) return true;
     NgramText wider = *t;
@@ -62,7 +62,7 @@ static bool grow_arrays(NgramText *t, int64_t n) {
 }
 
 /* Keeps `top` sorted after e has gained one context. Counts rise by one at a time, so a token outside the list can only
- * overtake the last one in it. Of equal counts the one counted last comes first. */
+ * overtake the last one in it. Among equal counts, the token that was counted last comes first. */
 static void update_top(NgramText *t, const NgramEntry *e) {
     NgramEntry *top = t->top;
     int32_t i = 0;
@@ -75,7 +75,7 @@ static void update_top(NgramText *t, const NgramEntry *e) {
     top[i] = *e;
 }
 
-/* Enters position t->n_indexed into the chains. */
+/* Enters the next position, t->n_indexed, into the chains. */
 static bool index_next(NgramText *t) {
     if (!grow_table(t, t->n_entries + 1)) return false;
     int32_t place = t->n_indexed, token = t->tokens[place];
@@ -165,7 +165,7 @@ int32_t ngram_text_match(const NgramText *t, int32_t place, int32_t max) {
 
 /* ---- a trie with counts ---------------------------------------------------------------------------------- */
 
-/* Forgetting (decay) compacts the array in place: it needs no memory, so a full trie can always make room. The hash
+/* Forgetting (decay) compacts the array in place. It needs no memory, so a full trie can always make room. The hash
  * table and the lists of children are rebuilt afterwards. */
 
 /* The slot of (parent, token), or the free slot where it belongs. */
@@ -355,7 +355,7 @@ int32_t ngram_pool_find(const NgramPool *p, int32_t key, int32_t max, PoolGram *
 
 /* ---- lists of places --------------------------------------------------------------------------------- */
 
-/* These are more than a draft of some dozen nodes needs; memory that is not touched costs nothing. */
+/* A draft of a few dozen nodes needs less than this; memory that is never written to costs nothing. */
 enum { FIRST_PLACES = 1 << 14, FIRST_HEAP = 1 << 14 };
 
 void ngram_scratch_close(NgramScratch *s) {

@@ -31,11 +31,11 @@ typedef struct NgramText {
     int32_t *tokens, *previous; /* [capacity] */
     int32_t n, capacity;
     int32_t n_indexed; /* positions below it are in the chains */
-    int32_t n_prompt;  /* tokens of the prompt; the rest was generated. Set by the owner */
+    int32_t n_prompt;  /* tokens of the prompt; the rest was generated. The owner sets it */
     NgramEntry *table; /* open addressing, at most half full */
     int32_t n_entries, n_slots;
-    HashKey key;                 /* of the tokens' hashes; set with the first slots */
-    int64_t n_contexts;          /* over all entries */
+    HashKey key;                 /* for hashing tokens; set with the first slots */
+    int64_t n_contexts;          /* the sum over all entries */
     NgramEntry top[NGRAM_N_TOP]; /* the tokens with the most contexts; ties go to the one counted last. `last` is
                                   * not kept up to date here */
     int32_t n_top;
@@ -44,26 +44,26 @@ typedef struct NgramText {
 /* A text begins as zeros. ngram_text_reserve allocates memory for n tokens at once, so that appending them
  * allocates nothing. */
 int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
-/* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains; all earlier tokens must have
- * entered them, too. After a failure the text is unchanged, or a part was appended. */
+/* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains, and all earlier tokens must have
+ * entered the chains before. After a failure the text is unchanged, or a part of the tokens was appended. */
 int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed, fr_error *err);
-/* Touches the memory that is reserved, so that the process does not grow when it is used. */
+/* Writes to the reserved memory, so that the process does not grow later, when it is used. */
 void ngram_text_touch(NgramText *t);
 /* Drops all but the last `keep` tokens and indexes these again, in the memory that the text has. */
 void ngram_text_keep_last(NgramText *t, int32_t keep);
 void ngram_text_free(NgramText *t); /* back to the zero state */
 size_t ngram_text_bytes(const NgramText *t);
 
-/* The latest indexed position of a token, or -1; t->previous[position] is the one before it. */
+/* The latest indexed position of a token, or -1. t->previous[position] is its position before that. */
 int32_t ngram_text_last(const NgramText *t, int32_t token);
-/* The token's share of all contexts: its probability if nothing else is known (Kneser-Ney). */
+/* The token's share of all contexts, which estimates its probability if nothing else is known (Kneser-Ney). */
 double ngram_text_share(const NgramText *t, int32_t token);
 /* How many tokens up to and including `place` equal the end of the text, at most max. */
 int32_t ngram_text_match(const NgramText *t, int32_t place, int32_t max);
 
 /* ---- a trie with counts ---------------------------------------------------------------------------------- */
 
-/* A bounded trie of token strings with counts forgets what is rare when it is full.
+/* A bounded trie of token strings with counts. When it is full, it forgets what is rare.
  *
  * Node 0 is the root. Nodes are stored in an array, parents before children, at 20 bytes each, and take 8 to 16 bytes
  * more in a hash table of (parent, token), which finds a child in constant time however many siblings it has.
@@ -84,15 +84,15 @@ typedef struct CountTrie {
     int32_t n, capacity, max; /* max: the limit of nodes */
     int32_t *slots;           /* open addressing, at most half full; 0: free */
     int32_t n_slots;
-    HashKey key; /* of the hashes of (parent, token) */
+    HashKey key; /* for hashing (parent, token) */
 } CountTrie;
 
-/* Makes an empty trie: the root alone. Memory grows with use up to `max` nodes. */
+/* Makes an empty trie, which has only the root. Memory grows with use up to `max` nodes. */
 int count_trie_open(CountTrie *t, int32_t max, fr_error *err);
-/* Takes and touches the memory of all `max` nodes now, so that the process does not grow later, nor wait while it does. */
+/* Takes and writes to the memory of all `max` nodes now, so that the process does not grow, or wait for memory, later. */
 int count_trie_take_all(CountTrie *t, fr_error *err);
 void count_trie_free(CountTrie *t);
-void count_trie_clear(CountTrie *t); /* leaves the root alone and keeps the memory */
+void count_trie_clear(CountTrie *t); /* leaves only the root, and keeps the memory */
 
 /* The child of a node, or 0. */
 int32_t count_trie_child(const CountTrie *t, int32_t parent, int32_t token);
@@ -116,12 +116,12 @@ typedef struct PoolGram {
 } PoolGram;
 
 typedef struct NgramPool {
-    int32_t capacity, longest; /* n-grams in the ring; tokens after the first at most */
+    int32_t capacity, longest; /* n-grams in the ring; most tokens after the first */
     int64_t n_added;
     int32_t *tokens;         /* [capacity][longest] */
     int32_t *keys, *lengths; /* [capacity] */
     int64_t *before;         /* [capacity] number of the previous n-gram of its chain, or -1 */
-    int64_t *heads;          /* [capacity] by hash of the key: number of the latest n-gram, or -1 */
+    int64_t *heads;          /* [capacity] for each hash of a key, the number of the latest n-gram, or -1 */
 } NgramPool;
 
 /* capacity: a power of two. After a failure ngram_pool_close is safe. */
@@ -140,25 +140,27 @@ int32_t ngram_pool_find(const NgramPool *p, int32_t key, int32_t max, PoolGram *
 
 /* ---- lists of places --------------------------------------------------------------------------------- */
 
-/* A node of a tree stands for the places at which its path occurs in an indexed text. Splitting them by the token that
- * follows gives its children, and a heap holds the nodes that may still enter the tree. */
+/* A node of a tree has the list of places at which its path occurs in an indexed text. Splitting this list by the token
+ * that follows gives the node's children. A heap holds the nodes that may still enter the tree. */
 typedef struct NgramPlace {
     int32_t at;    /* position of the node's token */
     int32_t match; /* how many tokens up to it equal the node's path and the text before the path */
     double vote;   /* rule=best: its weight for the token after it */
 } NgramPlace;
 
-typedef struct NgramGroup { /* places that continue with the same token */
+/* Places that continue with the same token. */
+typedef struct NgramGroup {
     int32_t token;
-    int32_t begin, n; /* in s->places */
+    int32_t begin, n; /* where they are in NgramScratch.places */
 } NgramGroup;
 
-typedef struct NgramCandidate { /* a node that may still enter the tree */
+/* A node that may still enter the tree. */
+typedef struct NgramCandidate {
     double score;
     int64_t tie; /* candidates of equal scores come in ascending order of this number */
     int32_t parent, token;
-    int32_t begin, n; /* its places */
-    int32_t rank;     /* rule=best: the rank of a guess among the text's top tokens; -1: no guess, it has places */
+    int32_t begin, n; /* where its places are in NgramScratch.places */
+    int32_t rank;     /* rule=best: the rank of a guess among the text's top tokens; -1: it is no guess and has places */
     double p_accept;
 } NgramCandidate;
 

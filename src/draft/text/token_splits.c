@@ -1,12 +1,13 @@
-/* token_splits.c - the tokens by which a model may write a text that is known, as a tree.
+/* token_splits.c - the ways in which a model may split a known text into tokens, as a tree.
  *
- * The problem: a grammar forces `"population":`, but not by which tokens it is written. A model that was trained on such texts
- * writes them as its tokenizer does; one that was not, or that is held to a grammar against its will, takes others, and a chain
- * of the tokenizer's tokens ends at its first own choice.
+ * The problem: a grammar forces the text `"population":`, but not the tokens that it consists of. A model that was trained
+ * on such texts uses the same tokens as its tokenizer. A model that was not, or that would have written something else
+ * without the grammar, uses other tokens, and a chain of the tokenizer's tokens is rejected from the first other token on.
  *
- * The idea: at each byte, few tokens are beginnings of what is left. Each of them has a chance: the tokenizer's by how often this
- * request wrote that one, the others by how often they had their number of bytes. The tree is grown from its most probable
- * node on until the budget is used or nothing is probable.
+ * The idea: at each byte, only few tokens match the beginning of the remaining text. Each gets a probability from what
+ * this request has written so far: the tokenizer's token by how often the model chose it, the other tokens by how often
+ * the model chose one of that many bytes. The tree is grown best first, until the budget is used or no node is probable
+ * enough.
  *
  *     population    ──┬─ population ── ":       0.94, 0.89
  *                     ├─ pop ── ulation         0.02
@@ -20,7 +21,7 @@
 
 enum { MAX_CANDIDATES = 512 };
 #define LEAST_CHANCE 0.01
-#define HALF_WORD 0.5 /* that no letter continues the last token of the known text */
+#define HALF_WORD 0.5 /* the probability that a word at the end of the known text is complete */
 
 void split_counts_begin(SplitCounts *c) {
     *c = (SplitCounts){.as_tokenizer = 8, .otherwise = 0.5, .by_length = {0.5, 0.5, 0.5, 0.5}};
@@ -38,7 +39,8 @@ void split_counts_add(SplitCounts *c, size_t n, bool is_as_tokenizer) {
 
 /* ---- the tokenizer's token ------------------------------------------------------------------------------------------- */
 
-/* A tokenizer that puts a blank before a text is given something before the known bytes, with which they do not merge. */
+/* A tokenizer that puts a blank before every text would change the known bytes. So such a tokenizer gets one more byte
+ * before them, one that no token joins with the known bytes. */
 int split_as_tokenizer(const Tokenizer *tokenizer, const KnownText *x, size_t at, int32_t *token, fr_error *err) {
     char text[SPLIT_MAX_BYTES + 1];
     size_t n_before = tokenizer_adds_space_prefix(tokenizer) ? 1 : 0, begin = 0, n = 0;
@@ -48,7 +50,7 @@ int split_as_tokenizer(const Tokenizer *tokenizer, const KnownText *x, size_t at
     int64_t n_tokens, i = 0;
     int status = tokenizer_encode(tokenizer, text, n_before + x->n - at, 0, &tokens, &n_tokens, err);
     if (status) return status;
-    for (; i < n_tokens; i++, begin += n) { /* the blank and n_before come before the known bytes */
+    for (; i < n_tokens; i++, begin += n) { /* the tokens of the blank and of the added byte come first */
         tokenizer_piece(tokenizer, tokens[i], false, &n);
         if (begin >= 2 * n_before && n > 0) break;
     }
@@ -61,9 +63,9 @@ int split_as_tokenizer(const Tokenizer *tokenizer, const KnownText *x, size_t at
 
 typedef struct Candidate {
     int32_t parent, token;
-    size_t end;   /* in the known text */
-    double split; /* the chance of the tokens up to here, given the text */
-    double p;     /* with that of the text */
+    size_t end;   /* where the token ends in the known text */
+    double split; /* the probability of the tokens up to here, given the text */
+    double p;     /* `split` times the probability of the text */
 } Candidate;
 
 typedef struct Growth {
@@ -86,7 +88,8 @@ static void add_candidate(Growth *w, int32_t parent, int32_t token, size_t end, 
     w->candidates[w->n++] = (Candidate){parent, token, end, split, p};
 }
 
-/* A token at node i of the trie: `usual` if that is there, else the last one, as spellings come after the bytes of byte fallback. */
+/* Chooses one of the tokens at node i of the trie: `usual` if it is among them, else the last one, because ordinary tokens
+ * come after those of byte fallback. */
 static int32_t token_at(const TrieLevel *l, uint32_t i, int32_t usual) {
     uint32_t end = l->nodes[i + 1].first_rank;
     for (uint32_t rank = l->nodes[i].first_rank; rank < end; rank++)
@@ -94,7 +97,7 @@ static int32_t token_at(const TrieLevel *l, uint32_t i, int32_t usual) {
     return l->ranked[end - 1];
 }
 
-/* The tokens whose bytes known[at..] begins with, the shortest first, one of each length. */
+/* Finds the tokens that known[at..] begins with, one of each length, the shortest first. Returns their number. */
 static int beginnings(const TrieLevel *l, const KnownText *x, size_t at, int32_t usual, int32_t *tokens,
                       size_t *lengths) {
     uint32_t node, below = 0, end = l->n_nodes;
