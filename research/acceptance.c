@@ -1,7 +1,7 @@
 /* acceptance.c - the acceptance of a rule, summed over everything that can happen at one node, and the optimum over all
  * rules.
  *
- * The drafts are picked with the same scripted random source (random_source.h) that the rule then uses, so that a run
+ * The drafts are picked with the same scripted random source (verifier.h) that the rule then uses, so that a run
  * of the script is one outcome of drafting and deciding together, and the code that decides is the one that the
  * engine runs. */
 #include "research/acceptance.h"

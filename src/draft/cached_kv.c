@@ -2,12 +2,12 @@
  *
  * The prefix cache of the engine keeps the target's pages of the last requests (engine/prefix_cache.c). A drafter with
  * its own keys must keep them for the same tokens, or a request that takes pages over would have to run its prompt
- * through the drafter's layers again. So such a drafter has n_cached more sequences than requests. They share pages with
- * the sequences of requests, as in the target.
+ * through the drafter's layers again. So such a drafter has n_cached more sequences than requests. They share pages
+ * with the sequences of requests, as in the target.
  *
  * Pages. Each request has enough pages for its context; the cached sequences together have pages for as many tokens as
- * the target's KV cache has. They cannot need more as long as they share whatever the target's sequences share. They can
- * if the beginning of an entry was computed twice. Requests then have priority: cached_kv_reserve drops all cached
+ * the target's KV cache has. They cannot need more as long as they share whatever the target's sequences share. They
+ * can if the beginning of an entry was computed twice. Requests then have priority: cached_kv_reserve drops all cached
  * sequences. */
 #include "draft/cached_kv.h"
 

@@ -9,7 +9,7 @@
 typedef struct CachedKv {
     Executor *executor; /* borrowed */
     int32_t n;
-    int32_t *sequences; /* [n] the executor's ids of the sequences that the drafter numbers from env->max_sequences on */
+    int32_t *sequences; /* [n] the executor's ids of the drafter's sequences from env->max_sequences on */
     Arena arena;
 } CachedKv;
 

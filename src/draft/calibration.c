@@ -1,12 +1,12 @@
 /* calibration.c - turns a drafter's estimates into probabilities, learned online.
  *
  * The problem: a union compares nodes of different drafters, and the budget allocator weighs a node against the time
- * that its row costs. Both need probabilities. A drafter's `p_accept` is a probability only on texts like those on which
- * its constants were chosen: where an answer repeats nothing, for example, every estimate is too high.
+ * that its row costs. Both need probabilities. A drafter's `p_accept` is a probability only on texts like those on
+ * which its constants were chosen: where an answer repeats nothing, for example, every estimate is too high.
  *
- * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002)
- * on the tokens that the target committed. Estimates fall into bins. Each bin counts how many nodes were observed and
- * how many were correct. Its value is the share of correct ones, as if PRIOR more nodes that agree with the prior had been
+ * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002) on
+ * the tokens that the target committed. Estimates fall into bins. Each bin counts how many nodes were observed and how
+ * many were correct. Its value is the share of correct ones, as if PRIOR more nodes that agree with the prior had been
  * observed; neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is linear.
  *
  * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was
@@ -14,8 +14,8 @@
  * after a step that committed one token, a node at depth 2 is either known to be wrong (because its parent was) or
  * unknown. Counting only the known ones would make every deep node look wrong. But whether the token after a correct
  * parent is known does not depend on the parent's children, so the children at known positions are a fair sample, also
- * those that were proposed and got no row. The estimate of a path is the product of its calibrated conditional estimates,
- * so it never rises along the path.
+ * those that were proposed and got no row. The estimate of a path is the product of its calibrated conditional
+ * estimates, so it never rises along the path.
  *
  *     proposal   the ─ 0.8 cat ─ 0.4 sat      committed: cat ran
  *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8)
@@ -24,12 +24,12 @@
  *
  * Bins are equal in the square root of the estimate, so they are finer at small estimates, which most nodes have. A bin
  * forgets: it holds at most WINDOW observations, and beyond that older ones fade. There is one calibration over all
- * requests, and it is the prior of one for each request: a new text starts with what earlier texts showed and then learns
- * its own map.
+ * requests, and it is the prior of one for each request: a new text starts with what earlier texts showed and then
+ * learns its own map.
  *
- * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) for each node, and O(bins) for each fit, which
- * takes place after FIT_EVERY observations. When it loses: if the estimates were already right, it gains nothing and costs
- * a little time. Proof: tests/draft/test_calibration.c. */
+ * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) for each node, and O(bins) for each fit, which takes
+ * place after FIT_EVERY observations. When it loses: if the estimates were already right, it gains nothing and costs a
+ * little time. Proof: tests/draft/test_calibration.c. */
 #include "draft/calibration.h"
 
 #include <math.h>

@@ -30,9 +30,9 @@
  *   3. Test the drafts against a naive search or reference in tests/draft/test_draft_<method>.c. `forerun replay`
  *      measures acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is text/draft_pld_llma.c. text_drafter.h keeps the texts of the sequences for methods that copy from
- * them, feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of learned
- * methods.
+ * The smallest example is text/draft_pld_llma.c. text_drafter.h keeps the texts of the sequences for methods that copy
+ * from them, feedback.h helps methods that learn from the target's logits, and drafter_file.h reads the files of
+ * learned methods.
  */
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
@@ -58,8 +58,8 @@ typedef struct DrafterEnv {
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
     int32_t n_ctx;          /* longest sequence */
     int32_t page_size;      /* tokens in a page of its KV cache; 0: unknown */
-    /* The engine's prefix cache (take_over): the number of its sequences, which belong to ended requests, and the number
-     * of tokens in all of them. */
+    /* The engine's prefix cache (take_over): the number of its sequences, which belong to ended requests, and the
+     * number of tokens in all of them. */
     int32_t n_cached;
     int64_t cached_tokens;
 } DrafterEnv;
@@ -111,8 +111,8 @@ typedef struct DrafterClass {
     /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position
      * of the first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
-    /* Optional. Called before begin if the text must match a grammar. The state in `grammar` always follows the text. It
-     * is borrowed until end. */
+    /* Optional. Called before begin if the text must match a grammar. The state in `grammar` always follows the text.
+     * It is borrowed until end. */
     void (*set_grammar)(Drafter *d, int32_t sequence, const GrammarText *grammar);
     /* Optional. Called before begin if the request has a prediction, a text that the answer will probably follow
      * (fr_request_options.prediction), n >= 1; borrowed during the call. */
@@ -120,9 +120,9 @@ typedef struct DrafterClass {
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a
-     * model of their own, which they do here piece by piece, so that no other request waits for long. The target has
-     * read the context tokens first .. first + n - 1. With needs_hidden, `hidden` has the target's hidden states at these
+    /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a model
+     * of their own, which they do here piece by piece, so that no other request waits for long. The target has read the
+     * context tokens first .. first + n - 1. With needs_hidden, `hidden` has the target's hidden states at these
      * tokens, [n_embd] each, after its final norm; otherwise it is NULL. Every context token except the last is passed
      * exactly once, in order, in several calls, unless it was taken over; with needs_hidden, the hidden states of later
      * tokens come with observe_tree, where the pending token is node 0. */
@@ -154,8 +154,8 @@ typedef struct DrafterClass {
                    fr_error *err);
     /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` more rows that
      * the target is to run, and returns their number; their hidden states come with observe_tree. They use the part of
-     * the budget that the nodes leave. It is not called if the budget is automatic, because it is not known how much time
-     * such rows save. */
+     * the budget that the nodes leave. It is not called if the budget is automatic, because it is not known how much
+     * time such rows save. */
     int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
     const char *extra_name; /* the name of these rows, which fr_draft_stats.counters counts as it counts tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all

@@ -17,9 +17,9 @@
 /* ---- the fingerprint ----------------------------------------------------------------------------
  *
  * The fingerprint must differ whenever a drafter would be wrong for a target, and cost little at each open. A drafter
- * shares the embedding and the LM head with its target, and nearly all training changes them, so they are hashed whole, at
- * the speed of memory. If a model was trained further with these two frozen, all rows of its layers have changed, so the
- * first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does not
+ * shares the embedding and the LM head with its target, and nearly all training changes them, so they are hashed whole,
+ * at the speed of memory. If a model was trained further with these two frozen, all rows of its layers have changed, so
+ * the first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does not
  * matter. */
 
 enum { HEAD_BYTES = 4096 };

@@ -58,8 +58,8 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
-/* Call this after the last tensor was read and packed. It fails if the file has changed meanwhile, or holds tensors that
- * were not read, because the method would then run another network than the one in the file. */
+/* Call this after the last tensor was read and packed. It fails if the file has changed meanwhile, or holds tensors
+ * that were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
 /* The number and the hash of the lines in a file of records (`forerun run --record`) that a drafter was trained on. */
@@ -67,8 +67,8 @@ typedef struct DrafterTraffic {
     uint64_t n_lines, hash; /* n_lines is 0 if it was not trained on records */
 } DrafterTraffic;
 
-/* Reads what traffic the drafter was trained on. *out is empty if the file has no such keys, or if it belongs to another
- * method or target. */
+/* Reads what traffic the drafter was trained on. *out is empty if the file has no such keys, or if it belongs to
+ * another method or target. */
 void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */

@@ -4,10 +4,10 @@
  * The top k of a row of V logits must cost little compared with the forward that computed the row, which reads a matrix
  * of V rows. Sorting would take too long. The k best so far are kept in order; a new logit matters only if it exceeds
  * the last of them. In random rows about k ln(V / k) of V logits do (80 of 131,072 for k = 8), so the row is read in
- * blocks of 64, and a branchless test first finds out whether anything in the block exceeds the threshold: one comparison
- * for each logit, which compilers turn into vector code. A row in rising order is the worst case, with k moves for each
- * logit. With gcc -O2, 32 rows of normally distributed numbers took 4.5 us for each row of 32,000 logits and 15 us for
- * each of 128,256 with k = 8; 3.3 and 12.5 us with k = 1. */
+ * blocks of 64, and a branchless test first finds out whether anything in the block exceeds the threshold: one
+ * comparison for each logit, which compilers turn into vector code. A row in rising order is the worst case, with k
+ * moves for each logit. With gcc -O2, 32 rows of normally distributed numbers took 4.5 us for each row of 32,000 logits
+ * and 15 us for each of 128,256 with k = 8; 3.3 and 12.5 us with k = 1. */
 #include "draft/feedback.h"
 
 #include <math.h>
@@ -94,15 +94,15 @@ double tally_share(const Tally *t, double prior) {
  *
  * The idea: let log p(x) = log q(x) + an error that is independent for each candidate and, like the noise itself,
  * standard Gumbel. Then the target's choice among the candidates is argmax(log q + G + error) with a known G and an
- * unknown error. By the Gumbel-max identity (sampler.c), x is chosen with probability w(x) / sum of w, where w(x) = q(x)
- * e^G(x). All tokens that are not candidates together count as one more rival, of constant weight:
+ * unknown error. By the Gumbel-max identity (sampler.c), x is chosen with probability w(x) / sum of w, where w(x) =
+ * q(x) e^G(x). All tokens that are not candidates together count as one more rival, of constant weight:
  *
  *     chance(x) = w(x) / (REST + sum over y of w(y)),     e^G = 1 / -log(1 - v)
  *
- * If one candidate leads by its noise, it gets nearly all of the chance, and a chain below it gets the budget. If several
- * are equal, or none has much weight compared with REST, the tree becomes wide. REST = 2/3 was measured: values from 0.1
- * to 0.7 are within 1 % of each other, and so are other forms, such as the exact chance that no other token exceeds the
- * candidates, or errors of other sizes (research/DIARY.md, 2026-11-22).
+ * If one candidate leads by its noise, it gets nearly all of the chance, and a chain below it gets the budget. If
+ * several are equal, or none has much weight compared with REST, the tree becomes wide. REST = 2/3 was measured: values
+ * from 0.1 to 0.7 are within 1 % of each other, and so are other forms, such as the exact chance that no other token
+ * exceeds the candidates, or errors of other sizes (research/DIARY.md, 2026-11-22).
  *
  * Example: q = (0.6, 0.3), G = (-0.5, 1.2): w = (0.36, 1.00), chance = (0.18, 0.49). By q alone the other one leads.
  * Cost: a Philox block and a logarithm for each candidate. Proof: tests/verify/test_coupling.c. */

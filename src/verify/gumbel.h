@@ -59,8 +59,9 @@ typedef struct DrawParent {
 
 typedef struct DrawChild {
     int32_t parent; /* the caller's index of the parent */
-    int32_t path; /* for the caller's use: which of several independent paths drew it; these functions do not set it */
-    float chance; /* for the caller's use: how likely it is to be accepted; these functions do not set it */
+    /* The caller may use these two: which of several independent paths drew it, and how likely it is to be accepted. */
+    int32_t path;
+    float chance;
     int32_t token;
     float q;      /* probability of the token at its parent */
     double value; /* log q + G, by which the children of one parent are ranked */

@@ -17,7 +17,7 @@
  *   DRAW_WITHOUT_REPLACEMENT  q_k is q without x_1 .. x_{k-1}, renormalised
  *   DRAW_POINT                q_k is 1 at x_k: accept with probability p_k(x_k), or remove x_k and renormalise
  *
- * Three rules have this code, and differ in the groups that they take:
+ * Three rules use this code. They differ in the groups that they accept:
  *
  *   chain        one draft at a node: speculative sampling as in the two papers above. No rule can accept more than sum
  *                min(p, q) at one node; over a whole chain, block verification can (rule_block.c)
@@ -38,20 +38,20 @@
  *
  * Example: p = (0.2, 0.8), q = (0.9, 0.1), both tokens drafted, 0 first. It is accepted with probability 0.2 / 0.9.
  * After a rejection p_2 = norm(0, 0.7) = (0, 1). Without replacement q_2 = (0, 1), so token 1 is accepted with
- * probability 1: one of the two is always accepted. A second independent draw is token 0 in 9 of 10 cases and of no
- * use.
+ * probability 1: one of the two is always accepted. A second independent draw would be token 0 in 9 of 10 cases, and
+ * then useless.
  *
  * Invariants: the support of p_k stays within that of p, so that at temperature 0 the token is the greedy one. p_k is
  * kept as weights and their sum. A residual without mass is due to rounding alone, and p_k then stays as it was.
  * Cost: O(V) for each rejected draft. When it loses: with independent draws from one distribution it never accepted
  * more than k-seq on random distributions, and less on three of four (tests/research/test_optimal_transport.c); on a
  * chain, block verification accepts more. Proof: tests/verify/test_rules.c sums over all drafts and all random choices
- * and compares with p to 1e-12; with negative controls. */
+ * and compares with p to 1e-12; it has negative controls. */
 #include "verify/ratio.h"
 
 static int32_t token_of(const RatioNode *n, int32_t i) { return n->tree->nodes[n->group->draws[i].child].token; }
 
-/* Makes n->q the distribution of draft i given the rejected ones before it. */
+/* Sets n->q to the distribution of draft i given the rejected drafts before it. */
 static void load_q(RatioNode *n, int32_t i) {
     const DistDraw *d = &n->group->draws[i];
     if (i == 0 || d->kind != DRAW_WITHOUT_REPLACEMENT) {

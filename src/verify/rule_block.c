@@ -32,12 +32,12 @@
  *
  * The drafts after x_tau had an influence on tau, although they are not emitted. So neither the random numbers of the
  * flips nor the noise that these drafts were drawn with may be used again in the next step, which decides the same
- * positions again. The random source is keyed by the first position of a step (random_source.h), and a drafter whose
+ * positions again. The random source is keyed by the first position of a step (KeyedRandom), and a drafter whose
  * noise depends on nothing but the output position must not declare distributions. (`chain` would tolerate it, because
  * no draft after the rejected one influences anything there.)
  *
  * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken). A
- * residual without mass is never drawn from except by rounding, and p is drawn from then. At temperature 0, w_i and
+ * residual without mass can only come from rounding, and then the token is drawn from p. At temperature 0, w_i and
  * h_i are 1 as long as the drafts are the greedy tokens, and 0 from the first that is not. Cost: O(V) for each
  * draft; all distributions are read up to the first w_i = 0. Proof: tests/verify/test_rules.c: the output
  * distribution to 1e-12, summed over chains and random choices, also over several steps; the number of tokens kept

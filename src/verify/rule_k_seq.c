@@ -25,10 +25,10 @@
  *
  * Layout: for the bisection the tokens are sorted into those whose minimum is p / gamma for all gamma in [1, K] (p <=
  * q), those whose minimum is q (p >= K q), both summed once, and the few between, whose ids are kept. Invariants: the
- * support of the residual stays within that of p; a residual without mass is due to rounding alone, and p is drawn
- * from. With one draft (K = 1) gamma = 1, and the rule is `chain`. Each duplicate gets a coin flip of its own. Cost:
- * O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which offer K
- * different tokens. Proof: tests/verify/test_rules.c, as for rejection.c, for gamma* and for given ones;
+ * support of the residual stays within that of p; a residual without mass can only come from rounding, and then the
+ * token is drawn from p. With one draft (K = 1) gamma = 1, and the rule is `chain`. Each duplicate gets a coin flip of
+ * its own. Cost: O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which
+ * offer K different tokens. Proof: tests/verify/test_rules.c, as for rejection.c, for gamma* and for given ones;
  * tests/research/test_optimal_transport.c against the optimum. */
 #include "base/mem.h"
 #include "verify/ratio.h"

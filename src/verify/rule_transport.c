@@ -13,8 +13,8 @@
  *
  *     sum over x of q(x) r_x(z) = r(z)  for every z                                                      (*)
  *
- * where q is the distribution of this draft given those before it. After the last draft the token is drawn from r; if it
- * is one of the drafts, that draft is accepted. By (*) and induction the token has distribution p, whatever the r_x
+ * where q is the distribution of this draft given those before it. After the last draft the token is drawn from r; if
+ * it is one of the drafts, that draft is accepted. By (*) and induction the token has distribution p, whatever the r_x
  * are: the rule `recursive` is the choice r_x = min(1, p/q)(x) at x and the residual elsewhere. Here mass on a draft
  * already seen is not final: a later draft may take it over. The r_x come from a table M(x, z) = q(x) r_x(z) with row
  * sums q and column sums r, made of products of a row and a column, so that its sums cost O(V):
@@ -45,8 +45,7 @@
  * served by other pairs.
  *
  * What it needs of its drafts. This rule sees all drafts of a node before it accepts one, and the number of drafts
- * decides how much is left to later ones. So they must say nothing about each other that their declared distribution
- * does not say:
+ * decides how much is left to later ones. So drafts must depend on each other only as their declared distributions do:
  *
  *   Condition. Let u_0, ..., u_d be a path of the tree, u_0 its root, and let X_i be the drafts at u_i, in their order.
  *   Given that the path is in the tree, given X_0, ..., X_{d-1} and given how many drafts X_d has, X_d is distributed
@@ -362,7 +361,7 @@ typedef struct Bank {
 static double positive(double a) { return a > 0 ? a : 0; }
 static int32_t token_of(const RatioNode *n, int32_t i) { return n->tree->nodes[n->group->draws[i].child].token; }
 
-/* Makes n->q the distribution of draft i given those before it. Returns false if no token is left to draw. */
+/* Sets n->q to the distribution of draft i given those before it. Returns false if no token is left to draw. */
 static bool load_q(RatioNode *n, int32_t i) {
     const DistDraw *d = &n->group->draws[i];
     double sum = 0;
@@ -441,7 +440,7 @@ static double e_of(const Stage *s, int32_t t, const Cell *c) {
     return c->column_left + s->kept * s->n->m[t];
 }
 
-/* Draft i is x: replaces r by r_x. */
+/* Replaces r by r_x, where x is draft i. */
 static void enter_row(Stage *s, Bank *bank, int32_t i) {
     RatioNode *n = s->n;
     int32_t x = token_of(n, i);

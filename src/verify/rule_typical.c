@@ -19,9 +19,7 @@
  *
  * epsilon defaults to 0.09 and delta to its square root, as in the released code. p is the distribution after all
  * filters, as for the other rules. At temperature 0 it is a point, and the text is the greedy one. Cost: a distribution
- * for each accepted node with children. Proof: tests/verify/test_rule_typical.c, against all paths of the tree, one by
- * one.
- * */
+ * for each accepted node with children. Proof: tests/verify/test_rule_typical.c, against all paths of the tree. */
 #include "verify/ratio.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* draft_eagle.c - the drafter `eagle`: EAGLE-2 (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature
- * Uncertainty", arXiv 2401.15077, and "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees", arXiv
- * 2406.16858).
+/* draft_eagle.c - the drafter `eagle`: EAGLE-2 (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking
+ * Feature Uncertainty", arXiv 2401.15077, and "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees",
+ * arXiv 2406.16858).
  *
  * The problem. Tokens are hard to predict for a small model. The target's next hidden state is easier, because hidden
  * states change more regularly than tokens; but it depends on which token was chosen.
@@ -17,9 +17,9 @@
  *     input   E(x1) h0     E(x2) h1     E(x3) h2        x3 pending ── cat: E(cat) f_2 ── sat: E(sat) f_cat
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
- * After a step, the rows of the tree are discarded, and the accepted tokens get entries from the target's hidden states,
- * before the next proposal and for all sequences together (layer_entries.c). Under the ratio rules `recursive` and
- * `transport` the children of a node are drawn at random (learned_top.c), and all ranking is by psi.
+ * After a step, the rows of the tree are discarded, and the accepted tokens get entries from the target's hidden
+ * states, before the next proposal and for all sequences together (layer_entries.c). Under the ratio rules `recursive`
+ * and `transport` the children of a node are drawn at random (learned_top.c), and all ranking is by psi.
  *
  * EAGLE's layer has no norm before its attention and none at its end. If the drafter was trained with token info
  * (logit_corrections.h), the info of a token is added to the logits after it.
@@ -27,8 +27,8 @@
  * The code that `mtp` uses as well is in eagle_layer.c.
  *
  * Cost: a forward of the layer for the accepted tokens, then one for each level of the tree. Each is for all sequences
- * together and runs the LM head on up to `top` rows of each sequence. When it loses: if the target has few layers. Proof:
- * tests/draft/test_draft_eagle.c, against the layer in double precision, each path by itself. */
+ * together and runs the LM head on up to `top` rows of each sequence. When it loses: if the target has few layers.
+ * Proof: tests/draft/test_draft_eagle.c, against the layer in double precision, each path by itself. */
 #include "base/mem.h"
 #include "draft/learned/eagle_layer.h"
 #include "draft/learned/learned_files.h"

@@ -8,7 +8,7 @@
  * the path to it, given by the target's embeddings E of the pending token and of the i drafted tokens below it:
  *
  *     c = [h ; E(pending) ; E(d_1) ; ... ; E(d_i)]                              (i + 2) H numbers
- *     x = R c + SiLU(W c + b)                   the first block; its residual path has a matrix R, because c is wider than x
+ *     x = R c + SiLU(W c + b)                   the first block; its residual path has a matrix R, as c is wider than x
  *     x = x + SiLU(A x + a)                     the others
  *     distribution of d_{i+1} = softmax(O x)             O [V][H] the head's own, or the target's LM head
  *
@@ -16,8 +16,8 @@
  * many levels as heads.
  *
  * The tree is found best first, like eagle's: each expanded node gets its `top` most probable tokens as children, at
- * each level the `top` nodes of greatest joint probability are expanded, and the best of all nodes found stay within the
- * budget.
+ * each level the `top` nodes of greatest joint probability are expanded, and the best of all nodes found stay within
+ * the budget.
  *
  *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
@@ -31,10 +31,10 @@
  * The authors' weights (train/hydra.c) have two more biases, of `skip` and `output`.
  *
  * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does
- * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: for each head,
- * the LM head over up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the
- * depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof: tests/draft/test_draft_hydra.c,
- * against the heads in double precision, each path by itself. */
+ * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: for each
+ * head, the LM head over up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
+ * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
+ * tests/draft/test_draft_hydra.c, against the heads in double precision, each path by itself. */
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
@@ -184,8 +184,8 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
 /* Chooses which nodes of the deepest level are expanded, and writes them to the front. A child of the k-th best node of
- * a level (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it would
- * not be kept. */
+ * a level (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it
+ * would not be kept. */
 static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
     int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
     if (n < 1) return 0;

@@ -7,10 +7,9 @@
  * The idea. Draft hidden states, which do not depend on the proposed tokens, and introduce the tokens last. A
  * proposal is
  *
- *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token      lyanna_layer.c
- *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in sequence
- *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c,
- *                                                                                                    logit_corrections.c
+ *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token (lyanna_layer.c)
+ *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in turn
+ *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token (lyanna_tree.c)
  *     4 pruning            to the budget, by joint probability
  *
  * After verification, the rows after the target's own token are still valid. If more than R rows are left
@@ -22,21 +21,21 @@
  *                  Fig. 12 calls this re-sampling alone. It is for measurements
  *     fusion=auto  as with `off` where that promises more tokens per time, otherwise as with `on` (lyanna_tree.c)
  *
- *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 tokens of 5 rows used, 3 are left
+ *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 of 5 rows are used, 3 are left
  *     step 2   fresh chain at "likes", merged with the tree that l_3 l_4 l_5 give below "likes"
  *
- * A sequence records at which context length its chain and trees were made. A second proposal at the same length is
- * the same tree and costs only the merging. A step without a proposal is harmless, because rows are counted from the
- * tokens committed. Nodes found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them
- * separately. Under the ratio rules `recursive` and `transport` the tokens are drawn at random (learned_top.c), and only
- * from fresh rows: a token drawn from either of two distributions would follow neither.
+ * A sequence records at which context length its chain and trees were made. A second proposal at the same length is the
+ * same tree and costs only the merging. A step without a proposal is harmless, because rows are counted from the tokens
+ * committed. Nodes found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them separately.
+ * Under the ratio rules `recursive` and `transport` the tokens are drawn at random (learned_top.c), and only from fresh
+ * rows: a token drawn from either of two distributions would follow neither.
  *
  * Memory: `depth` rows of V floats a sequence, and the table of token info.
  *
  * Cost: `depth` forwards of one layer for all sequences together (2 if the file has a parallel chain), one LM head over
  * `depth` rows of each sequence, and a softmax over V for 1 + (depth - 1) top nodes. When it loses: like eagle, if the
- * target has few layers; and deep in the tree, where lyanna's states do not depend on the drafted tokens and eagle's do.
- * Proof: tests/draft/test_draft_lyanna.c. */
+ * target has few layers; and deep in the tree, where lyanna's states do not depend on the drafted tokens and eagle's
+ * do. Proof: tests/draft/test_draft_lyanna.c. */
 #include "base/system.h"
 #include "base/mem.h"
 #include "draft/learned/lyanna.h"

@@ -5,8 +5,8 @@
  * the tokens after that, which plain decoding does not use.
  *
  * The idea. Head i (from 0) is trained to predict the token 2 + i positions on from h and nothing else. f_i(h) is a
- * number of blocks x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head, depending on
- * the file. h belongs to the token before the pending one, so head i predicts the tokens at depth i + 1 of the tree.
+ * number of blocks x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head, depending
+ * on the file. h belongs to the token before the pending one, so head i predicts the tokens at depth i + 1 of the tree.
  * All heads read the same h: there is no recurrence, and each head is one product for all sequences.
  *
  * The tree. The heads are independent of each other, so a path's probability is the product of its tokens'
@@ -22,7 +22,8 @@
  * acceptance is the rule `typical` (rule_typical.c).
  *
  * Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends strongly on the one
- * before. Proof: tests/draft/test_draft_medusa.c, against all products of the heads' distributions in double precision. */
+ * before. Proof: tests/draft/test_draft_medusa.c, against all products of the heads' distributions in double
+ * precision. */
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
@@ -194,8 +195,8 @@ static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     learned_grow_products(&ranks, budget, d->learned.base.source, t);
 }
 
-/* Drafts the first `budget` nodes of the shape, with this row's tokens. Paths end at a head that has no tokens because its
- * logits are not finite. */
+/* Drafts the first `budget` nodes of the shape, with this row's tokens. Paths end at a head that has no tokens because
+ * its logits are not finite. */
 static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     int32_t node_of[TREE_MAX_NODES] = {0};
     double log_p[TREE_MAX_NODES] = {0};

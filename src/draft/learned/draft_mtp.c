@@ -2,8 +2,8 @@
  * al. 2024, arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next and
  * GLM use as well).
  *
- * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained a
- * further layer to predict the token after the next one, and published its weights.
+ * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained
+ * a further layer to predict the token after the next one, and published its weights.
  *
  * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/model.h):
  *
@@ -11,21 +11,21 @@
  *     distribution of x_{t+2} = softmax(W_head f_t)
  *
  * It has a KV entry for each token that the target has read, so that the whole prompt passes through it, and below the
- * pending token f_t takes the place of h_t, level by level. Such a layer was trained for one step. In later steps it reads
- * its own output and is right less often, so trees are flatter here than EAGLE's by default. Entries, trees, noise, draws
- * and calibrated chances are those of `eagle` (eagle_layer.c).
+ * pending token f_t takes the place of h_t, level by level. Such a layer was trained for one step. In later steps it
+ * reads its own output and is right less often, so trees are flatter here than EAGLE's by default. Entries, trees,
+ * noise, draws and calibrated chances are those of `eagle` (eagle_layer.c).
  *
  *     entry      0            1            2
  *     input   E(x1) h0     E(x2) h1     E(x3) h2        x3 is the pending token
  *                                        gives f_2, the distribution of x4
  *
- * h_t is the target's hidden state at the token x_t, not at x_{t+1}. A mistake by one position would not fail anywhere; it
- * would only lower the acceptance (tests/draft/test_draft_mtp.c has a layer that is right with h_t and another that would
- * be right with h_{t+1}).
+ * h_t is the target's hidden state at the token x_t, not at x_{t+1}. A mistake by one position would not fail anywhere;
+ * it would only lower the acceptance (tests/draft/test_draft_mtp.c has a layer that is right with h_t and another that
+ * would be right with h_{t+1}).
  *
- * Cost: as for `eagle`; the layer is as large as one of the target's, and the LM head is the target's, which for a large
- * vocabulary costs more than the layer. When it loses: with small targets that have large vocabularies; and with experts,
- * where a row of the draft reads as many weights as a row in one of the target's layers. Proof:
+ * Cost: as for `eagle`; the layer is as large as one of the target's, and the LM head is the target's, which for a
+ * large vocabulary costs more than the layer. When it loses: with small targets that have large vocabularies; and with
+ * experts, where a row of the draft reads as many weights as a row in one of the target's layers. Proof:
  * tests/draft/test_draft_mtp.c and, with latent attention and experts, tests/draft/test_draft_mtp_routed.c. */
 #include "base/mem.h"
 #include "model/model.h"
@@ -77,8 +77,8 @@ static int copy_embedding(Mtp *m, fr_error *err) {
     return FR_OK;
 }
 
-/* Reads the description of the layer. The message of a failure is that of nextn_open and, where another file would help,
- * the remedy. */
+/* Reads the description of the layer. The message of a failure is that of nextn_open and, where another file would
+ * help, the remedy. */
 static int read_description(Mtp *m, fr_error *err) {
     const Model *target = m->eagle.learned.target;
     fr_error why;

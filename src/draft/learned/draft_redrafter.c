@@ -28,8 +28,8 @@
  * are the last draws of their node, since a first draw has its parent's psi. Under other ratio rules nothing is
  * drawn, and all groups are points.
  *
- * If the drafter was trained with token info (logit_corrections.h), the info of a candidate's last token is added to its
- * logits.
+ * If the drafter was trained with token info (logit_corrections.h), the info of a candidate's last token is added to
+ * its logits.
  *
  * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; the draft of a
  * sequence does not depend on the other sequences. Cost: `length` products with O, each of up to `width` rows a

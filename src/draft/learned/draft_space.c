@@ -19,13 +19,14 @@
  *
  * Differences from the paper. (1) There the whole target is fine-tuned, which changes its text and with it every other
  * drafter trained for it. Here the target stays as it is, bit for bit, and the masks are trained for it: one vector for
- * each place instead of one for all, as in PaSS (Monea et al. 2023) and BiTA (Lin et al. 2024), and a residual block
- * x + SiLU(A x + a) on the target's hidden state at mask s, as in Medusa. A frozen target was never taught to predict
- * ahead, and its masks predict worse than those of a target that was. (2) The paper drafts a chain; here the best products
- * of the masks' top tokens become a tree (learned_grow_products), and ranks follow the target's noise (learned_top.c).
- * (3) The paper gives k masks to each of k + 1 nodes. Here candidates and masks share --tree-budget, which counts rows,
- * according to the tokens that each is expected to bring. (4) The paper's sampling is not exact, because it draws the
- * corrected token from p and not from the residual; here only the verification rule chooses tokens.
+ * each place instead of one for all, as in PaSS (Monea et al. 2023) and BiTA (Lin et al. 2024), and a residual block x
+ * + SiLU(A x + a) on the target's hidden state at mask s, as in Medusa. A frozen target was never taught to predict
+ * ahead, and its masks predict worse than those of a target that was. (2) The paper drafts a chain; here the best
+ * products of the masks' top tokens become a tree (learned_grow_products), and ranks follow the target's noise
+ * (learned_top.c). (3) The paper gives k masks to each of k + 1 nodes. Here candidates and masks share --tree-budget,
+ * which counts rows, according to the tokens that each is expected to bring. (4) The paper's sampling is not exact,
+ * because it draws the corrected token from p and not from the residual; here only the verification rule chooses
+ * tokens.
  *
  * Only the hidden state of a mask's row is read. The LM head runs at the next proposal, over the masks after the last
  * accepted node: k rows instead of one for each mask.
@@ -34,8 +35,8 @@
  * the last accepted node, the next one has no candidates. A request with an automatic budget never drafts, since the
  * budget is chosen by acceptance, and rows of masks have none.
  *
- * Cost: rows of the target, and an LM head over k rows. When it loses: where rows are not free; and a mask does not know
- * which token was chosen before its own, as in medusa. Proof: tests/draft/test_draft_space.c. */
+ * Cost: rows of the target, and an LM head over k rows. When it loses: where rows are not free; and a mask does not
+ * know which token was chosen before its own, as in medusa. Proof: tests/draft/test_draft_space.c. */
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
@@ -192,12 +193,12 @@ static int open_space(Drafter **out, const void *options, const DrafterEnv *env,
 
 /* ---- candidates now, or masks for the next step? ------------------------------------------------ */
 
-/* The problem. A row of the target either verifies a candidate or reads a mask. Masks are useful only after the node that
- * turns out to be the last accepted one, which nobody knows beforehand. SPACE gives every node of its chain a full group:
- * k candidates and (k + 1) k masks.
+/* The problem. A row of the target either verifies a candidate or reads a mask. Masks are useful only after the node
+ * that turns out to be the last accepted one, which nobody knows beforehand. SPACE gives every node of its chain a full
+ * group: k candidates and (k + 1) k masks.
  *
- * The idea: measure both in tokens. A candidate adds p_accept tokens to this step. Mask j after node v adds gain[j] tokens
- * to the next step if v is the last accepted node, which has the probability
+ * The idea: measure both in tokens. A candidate adds p_accept tokens to this step. Mask j after node v adds gain[j]
+ * tokens to the next step if v is the last accepted node, which has the probability
  *
  *     last(v) = p_accept(v) - sum over its children of p_accept
  *
@@ -205,8 +206,8 @@ static int open_space(Drafter **out, const void *options, const DrafterEnv *env,
  * of candidates is the one with the greatest sum of both. It is at least one, so that a wrong estimate does not end
  * drafting.
  *
- *     budget 5, gain .6 .3:   the ── cat .5       candidate cat .5, masks after `the` .5 * .6 and .5 * .3, after `cat` the
- *                                                 same: .5 + .9 = 1.4; without the candidate .6 + .3 = .9
+ *     budget 5, gain .6 .3:   the ── cat .5       candidate cat .5; masks after `the` .5 * .6 and .5 * .3, and the same
+ *                                                 after `cat`: .5 + .9 = 1.4; without the candidate .6 + .3 = .9
  *
  * Gains are means over held-out text, so they are right on average; a step at which little was drafted is worth less
  * than its gain. Test: tests/draft/test_draft_space.c, against all sets of masks. */

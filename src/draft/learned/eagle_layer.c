@@ -1,5 +1,5 @@
-/* eagle_layer.c - the common part of `eagle` and `mtp`: memory, the entries of the sequences, and growing the trees level
- * by level. The essay on the method is in draft_eagle.c.
+/* eagle_layer.c - the common part of `eagle` and `mtp`: memory, the entries of the sequences, and growing the trees
+ * level by level. The essay on the method is in draft_eagle.c.
  *
  * EAGLE-2's tree (dynamic): each expanded node gets its `top` most probable tokens as children. At each level, only the
  * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
@@ -122,7 +122,8 @@ void eagle_end(Drafter *drafter, int32_t sequence) {
 
 /* ---- growing the trees ---------------------------------------------------------------------------- */
 
-/* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits there. */
+/* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits
+ * there. */
 static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                      EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
@@ -164,7 +165,8 @@ static int32_t nodes_to_expand(const Eagle *d, const EagleMember *m, int32_t fir
     return n;
 }
 
-/* Chooses which new nodes of member i, from `first` on, are expanded, and puts them with their rows on the next front. */
+/* Chooses which new nodes of member i, from `first` on, are expanded, and puts them with their rows on the next
+ * front. */
 static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_next) {
     const EagleMember *m = &d->group[i];
     int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, m, first, nodes);

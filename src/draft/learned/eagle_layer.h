@@ -1,6 +1,6 @@
-/* eagle_layer.h - the common part of `eagle` and `mtp`: a layer with a KV cache of its own between a linear layer and an
- * LM head. Its input is a token and the hidden state before it. The two methods differ in where the weights come from
- * (draft_eagle.c, draft_mtp.c); the struct of each begins with an Eagle. */
+/* eagle_layer.h - the common part of `eagle` and `mtp`: a layer with a KV cache of its own between a linear layer and
+ * an LM head. Its input is a token and the hidden state before it. The two methods differ in where the weights come
+ * from (draft_eagle.c, draft_mtp.c); the struct of each begins with an Eagle. */
 #ifndef LEARNED_EAGLE_LAYER_H
 #define LEARNED_EAGLE_LAYER_H
 
@@ -37,8 +37,8 @@ typedef struct EaglePlan {
     bool is_static;
 } EaglePlan;
 
-/* A method opens a zeroed struct in this order: eagle_plan; learned_open or learned_open_target; the weights, which are fc
- * and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. */
+/* A method opens a zeroed struct in this order: eagle_plan; learned_open or learned_open_target; the weights, which are
+ * fc and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. */
 int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err);
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);
 void eagle_release(Eagle *d); /* everything but the struct itself, after a failure as well */

@@ -1,5 +1,5 @@
-/* layer_entries.h - the transformer layer of `eagle`, `mtp` and `lyanna`, and its KV entries: one for each token that the
- * target has read, computed from the target's hidden state there and the token that follows. */
+/* layer_entries.h - the transformer layer of `eagle`, `mtp` and `lyanna`, and its KV entries: one for each token that
+ * the target has read, computed from the target's hidden state there and the token that follows. */
 #ifndef LEARNED_LAYER_ENTRIES_H
 #define LEARNED_LAYER_ENTRIES_H
 

@@ -124,9 +124,9 @@ int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int3
     return n;
 }
 
-/* The tree is grown best first: each node offers its next child, by rank, and the best offer of all is taken. The product
- * of a child is at most its parent's, so no better node comes later. tests/draft/test_draft_medusa.c compares the result
- * with all products. */
+/* The tree is grown best first: each node offers its next child, by rank, and the best offer of all is taken. The
+ * product of a child is at most its parent's, so no better node comes later. tests/draft/test_draft_medusa.c compares
+ * the result with all products. */
 void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t next_rank[TREE_MAX_NODES] = {0};
@@ -186,8 +186,8 @@ void learned_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOpti
     s->has_noise = sampling->temperature > 0;
 }
 
-/* A ratio rule uses random numbers of its own, so that its choice does not depend on the target's noise. It can use tokens
- * that were drawn with noise of their own. */
+/* A ratio rule uses random numbers of its own, so that its choice does not depend on the target's noise. It can use
+ * tokens that were drawn with noise of their own. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree) {
     LearnedSequence *s = sequence_of(&d->base, sequence);
     s->is_coupled = d->coupled && s->has_noise && !tree->dists;
@@ -215,8 +215,8 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
     return append(drafter, sequence, tokens, n, err);
 }
 
-/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last of
- * them. */
+/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last
+ * of them. */
 static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last,
                         fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);

@@ -18,8 +18,8 @@
 #include "verify/gumbel.h"
 #include "tree/draft_dists.h"
 
-/* Rows of an option table for the fields `const char *file`, `bool coupled` and `bool draws` of a struct S. The last one
- * is for methods that declare what they draw (learned_declare). */
+/* Rows of an option table for the fields `const char *file`, `bool coupled` and `bool draws` of a struct S. The last
+ * one is for methods that declare what they draw (learned_declare). */
 #define LEARNED_OPTION_FILE(S) \
     { \
         .key = "file", OPT_FILE(S, file), .required = "drafter file", \
@@ -38,8 +38,8 @@
         .help = "rules recursive and transport: 1: draw the tokens at random; 0: rank them by their probability" \
     }
 
-/* The draws of a proposal (learned_top.c): a node that was drawn, and a node whose children were drawn. Both are found by
- * a hash of the path to the node. */
+/* The draws of a proposal (learned_top.c): a node that was drawn, and a node whose children were drawn. Both are found
+ * by a hash of the path to the node. */
 typedef struct LearnedDraw {
     uint64_t key;
     int32_t token;
@@ -112,8 +112,8 @@ const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 /* Call before a proposal for a sequence: decides whether its tokens are ranked with the target's noise, or drawn. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree);
 
-/* Implements `propose`: calls learned_start for the sequences that have a budget and a hidden state, and `draft` with at
- * most max_group of them at a time. learned_reserve_group is called once, while the drafter is opened. */
+/* Implements `propose`: calls learned_start for the sequences that have a budget and a hidden state, and `draft` with
+ * at most max_group of them at a time. learned_reserve_group is called once, while the drafter is opened. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
 int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err);
 int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
@@ -135,10 +135,10 @@ void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logi
 /* The target's embedding of a token, out [n_embd]. */
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 
-/* Finds the k <= TOP_K_MAX tokens that the target most probably chooses after a path of n_path drafted tokens, best first,
- * and the logarithm of that probability for each (learned_top.c). It overwrites the drafter's logits [n_vocab]. `path` is
- * NULL if the tokens are unknown, as in medusa, whose logits do not depend on them. Returns the number of tokens, which is
- * 0 if the logits are not finite. */
+/* Finds the k <= TOP_K_MAX tokens that the target most probably chooses after a path of n_path drafted tokens, best
+ * first, and the logarithm of that probability for each (learned_top.c). It overwrites the drafter's logits [n_vocab].
+ * `path` is NULL if the tokens are unknown, as in medusa, whose logits do not depend on them. Returns the number of
+ * tokens, which is 0 if the logits are not finite. */
 #define LEARNED_MIN_TEMPERATURE 0.5f
 int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
                     int32_t *tokens, double *log_p);
@@ -156,8 +156,8 @@ int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);
  * Returns their number, which is less than k if there are fewer nodes. */
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes);
 
-/* The tokens of each level, best first, for drafters whose levels are independent of each other: medusa's heads, space's
- * masks. */
+/* The tokens of each level, best first, for drafters whose levels are independent of each other: medusa's heads,
+ * space's masks. */
 typedef struct ProductRanks {
     int32_t n_levels, n_ranks;
     const int32_t *tokens;   /* [n_levels][n_ranks] */

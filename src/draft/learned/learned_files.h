@@ -3,8 +3,8 @@
  *
  *   H hidden size, V vocabulary, F feed-forward size
  *
- * Every key has the prefix "forerun-drafter." in the file. The name of a weight matrix ends in ".weight", that of a bias
- * in ".bias".
+ * Every key has the prefix "forerun-drafter." in the file. The name of a weight matrix ends in ".weight", that of a
+ * bias in ".bias".
  */
 #ifndef LEARNED_LEARNED_FILES_H
 #define LEARNED_LEARNED_FILES_H
@@ -165,8 +165,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define GATE_OUTPUT "gate.up"          /* .weight */
 
 /* The confidence head of eagle and lyanna, optional. Tensor:
- *   <method>.confidence [H + 2]  w, then b and a: the logit of the chance is  w state + b + (1 + a) logit(p),  where p is
- *                                the drafter's own estimate */
+ *   <method>.confidence [H + 2]  w, then b and a: the logit of the chance is  w state + b + (1 + a) logit(p),  where p
+ *                                is the drafter's own estimate */
 #define CONFIDENCE "confidence"
 enum { CONFIDENCE_BIAS, CONFIDENCE_SLOPE, CONFIDENCE_SCALARS }; /* after the H weights */
 

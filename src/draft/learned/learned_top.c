@@ -1,13 +1,14 @@
 /* learned_top.c - which tokens the target will choose after a node, judged by a drafter's logits: ranked, or drawn.
  *
- * The problem. A drafter learns the target's distribution, but a token is accepted only if it is the one that the target
- * chooses. For a greedy target, that is mostly the drafter's favourite. At temperature 1 the target draws, and a tree of
- * favourites is wrong whenever the draw takes another token: 16 nodes of EAGLE-2 accept 0.6 tokens a step instead of 3.8.
+ * The problem. A drafter learns the target's distribution, but a token is accepted only if it is the one that the
+ * target chooses. For a greedy target, that is mostly the drafter's favourite. At temperature 1 the target draws, and a
+ * tree of favourites is wrong whenever the draw takes another token: 16 nodes of EAGLE-2 accept 0.6 tokens a step
+ * instead of 3.8.
  *
- * The idea: the draw is no secret here. The target will take argmax(log p + G), and the noise G is keyed by the request,
- * the position and the token (gumbel.h), so a drafter can compute it as well. With q, the drafter's estimate of p under
- * the request's temperature, filters and penalties, it ranks tokens by log q + G. Where q = p the first of them is the
- * target's choice with certainty. Only the verifier chooses tokens, so this changes no text.
+ * The idea: the draw is no secret here. The target will take argmax(log p + G), and the noise G is keyed by the
+ * request, the position and the token (gumbel.h), so a drafter can compute it as well. With q, the drafter's estimate
+ * of p under the request's temperature, filters and penalties, it ranks tokens by log q + G. Where q = p the first of
+ * them is the target's choice with certainty. Only the verifier chooses tokens, so this changes no text.
  *
  * How much it helps: let q differ from p by the total variation distance TV. One candidate by coupled noise agrees with
  * the target with probability at least (1 - TV) / (1 + TV) (Daliri et al. 2025, arXiv 2408.07978). A candidate drawn
@@ -19,11 +20,11 @@
  *
  *     p_accept = softmax((z + T G) / (T0 + 0.4 T)) over the best tokens,     z = T log q + const
  *
- * (the divisor was measured: research/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where
- * two are close, both do.
+ * (the divisor was measured: research/DIARY.md). Where one token leads after the noise, a chain gets the budget, and
+ * where two are close, both do.
  *
- * A ratio rule uses other random numbers than the target's noise. Methods that declare their draws then draw tokens with
- * noise of their own (below).
+ * A ratio rule uses other random numbers than the target's noise. Methods that declare their draws then draw tokens
+ * with noise of their own (below).
  *
  * In all other cases (coupled=0, or a method without draws under a ratio rule) the tokens of greatest p = softmax(z /
  * max(T, T0)) are taken. With T = 1 throughout, greedy requests would get trees that are too wide and too short.
@@ -56,10 +57,10 @@
  * Why it may be pruned. Whether a node keeps its k-th child depends on the rank of that child's psi. Given the values
  * and tokens drawn before, the k-th value is independent of the k-th token (draft_model.c has the argument); psi of
  * nodes below the child never exceeds its own and so does not change its rank; and nodes elsewhere have noise of their
- * own. Siblings are drawn in falling order of psi, so that those that remain are the first ones drawn. So each kept child
- * has its declared distribution, given its siblings before it and given that it was kept, which is all that `recursive`
- * needs. Ranking by q instead would be wrong: rare tokens would seldom remain, and the declared q would give them too
- * much.
+ * own. Siblings are drawn in falling order of psi, so that those that remain are the first ones drawn. So each kept
+ * child has its declared distribution, given its siblings before it and given that it was kept, which is all that
+ * `recursive` needs. Ranking by q instead would be wrong: rare tokens would seldom remain, and the declared q would
+ * give them too much.
  *
  * Whole groups. `transport` looks at all children of a node before it accepts one. So how many children a node keeps
  * must not depend on their tokens, nor on tokens below them (rule_transport.c). Pruning by rank breaks this: the second
@@ -75,8 +76,8 @@
  * nodes on synthetic distributions gave 2.93 tokens per pass with `recursive` and pruning by rank, 3.12 with whole
  * groups and `transport`. More children lose again: three at each node gave 2.74.
  *
- * The first child has exactly its parent's psi, so that the path of first draws, a chain as in sps, is always kept; what
- * is left of the budget goes to branches.
+ * The first child has exactly its parent's psi, so that the path of first draws, a chain as in sps, is always kept;
+ * what is left of the budget goes to branches.
  *
  * A path is recognised by a hash of its tokens. Memory: V floats for each expanded node, in the request's DraftDists.
  * When it loses: at low temperatures, where the greedy favourites have nearly all of p, 16 points may accept as much.
@@ -100,8 +101,8 @@ static void keep_children(LearnedSequence *s, const int32_t *path, int32_t n_pat
     }
 }
 
-/* Draws k tokens from q, which must stay valid until the end of the proposal. log_p is each token's psi minus that of the
- * path. Returns how many were drawn. */
+/* Draws k tokens from q, which must stay valid until the end of the proposal. log_p is each token's psi minus that of
+ * the path. Returns how many were drawn. */
 static int32_t draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, const float *q,
                     int32_t k, int32_t *tokens, double *log_p) {
     uint64_t key = key_of(path, n_path);
@@ -145,8 +146,8 @@ void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t) {
 
 /* ---- whole groups ---------------------------------------------------------------------------------- */
 
-/* How many children a node at that depth keeps: one if the rest of the budget is needed for a long path (CHAIN nodes for
- * each level), otherwise more. The number must not depend on anything that was drawn. */
+/* How many children a node at that depth keeps: one if the rest of the budget is needed for a long path (CHAIN nodes
+ * for each level), otherwise more. The number must not depend on anything that was drawn. */
 static int32_t group_size(int32_t budget, int32_t depth) {
     enum { CHAIN = 4, THIRD = 32 };
     int32_t spare = budget - CHAIN - CHAIN * depth;

@@ -41,8 +41,8 @@
  * If even that does not fit into memory, the factors are multiplied on demand: all tokens of one level of a tree in
  * one product. All three forms give the same numbers, up to the rounding of the table.
  *
- * Cost: n d (H + n) multiplications at open, by all threads (docs/methods/README.md has times); for each token, a row of
- * n numbers is read and added. Proof: tests/draft/test_token_info.c, against the formula in double precision. */
+ * Cost: n d (H + n) multiplications at open, by all threads (docs/methods/README.md has times); for each token, a row
+ * of n numbers is read and added. Proof: tests/draft/test_token_info.c, against the formula in double precision. */
 /* *rank stays 0 if the file has no such key. */
 static int read_rank(const TokenInfo *t, const DrafterFile *f, int32_t *rank, fr_error *err) {
     char key[128];
@@ -184,15 +184,15 @@ void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows)
 
 /* Token info gated by the state.
  *
- * The problem. Token info is the same wherever a token occurs, so what follows "New" does not depend on what the text is
- * about. The chain of hidden states knows that, but no token may enter the chain.
+ * The problem. Token info is the same wherever a token occurs, so what follows "New" does not depend on what the text
+ * is about. The chain of hidden states knows that, but no token may enter the chain.
  *
  * The idea. The state and the token meet after the chain, in a bilinear form of low rank:
  *
  *     l' = l_s + E'(t) + U ((P h_s) * (Q E[t]))       P, Q [r][H]; U [V][r]; * is elementwise
  *
- * h_s depends on no token, so P h_s is computed once for each state of a chain and is as valid for re-sampling as l_s is.
- * Q E[t] depends on nothing but the token, so it is a table, computed when the file is opened.
+ * h_s depends on no token, so P h_s is computed once for each state of a chain and is as valid for re-sampling as l_s
+ * is. Q E[t] depends on nothing but the token, so it is a table, computed when the file is opened.
  *
  *     P h_1 .. P h_5       one product for all chains of a proposal
  *     nodes of a level     r multiplications each, and one product with U for all of them: 4 x V x 32 for top=4, r = 32
@@ -265,8 +265,8 @@ void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int3
 
 /* Token info that adapts to the text.
  *
- * The problem. Token info is trained once and for all texts. But a text repeats itself: what follows a token in it, names
- * and turns of phrase above all, is not what follows the token on average.
+ * The problem. Token info is trained once and for all texts. But a text repeats itself: what follows a token in it,
+ * names and turns of phrase above all, is not what follows the token on average.
  *
  * The idea. After a step the target's logits at the accepted tokens are known, and so are the logits that were drafted
  * there. Their difference is the drafter's error. The part of the error that depends on the token x before is corrected
@@ -278,8 +278,8 @@ void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int3
  * Here v runs over the TOP best tokens of the target, which the draft may have missed, and the TOP best of the draft,
  * which may be wrong. log p is at least MIN_LOG, because a token that is already ruled out need not be pushed down
  * further. As q contains the correction so far, delta converges to the mean error over the last tau / RATE occurrences
- * of x. tau is the temperature at which drafters rank tokens, 0.5 for a greedy text, which repeats itself the most: then
- * three occurrences count, and at temperature 1 seven.
+ * of x. tau is the temperature at which drafters rank tokens, 0.5 for a greedy text, which repeats itself the most:
+ * then three occurrences count, and at temperature 1 seven.
  *
  *     tau 0.5:  after "Mr" the target was sure of "Brown" (log p -0.1), the draft of "Smith" (-0.1; "Brown" -20)
  *               delta[Mr]: Brown +3, Smith -3, a third of what was missing: 0.5 * 20
@@ -287,13 +287,13 @@ void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int3
  * Only the verifier chooses tokens, so no text changes. A sequence begins with nothing learned, so that drafts depend
  * only on its own request.
  *
- * Layout: a table of a fixed number of rows, by token, in sets of WAYS; a row has up to ENTRIES corrections. A new token
- * replaces the least recently used row of its set, and a new correction the smallest one of its row. A sequence has 4096
- * corrections in 37 KB.
+ * Layout: a table of a fixed number of rows, by token, in sets of WAYS; a row has up to ENTRIES corrections. A new
+ * token replaces the least recently used row of its set, and a new correction the smallest one of its row. A sequence
+ * has 4096 corrections in 37 KB.
  *
  * Cost: for each accepted token, two sums over V and two searches for the best; for each expanded node, a look-up. When
- * it loses: never much; texts at temperature 1 repeat little, and it gains nothing there (docs/methods/lyanna.md). Proof:
- * tests/draft/test_live_info.c, against a full matrix in double precision. */
+ * it loses: never much; texts at temperature 1 repeat little, and it gains nothing there (docs/methods/lyanna.md).
+ * Proof: tests/draft/test_live_info.c, against a full matrix in double precision. */
 #define RATE 0.15
 #define MIN_LOG -30.0
 enum { TOP = 4 };
@@ -370,9 +370,9 @@ void live_info_learn(LiveInfo *l, int32_t token, const float *target, const floa
 
 /* How sure a drafter should be of its own tokens.
  *
- * The problem. A tree gets its shape from the drafter's estimates: the probability that it gives to a token is taken for
- * the chance that the target chooses it. Deep in a chain the state has drifted from the target's, but the drafter is as
- * sure of itself as before.
+ * The problem. A tree gets its shape from the drafter's estimates: the probability that it gives to a token is taken
+ * for the chance that the target chooses it. Deep in a chain the state has drifted from the target's, but the drafter
+ * is as sure of itself as before.
  *
  * The idea (DSpark's confidence head). A linear head on the state predicts whether the best token there is
  * the target's, given the estimate p:

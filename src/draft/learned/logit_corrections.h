@@ -89,8 +89,8 @@ typedef struct LiveInfo {
 void live_info_reset(LiveInfo *l);
 /* Adds the correction of what follows `token` to the logits. */
 void live_info_add(const LiveInfo *l, int32_t token, float *logits);
-/* Learns from the target's logits after `token` and from the logits that were drafted there, both [n_vocab]. The drafted
- * ones include the correction so far. Compares softmax(logits / temperature). */
+/* Learns from the target's logits after `token` and from the logits that were drafted there, both [n_vocab]. The
+ * drafted ones include the correction so far. Compares softmax(logits / temperature). */
 void live_info_learn(LiveInfo *l, int32_t token, const float *target, const float *draft, int32_t n_vocab,
                      double temperature);
 

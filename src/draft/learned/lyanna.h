@@ -61,7 +61,8 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
 void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
                   const VerifiedTree *v);
 
-/* How many tokens of the text were expected to be among the nodes of a tree, judged by its p_accept, and how many were. */
+/* How many tokens of the text were expected to be among the nodes of a tree, judged by its p_accept, and how many
+ * were. */
 typedef struct LyannaHitRate {
     double expected, observed;
 } LyannaHitRate;
@@ -73,9 +74,9 @@ void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *with
 /* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
 double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh);
 
-/* Writes to `into` the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node in
- * both has the fresh tree's p_accept; a node that leaves the fresh tree has its parent's p_accept * trust * its conditional
- * probability; a node below that has its parent's p_accept * its conditional probability. */
+/* Writes to `into` the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node
+ * in both has the fresh tree's p_accept; a node that leaves the fresh tree has its parent's p_accept * trust * its
+ * conditional probability; a node below that has its parent's p_accept * its conditional probability. */
 void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tree *into);
 
 /* ---- the choice between a re-sampled tree and a fresh one (fusion=auto) ------------------------------------- */

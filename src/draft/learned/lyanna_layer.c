@@ -7,7 +7,8 @@
  * target's hidden state after its final norm and E(x) its embedding,
  *
  *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
- *     chain         h_1 = the last entry's e, made of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
+ *     chain         h_1 = e of the last entry, which reads h_0 and the pending token;
+ *                   h_{i+1} = Layer(h_i), at the next position
  *
  * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft
  * step, the only one whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens
@@ -18,14 +19,14 @@
  *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
  *     kept       yes          yes          yes           no          no
  *
- * A parallel chain does not read h_1, h_2, .. It reads the input of the last entry plus a learned vector v_s of the step
- * instead, so that all its rows run in one forward:
+ * A parallel chain does not read h_1, h_2, .. It reads the input of the last entry plus a learned vector v_s of the
+ * step instead, so that all its rows run in one forward:
  *
  *     input   E(x1) h0     E(x2) h1     E(x3) h2   (E(x3) h2) + v_1   (E(x3) h2) + v_2
  *
  * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
- * target's true hidden states. Entries wait in a queue until a chain is needed, so that the entries of all sequences are
- * one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
+ * target's true hidden states. Entries wait in a queue until a chain is needed, so that the entries of all sequences
+ * are one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
  * sequences, and 2 with a parallel chain.
  *
  * The layer is a standard one: a norm before attention and one before the feed-forward part; the target's heads, rope

@@ -4,12 +4,13 @@
  * The problem. The chain gives raw logits l_1 .. l_N, one row a position, which do not depend on any token. A tree
  * that combines the best tokens of each row freely contains paths whose tokens do not fit together.
  *
- * The idea (Algorithm 1). The info E' of a node's own token (logit_corrections.h) is added to the logits of its children:
+ * The idea (Algorithm 1). The info E' of a node's own token (logit_corrections.h) is added to the logits of its
+ * children:
  *
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
- * If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text taught
- * about the token (live info).
+ * If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text
+ * taught about the token (live info).
  *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
  * probability (the product along the path) are expanded. Of all nodes found, the best by joint probability are kept
@@ -20,25 +21,27 @@
  *              l_2 + E'(dog)         └ .3 dog ─ .8 ran .24 ...
  *
  * Re-sampling (Algorithm 2). The target accepted some tokens of the tree and then chose one of its own, m tokens in
- * all. Rows l_{m+1} .. l_N are still valid, because no token went into them. Algorithm 1 over these rows, starting at the
- * target's token, gives a new tree without a forward. This time the token at position m is known; in the tree before it
- * was only predicted.
+ * all. Rows l_{m+1} .. l_N are still valid, because no token went into them. Algorithm 1 over these rows, starting at
+ * the target's token, gives a new tree without a forward. This time the token at position m is known; in the tree
+ * before it was only predicted.
  *
- *     l_1 l_2 l_3 l_4 l_5      the → cat (accepted) → likes (the target's): m = 2, the new tree grows from "likes" by l_3 l_4 l_5
+ *     l_1 l_2 l_3 l_4 l_5      the → cat (accepted) → likes (the target's): m = 2
+ *                              the new tree grows from "likes" by l_3 l_4 l_5
  *
  * Fusion. The re-sampled tree and the fresh one of the next chain have the same root and are verified together: nodes
- * with equal (parent, token) are one. Under a budget they compete by p_accept, which must have the same scale in
- * both. The fresh chain has read more of the text, so a node in both trees gets the fresh tree's p_accept. A node that
- * only the re-sampled tree has was ranked low by the fresh tree, so its p_accept is too high. How much too high is
- * measured at each node of both trees that the text passed through: among the children that only the re-sampled tree has,
- * the number of hits that was expected (the sum of their conditional probabilities) is compared with the number that was
+ * with equal (parent, token) are one. Under a budget they compete by p_accept, which must have the same scale in both.
+ * The fresh chain has read more of the text, so a node in both trees gets the fresh tree's p_accept. A node that only
+ * the re-sampled tree has was ranked low by the fresh tree, so its p_accept is too high. How much too high is measured
+ * at each node of both trees that the text passed through: among the children that only the re-sampled tree has, the
+ * number of hits that was expected (the sum of their conditional probabilities) is compared with the number that was
  * observed (whether one of them was the next token).
  *
  *     trust = (observed / expected of those) / (observed / expected of fresh children), at most 1
  *
  *     fresh        likes ─ .5 fish ─ .2 and           both have fish: .5
  *     re-sampled   likes ─ .4 fish ─ .2 but           but leaves at fish: .5 * trust * (.2 / .4)
- *                        └ .3 to   ─ .2 eat           to leaves at the root: trust * .3;  eat is below it: trust * .3 * (.2 / .3)
+ *                        └ .3 to   ─ .2 eat           to leaves at the root: trust * .3
+ *                                                     eat is below it: trust * .3 * (.2 / .3)
  *
  * Both ratios start as if PRIOR hits had been expected, at hit rates of START_TRUST and 1. Each sequence has its own
  * counts, so the drafts of a request do not depend on other requests. With the first trained file on the shipped
@@ -117,8 +120,8 @@ void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits,
     }
 }
 
-/* Sums the conditional probabilities of the children of `node`, without those that node `other` of tree `without` has as
- * well. */
+/* Sums the conditional probabilities of the children of `node`, without those that node `other` of tree `without` has
+ * as well. */
 static double expected_hits(const Tree *t, int32_t node, const Tree *without, int32_t other) {
     double sum = 0, p_accept = (double)t->nodes[node].p_accept;
     for (int32_t i = node + 1; i < t->n; i++)
@@ -165,17 +168,17 @@ void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tre
  * The problem. A fresh draft costs time, and what is left of the last one costs almost none. But a fresh draft has read
  * more of the text, and more of it is accepted.
  *
- * The idea. Compare tokens per time. Let T be the time of a step without its draft, C that of a fresh draft, f the average
- * number of tokens that a step with a fresh draft commits, and r the number that the re-sampled tree promises. The
- * re-sampled tree is verified if
+ * The idea. Compare tokens per time. Let T be the time of a step without its draft, C that of a fresh draft, f the
+ * average number of tokens that a step with a fresh draft commits, and r the number that the re-sampled tree promises.
+ * The re-sampled tree is verified if
  *
  *     r / T >= f / (T + C)     or     r >= f (1 - C / (T + C))
  *
  *     r = 1 + trust * (sum of p_accept over the tree's nodes)      the sum is the expected length of the accepted path
  *
  * trust is the observed length of the path of the text through re-sampled trees relative to that sum. It is counted at
- * every step in which rows were left, so that it is known before such a tree is verified instead of a fresh one. C and T
- * are measured. If n sequences draft together, each of them saves a share of C, and all wait for T.
+ * every step in which rows were left, so that it is known before such a tree is verified instead of a fresh one. C and
+ * T are measured. If n sequences draft together, each of them saves a share of C, and all wait for T.
  *
  *     C / (T + C) = 0.2, f = 4:   a re-sampled tree is verified by itself if it promises 3.2 tokens
  *

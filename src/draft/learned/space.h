@@ -11,12 +11,12 @@ typedef struct PlannedMask {
 } PlannedMask;
 
 /* Lists all masks of the first n_nodes nodes of a tree in `out` [n_nodes * n_masks], those of greatest value first; the
- * masks of a node come in order. gain [n_masks] is how many tokens each mask after the last accepted node adds; it never
- * rises. Returns the number of masks. */
+ * masks of a node come in order. gain [n_masks] is how many tokens each mask after the last accepted node adds; it
+ * never rises. Returns the number of masks. */
 int32_t mask_plan(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, PlannedMask *out);
 
-/* How many of the drafted nodes 1 .. t->n - 1, which are in falling order of p_accept, are worth their rows if nodes and
- * masks share `budget` rows: at least one. scratch: [t->n * n_masks]. */
+/* How many of the drafted nodes 1 .. t->n - 1, which are in falling order of p_accept, are worth their rows if nodes
+ * and masks share `budget` rows: at least one. scratch: [t->n * n_masks]. */
 int32_t mask_plan_candidates(const Tree *t, const double *gain, int32_t n_masks, int32_t budget, PlannedMask *scratch);
 
 #endif

@@ -1,4 +1,5 @@
-/* draft_model.c - a small model drafts for the target: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`.
+/* draft_model.c - a small model drafts for the target: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and
+ * `specinfer`.
  *
  * The problem: a small model with the same vocabulary predicts the target's tokens well, but one forward for each
  * proposed token is expensive. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding for
@@ -6,8 +7,8 @@
  * all sequences. A tree of depth L costs L forwards, however wide it is and however many sequences there are.
  *
  *   forward 1         2     3       rows of one sequence in the draft model's batch
- *   context ── a ──┬── b ─┬ d ..    1 executor_forward: the context tokens committed since the last step; the last row is
- *   (some rows)    │      └ e ..      the pending token a
+ *   context ── a ──┬── b ─┬ d ..    1 executor_forward: the context tokens committed since the last step, of which the
+ *   (some rows)    │      └ e ..      last is the pending token a
  *                  └── c ── f ..    2, 3 executor_extend: b c below a, then d e f below b c
  *
  * The leaves of the tree are not run, because nothing follows them.
@@ -22,11 +23,11 @@
  * forward that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the
  * chunks in which the target reads it, and a request that begins like another one takes over its keys (cached_kv.h).
  *
- * A draft model with a recurrent state. The rows of the tree leave no trace in the state (compute/sequences.c), so the
+ * A draft model may have a recurrent state. The rows of the tree leave no trace in it (compute/sequences.c), so the
  * state is that of the context as well. But it cannot be moved back, and the pending token would have to be taken back
- * where a proposal is not used and the next one begins with the same token. So the state stops before the pending token,
+ * if a proposal is not used and the next one begins with the same token. So the state stops before the pending token,
  * which is run again, as one row of a forward that is needed anyway. The state at the last page border of the prompt is
- * kept for requests with the same prompt, as the engine keeps the target's.
+ * kept for requests with the same prompt, like the target's state in the engine.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
  * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
@@ -37,11 +38,11 @@
  * rule `sampled` the text does not depend on any of this.
  *
  * p_accept of a node is the product of the chances along its path. The chance of a child is q, unless the draw was
- * coupled. A coupled draw depends on the noise, which q ignores: a token of small q that the noise favours is
- * probably the target's choice too. Greedy drafting needs the probability that a token has the greatest logit z, and
- * softmax(z) estimates it, with the draft model's confidence in its logits. Likewise, coupled drafting needs the
- * probability of the greatest z + T G and estimates it by softmax(z + T G): weights e^(T (log q + G)), since z = T
- * log q + const, over the N_RIVALS best tokens. On the shipped models at T = 1 with 4 nodes a step, the
+ * coupled. A coupled draw depends on the noise, which q ignores: a token of small q that the noise favours is probably
+ * the target's choice too. Greedy drafting needs the probability that a token has the greatest logit z, and estimates
+ * it by softmax(z), with the draft model's confidence in its logits. Likewise, coupled drafting needs the probability
+ * that a token has the greatest z + T G, and estimates it by softmax(z + T G) over the N_RIVALS best tokens. The
+ * weights are e^(T (log q + G)), since z = T log q + const. On the shipped models at T = 1 with 4 nodes a step, the
  * acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked by q (docs/methods/README.md).
  *
  * Declared distributions. A ratio rule (draft_dists.h) divides by the distribution that a token was drawn from. It is
@@ -51,36 +52,35 @@
  *   - no draw is coupled: the drafter must not depend on the target's noise;
  *   - each draw is declared with the very array that it was drawn from;
  *   - nothing is pruned by p_accept, or by anything else that depends on the token removed. The budget limits the shape
- *     beforehand: levels are filled from the root down, the last one gets what is left of the budget, divided among its parents (or
- *     paths) in their order, and deeper levels are not grown. The number of children of a node may depend on the levels above,
- *     which do not change any more, but not on the tokens of its own level.
+ *     beforehand: levels are filled from the root down; the last one gets the rest of the budget, divided among its
+ *     parents (or paths) in their order; and deeper levels are not grown. The number of children of a node may depend
+ *     on the levels above, which do not change any more, but not on the tokens of its own level.
  *
- * The beam is the one shape that removes nodes after drawing them: it keeps those of greatest psi among the children
- * of all nodes. This does not depend on tokens either. Of independent Gumbel variables located at log q(x), the
- * greatest value is independent of which x has it. Given the first values and tokens, the next value is independent
- * of the next token, because the remaining tokens compete in the same way, conditioned to be below the last value
- * (Kool et al. 2019; it rests on the memorylessness of the exponential distribution). Whether a node keeps its k-th
- * child depends on its psi, which is a function of the k-th value, the first value and the levels above, and on other
- * nodes' noise; never on the k-th token. So the k-th child that remains is distributed as q without the tokens drawn
- * before it, and the siblings that remain are the first ones drawn (draw_beam keeps their order). The end of a group
- * of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or not a
- * further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely
- * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both.
+ * The beam is the one shape that removes nodes after drawing them: it keeps those of greatest psi among the children of
+ * all nodes. This does not depend on tokens either. Let x have independent Gumbel variables located at log q(x). Their
+ * greatest value is independent of which x has it. Given the first values and tokens, the next value is independent of
+ * the next token, because the remaining tokens compete in the same way, conditioned to be below the last value (Kool et
+ * al. 2019; it rests on the memorylessness of the exponential distribution). Whether a node keeps its k-th child
+ * depends on its psi, which is a function of the k-th value, the first value and the levels above, and on other nodes'
+ * noise; never on the k-th token. So the k-th child that remains is distributed as q without the tokens drawn before
+ * it, and the siblings that remain are the first ones drawn (draw_beam keeps their order). The end of a group of
+ * siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or not a further
+ * child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely remain, and the
+ * declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both.
  *
  * For a rule that looks ahead (DraftDists.whole_groups) that is not enough. The k-th value is lower if the tokens
- * before it had large q, so the number of children that remain says something about them. The beam then consists of
- * whole groups: nodes get children in falling order of their psi, as many as group_size says, which depends on
- * counts only. All of them remain. With four paths, the best node of a level gets two children and the next two get
- * one; on synthetic distributions `transport` accepts as much with it as it would with the other beam, if it were
- * exact there.
+ * before it had large q, so the number of children that remain depends on them. The beam then consists of whole groups:
+ * nodes get children in falling order of their psi, and their number, group_size, depends only on counts. All of them
+ * remain. With four paths, the best node of a level gets two children and the next two get one each. On synthetic
+ * distributions `transport` accepts as much with this beam as it would with the other one, if it were exact there.
  *
- * Noise is used once. Let the root of a tree be followed by output position P. A node at depth k draws with the noise
- * (seed hashed with the k tokens from the root down to it, P + k). A later tree has P' > P, because every step
- * commits at least one token; its node at the same position has a depth k' < k, so its seed was hashed k' times
- * instead of k times and is another number (except for hash collisions, with probability 2^-64). So what a
- * verification revealed about the draws of one step is independent of those of the next. The number of a path, or of
- * a model among several, is hashed as 8 bytes and tokens as 4, so that these cannot coincide. The random source of
- * the rules and the target's own noise are other streams (rng.h).
+ * Noise is used only once. Let the root of a tree be followed by output position P. A node at depth k draws with the
+ * noise (seed hashed with the k tokens from the root down to it, P + k). A later tree has P' > P, because every step
+ * commits at least one token; its node at the same position has a depth k' < k, so its seed was hashed k' times instead
+ * of k times and is another number (except for hash collisions, with probability 2^-64). So the draws of the next step
+ * are independent of what a verification revealed about those of this step. The number of a path, or of a model among
+ * several, is hashed as 8 bytes and tokens as 4, so that these cannot coincide. The random source of the rules and the
+ * target's own noise are other streams (rng.h).
  *
  * Invariants: a proposal is a pure function of context, sampling options, output position, budget, and whether
  * distributions are declared; sequences do not affect each other. Without distributions, a tree larger than the
@@ -101,8 +101,8 @@
 #include <math.h>
 #include <string.h>
 
-/* At most MAX_NEW context rows of a sequence run together with its tree; the ones before them run earlier. A coupled draw
- * draws at least N_RIVALS children, by which the chances of those that it keeps are normalised. */
+/* At most MAX_NEW context rows of a sequence run together with its tree; earlier rows run before. A coupled draw draws
+ * at least N_RIVALS children, so that the chances of those that it keeps can be normalised over all of them. */
 enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16, MAX_NEW = 32, N_RIVALS = 16, MAX_GROUP = EXECUTOR_MAX_ROWS / MAX_NEW };
 
 /* A sequence of the draft model. */
@@ -112,7 +112,7 @@ typedef struct DraftSequence {
     int32_t *tokens; /* the context, the pending token last; there is memory for a path of a tree after it */
     int32_t n;
     uint64_t position;    /* output position of the token after the pending one */
-    SamplingOptions dist; /* for q: the options of the request; if it is greedy, temperature 1 and no filters */
+    SamplingOptions dist; /* how q is computed: the request's options; if it is greedy, temperature 1 and no filters */
     bool greedy;
 } DraftSequence;
 
@@ -126,13 +126,13 @@ typedef struct SmallModelKv {
     bool is_recurrent;
     int32_t mark_every; /* tokens between two borders of the target's pages */
     int32_t n_vocab, max_sequences, n_ctx;
-    int32_t n_nodes;  /* in the largest tree of one sequence */
-    int32_t max_rows; /* in a forward */
+    int32_t n_nodes;  /* nodes in the largest tree of one sequence */
+    int32_t max_rows; /* rows in a forward */
     int64_t n_forwards;
     DraftSequence *sequences; /* [max_sequences + n_cached]; the cached ones use kv only */
     CachedKv cached;
     int32_t n_cached;
-    Row *rows; /* [max_rows] for the next forward */
+    Row *rows; /* [max_rows] the rows of the next forward */
     int32_t n_rows;
     int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModelKv;
@@ -149,7 +149,7 @@ typedef struct DraftFront {
 typedef struct DraftMember {
     DraftSequence *s; /* NULL: its budget is 0 */
     Tree *tree;
-    bool declares, own_noise; /* own_noise: not the target's */
+    bool declares, own_noise; /* own_noise: draws do not use the target's noise */
     int32_t budget, n_levels;
     int32_t n_left; /* draws that its shape may still make */
     int32_t first_row, n_context_rows;
@@ -164,10 +164,10 @@ typedef struct DraftModel {
     int32_t n_group;
     DraftFront *front, *next; /* [max_rows] the nodes of this level, and of the next */
     int32_t n_front, n_next;
-    DrawChild *children; /* of one sequence at one level */
+    DrawChild *children; /* the drawn children of one sequence at one level */
     const float **dists; /* [max_rows] the distribution at each node of the front, if it is declared */
     float *dist;         /* [n_vocab] the distribution at the current node, if it is not declared */
-    Arena arena;         /* of the arrays above */
+    Arena arena;         /* memory of the arrays above */
 } DraftModel;
 
 /* ---- opening: the model and its KV cache ------------------------------------------------------------ */
@@ -248,8 +248,8 @@ static void close_small_model(SmallModelKv *r) {
 
 /* ---- opening: the trees ------------------------------------------------------------------------------ */
 
-/* The number of nodes of the shape, or 0 if that is too large; *max_children is the most that are drawn for one
- * level. */
+/* Returns the number of nodes of the shape, or 0 if that is too large. *max_children is the greatest number of children
+ * that are drawn for one level. */
 static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
     int32_t n_nodes = 0, level = 1;
     *max_children = 0;
@@ -414,7 +414,7 @@ static int catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err) {
 }
 
 static int put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
-    /* If the last proposal was not used by the engine, the pending token has already run (never in a recurrent state). */
+    /* If the engine did not use the last proposal, the pending token has already run (never in a recurrent state). */
     if (executor_sequence_length(r->executor, s->kv) == s->n) executor_sequence_truncate(r->executor, s->kv, s->n - 1);
     *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
     fr_assert(*n_rows <= MAX_NEW);
@@ -446,8 +446,8 @@ static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
     return FR_OK;
 }
 
-/* Sets the chance of each drawn child, given in descending order of value, to be the target's choice: q, or for
- * coupled draws the softmax of the values (see above). */
+/* Sets each drawn child's chance of being the target's choice: q, or for coupled draws the softmax of the values (see
+ * above). The children are in descending order of value. */
 static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
     double sum = 0, t = (double)m->s->dist.temperature;
     bool is_q = m->s->greedy || m->own_noise;
@@ -456,7 +456,7 @@ static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
         drawn[i].chance = is_q ? drawn[i].q : (float)(exp(t * (drawn[i].value - drawn[0].value)) / sum);
 }
 
-/* The `width` best children of a node, in descending order of value. */
+/* Draws the `width` best children of a node, in descending order of value. Returns their number. */
 static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
     const DraftFront *f = &d->front[at];
     const DraftMember *m = &d->group[f->i];
@@ -466,9 +466,9 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
     return n < width ? n : width;
 }
 
-/* One child for each of the first `width` paths that passes through the node. Greedy paths split at the root, where
- * each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of one
- * token are equal. */
+/* Draws one child for each of the first `width` paths that passes through the node. Greedy paths split at the root,
+ * where each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of
+ * one token are equal. */
 static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
     const DraftFront *f = &d->front[at];
     const DraftMember *m = &d->group[f->i];
@@ -491,7 +491,7 @@ static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *o
 
 /* ---- the level ------------------------------------------------------------------------------------ */
 
-/* How many children node k of the n nodes of a level draws: its share of what is left of the budget. */
+/* How many children node k of the n nodes of a level draws: its share of the rest of the budget. */
 static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     int32_t share = n_left / n + (k < n_left % n);
     return width < share ? width : share;
@@ -570,7 +570,7 @@ static int grow_level(DraftModel *d, int32_t level, fr_error *err) {
         for (int32_t k = 0; k < n; k++) {
             const DrawChild *c = &d->children[k];
             int32_t rank = d->shape.growth == DRAFT_PATHS ? c->path : d->shape.growth == DRAFT_BEAM ? 0 : k;
-            add_child(d, c, level + 1 < m->n_levels && rank < m->n_left); /* share_of gives a later one no children */
+            add_child(d, c, level + 1 < m->n_levels && rank < m->n_left); /* later ones have no share of the budget */
         }
     }
     DraftFront *old = d->front;

@@ -1,5 +1,5 @@
-/* draft_model_methods.c - the drafters `sps`, `rsd-c`, `rsd-s` and `spectr`, which differ in the shape of the tree that
- * one draft model grows. draft_model.c grows it. */
+/* draft_model_methods.c - the drafters `sps`, `rsd-c`, `rsd-s` and `spectr`. They differ in the shape of the tree that
+ * one draft model grows (draft_model.c). */
 #include "draft/models/draft_model.h"
 
 #include <stdlib.h>
@@ -61,9 +61,9 @@ const DrafterClass draft_sps_class = {
  * values. That is prod(b_0 .. b_l) nodes at depth l + 1, and L forwards of the draft model a step. branch=3-2-1:
  *
  *     root ─┬─ x1 ─┬─ . ── .        3 + 6 + 6 = 15 nodes, 3 forwards
- *           │      └─ . ── .
- *           ├─ x2 ─┬─ ...           the target's choice may be one of x1 x2 x3,
- *           └─ x3 ─┴─ ...           then one of two, then one
+ *           │      └─ . ── .        the target's choice is accepted if it is one of x1 x2 x3,
+ *           ├─ x2 ─┬─ ...           the next one if it is one of two children,
+ *           └─ x3 ─┴─ ...           and the third one if it is the only child
  *
  * A comma ends an option, so the factors are joined by '-' or 'x'. */
 typedef struct RsdCOptions {
@@ -126,7 +126,7 @@ const DrafterClass draft_rsd_c_class = {
  * `width` draws of whole paths without replacement. Likely parents get several children and unlikely ones none,
  * whereas rsd-c has fixed numbers. The tree has width * depth nodes and costs `depth` forwards of the draft model a
  * step. Greedy requests get plain beam search. The nodes of a level are in descending order of their perturbed
- * values. Under the rule `transport` a level consists of whole groups instead (draft_model.c).
+ * values. Under the rule `transport` a level consists of whole groups of siblings instead (draft_model.c).
  *
  * With coupled=1 all parents of a level share the target's noise of that output position. The paths are then no
  * longer independent draws; but the first of each group of siblings is still the most probable choice of the target,

@@ -121,7 +121,7 @@ static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
     for (int32_t i = 0; i < s->n_models; i++) draft_model_take_over(s->models[i], from, to, n);
 }
 
-/* A model may have dropped what it kept (cached_kv.h). */
+/* The models may hold different numbers, because one may have dropped its cached sequences (cached_kv.h). */
 static int32_t n_held(const Drafter *drafter, int32_t sequence) {
     const SpecInfer *s = (const SpecInfer *)drafter;
     int32_t least = INT32_MAX;

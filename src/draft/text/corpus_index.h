@@ -5,8 +5,8 @@
  *   tokens     [n_tokens] of `width` bytes each, big-endian; every document ends with the separator
  *
  * The separator is n_vocab, an id that no token has and that sorts after all tokens. Big-endian numbers of one width
- * sort like their bytes, so memcmp sorts the suffixes and compares them with a query. A token costs width + 4 bytes: 6 up
- * to a vocabulary of 65,535 tokens, 7 beyond.
+ * sort like their bytes, so memcmp sorts the suffixes and compares them with a query. A token costs width + 4 bytes: 6
+ * up to a vocabulary of 65,535 tokens, 7 beyond.
  *
  * corpus_open checks the header against the vocabulary and the length of the file. Places and tokens are checked
  * where they are read: a damaged file gives bad drafts, never a read out of bounds.
@@ -62,14 +62,15 @@ int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *
 int corpus_check(const CorpusIndex *x, fr_error *err);
 void corpus_close(CorpusIndex *x); /* a zeroed index is allowed */
 
-/* Finds the suffixes that begin with tokens[0..m) and continue with a token of the same document; m in [1, CORPUS_MAX_QUERY].
- * Cost: about 2 log2(n_places) suffixes read. */
+/* Finds the suffixes that begin with tokens[0..m) and continue with a token of the same document; m in [1,
+ * CORPUS_MAX_QUERY]. Cost: about 2 log2(n_places) suffixes read. */
 CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m);
-/* Finds the longest suffix of tokens[0..n), of min to max tokens, that occurs in the corpus as in corpus_find. Returns its
- * length; 0 if there is none. */
+/* Finds the longest suffix of tokens[0..n), of min to max tokens, that occurs in the corpus as in corpus_find. Returns
+ * its length; 0 if there is none. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out);
-/* The token at `offset` from the beginning of the i-th suffix; -1 if there is none, or if it is outside the vocabulary. */
+/* The token at `offset` from the beginning of the i-th suffix; -1 if there is none, or if it is outside the
+ * vocabulary. */
 int32_t corpus_token(const CorpusIndex *x, int64_t i, int32_t offset);
 
 #endif

@@ -1,7 +1,7 @@
 /* draft_grammar.c - the drafter `grammar`: proposes what the grammar of the request forces.
  *
- * The problem: much of a JSON answer is decided before it is written. After `{` a schema with one required member allows
- * nothing but `"name":`, and the model spends a pass on each of its tokens.
+ * The problem: much of a JSON answer is decided before it is written. After `{` a schema with one required member
+ * allows nothing but `"name":`, and the model spends a pass on each of its tokens.
  *
  * The idea: follow the grammar from its state as long as only one byte can follow, and propose tokens for these bytes:
  * first those of the model's own tokenizer, with which the model was trained, and then others, such as those with which
@@ -10,14 +10,15 @@
  *     state   after {"city": "Paris"            forced   , "population":
  *     draft   `,`  ` "`  `population`  `":`     a chain, and where budget is left `pop`, `p` beside `population`
  *
- * White space ends a run of forced bytes, because a schema does not fix it. But a text keeps its style: the drafter expects
- * the white space that followed the last `{`, `[`, `,` and `:`, and at first a blank after `,` and `:`. `p_accept` is the
- * product of the probabilities of the tokens along the path, and of STYLE or FIRST_STYLE for each such expectation.
+ * White space ends a run of forced bytes, because a schema does not fix it. But a text keeps its style: the drafter
+ * expects the white space that followed the last `{`, `[`, `,` and `:`, and at first a blank after `,` and `:`.
+ * `p_accept` is the product of the probabilities of the tokens along the path, and of STYLE or FIRST_STYLE for each
+ * such expectation.
  *
  * The engine adds this drafter to those of a request with a grammar. It proposes nothing without a grammar, in free
  * strings and numbers, or before the grammar begins. Cost: a proposal reads up to SPLIT_MAX_BYTES bytes of the grammar,
- * whose states are kept, and runs the tokenizer at each place where a node ends: some tens of microseconds. When it loses:
- * where little is forced. Proof: tests/draft/test_draft_grammar.c. */
+ * whose states are kept, and runs the tokenizer at each place where a node ends: some tens of microseconds. When it
+ * loses: where little is forced. Proof: tests/draft/test_draft_grammar.c. */
 #include "base/mem.h"
 #include "draft/drafter.h"
 #include "draft/text/token_splits.h"
@@ -30,8 +31,8 @@
 
 /* ---- the layout of a JSON text --------------------------------------------------------------------------- */
 
-/* The style of a text is what follows {, [, commas and colons outside of strings, and what comes before } or ]: the end of
- * a line, a blank or nothing. How far lines are indented is part of it. */
+/* The style of a text is what follows {, [, commas and colons outside of strings, and what comes before } or ]: the end
+ * of a line, a blank or nothing. How far lines are indented is part of it. */
 
 enum { JSON_MAX_INDENT = 32 };
 
@@ -40,7 +41,8 @@ typedef enum Space { SPACE_NONE, SPACE_BLANK, SPACE_LINE } Space;
 /* The layout of the text so far. A text begins with {.unit = 2}. */
 typedef struct JsonLayout {
     bool in_string, is_escaped;
-    char last; /* '{', '[', ',', ':', or the '"', '}' or ']' that ends a value, if only white space has followed; else 0 */
+    /* '{', '[', ',', ':', or the '"', '}' or ']' that ends a value, if only white space has followed; otherwise 0. */
+    char last;
     Space space;    /* the white space after `last` */
     int32_t indent; /* blanks at the beginning of this line; still counting while space is SPACE_LINE */
     int32_t before; /* blanks at the beginning of the line before */

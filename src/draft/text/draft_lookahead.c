@@ -20,34 +20,34 @@
  *     c0      c1       c2        row 3; the argmax of the logits after c_j is new: d_j
  *
  * The step adds the n-grams (p b0 c0 d0), (a1 b1 c1 d1), (a2 b2 c2 d2) to the pool. Then each column drops its first
- * token and ends with its new one: one token was accepted, and b0 b1 b2 are now one position further on. For each
- * token accepted beyond the first the columns move one to the left; a column that falls out comes back on the right
- * with its old tokens, which are as good a start as any. The window takes W(N-1) - 1 nodes, and the guesses take at most
- * G(N-1). The window's nodes are ordinary nodes: column 0 and the chain may be accepted too.
+ * token and ends with its new one: one token was accepted, and b0 b1 b2 are now one position further on. For each token
+ * accepted beyond the first the columns move one to the left; a column that falls out comes back on the right with its
+ * old tokens, which are as good a start as any. The window takes W(N-1) - 1 nodes, and the guesses take at most G(N-1).
+ * The window's nodes are ordinary nodes: column 0 and the chain may be accepted too.
  *
- * The new token is the argmax of the logits, at any temperature: a window of random draws would not converge. The
- * first window is spread evenly over the prompt, whereas the released program fills it with random tokens of the prompt.
- * The prompt's n-grams enter the pool (`prompt=0` turns this off), which is an option of the released program too. That
+ * The new token is the argmax of the logits, at any temperature: a window of random draws would not converge. The first
+ * window is spread evenly over the prompt, whereas the released program fills it with random tokens of the prompt. The
+ * prompt's n-grams enter the pool (`prompt=0` turns this off), which is an option of the released program too. That
  * program moves its window by one position in each step, however many tokens were accepted. Rotating the columns gave
- * more: 2.73 tokens a step instead of 2.58, on five prompts with 32 nodes. Window and pool belong to one sequence and end
- * with it. The pool keeps the latest 4096 n-grams.
+ * more: 2.73 tokens a step instead of 2.58, on five prompts with 32 nodes. Window and pool belong to one sequence and
+ * end with it. The pool keeps the latest 4096 n-grams.
  *
- * Union and budget: the verified tree contains other drafters' nodes, and some of ours may be missing. So the window
- * is looked up there by its tokens; a column that is not complete in the tree stays as it is. If the budget is too
- * small for everything, half of it goes to columns (always at least one) and half to guesses, and nodes that one of them
- * does not need go to the other. A budget below N - 2 shortens the one column that is left, and there are no guesses. The
+ * Union and budget: the verified tree contains other drafters' nodes, and some of ours may be missing. So the window is
+ * looked up there by its tokens; a column that is not complete in the tree stays as it is. If the budget is too small
+ * for everything, half of it goes to columns (always at least one) and half to guesses, and nodes that one of them does
+ * not need go to the other. A budget below N - 2 shortens the one column that is left, and there are no guesses. The
  * defaults can use 29 nodes.
  *
  * p_accept: the guesses are a tree. The probability that a node is right, given that its parent is, is the counted
- * frequency for that depth and that place among its parent's children, the latest n-gram first. The chain and the columns
- * are counted in the same way. Counts are shared by all sequences. A window that is never right keeps a p_accept of 1e-6,
- * so that a union drops it first, but keeps it if there is room.
+ * frequency for that depth and that place among its parent's children, the latest n-gram first. The chain and the
+ * columns are counted in the same way. Counts are shared by all sequences. A window that is never right keeps a
+ * p_accept of 1e-6, so that a union drops it first, but keeps it if there is room.
  *
  * Invariants: p_accept never rises along a path; the pool and the window have fixed sizes: 4096 * (4 N + 20) bytes a
- * sequence, 147 KB for N = 4. Cost: an argmax over V for each column. When it loses: each step pays for the 14 rows of the
- * window, whose n-grams are right only where the text consists of set phrases; it is meant for hardware on which 32 rows
- * cost as much as one. Proof: tests/draft/test_draft_lookahead.c has a plain Jacobi iteration, which gives the same
- * windows, pools and trees. */
+ * sequence, 147 KB for N = 4. Cost: an argmax over V for each column. When it loses: each step pays for the 14 rows of
+ * the window, whose n-grams are right only where the text consists of set phrases; it is meant for hardware on which 32
+ * rows cost as much as one. Proof: tests/draft/test_draft_lookahead.c has a plain Jacobi iteration, which gives the
+ * same windows, pools and trees. */
 #include "base/mem.h"
 #include "draft/text/text_index.h"
 #include "draft/feedback.h"
@@ -165,8 +165,8 @@ static double guess_share(const Lookahead *d, int32_t depth, int32_t place) {
     return tally_share(&d->guess[depth][place], prior);
 }
 
-/* Builds the tree of the pool's n-grams that begin with the pending token, at most guesses * (level - 1) nodes. Children
- * are in the order of their n-grams, the latest first. */
+/* Builds the tree of the pool's n-grams that begin with the pending token, at most guesses * (level - 1) nodes.
+ * Children are in the order of their n-grams, the latest first. */
 static void grow_guesses(const Lookahead *d, const Window *w, int32_t pending, Tree *g) {
     PoolGram grams[MAX_GUESSES];
     int32_t n = ngram_pool_find(&w->pool, pending, d->guesses, grams);
@@ -185,8 +185,8 @@ static void grow_guesses(const Lookahead *d, const Window *w, int32_t pending, T
 
 /* ---- learning ----------------------------------------------------------------------------------- */
 
-/* Compares tokens with those that the step committed after depth `depth`. tallies[i] counts whether token i was right, up
- * to the first wrong token or the last committed one. */
+/* Compares tokens with those that the step committed after depth `depth`. tallies[i] counts whether token i was right,
+ * up to the first wrong token or the last committed one. */
 static void count_run(const VerifiedTree *v, int32_t depth, const int32_t *tokens, int32_t n, Tally *tallies) {
     bool right = true;
     for (int32_t i = 0; i < n && right && depth + i <= v->verdict->n_path; i++) {

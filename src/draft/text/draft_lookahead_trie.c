@@ -4,16 +4,16 @@
  * The problem: a service answers the same kinds of questions all day. It will repeat to one user what it answered to
  * another, but it will repeat parts of a prompt only to the user who sent it.
  *
- * The idea: one trie per first token has the strings of branch_length = 12 more tokens, entered at every position of the
- * prompts and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in
- * all answers (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose
- * subtree is the draft; the shorter query is used only if the longer one has fewer than branch_length nodes below it.
+ * The idea: one trie per first token has the strings of branch_length = 12 more tokens, entered at every position of
+ * the prompts and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in
+ * all answers (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose subtree
+ * is the draft; the shorter query is used only if the longer one has fewer than branch_length nodes below it.
  * decoding_length = 64 nodes of the subtree are kept: half of them by f_out, the rest by
  *
  *     f_mix = (1 - w) f_in + w f_out,   w = 1e-4
  *
- * so that strings of the prompt come first, and those of the answers follow. A prompt is dropped with its request, answers
- * stay. When the trie is full, strings counted once are dropped and all other counts are halved.
+ * so that strings of the prompt come first, and those of the answers follow. A prompt is dropped with its request,
+ * answers stay. When the trie is full, strings counted once are dropped and all other counts are halved.
  *
  *     prompt   a b c a b d . a b|     f_in below "a b": c 1, d 1, . 1 (after "d"), ...; f_out from other
  *     answers  .. a b c .. a b c      answers: c 2
@@ -28,28 +28,29 @@
  * Where we differ: strings are counted as they grow, not when they are complete, so that drafts can continue from the
  * current answer at once. There is one limit for the whole trie (`nodes`); the original has 65,536 nodes for each first
  * token and any number of first tokens. Half of the budget goes to f_out if the budget is smaller than decoding_length;
- * the query of 1 token is used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken in the order in
- * which they were found. Only the 1024 latest positions of a token in the text, and its 1024 latest children, are used.
+ * the query of 1 token is used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken in the order
+ * in which they were found. Only the 1024 latest positions of a token in the text, and its 1024 latest children, are
+ * used.
  *
- * p_accept: the ranking does not estimate a probability, so p_accept is computed separately. Let n places in the own text
- * match m tokens (counted up to 16, also beyond the query), let other answers have N strings, and let m' be the query's
- * tokens plus the depth. Then
+ * p_accept: the ranking does not estimate a probability, so p_accept is computed separately. Let n places in the own
+ * text match m tokens (counted up to 16, also beyond the query), let other answers have N strings, and let m' be the
+ * query's tokens plus the depth. Then
  *
  *     P(x) = (n_x + c P'(x)) / (n + c),   c = 2 / m (1 if n = 0),   P'(x) = N_x / (N + 6 / m')
  *
  * so that the own text counts first and the answers to others second (text_drafter.h), and p_accept(child) =
  * p_accept(parent) P. What the own answer contributed to f_out is subtracted from it.
  *
- * Invariants: p_accept, f_in and f_out never rise along a path; a draft has at most min(budget, decoding_length) nodes and
- * is at most branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36
- * bytes a node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers); 8 bytes for each token of a text.
- * Where several requests run at once, as in a server, the trie takes all of its memory at the start: a process that grows
- * for an hour looks like one that leaks, and each doubling would stop all requests while the nodes are entered anew. Cost:
- * 13 look-ups for each token observed, half a microsecond, and once in many thousand tokens 10 ms to forget; a proposal of
- * 64 nodes takes 6 us (median) on recorded answers. When it loses: it ranks by 2 tokens of context, where ngram-trie uses
- * up to 16, so most of its many nodes are wrong; it needs hardware on which 64 rows cost as much as one. Proof:
- * tests/draft/test_draft_lookahead_trie.c compares with counts by brute force; tests/draft/test_count_trie.c compares the
- * trie and its forgetting with a list of strings. */
+ * Invariants: p_accept, f_in and f_out never rise along a path; a draft has at most min(budget, decoding_length) nodes
+ * and is at most branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28
+ * to 36 bytes a node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers); 8 bytes for each token
+ * of a text. Where several requests run at once, as in a server, the trie takes all of its memory at the start: a
+ * process that grows for an hour looks like one that leaks, and each doubling would stop all requests while the nodes
+ * are entered anew. Cost: 13 look-ups for each token observed, half a microsecond, and once in many thousand tokens 10
+ * ms to forget; a proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: it ranks by 2 tokens of
+ * context, where ngram-trie uses up to 16, so most of its many nodes are wrong; it needs hardware on which 64 rows cost
+ * as much as one. Proof: tests/draft/test_draft_lookahead_trie.c compares with counts by brute force;
+ * tests/draft/test_count_trie.c compares the trie and its forgetting with a list of strings. */
 #include "base/mem.h"
 #include "draft/text/text_index.h"
 #include "draft/text/text_drafter.h"
@@ -153,8 +154,8 @@ static void end(Drafter *drafter, int32_t sequence) {
     if (!d->history && d->n_active == 0) count_trie_clear(&d->answers);
 }
 
-/* Reserves room for the longest answer, so that steps allocate nothing. If less is left before the trie must forget, all
- * of that is reserved. */
+/* Reserves room for the longest answer, so that steps allocate nothing. If less is left before the trie must forget,
+ * all of that is reserved. */
 static bool reserve_answer(Lookahead *d) {
     int64_t want = (int64_t)d->text.n_ctx * (d->branch_length + 1), left = d->answers.max - d->answers.n;
     return count_trie_reserve(&d->answers, (int32_t)(want < left ? want : left), NULL, 0);
@@ -237,7 +238,8 @@ static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     return ngram_heap_push(&f->d->scratch, c);
 }
 
-/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children. */
+/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all
+ * children. */
 typedef struct Children {
     int32_t n, m_own;         /* m_own: the longest match in the own text, in tokens */
     int32_t node[MAX_PLACES]; /* in the trie of answers; 0: not there */

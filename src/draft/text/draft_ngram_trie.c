@@ -1,15 +1,15 @@
 /* draft_ngram_trie.c - the drafter `ngram-trie`: its options, its sequences, and the choice between its two rules.
  *
- * The draft comes from the text itself, so there is no model, no training and no state beyond the text. Each sequence keeps
- * its tokens with chains of equal ones (text_index.h): 8 bytes for each token and 12 for each slot of the table of distinct
- * tokens. An ordinary text of 32K tokens takes 15.5 bytes a token, and any text at most 60 (if all tokens are distinct and
- * the table has just grown); the smallest takes 14 KB. A proposal finds the positions where the end of the text occurred
- * before, and makes a tree of what followed there. There are two rules for the tree, the paper's and ours, with an essay
- * each below.
+ * The draft comes from the text itself, so there is no model, no training and no state beyond the text. Each sequence
+ * keeps its tokens with chains of equal ones (text_index.h): 8 bytes for each token and 12 for each slot of the table
+ * of distinct tokens. An ordinary text of 32K tokens takes 15.5 bytes a token, and any text at most 60 (if all tokens
+ * are distinct and the table has just grown); the smallest takes 14 KB. A proposal finds the positions where the end of
+ * the text occurred before, and makes a tree of what followed there. There are two rules for the tree, the paper's and
+ * ours, with an essay each below.
  *
- * Both rules work on lists of places, that is, positions in the indexed text. A tree node represents the places at which
- * its path occurs; splitting that list by the token that follows gives the node's children. So the trie of the paper is
- * found in the text node by node, and never built.
+ * Both rules work on lists of places, that is, positions in the indexed text. A tree node represents the places at
+ * which its path occurs; splitting that list by the token that follows gives the node's children. So the trie of the
+ * paper is found in the text node by node, and never built.
  *
  * Invariants: sequences share nothing but working memory; with rule=best and live=1 a text observed token by token
  * gives the same drafts as the same text given to begin. Cost: O(1) for each token observed; a proposal walks the
@@ -41,11 +41,11 @@ typedef struct NgramOptions {
  *
  *     P_k(x) = (places of order k followed by x + c_k P_{k-1}(x)) / (n_k + c_k),       c_k = k + 1
  *
- * Unrolled, the estimate of order k has the weight lambda_k = n_k / (n_k + c_k) * prod_{j>k} c_j / (n_j + c_j), and a place
- * that matches m tokens votes with sum_{k<=m} lambda_k / n_k. So long matches count more, and so do matches that agree; no
- * threshold is needed. c_k rises with k because a longer match adds little: a single match of m tokens is continued with
- * probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and the frequencies on recorded answers are 0.32, 0.51, 0.63, 0.70,
- * 0.75 for m = 1, 2, 3, 4, 6.
+ * Unrolled, the estimate of order k has the weight lambda_k = n_k / (n_k + c_k) * prod_{j>k} c_j / (n_j + c_j), and a
+ * place that matches m tokens votes with sum_{k<=m} lambda_k / n_k. So long matches count more, and so do matches that
+ * agree; no threshold is needed. c_k rises with k because a longer match adds little: a single match of m tokens is
+ * continued with probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and the frequencies on recorded answers are
+ * 0.32, 0.51, 0.63, 0.70, 0.75 for m = 1, 2, 3, 4, 6.
  *
  * Order 0 is the estimate where nothing matches: P_0(x) = the number of contexts in which x was seen, over that of
  * all tokens (Kneser-Ney: what follows many different tokens may follow a new one). We count a context when the left
@@ -61,20 +61,20 @@ typedef struct NgramOptions {
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
- * Where we differ from the paper: in the order of ties; in the length of matches, which count up to MAX_MATCH tokens, and
- * the depth, which only p_accept limits, so that `n` and `prefix` are not used; in drafting from live text by default; and
- * in order 0.
+ * Where we differ from the paper: in the order of ties; in the length of matches, which count up to MAX_MATCH tokens,
+ * and the depth, which only p_accept limits, so that `n` and `prefix` are not used; in drafting from live text by
+ * default; and in order 0.
  *
  * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct tokens
  * were seen (and fewer only where the text has fewer continuations); the same text gives the same tree. Cost: the
  * MAX_PLACES latest positions of the last token, and for each node its own places: 6 us for 32 nodes on the recorded
  * answers, 23 us in a text of 32K tokens, 150 us if all of that is one token. When it loses: against a model where the
- * answer is new text, because order 0 knows only the common words. Proof: tests/draft/test_draft_ngram_trie.c computes P
- * by the recursion above, over all places, and compares. */
+ * answer is new text, because order 0 knows only the common words. Proof: tests/draft/test_draft_ngram_trie.c computes
+ * P by the recursion above, over all places, and compares. */
 enum {
     MAX_MATCH = 16,    /* longer matches are practically certain */
-    MAX_PLACES = 1024, /* positions of the last token that are used, the latest; bounds the cost on texts of one token */
-    MAX_GUESSED = 64,  /* positions that are used of a token guessed at order 0 */
+    MAX_PLACES = 1024, /* only the latest positions of a token are used; bounds the cost if a text repeats one token */
+    MAX_GUESSED = 64,  /* the same limit for a token guessed at order 0 */
 };
 
 static double concentration(int32_t k) { return k + 1; }
@@ -156,8 +156,8 @@ static bool expand_best(BestDraft *d, int32_t node, int32_t begin, int32_t n) {
     return push_guess(d, node, 0);
 }
 
-/* Adds the best candidate to the tree, unless a better one has already added the same token. Returns false if memory ran
- * out. */
+/* Adds the best candidate to the tree, unless a better one has already added the same token. Returns false if memory
+ * ran out. */
 static bool take_best(BestDraft *d, int32_t source) {
     NgramCandidate c = ngram_heap_pop(d->s);
     if (c.rank >= 0 && !push_guess(d, c.parent, c.rank + 1)) return false;
@@ -205,8 +205,8 @@ static int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, 
  *     "a b" ends at {1, 4} ── c {2}  frequency min(2, 0+1, 4-3+1) = 1
  *                          └─ d {5}  frequency min(2, 3+1, 4-3+1) = 2, taken first
  *
- * Where we differ: windows cut off by the end of the prompt count; the paper leaves this open. With live=1, which is not
- * in the paper, generated windows count as soon as they are complete: a string that extends into the generated text
+ * Where we differ: windows cut off by the end of the prompt count; the paper leaves this open. With live=1, which is
+ * not in the paper, generated windows count as soon as they are complete: a string that extends into the generated text
  * stems only from windows with i + n <= length. Nodes of equal frequency are taken in order of depth, then in the order
  * in which they occurred; the paper leaves this open, too. The frequency never rises along a path, so taking nodes
  * best-first yields exactly the `budget` highest.
@@ -222,7 +222,7 @@ static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, 
     int32_t start = at - m + 1;
     int32_t j_max = o->prefix - 1 < o->n - m ? o->prefix - 1 : o->n - m;
     if (start < j_max) j_max = start;
-    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* in generated text only complete windows count */
+    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* generated windows count if complete */
     if (j_min < 0) j_min = 0;
     return j_max < j_min ? 0 : j_max - j_min + 1;
 }

@@ -15,19 +15,20 @@
  *            0   1   2   3  4   5   6 7   8             last 2 "the cat": ends at 1
  *     draft  sat on the mat . the cat                   a chain: all that follows position 1, at most 10
  *
- * Where we differ: the search covers prompt and answer, as the original's does, but is not repeated for each n: the positions
- * of the last token are chained (text_index.h), and one walk over them counts how many tokens match at each and keeps the
- * best. If fewer than `length` tokens follow a match, the original goes on to the next match; we take the tokens that are
- * there, like its later versions. match=latest takes the latest of equal matches instead, which is nearer in topic.
- * `p_accept` is the product along the chain of m / (m + 2), where m is the number of tokens that match before a token,
- * counted beyond n: a single match of m tokens is continued about that often on recorded answers (`forerun replay
- * --calibration`).
+ * Where we differ: the search covers prompt and answer, as the original's does, but is not repeated for each n: the
+ * positions of the last token are chained (text_index.h), and one walk over them counts how many tokens match at each
+ * and keeps the best. If fewer than `length` tokens follow a match, the original goes on to the next match; we take the
+ * tokens that are there, like its later versions. match=latest takes the latest of equal matches instead, which is
+ * nearer in topic. `p_accept` is the product along the chain of m / (m + 2), where m is the number of tokens that match
+ * before a token, counted beyond n: a single match of m tokens is continued about that often on recorded answers
+ * (`forerun replay --calibration`).
  *
- * Invariants: a draft is a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share nothing.
- * Memory: 8 bytes for each token of the text and 12 for each slot of the table of its distinct tokens. Cost: O(1) for each
- * token observed; a proposal walks all positions of the last token for the earliest match, fewer for the latest: 0.1 us on
- * recorded answers. When it loses: on texts that repeat nothing; and it follows only one match, where ngram-trie drafts
- * from all of them. Proof: tests/draft/test_draft_pld.c compares it with a naive search on random texts. */
+ * Invariants: a draft is a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share
+ * nothing. Memory: 8 bytes for each token of the text and 12 for each slot of the table of its distinct tokens. Cost:
+ * O(1) for each token observed; a proposal walks all positions of the last token for the earliest match, fewer for the
+ * latest: 0.1 us on recorded answers. When it loses: on texts that repeat nothing; and it follows only one match, where
+ * ngram-trie drafts from all of them. Proof: tests/draft/test_draft_pld.c compares it with a naive search on random
+ * texts. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
@@ -164,12 +165,13 @@ const DrafterClass draft_pld_class = {
  * so copies k - 1; we copy k. llma differs from pld in that nothing is copied from the answer itself, in longer
  * triggers (5 instead of 3) and in longer copies (20 instead of 10).
  *
- * Layout and p_accept are those of pld, but only the prompt is in the chains of equal tokens; the answer is stored to be
- * matched. Invariants: every drafted token occurs in the prompt; a draft is a chain; p_accept falls along it; sequences
- * share nothing. Memory: 8 bytes for each token, 12 for each slot of the table of the prompt's distinct tokens. Cost: one
- * walk over the positions of the last token in the prompt, 0.1 us on recorded answers. When it loses: whenever the answer
- * does not quote. A trigger of one token is mostly a false one, and then k rows are verified for nothing (the cost shows
- * in "drafted/st"). Proof: tests/draft/test_draft_llma.c compares it with a naive search on random texts. */
+ * Layout and p_accept are those of pld, but only the prompt is in the chains of equal tokens; the answer is stored to
+ * be matched. Invariants: every drafted token occurs in the prompt; a draft is a chain; p_accept falls along it;
+ * sequences share nothing. Memory: 8 bytes for each token, 12 for each slot of the table of the prompt's distinct
+ * tokens. Cost: one walk over the positions of the last token in the prompt, 0.1 us on recorded answers. When it loses:
+ * whenever the answer does not quote. A trigger of one token is mostly a false one, and then k rows are verified for
+ * nothing (the cost shows in "drafted/st"). Proof: tests/draft/test_draft_llma.c compares it with a naive search on
+ * random texts. */
 enum { LONGEST = 5 }; /* the released program's max_n; a longer n replaces it */
 
 typedef struct LlmaOptions {

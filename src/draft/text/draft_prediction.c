@@ -1,27 +1,27 @@
 /* draft_prediction.c - the drafter `prediction`: a text that the caller expects the answer to follow.
  *
  * The problem: if a request is to edit code, replace a name or correct a typing error, most of the answer is known
- * beforehand. OpenAI's API has a field for it ("Predicted Outputs"): the predicted text is sent with the request, and the
- * parts of the answer that it predicts correctly are generated faster. The prompt need not contain the text.
+ * beforehand. OpenAI's API has a field for it ("Predicted Outputs"): the predicted text is sent with the request, and
+ * the parts of the answer that it predicts correctly are generated faster. The prompt need not contain the text.
  *
  * The idea: the prediction is indexed once, and each step finds the place in it that the answer has reached, and copies
  * what follows. The place is the longest match of the answer's last tokens, at most 16. Ties go to the place nearest to
- * the one that is expected from the last match. So if an answer inserts, leaves out or replaces something, drafts resume
- * as soon as it returns to the prediction, and repeated lines are distinguished by their order.
+ * the one that is expected from the last match. So if an answer inserts, leaves out or replaces something, drafts
+ * resume as soon as it returns to the prediction, and repeated lines are distinguished by their order.
  *
  *     prediction   int  a  =  1  ;  int  b  =  2  ;          positions 0..9
  *     answer       int  x  =|                                last match: "int" at 0, so "=" is expected at 2
  *     places of "=": 2 and 7, one token of match each        2 is nearer
  *     draft        1  ;  int  b ...                          a chain, to the budget or the end of the prediction
  *
- * A match below 3 tokens counts only within 32 tokens of the expected place. Before the first token the whole prediction
- * is proposed from its beginning. `p_accept` is that of pld (draft_pld_llma.c) as if 8 more tokens matched: predictions
- * are mostly right, and calibration corrects p_accept where they are not.
+ * A match below 3 tokens counts only within 32 tokens of the expected place. Before the first token the whole
+ * prediction is proposed from its beginning. `p_accept` is that of pld (draft_pld_llma.c) as if 8 more tokens matched:
+ * predictions are mostly right, and calibration corrects p_accept where they are not.
  *
  * Layout: the text of the sequence (text_index.h) holds the prediction, indexed, and after it the answer, which is only
  * stored. Invariants: a draft is a chain of tokens from the prediction; sequences share nothing; without a prediction
- * nothing is proposed. Memory: 8 bytes for each token of the two texts. Cost: one walk over the places of the last token.
- * When it loses: where the prediction is wrong; the automatic budget then gives it no rows. Proof:
+ * nothing is proposed. Memory: 8 bytes for each token of the two texts. Cost: one walk over the places of the last
+ * token. When it loses: where the prediction is wrong; the automatic budget then gives it no rows. Proof:
  * tests/draft/test_draft_prediction.c compares it with a naive search. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
@@ -99,8 +99,8 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     return ngram_text_append(t, tokens, n, d->text.n_vocab, false, err);
 }
 
-/* Finds the place of the answer's last token in the prediction, and how many tokens match there. Returns -1 if there is no
- * match. */
+/* Finds the place of the answer's last token in the prediction, and how many tokens match there. Returns -1 if there is
+ * no match. */
 static int32_t find_place(const NgramText *t, int32_t expected, int32_t *n_match) {
     int32_t n_answer = t->n - t->n_prompt, longest = n_answer < LONGEST ? n_answer : LONGEST, best = -1;
     *n_match = 0;

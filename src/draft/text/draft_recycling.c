@@ -1,30 +1,31 @@
 /* draft_recycling.c - the drafter `recycling`: Token Recycling (Luo et al. 2024, "Turning Trash into Treasure:
  * Accelerating Inference of Large Language Models with Token Recycling", arXiv 2408.08696).
  *
- * The problem: every forward computes the target's logits for each of its rows. All of a row but one token is thrown away,
- * and most rows belong to nodes that were not accepted.
+ * The problem: every forward computes the target's logits for each of its rows. All of a row but one token is thrown
+ * away, and most rows belong to nodes that were not accepted.
  *
  * The idea: a matrix has a row for each token of the vocabulary, with the k tokens that the target found most probable
- * after it, best first. Each verified node, accepted or not, enters the top k of its logits into the row of its token. A
- * draft is found by following the matrix from the pending token: its followers, their followers, and so on. This needs no
- * n-grams, no second model and no text. It looks at only one token of context, but it uses the target's own logits.
+ * after it, best first. Each verified node, accepted or not, enters the top k of its logits into the row of its token.
+ * A draft is found by following the matrix from the pending token: its followers, their followers, and so on. This
+ * needs no n-grams, no second model and no text. It looks at only one token of context, but it uses the target's own
+ * logits.
  *
  *     matrix   the  | cat dog man ..     a tree of 5 nodes below "the"
  *              cat  | sat ran ..             the ── cat ── sat ── on
  *              sat  | on  ..                      │     └─ ran
  *              dog  | ran ..                      └─ dog
  *
- * A row is a running mean, whereas the paper keeps only the last top 8. The top k logits are normalised among themselves
- * under the request's temperature and filters. The new row is the mean of the old row and these probabilities, cut to k
- * tokens again. A prompt gives no probabilities; there the second token of each pair of neighbours gets PAIR_SHARE in the
- * row of the first, so that the latest pair comes first.
+ * A row is a running mean, whereas the paper keeps only the last top 8. The top k logits are normalised among
+ * themselves under the request's temperature and filters. The new row is the mean of the old row and these
+ * probabilities, cut to k tokens again. A prompt gives no probabilities; there the second token of each pair of
+ * neighbours gets PAIR_SHARE in the row of the first, so that the latest pair comes first.
  *
- * Which nodes are drafted, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`). The
- * mean probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the noise at
- * its position is p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to choose from:
- * k = 32. On 36 held-out prompts at temperature 0.7 with 16 nodes, a program that replays recorded logits measured 1.57
- * tokens per target pass for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means of 16 followers
- * and 1.93 with means of 32 (research/DIARY.md has other temperatures).
+ * Which nodes are drafted, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`).
+ * The mean probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the
+ * noise at its position is p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to
+ * choose from: k = 32. On 36 held-out prompts at temperature 0.7 with 16 nodes, a program that replays recorded logits
+ * measured 1.57 tokens per target pass for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means
+ * of 16 followers and 1.93 with means of 32 (research/DIARY.md has other temperatures).
  *
  * Which nodes are drafted greedily, with `coupled=0`, or under a ratio rule, which uses other random numbers: the paper
  * expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count
@@ -34,21 +35,21 @@
  * counted too, since the matrix contains them. While a count is small, the counts of all depths together serve as its
  * prior, and the eight numbers in PRIOR are the prior of those.
  *
- * The prompt: the prefill computes no logits, which saves V * n_embd multiplications a token, so the target's predictions
- * within the prompt are not known. Instead each pair of neighbours in the prompt is entered into the row of the first one
- * (`prompt=0` turns this off).
+ * The prompt: the prefill computes no logits, which saves V * n_embd multiplications a token, so the target's
+ * predictions within the prompt are not known. Instead each pair of neighbours in the prompt is entered into the row of
+ * the first one (`prompt=0` turns this off).
  *
  * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is
  * better than a cold one. It starts empty; an empty entry drafts nothing. If several nodes of a step have the same
- * token, those of the accepted path are entered last. Requests with different temperatures enter the same means; a greedy
- * request enters probabilities at temperature 1.
+ * token, those of the accepted path are entered last. Requests with different temperatures enter the same means; a
+ * greedy request enters probabilities at temperature 1.
  *
  * Invariants: p_accept never rises along a path; siblings differ, because a row has no token twice; the shares of a row
- * never rise. Memory: 8 k bytes for each token of the vocabulary, 8 MB for 32,000 and 33 MB for 128,256. Cost: the top k of
- * each node's row (feedback.c) and k exponentials; a proposal is quadratic in the budget, and with noise takes k Philox
- * blocks for each node. When it loses: on texts that repeat themselves or their prompt, where n-grams use more than one
- * token of context; and on a first request, whose matrix is still empty. Proof: tests/draft/test_draft_recycling.c computes
- * the matrix, the counts, the chances and the best tree by brute force. */
+ * never rise. Memory: 8 k bytes for each token of the vocabulary, 8 MB for 32,000 and 33 MB for 128,256. Cost: the top
+ * k of each node's row (feedback.c) and k exponentials; a proposal is quadratic in the budget, and with noise takes k
+ * Philox blocks for each node. When it loses: on texts that repeat themselves or their prompt, where n-grams use more
+ * than one token of context; and on a first request, whose matrix is still empty. Proof:
+ * tests/draft/test_draft_recycling.c computes the matrix, the counts, the chances and the best tree by brute force. */
 #include "base/mem.h"
 #include "draft/feedback.h"
 
@@ -229,8 +230,8 @@ static float bias_of(const SamplingOptions *o, int32_t token) {
     return sum;
 }
 
-/* Computes the probabilities of the n best tokens among themselves, under the request's temperature and filters. Penalties
- * are left out, because they depend on the context and a row does not. */
+/* Computes the probabilities of the n best tokens among themselves, under the request's temperature and filters.
+ * Penalties are left out, because they depend on the context and a row does not. */
 static void find_shares(const Recycling *d, const SamplingOptions *sampling, const float *logits, const int32_t *tokens,
                         int32_t n, float shares[MAX_K]) {
     float best[MAX_K];

@@ -5,8 +5,8 @@
  *
  * The idea: keep a large tokenized corpus with its suffix array (corpus_index.h, built by `forerun index`). In every
  * step look up the last 16 tokens of the text, and if they are not found the last 15, and so on down to 2. The first
- * length with matches wins. At most 5000 matches are used, each with the 10 tokens that follow it. The prefixes of these
- * continuations are counted, and the most frequent ones are the draft, a tree.
+ * length with matches wins. At most 5000 matches are used, each with the 10 tokens that follow it. The prefixes of
+ * these continuations are counted, and the most frequent ones are the draft, a tree.
  *
  *     corpus  the cat sat down | a cat sat up | the cat ran |
  *     text    ... a black cat|      "black cat" is not found; at min_match=1 "cat" is found three times
@@ -20,9 +20,9 @@
  * occur with a continuation, so do the last m - 1, so the match length is found by binary search: 4 searches for 15
  * lengths. Documents end with a separator; no match and no continuation crosses it.
  *
- * p_accept of a child is that of its parent times text_drafter_share for n of the N matches of m tokens. It is smoothed by
- * REST_SMOOTHING, because texts by others are less reliable than the request's own text (smoothed by 2) or another answer
- * (6). The number was chosen among 12, 24, 32, 48 and 96 by `forerun replay --calibration` on the shared traces;
+ * p_accept of a child is that of its parent times text_drafter_share for n of the N matches of m tokens. It is smoothed
+ * by REST_SMOOTHING, because texts by others are less reliable than the request's own text (smoothed by 2) or another
+ * answer (6). The number was chosen among 12, 24, 32, 48 and 96 by `forerun replay --calibration` on the shared traces;
  * research/ACCEPTANCE.md has the figures.
  *
  * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts. Among these, p_accept
@@ -31,13 +31,13 @@
  * beginning, where all continue with the tokens of lowest id. Without a match nothing is drafted. The paper's
  * sampling is not needed: the engine verifies any tree.
  *
- * Invariants: a tree has at most `budget` nodes and is at most `continuation` deep; p_accept falls along a path; sequences
- * share only the index, which is read-only. Memory: the file has 6 or 7 bytes for each token of the corpus, of which only
- * the pages that were read are in memory; each sequence has 64 tokens. Cost: a proposal takes about 4 x 2 log2(n) random
- * reads for the search, each likely a cache miss, and one for each doubling of each run. When it loses: if the corpus
- * differs from the texts that the model is asked for. A corpus has to be large and close to the subject; the table in
- * research/ACCEPTANCE.md shows what a small one gives. Proof: tests/draft/test_draft_rest.c, the tree against counting by
- * brute force. */
+ * Invariants: a tree has at most `budget` nodes and is at most `continuation` deep; p_accept falls along a path;
+ * sequences share only the index, which is read-only. Memory: the file has 6 or 7 bytes for each token of the corpus,
+ * of which only the pages that were read are in memory; each sequence has 64 tokens. Cost: a proposal takes about 4 x 2
+ * log2(n) random reads for the search, each likely a cache miss, and one for each doubling of each run. When it loses:
+ * if the corpus differs from the texts that the model is asked for. A corpus has to be large and close to the subject;
+ * the table in research/ACCEPTANCE.md shows what a small one gives. Proof: tests/draft/test_draft_rest.c, the tree
+ * against counting by brute force. */
 #include "base/mem.h"
 #include "draft/text/corpus_index.h"
 #include "draft/drafter.h"

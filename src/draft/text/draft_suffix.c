@@ -21,28 +21,28 @@
  * Layout: no suffix tree is built. As in ngram-trie, a node is the list of places at which its string occurs
  * (text_index.h), and splitting the list by the next token gives its children with their counts. One walk over the
  * positions of the last token counts how many tokens match at each; the places of pattern p are those with p or more.
- * Only lengths that are the match length of some place need a tree: between two of them the list is the same and MAX_SPEC
- * smaller, so the score cannot be higher. A length whose MAX_SPEC is not above the best score so far cannot win either,
- * since no D exceeds 1.
+ * Only lengths that are the match length of some place need a tree: between two of them the list is the same and
+ * MAX_SPEC smaller, so the score cannot be higher. A length whose MAX_SPEC is not above the best score so far cannot
+ * win either, since no D exceeds 1.
  *
  * The history is one text of its own: answers one after the other, each closed by a separator outside the vocabulary
  * that matches nothing and is never proposed. It holds at least the last `history` tokens and at most twice as many.
  * When it is full, the older half is dropped (first in, first out), and the rest is indexed again.
  *
  * Where we differ: an answer enters the history when its request ends, not while it is written. The released
- * implementation's C divides by count(parent), which includes the pattern at the very end of the text; the paper's
- * and ours divides by the number of places that continue. Ties go to the longer pattern, then to the request's own
- * text. Only the 4096 latest positions of the last token are used. `p_accept` is not D, which is 1 after a single match,
- * but the product along the path of n_x / (n + 2 / m) for n places of the own text that match m tokens, and of n_x / (n +
- * 6 / m) for the history, which is right less often (text_drafter.h).
+ * implementation's C divides by count(parent), which includes the pattern at the very end of the text; the paper's and
+ * ours divides by the number of places that continue. Ties go to the longer pattern, then to the request's own text.
+ * Only the 4096 latest positions of the last token are used. `p_accept` is not D, which is 1 after a single match, but
+ * the product along the path of n_x / (n + 2 / m) for n places of the own text that match m tokens, and of n_x / (n + 6
+ * / m) for the history, which is right less often (text_drafter.h).
  *
- * Invariants: a draft has at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8 bytes
- * for each token of a text, 8 to 12 for each token of the history, and 12 for each slot of the tables of distinct tokens.
- * With the default history of 131072 tokens and a vocabulary of 32,000 that is 5 MB at most. Cost: O(1) for each token,
- * and 4 ms once in 131072 tokens to shorten the history; a proposal takes 1 us (median) on recorded answers, also with a
- * history full of them. When it loses: on new text. By design it drafts little after short matches, where a wide tree
- * would sometimes still be right. Proof: tests/draft/test_draft_suffix.c finds the best score by brute force over every
- * pattern and pool. */
+ * Invariants: a draft has at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8
+ * bytes for each token of a text, 8 to 12 for each token of the history, and 12 for each slot of the tables of distinct
+ * tokens. With the default history of 131072 tokens and a vocabulary of 32,000 that is 5 MB at most. Cost: O(1) for
+ * each token, and 4 ms once in 131072 tokens to shorten the history; a proposal takes 1 us (median) on recorded
+ * answers, also with a history full of them. When it loses: on new text. By design it drafts little after short
+ * matches, where a wide tree would sometimes still be right. Proof: tests/draft/test_draft_suffix.c finds the best
+ * score by brute force over every pattern and pool. */
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
@@ -98,8 +98,8 @@ static void close_suffix(Drafter *drafter) {
     mem_free(d);
 }
 
-/* Takes the memory of the history. Where several requests run at once, as in a server, all of it is taken at the start: a
- * process that grows for an hour looks like one that leaks. */
+/* Takes the memory of the history. Where several requests run at once, as in a server, all of it is taken at the start:
+ * a process that grows for an hour looks like one that leaks. */
 static int take_history(Suffix *d, fr_error *err) {
     int status = d->options.history ? ngram_text_reserve(&d->history, 2 * d->options.history, d->text.n_vocab + 1, err)
                                     : FR_OK;
@@ -157,7 +157,7 @@ static int32_t gather(NgramScratch *s, const NgramText *pool, const NgramText *t
                       int32_t n_of[MAX_MATCH + 1]) {
     int32_t n = 0;
     s->n_places = 0;
-    if (!ngram_scratch_reserve(s, 2 * MAX_PLACES)) return -1; /* room for the gathered places and those of one pattern */
+    if (!ngram_scratch_reserve(s, 2 * MAX_PLACES)) return -1; /* for the gathered places and those of one pattern */
     int32_t p = ngram_text_last(pool, t->tokens[t->n - 1]);
     for (int32_t walked = 0; p >= 0 && walked < MAX_PLACES; p = pool->previous[p], walked++) {
         if (p + 1 >= pool->n_indexed || pool->tokens[p + 1] == n_vocab) continue;
@@ -219,7 +219,7 @@ static bool try_pool(Suffix *d, const NgramText *pool, const NgramText *t, int32
     int32_t n = gather(&d->scratch, pool, t, d->text.n_vocab, n_of);
     bool fits = n >= 0;
     for (int32_t m = MAX_MATCH; m >= 1 && fits && n > 0; m--) {
-        double max_spec = d->options.factor * m + d->options.offset + 1e-6; /* 0.1 * 30 must count as 3 in spite of rounding */
+        double max_spec = d->options.factor * m + d->options.offset + 1e-6; /* the margin lets 0.1 * 30 count as 3 */
         int32_t max_nodes = max_spec < budget ? (int32_t)max_spec : budget;
         if (n_of[m] > 0 && max_nodes > d->best_score) fits = try_pattern(d, pool, n, m, max_nodes);
     }

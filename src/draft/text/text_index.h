@@ -1,5 +1,5 @@
-/* text_index.h - the ways in which drafters keep text to find it again: the text of a sequence with chains of equal tokens,
- * a trie of strings with counts, a pool of the latest n-grams, and lists of places in an indexed text. */
+/* text_index.h - the ways in which drafters keep text to find it again: the text of a sequence with chains of equal
+ * tokens, a trie of strings with counts, a pool of the latest n-grams, and lists of places in an indexed text. */
 #ifndef DRAFT_TEXT_TEXT_INDEX_H
 #define DRAFT_TEXT_TEXT_INDEX_H
 
@@ -89,7 +89,8 @@ typedef struct CountTrie {
 
 /* Makes an empty trie, which has only the root. Memory grows with use up to `max` nodes. */
 int count_trie_open(CountTrie *t, int32_t max, fr_error *err);
-/* Takes and writes to the memory of all `max` nodes now, so that the process does not grow, or wait for memory, later. */
+/* Takes and writes to the memory of all `max` nodes now, so that the process does not grow, or wait for memory,
+ * later. */
 int count_trie_take_all(CountTrie *t, fr_error *err);
 void count_trie_free(CountTrie *t);
 void count_trie_clear(CountTrie *t); /* leaves only the root, and keeps the memory */
@@ -160,7 +161,7 @@ typedef struct NgramCandidate {
     int64_t tie; /* candidates of equal scores come in ascending order of this number */
     int32_t parent, token;
     int32_t begin, n; /* where its places are in NgramScratch.places */
-    int32_t rank;     /* rule=best: the rank of a guess among the text's top tokens; -1: it is no guess and has places */
+    int32_t rank;     /* rule=best: the rank of a guess among the text's top tokens; -1: not a guess, has places */
     double p_accept;
 } NgramCandidate;
 

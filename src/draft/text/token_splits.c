@@ -1,8 +1,9 @@
 /* token_splits.c - the ways in which a model may split a known text into tokens, as a tree.
  *
- * The problem: a grammar forces the text `"population":`, but not the tokens that it consists of. A model that was trained
- * on such texts uses the same tokens as its tokenizer. A model that was not, or that would have written something else
- * without the grammar, uses other tokens, and a chain of the tokenizer's tokens is rejected from the first other token on.
+ * The problem: a grammar forces the text `"population":`, but not the tokens that it consists of. A model that was
+ * trained on such texts uses the same tokens as its tokenizer. A model that was not, or that would have written
+ * something else without the grammar, uses other tokens, and a chain of the tokenizer's tokens is rejected from the
+ * first other token on.
  *
  * The idea: at each byte, only few tokens match the beginning of the remaining text. Each gets a probability from what
  * this request has written so far: the tokenizer's token by how often the model chose it, the other tokens by how often
@@ -37,7 +38,8 @@ void split_counts_add(SplitCounts *c, size_t n, bool is_as_tokenizer) {
     }
 }
 
-/* ---- the tokenizer's token ------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer's token
+ * ------------------------------------------------------------------------------------------- */
 
 /* A tokenizer that puts a blank before every text would change the known bytes. So such a tokenizer gets one more byte
  * before them, one that no token joins with the known bytes. */
@@ -59,7 +61,8 @@ int split_as_tokenizer(const Tokenizer *tokenizer, const KnownText *x, size_t at
     return FR_OK;
 }
 
-/* ---- the tree ---------------------------------------------------------------------------------------------------------- */
+/* ---- the tree
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct Candidate {
     int32_t parent, token;
@@ -88,8 +91,8 @@ static void add_candidate(Growth *w, int32_t parent, int32_t token, size_t end, 
     w->candidates[w->n++] = (Candidate){parent, token, end, split, p};
 }
 
-/* Chooses one of the tokens at node i of the trie: `usual` if it is among them, else the last one, because ordinary tokens
- * come after those of byte fallback. */
+/* Chooses one of the tokens at node i of the trie: `usual` if it is among them, else the last one, because ordinary
+ * tokens come after those of byte fallback. */
 static int32_t token_at(const TrieLevel *l, uint32_t i, int32_t usual) {
     uint32_t end = l->nodes[i + 1].first_rank;
     for (uint32_t rank = l->nodes[i].first_rank; rank < end; rank++)

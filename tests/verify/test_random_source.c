@@ -1,7 +1,7 @@
-/* test_random_source.c - Unit tests of spec/sampling/random_source.c. */
+/* test_random_source.c - unit tests of the random choices in src/verify/ratio.c. */
 #include "testing.h"
 
-#include "verify/random_source.h"
+#include "verify/verifier.h"
 
 #include <math.h>
 
