@@ -52,11 +52,11 @@ typedef struct DrafterEnv {
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab;     /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
-    /* For methods that run a model themselves; zero if no target runs, as in replay. Borrowed. */
+    /* Methods that run a model themselves need the rest. It is zero if no target runs, as in replay. Borrowed. */
     const Gguf *target;
-    const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
+    const Weights *weights; /* the target's: embedding, LM head, and the options for opening a draft model's weights */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
-    int32_t n_ctx;          /* longest sequence */
+    int32_t n_ctx;          /* length of the longest sequence */
     int32_t page_size;      /* tokens in a page of its KV cache; 0: unknown */
     /* The engine's prefix cache (take_over): the number of its sequences, which belong to ended requests, and the
      * number of tokens in all of them. */
@@ -77,16 +77,16 @@ typedef struct VerifiedTree {
 /* A row of the target that is no node: it cannot be accepted, and no node sees it. */
 typedef struct ExtraRow {
     int32_t parent;     /* a node of the tree, or tree->n + i: the earlier extra row i */
-    const float *input; /* [n_embd] in the place of a token's embedding; borrowed until the target has run */
+    const float *input; /* [n_embd] replaces a token's embedding; borrowed until the target has run */
 } ExtraRow;
 
 /* A method. All functions are required except those marked optional. Memory comes from base/mem.h. Every function
  * that returns int returns FR_OK, or a negative fr_code with a sentence in *err. */
 typedef struct DrafterClass {
-    const char *name;           /* as in --draft: small letters and '-' */
+    const char *name;           /* the name in --draft: small letters and '-' */
     const char *summary;        /* one line for --help */
     const Option *option_table; /* the method's options (base/options.h), ending with key == NULL */
-    size_t options_size;        /* of the struct that the options fill */
+    size_t options_size;        /* size of the struct that the options fill */
     /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one
      * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
@@ -170,7 +170,7 @@ typedef struct DrafterClass {
 
 struct Drafter {
     const DrafterClass *class;
-    int32_t source; /* what the drafter passes to tree_add as the source of its nodes; set by drafter_open */
+    int32_t source; /* the source of its nodes, which it passes to tree_add; set by drafter_open */
 };
 
 /* All methods; the list ends with NULL. drafter_find returns NULL for an unknown name. */

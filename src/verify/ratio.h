@@ -18,7 +18,7 @@ typedef struct RatioNode {
     double p_mass; /* their sum */
     double *q, *m; /* [n_vocab] working memory of the rule */
     int32_t *ids;  /* [n_vocab] likewise */
-    double gamma;  /* parameter of k-seq; 0: not given */
+    double gamma;  /* the parameter of the rule `k-seq`; 0: not given */
     RandomSource *random_source;
 } RatioNode;
 

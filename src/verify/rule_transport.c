@@ -93,8 +93,8 @@
  * leaves the rest to later drafts. If it leaves too much, they cannot accept it; if it keeps too much, this draft is
  * not t often enough to use it.
  *
- * The idea: layers. Let pi_j(t) be the probability that draft j is t and no draft before it was t. Of p(t), draft 1
- * takes up to g_1 pi_1(t), draft 2 takes up to g_2 pi_2(t) of what remains, and so on:
+ * The idea: layers. Let pi_j(t) be the probability that draft j is t and no draft before it was t. Draft 1 takes up to
+ * g_1 pi_1(t) of p(t), draft 2 takes up to g_2 pi_2(t) of what remains, and so on:
  *
  *     delta_j(t) = min(p(t), u_j(t)) - min(p(t), u_{j-1}(t)),     u_j = sum over i <= j of g_i pi_i
  *
@@ -192,7 +192,7 @@ static int32_t bin_of(double p, double q) {
 
 static void add_token(const Plan *plan, Entries *x, int32_t token, double p, double q) {
     bool is_large = p >= LARGE || q >= LARGE;
-    fr_assert(!is_large || x->n < N_BINS + MAX_LARGE); /* fewer than 2 / LARGE can be */
+    fr_assert(!is_large || x->n < N_BINS + MAX_LARGE); /* at most 2 / LARGE tokens are large */
     Entry *e = is_large ? &x->e[x->n++] : &x->e[bin_of(p, q)];
     double pi[MAX_PLANNED];
     e->p += p;
@@ -410,7 +410,7 @@ static void leave_to_later_drafts(Stage *s) {
 
 /* The row and the column of one token. */
 typedef struct Cell {
-    double v, d;                  /* as in the essay */
+    double v, d;                  /* v and d of the essay at the top of the file */
     double row_left, column_left; /* what is left of the row and of the column without d */
     double f;                     /* the part of v m that the row keeps from columns that are not HIGH */
 } Cell;

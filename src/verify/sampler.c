@@ -172,7 +172,8 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
         if (row[ids[i]] < least) least = row[ids[i]];
     Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
     for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
-    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* for rounding at the edges */
+    const double width = ((double)max - (double)least) / N_BUCKETS,
+                 slack = 1e-4;                /* a margin for rounding at the edges */
     double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
     for (int32_t b = 0; b < N_BUCKETS; b++) {
         double next = exp(-width * (b + 1) / (double)temperature);
@@ -203,7 +204,7 @@ static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
         for (int32_t i = 0; i < n; i++) starts[(falling_key(c[i].logit) >> shift & 255) + 1]++;
         for (int k = 0; k < 256; k++) starts[k + 1] += starts[k];
         for (int32_t i = 0; i < n; i++) spare[starts[falling_key(c[i].logit) >> shift & 255]++] = c[i];
-        Candidate *sorted = spare; /* after an even number of passes it is the caller's c */
+        Candidate *sorted = spare; /* after an even number of passes this is the caller's c */
         spare = c;
         c = sorted;
     }

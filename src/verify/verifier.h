@@ -67,15 +67,15 @@ typedef struct RandomScript {
     int32_t choice[RANDOM_SCRIPT_MAX], n_choices[RANDOM_SCRIPT_MAX];
 } RandomScript;
 
-void random_script_begin(RandomScript *s); /* before the first run */
-bool random_script_next(RandomScript *s);  /* before the next run; returns false if there is none */
+void random_script_begin(RandomScript *s); /* call it before the first run */
+bool random_script_next(RandomScript *s);  /* call it before each later run; returns false if there is none */
 
 /* ---- verification --------------------------------------------------------------------------------------- */
 
 /* The parameters of all rules. 0 means that the user did not give the parameter. */
 typedef struct VerifyOptions {
-    double gamma;          /* of k-seq; if it is not given, the rule searches for the best value at every node */
-    double epsilon, delta; /* of typical */
+    double gamma;          /* `k-seq`; if it is not given, the rule searches for the best value at every node */
+    double epsilon, delta; /* `typical` */
 } VerifyOptions;
 
 /* The tokens that a grammar allows after each node. A rule asks for those of the nodes that it visits. */
@@ -94,7 +94,7 @@ typedef struct VerifyInput {
     int32_t *context;  /* the context up to and including node 0's token, with room for TREE_MAX_NODES + 1 more tokens:
                         * a rule writes the path it follows there, because penalties depend on it */
     int64_t n_context;
-    RandomSource *random_source; /* of this step; `sampled` and `typical` do not use it */
+    RandomSource *random_source; /* the random choices of this step; `sampled` and `typical` do not use it */
     VerifyOptions options;
     const VerifyMasks *masks; /* NULL: no grammar */
 } VerifyInput;
@@ -129,7 +129,7 @@ const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node
  *     and divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
  *   - lossy rules preserve neither, and run only where the user has allowed it. */
 typedef struct VerifyRule {
-    const char *name;    /* as in --verify: small letters and '-' */
+    const char *name;    /* the name in --verify: small letters and '-' */
     const char *summary; /* one line for --help */
     bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
     bool takes_any_tree; /* a ratio rule that handles every group of drafts, including draws without replacement */

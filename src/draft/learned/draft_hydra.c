@@ -48,7 +48,7 @@ enum { MAX_TOP = 16, MAX_ROWS = 128 };
 
 typedef struct Head {
     Linear *in, *skip;                /* [H][(i+2)H] */
-    Linear *blocks[HYDRA_MAX_BLOCKS]; /* from 1 on, because `in` and `skip` are the first block */
+    Linear *blocks[HYDRA_MAX_BLOCKS]; /* [0] is unused, because `in` and `skip` are the first block */
     Linear *output;
 } Head;
 

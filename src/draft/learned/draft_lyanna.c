@@ -49,10 +49,10 @@ enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 typedef enum Fusion { FUSION_OFF, FUSION_ON, FUSION_AUTO } Fusion;
 
 typedef struct LyannaSequence {
-    float *logits;         /* [depth][V] of the last chain */
-    float *states;         /* [depth][rank] of the last chain, for the gate */
+    float *logits;         /* [depth][V] logits of the last chain */
+    float *states;         /* [depth][rank] the gate's states of the last chain */
     float *confidence;     /* [depth] confidence_of_state of its states */
-    int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
+    int64_t logits_at;     /* length of the context at which the last chain was made; -1: there is none */
     bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
     int64_t fresh_at, resampled_at;
@@ -340,7 +340,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     learned_prune(&d->learned, sequence, tree, budget);
     if (s->resampled.n == 1) return;
     lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
-    union_prune(&d->scratch, budget); /* so that both together fit into one tree; the best nodes of both are kept */
+    union_prune(&d->scratch, budget); /* both together must fit into one tree */
     union_merge(tree, &d->scratch);
     union_prune(tree, budget);
 }

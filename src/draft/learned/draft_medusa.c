@@ -44,7 +44,7 @@ typedef struct Medusa {
     LearnedDrafter learned;
     int32_t n_heads, n_blocks, n_ranks, max_rows;
     bool has_own_output, is_static;
-    StaticTree shape; /* of a static tree */
+    StaticTree shape; /* the shape, if the tree is static */
     Head heads[MEDUSA_MAX_HEADS];
     float *x, *logits; /* [max_rows] rows of H, V */
     int32_t *tokens;   /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */

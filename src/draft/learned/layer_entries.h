@@ -41,7 +41,7 @@ typedef struct EntrySequence {
     float *input;     /* [H] the layer's input for the last entry */
     float *logits;    /* [V] the logits of the last entry; NULL: not wanted */
     int32_t n_queued; /* entries that have not run yet */
-    int32_t n_kept;   /* in a sequence of the cache: its entries, unless those that had run were dropped */
+    int32_t n_kept;   /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
     int32_t *tokens;  /* [ENTRY_QUEUE_LENGTH] */
     float *hidden;    /* [ENTRY_QUEUE_LENGTH][H] */
 } EntrySequence;
@@ -50,9 +50,9 @@ typedef struct EntryQueueOptions {
     const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
     bool reads_tokens; /* fc reads the token, too; the three pointers below need it */
     bool wants_logits;
-    int32_t max_rows;                      /* of a forward; >= ENTRY_QUEUE_LENGTH */
+    int32_t max_rows;                      /* rows of a forward; >= ENTRY_QUEUE_LENGTH */
     const float *token_norm, *hidden_norm; /* [H] RMS norms of the two parts before fc; NULL: none */
-    const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the target's */
+    const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the embedding of the target */
 } EntryQueueOptions;
 
 typedef struct EntryQueue {

@@ -59,8 +59,8 @@ typedef struct LearnedSequence {
     SamplingOptions sampling;   /* the request's options; without set_sampling: temperature 1 */
     bool has_noise;             /* the target draws with noise that is known: set_sampling was called */
     uint64_t position;          /* output position of the token after the context */
-    bool is_coupled;            /* in this proposal: tokens are ranked with the target's noise */
-    bool is_drawing;            /* in this proposal: tokens are drawn, and declared in `dists` */
+    bool is_coupled;            /* this proposal ranks tokens with the target's noise */
+    bool is_drawing;            /* this proposal draws tokens and declares them in `dists` */
     DraftDists *dists;
     int32_t n_draws, n_expanded;
     LearnedDraw draws[LEARNED_MAX_DRAWS];
@@ -175,7 +175,7 @@ void learned_set_sampling(Drafter *d, int32_t sequence, const SamplingOptions *s
 int learned_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                            fr_error *err);
-/* For methods that keep nothing for single tokens. */
+/* Works for methods that keep nothing for single tokens. */
 void learned_take_over(Drafter *d, int32_t from, int32_t to, int32_t n);
 int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
 int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

@@ -168,6 +168,6 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   <method>.confidence [H + 2]  w, then b and a: the logit of the chance is  w state + b + (1 + a) logit(p),  where p
  *                                is the drafter's own estimate */
 #define CONFIDENCE "confidence"
-enum { CONFIDENCE_BIAS, CONFIDENCE_SLOPE, CONFIDENCE_SCALARS }; /* after the H weights */
+enum { CONFIDENCE_BIAS, CONFIDENCE_SLOPE, CONFIDENCE_SCALARS }; /* indices of b and a after the H weights */
 
 #endif

@@ -52,7 +52,7 @@ static int read_rank(const TokenInfo *t, const DrafterFile *f, int32_t *rank, fr
     return drafter_file_int(f, name.text, 0, TOKEN_INFO_MAX_RANK, rank, err);
 }
 
-/* Which tokens have info: those of the file's list, or all. */
+/* Reads which tokens have info: those of the file's list, or all. */
 static int read_hot(TokenInfo *t, const DrafterFile *f, fr_error *err) {
     int32_t n_vocab = t->learned->target->hparams.n_vocab;
     t->n = n_vocab;

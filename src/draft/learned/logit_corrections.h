@@ -23,7 +23,7 @@ typedef enum TokenInfoForm {
 /* Lyanna's E': d is its rank, n the number of tokens that have info. */
 typedef struct TokenInfo {
     LearnedDrafter *learned; /* borrowed: file, target, products */
-    const char *method;      /* of the file; borrowed */
+    const char *method;      /* the file's method; borrowed */
     TokenInfoForm form;
     int32_t n;                         /* number of tokens that have info; 0: the file has no token info */
     int32_t *hot;                      /* [n] these tokens, ascending; NULL: the whole vocabulary */

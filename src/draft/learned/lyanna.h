@@ -14,7 +14,7 @@ typedef struct LyannaLayer {
     bool is_fused;           /* the input of an entry contains the token after it */
     int32_t depth, max_group;
     Linear *fc;
-    int32_t n_inputs;    /* of a parallel chain; 0: the chain is serial */
+    int32_t n_inputs;    /* learned inputs of a parallel chain; 0: the chain is serial */
     float *chain_inputs; /* [n_inputs][H] */
     OneLayer layer;
     EntryQueue entries;
@@ -91,8 +91,8 @@ typedef struct LyannaChoice {
 /* The measurements of a drafter: means over its last steps. 0: not measured yet. */
 typedef struct LyannaTimes {
     double draft_s; /* a fresh proposal for one sequence */
-    double step_s;  /* from the end of a proposal to the next one: mostly the target's forward */
-    double ended_s; /* when the last proposal ended */
+    double step_s;  /* the time from the end of a proposal to the next one: mostly the target's forward */
+    double ended_s; /* the time at which the last proposal ended */
 } LyannaTimes;
 
 /* Call at the beginning and at the end of a proposal, of whose sequences n_fresh got a fresh draft. */

@@ -151,7 +151,7 @@ CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     return (CorpusSpan){begin, lower_bound(x, begin, &key)};
 }
 
-/* If the last m tokens are found, so are the last m - 1. So the length is found by binary search. */
+/* If the corpus has the last m tokens, it also has the last m - 1. So a binary search finds the length. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out) {
     int32_t found = min - 1;

@@ -26,9 +26,9 @@ extern const char corpus_magic[8];
 typedef struct CorpusHeader {
     char magic[8];
     uint32_t version, n_vocab;
-    uint64_t vocab_fingerprint; /* of the file that the corpus was tokenized with */
-    uint64_t n_tokens;          /* including separators */
-    uint64_t n_places;          /* without separators */
+    uint64_t vocab_fingerprint; /* fingerprint of the file that the corpus was tokenized with */
+    uint64_t n_tokens;          /* tokens, separators included */
+    uint64_t n_places;          /* tokens, separators not included */
     uint64_t n_documents;
     char vocab_name[80]; /* name of the vocabulary's file, for messages; '\0'-terminated */
 } CorpusHeader;

@@ -203,8 +203,9 @@ typedef struct Draft {
 
 /* Occurrences of one child of a node, or of all its children. */
 typedef struct Counts {
-    int64_t prompt, own; /* in the request's own text: in the prompt (f_in), and in prompt and answer together */
-    int64_t answers;     /* f_out */
+    int64_t prompt;  /* f_in: occurrences in the request's prompt */
+    int64_t own;     /* occurrences in the request's prompt and answer together */
+    int64_t answers; /* f_out: occurrences in all answers */
 } Counts;
 
 /* Occurrences in the answers of other requests. */
@@ -242,7 +243,7 @@ static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
  * children. */
 typedef struct Children {
     int32_t n, m_own;         /* m_own: the longest match in the own text, in tokens */
-    int32_t node[MAX_PLACES]; /* in the trie of answers; 0: not there */
+    int32_t node[MAX_PLACES]; /* the child's node in the trie of answers; 0: not there */
     Counts of[MAX_PLACES], all;
 } Children;
 

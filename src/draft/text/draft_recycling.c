@@ -96,10 +96,10 @@ typedef struct Recycling {
     int32_t *followers;         /* [n_vocab][k] the tokens of all rows */
     float *shares;              /* [n_vocab][k] the shares of all rows */
     Noise *noises;              /* [max_sequences] */
-    Children *children;         /* [TREE_MAX_NODES] of the tree that is drafted */
+    Children *children;         /* [TREE_MAX_NODES] children of each node of the tree that is drafted */
     Sampler *sampler;           /* applies temperature and filters to k tokens */
-    Tally at[MAX_DEPTH][MAX_K]; /* by depth of the parent and rank */
-    Tally anywhere[MAX_K];      /* by rank, all depths */
+    Tally at[MAX_DEPTH][MAX_K]; /* right guesses by depth of the parent and by rank */
+    Tally anywhere[MAX_K];      /* right guesses by rank, at all depths */
 } Recycling;
 
 static const Option option_table[] = {

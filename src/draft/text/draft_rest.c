@@ -120,7 +120,7 @@ static int open_rest(Drafter **out, const void *options, const DrafterEnv *env, 
     d->options = *o;
     d->tails = mem_calloc((size_t)env->max_sequences, sizeof *d->tails);
     int status = d->tails ? FR_OK : error_memory(err, "rest", sizeof *d->tails);
-    if (!status) status = ngram_scratch_open(&d->scratch, 1, err); /* only for its heap */
+    if (!status) status = ngram_scratch_open(&d->scratch, 1, err); /* only its heap is used */
     if (!status) status = corpus_open(&d->index, o->index, env->n_vocab, env->vocab, err);
     if (status) close_rest(&d->base);
     else *out = &d->base;
