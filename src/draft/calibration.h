@@ -10,7 +10,7 @@ enum { CALIBRATION_N_BINS = 20 };
 
 typedef struct Calibration {
     float n[CALIBRATION_N_BINS];       /* recent children that were counted in each bin */
-    float n_right[CALIBRATION_N_BINS]; /* and how many of them were correct */
+    float n_right[CALIBRATION_N_BINS]; /* those of them that were correct */
     float value[CALIBRATION_N_BINS];   /* the map at the middle of each bin; it never falls */
     int32_t n_since_fit;
 } Calibration;
@@ -30,7 +30,7 @@ void calibration_fit(Calibration *c, const Calibration *prior);
  * calibrated one. */
 float calibration_apply(const Calibration *c, float conditional);
 
-/* Copies `from` to `into` with calibrated p_accept, which does not rise along a path either. */
+/* Copies `from` to `into` with calibrated p_accept, which does not rise along a path. */
 void calibration_apply_tree(const Calibration *c, const Tree *from, Tree *into);
 
 #endif

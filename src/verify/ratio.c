@@ -33,7 +33,7 @@ static bool keyed_flip(RandomSource *r, double chance) {
 
 static int32_t keyed_pick(RandomSource *r, const double *weights, int32_t n) {
     double sum = 0;
-    int32_t last = 0; /* taken if rounding leaves something of u */
+    int32_t last = 0; /* the result if u does not reach 0 because of rounding */
     for (int32_t i = 0; i < n; i++) sum += weights[i];
     double u = uniform((KeyedRandom *)r) * sum;
     for (int32_t i = 0; i < n; i++) {

@@ -15,9 +15,9 @@ typedef struct RatioNode {
     const SiblingGroup *group; /* the drafts to choose from; at least one */
     int32_t n_vocab;
     double *p;     /* [n_vocab] weights: at first the target's distribution, after rejections the residual */
-    double p_mass; /* their sum */
+    double p_mass; /* the sum of p */
     double *q, *m; /* [n_vocab] working memory of the rule */
-    int32_t *ids;  /* [n_vocab] likewise */
+    int32_t *ids;  /* [n_vocab] working memory of the rule */
     double gamma;  /* the parameter of the rule `k-seq`; 0: not given */
     RandomSource *random_source;
 } RatioNode;

@@ -118,7 +118,7 @@ typedef struct Plan {
     int32_t n;                 /* how many of them the plan covers */
     double share[MAX_PLANNED]; /* g: draft j accepts at most this share of the cases in which it draws a token */
     double rate[MAX_PLANNED];  /* r: the rate of draft j, for draws without replacement */
-    double w_sum;              /* W */
+    double w_sum;              /* W: the sum of w over all tokens */
     double v_floor;            /* 1 - q is not taken to be smaller than this in a row weight v */
     double v_sum, v_rest;      /* the sum of all row weights, and the sum without the greatest one */
     int32_t v_max;             /* the token with the greatest row weight */
@@ -280,8 +280,8 @@ static double entry_capacity(const Plan *plan, const Entry *e) {
     return sum;
 }
 
-/* The total mass that is left to later drafts. It is the least v_floor at which no row has to leave more than it
- * has. */
+/* Estimates the total mass that is left to later drafts. This is the least v_floor at which no row has to leave more
+ * than it has. */
 static double estimate_left(const Plan *plan, const Entries *x) {
     double sum = 0;
     for (int32_t i = 0; i < x->n; i++) {
@@ -346,11 +346,11 @@ enum { HIGH = 1 }; /* a mark in RatioNode.ids: the column has more than the late
 typedef struct Stage {
     RatioNode *n;
     Plan plan;
-    double tau;    /* sum m */
+    double tau;    /* the sum of m over all columns */
     double low_m;  /* Y: the sum of m over the columns that are not marked HIGH */
-    double banked; /* B */
-    double left;   /* L */
-    double kept;   /* the sum of f v */
+    double banked; /* B: the mass of r on the drafts seen so far */
+    double left;   /* L: the sum of what columns have left */
+    double kept;   /* the sum of f v over all rows */
 } Stage;
 
 /* The mass of r on each draft seen so far. If a token was drawn twice, its mass belongs to the first draw. */

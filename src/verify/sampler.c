@@ -85,8 +85,8 @@ static bool filter_is_certain(const SamplingOptions *o, float max) {
     return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
 }
 
-/* Restores the heap below i. Its top is the first candidate in falling order of probability, or the last one with
- * last_on_top. */
+/* Restores the heap below i. The heap's top is the first candidate in falling order of probability or, with
+ * last_on_top, the last one. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
     Candidate moving = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
@@ -312,7 +312,7 @@ typedef struct Draw {
     double temperature, max;
     double best;
     int32_t best_id;
-    double tail[N_TAIL]; /* e^-k */
+    double tail[N_TAIL]; /* e^-k for each k */
 } Draw;
 
 static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint64_t position, float max,
@@ -380,8 +380,8 @@ static float winning_logit(const Draw *d) {
 }
 
 /* The test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
- * row_kernels.h, in units of 2^-23; the margin of 2^-10 covers roundings, those of best too where it is huge.
- * Extreme temperatures, at which floats would overflow, rule nothing out. */
+ * row_kernels.h, in units of 2^-23. The margin of 2^-10 covers roundings, also those of `best` if it is huge. At
+ * extreme temperatures floats would overflow, so no token is ruled out there. */
 static Contest contest_of(const Draw *d) {
     const double unit = 0x1p23, log2_e = 1.4426950408889634, margin = 0x1p-10 + log2_e * slack(d);
     if (d->temperature < 0x1p-100 || d->temperature > 0x1p100) return (Contest){0, 0, INFINITY};

@@ -51,9 +51,9 @@ typedef enum Fusion { FUSION_OFF, FUSION_ON, FUSION_AUTO } Fusion;
 typedef struct LyannaSequence {
     float *logits;         /* [depth][V] logits of the last chain */
     float *states;         /* [depth][rank] the gate's states of the last chain */
-    float *confidence;     /* [depth] confidence_of_state of its states */
+    float *confidence;     /* [depth] confidence_of_state for each state of the last chain */
     int64_t logits_at;     /* length of the context at which the last chain was made; -1: there is none */
-    bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
+    bool is_spent;         /* fusion=off: the remaining rows of the last chain were used for a proposal */
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
     int64_t fresh_at, resampled_at;
     LyannaHitRate fresh_hit_rate, resampled_hit_rate;
@@ -69,7 +69,7 @@ typedef struct Lyanna {
     Confidence confidence;
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
-    int32_t threshold; /* re-samples if more rows than this are left; the depth: never */
+    int32_t threshold; /* re-samples if more rows than this are left; equal to the depth: never */
     Fusion fusion;
     LyannaTimes times;
     LyannaSequence *sequences; /* [max_sequences] */
@@ -283,8 +283,8 @@ static bool choose_alone(Lyanna *d, const LyannaSequence *s, int32_t budget, con
     return lyanna_choice_is_resampled(&s->choice, &d->scratch, lyanna_times_draft_share(&d->times, n));
 }
 
-/* Makes the tree below the pending token from the rows left of the last chain (Algorithm 2), once for each context
- * length. */
+/* Makes the re-sampled tree below the pending token from the remaining rows of the last chain (Algorithm 2), once for
+ * each context length. */
 static void resample(Lyanna *d, int32_t sequence, int32_t budget, const Tree *tree, int32_t n) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence), n_used = at - s->logits_at, n_left = d->depth - n_used;

@@ -26,7 +26,7 @@ typedef struct EagleTop {
 
 struct EagleMember {
     int32_t sequence;
-    const EntrySequence *entries; /* feature is f of the last entry, logits are those after the pending token */
+    const EntrySequence *entries; /* its feature is f of the last entry, its logits are those after the pending token */
     Tree *tree;
     int32_t budget;
     double log_p[TREE_MAX_NODES];        /* the sum along the path to each node */

@@ -11,7 +11,7 @@
 enum { EAGLE_MAX_DEPTH = 16, EAGLE_MAX_TOP = 16 };
 
 typedef struct EagleMember EagleMember; /* a sequence in a proposal */
-typedef struct EagleFront EagleFront;   /* a node that is expanded */
+typedef struct EagleFront EagleFront;   /* a node that is expanded at the current level */
 
 typedef struct Eagle {
     LearnedDrafter learned;

@@ -241,7 +241,7 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
                     int32_t *tokens, double *log_p) {
     LearnedSequence *s = &d->sequences[sequence];
     if (s->is_drawing) {
-        float *row = draft_dists_row(s->dists); /* NULL if memory ran out, which the engine checks; no children then */
+        float *row = draft_dists_row(s->dists); /* NULL if memory ran out: no children, and the engine reports it */
         return row ? draw(d, s, path, n_path, find_dist(d, s, path, n_path, logits, row), k, tokens, log_p) : 0;
     }
     if (!s->is_coupled) {

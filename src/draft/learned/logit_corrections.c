@@ -43,7 +43,7 @@
  *
  * Cost: n d (H + n) multiplications at open, by all threads (docs/methods/README.md has times); for each token, a row
  * of n numbers is read and added. Proof: tests/draft/test_token_info.c, against the formula in double precision. */
-/* *rank stays 0 if the file has no such key. */
+/* Reads the rank; it stays 0 if the file has no such key. */
 static int read_rank(const TokenInfo *t, const DrafterFile *f, int32_t *rank, fr_error *err) {
     char key[128];
     LearnedName name = learned_name(t->method, TOKEN_INFO_KEY_RANK);
@@ -156,7 +156,7 @@ static void add_info(const TokenInfo *t, const float *info, float *logits) {
 
 void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows) {
     int32_t known[TOKEN_INFO_BATCH] = {0}, at[TOKEN_INFO_BATCH],
-            n_known = 0; /* tokens that have info, and their rows of logits */
+            n_known = 0; /* the tokens that have info, and the rows of logits that they belong to */
     fr_assert(n <= TOKEN_INFO_BATCH);
     if (t->n == 0) return;
     fr_assert(t->learned && (!t->hot || t->index_of));
@@ -201,14 +201,14 @@ void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows)
  * trained network. */
 enum { GATE_BATCH = 64 };
 
-/* *rank stays 0 if the file has no such key. */
+/* Reads the rank; it stays 0 if the file has no such key. */
 static int read_gate_rank(InfoGate *g, fr_error *err) {
     const DrafterFile *f = &g->learned->file;
     if (gguf_find_key(f->gguf, DRAFTER_KEY(LYANNA GATE_KEY_RANK)) < 0) return FR_OK;
     return drafter_file_int(f, LYANNA GATE_KEY_RANK, 0, INFO_GATE_MAX_RANK, &g->rank, err);
 }
 
-/* g->of_token = Q E[t] of all tokens. */
+/* Computes g->of_token, which is Q E[t] for every token t. */
 static int compute_table(InfoGate *g, fr_error *err) {
     LearnedDrafter *l = g->learned;
     Linear *token = NULL;
@@ -301,10 +301,10 @@ enum { TOP = 4 };
 void live_info_reset(LiveInfo *l) { memset(l, 0, sizeof *l); }
 
 static const LiveInfoRow *set_of(const LiveInfo *l, int32_t token) {
-    return l->rows[((uint32_t)token * 0x9E3779B1u >> 16) % LIVE_INFO_SETS]; /* neighbours in different sets */
+    return l->rows[((uint32_t)token * 0x9E3779B1u >> 16) % LIVE_INFO_SETS]; /* neighbouring ids get different sets */
 }
 
-/* The row of a token; NULL: it has none. */
+/* Finds the row of a token; NULL if it has none. */
 static const LiveInfoRow *find(const LiveInfo *l, int32_t token) {
     const LiveInfoRow *set = set_of(l, token);
     for (int32_t i = 0; i < LIVE_INFO_WAYS; i++)
@@ -327,7 +327,7 @@ void live_info_add(const LiveInfo *l, int32_t token, float *logits) {
     for (int32_t i = 0; row && i < row->n; i++) logits[row->ids[i]] += row->deltas[i];
 }
 
-/* Adds to the correction of one logit; a new one takes the place of the smallest where the row is full. */
+/* Adds to the correction of one logit. If the row is full, a new correction replaces the smallest one. */
 static void correct(LiveInfoRow *row, int32_t id, float change) {
     int32_t at = 0, smallest = 0;
     for (; at < row->n && row->ids[at] != id; at++)
@@ -350,7 +350,7 @@ void live_info_learn(LiveInfo *l, int32_t token, const float *target, const floa
                      double temperature) {
     int32_t ids[2 * TOP], n_draft = logits_top_k(draft, n_vocab, TOP, ids),
                           n = n_draft + logits_top_k(target, n_vocab, TOP, ids + n_draft);
-    if (n_draft == 0 || n == n_draft) return; /* not finite */
+    if (n_draft == 0 || n == n_draft) return; /* no logit is finite */
     double p_max = (double)target[ids[n_draft]], q_max = (double)draft[ids[0]],
            p_sum = log_sum(target, n_vocab, target[ids[n_draft]], temperature),
            q_sum = log_sum(draft, n_vocab, draft[ids[0]], temperature);

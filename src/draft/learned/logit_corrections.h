@@ -4,8 +4,8 @@
  *
  *   H hidden size, V vocabulary
  *
- * Every struct is opened from the drafter's open file, zeroed before. A file without the correction is allowed, and the
- * functions then change nothing. After a failed open, close is safe. */
+ * Token info, gate and confidence head are read from the drafter's open file into a zeroed struct. If the file has no
+ * such correction, opening succeeds, and nothing is corrected. After a failed open, close is safe. */
 #ifndef LEARNED_LOGIT_CORRECTIONS_H
 #define LEARNED_LOGIT_CORRECTIONS_H
 
@@ -108,8 +108,8 @@ void confidence_close(Confidence *c);
 
 /* The part of the logit that depends on the state [H]; 0 without a head. */
 float confidence_of_state(const Confidence *c, const float *state);
-/* Corrects the log-probabilities of a node's n most probable children, given best first. The best child gets the
- * probability that the head predicts; the others are scaled so that they do not sum to more than what it leaves. */
+/* Corrects the log-probabilities of a node's n most probable children, which are given best first. The best child gets
+ * the probability that the head predicts, and the others are scaled to match. */
 void confidence_correct(const Confidence *c, float of_state, double *log_p, int32_t n);
 
 #endif

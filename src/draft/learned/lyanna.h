@@ -67,8 +67,9 @@ typedef struct LyannaHitRate {
     double expected, observed;
 } LyannaHitRate;
 
-/* Counts the hits among the children of each node on the path of the n tokens that followed the root. If `without`, a
- * tree with the same root, is not NULL, only nodes count that it has too, and only children that it does not have. */
+/* Counts the hits among the children of each node on the path of the n tokens that followed the root. `without` is NULL
+ * or a tree with the same root. Then only nodes that it also has are counted, and only children that it does not
+ * have. */
 void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *without, const int32_t *tokens, int64_t n);
 
 /* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
@@ -84,8 +85,8 @@ void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tre
 /* The measurements of a sequence. */
 typedef struct LyannaChoice {
     LyannaHitRate resampled; /* nodes of re-sampled trees that were expected on the path of the text, and that were */
-    double fresh_tokens;     /* tokens committed by a step with a fresh draft: a mean over the last ones */
-    int32_t n_fresh;         /* how many of them the mean covers */
+    double fresh_tokens;     /* tokens committed by a step with a fresh draft: the mean over the last such steps */
+    int32_t n_fresh;         /* how many steps the mean covers */
 } LyannaChoice;
 
 /* The measurements of a drafter: means over its last steps. 0: not measured yet. */

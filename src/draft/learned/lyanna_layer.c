@@ -103,7 +103,7 @@ void lyanna_layer_close(LyannaLayer *l) {
 /* Computes h_{step+1} from h_step, for all n sequences. */
 static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
     int64_t h = l->learned->n_embd;
-    int32_t n_run = (step - 1) * n; /* rows of the steps before */
+    int32_t n_run = (step - 1) * n; /* rows of the earlier steps */
     for (int32_t i = 0; i < n; i++)
         l->entries.rows[i] = (Row){.sequence = l->entries.sequences[sequences[i]].kv,
                                    .parent = step == 1 ? -1 : n_run - n + i,

@@ -62,7 +62,7 @@ enum {
     MAX_PLACES = 1024,   /* limits the cost in long prompts */
     MAX_CHILDREN = 1024, /* limits the cost after long histories */
 };
-static const double OUTPUT_WEIGHT = 1e-4; /* w */
+static const double OUTPUT_WEIGHT = 1e-4; /* the weight w of f_out in f_mix */
 
 typedef struct Lookahead {
     TextDrafter text;

@@ -32,7 +32,7 @@
 #include "base/mem.h"
 #include "draft/text/text_drafter.h"
 
-/* A longer match than MAX_TRUSTED is practically certain to go on. */
+/* A match of more than MAX_TRUSTED tokens is practically certain to continue. */
 enum { MAX_TRUSTED = 16 };
 
 typedef struct CopyRule {

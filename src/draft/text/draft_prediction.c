@@ -32,9 +32,9 @@ enum { LONGEST = 16, SURE = 3, NEAR = 32, TRUST = 8 };
 
 typedef struct Prediction {
     TextDrafter text;
-    /* [max_sequences] Two places of the answer's last token in the prediction: where the last match before the observed
-     * tokens predicts it, and where the latest proposal found it. A proposal changes only `found`, so that the next
-     * proposal is the same if the step is given up in between. */
+    /* [max_sequences] Two places of the answer's last token in the prediction: where it is expected, counted from the
+     * last match, and where the latest proposal found it. A proposal changes only `found`, so that the next proposal is
+     * the same if the step is given up in between. */
     int32_t *expected, *found;
 } Prediction;
 

@@ -48,7 +48,7 @@
 enum { REST_SMOOTHING = 32 };
 
 typedef struct RestOptions {
-    const char *index; /* path; only valid while the drafter is opened */
+    const char *index; /* a path, only valid while the drafter is opened */
     int32_t max_match, min_match, matches, continuation;
 } RestOptions;
 
@@ -176,7 +176,7 @@ static int32_t run_end(const Rest *d, const Matches *s, int32_t begin, int32_t e
     return beyond;
 }
 
-/* Makes candidates of the children of a node whose matches are [begin, begin + n). */
+/* Pushes the children of a node whose matches are [begin, begin + n) as candidates. */
 static bool expand(Rest *d, const Matches *s, const Tree *tree, int32_t node, int32_t begin, int32_t n) {
     const TreeNode *parent = &tree->nodes[node];
     int32_t offset = s->m + parent->depth, end = begin + n;

@@ -113,7 +113,8 @@ static int open_suffix(Drafter **out, const void *options, const DrafterEnv *env
     *out = &d->text.base;
     d->options = *(const SuffixOptions *)options;
     int status = text_drafter_init(&d->text, env, err);
-    if (!status) status = ngram_scratch_open(&d->scratch, env->n_vocab + 1, err); /* + 1: the history's separator */
+    if (!status)
+        status = ngram_scratch_open(&d->scratch, env->n_vocab + 1, err); /* one more for the history's separator */
     if (!status && env->max_sequences > 1) status = take_history(d, err);
     if (status) close_suffix(*out);
     return status;

@@ -31,7 +31,7 @@ typedef struct NgramText {
     int32_t *tokens, *previous; /* [capacity] */
     int32_t n, capacity;
     int32_t n_indexed; /* positions below it are in the chains */
-    int32_t n_prompt;  /* tokens of the prompt; the rest was generated. The owner sets it */
+    int32_t n_prompt;  /* tokens of the prompt, set by the owner; the rest was generated */
     NgramEntry *table; /* open addressing, at most half full */
     int32_t n_entries, n_slots;
     HashKey key;                 /* for hashing tokens; set with the first slots */

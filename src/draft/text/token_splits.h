@@ -21,7 +21,7 @@ typedef struct KnownText {
 } KnownText;
 
 void split_counts_begin(SplitCounts *c);
-/* The model wrote n bytes of a known text with one token. */
+/* Counts a token of n bytes with which the model wrote the beginning of a known text. */
 void split_counts_add(SplitCounts *c, size_t n, bool is_as_tokenizer);
 
 /* Finds the token that the tokenizer writes at byte `at` of the known text; -1 if no token begins there. */
