@@ -98,7 +98,7 @@ typedef struct DrafterClass {
     bool draws;
     /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are
      * running. The text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter
-     * of its own for it: the text is then a function of the request alone, and no earlier answer, which depends on
+     * of its own for it: the text then depends only on the request, and no earlier answer, which depends on
      * the same random numbers, reaches its trees. Such a method opens quickly and reads no file. */
     bool remembers;
 

@@ -104,7 +104,7 @@ double tally_share(const Tally *t, double prior) {
  * from 0.1 to 0.7 are within 1 % of each other, and so are other forms, such as the exact chance that no other token
  * exceeds the candidates, or errors of other sizes (research/DIARY.md, 2026-11-22).
  *
- * Example: q = (0.6, 0.3), G = (-0.5, 1.2): w = (0.36, 1.00), chance = (0.18, 0.49). By q alone the other one leads.
+ * Example: q = (0.6, 0.3), G = (-0.5, 1.2): w = (0.36, 1.00), chance = (0.18, 0.49). By q the other one leads.
  * Cost: a Philox block and a logarithm for each candidate. Proof: tests/verify/test_coupling.c. */
 #define REST (2.0 / 3)
 

@@ -42,7 +42,7 @@
  * then useless.
  *
  * Invariants: the support of p_k stays within that of p, so that at temperature 0 the token is the greedy one. p_k is
- * kept as weights and their sum. A residual without mass is due to rounding alone, and p_k then stays as it was.
+ * kept as weights and their sum. A residual without mass is due to rounding, and p_k then stays as it was.
  * Cost: O(V) for each rejected draft. When it loses: with independent draws from one distribution it never accepted
  * more than k-seq on random distributions, and less on three of four (tests/research/test_optimal_transport.c); on a
  * chain, block verification accepts more. Proof: tests/verify/test_rules.c sums over all drafts and all random choices

@@ -39,7 +39,7 @@
  *
  * Example: p = (0.5, 0.3, 0.2), q = (0.2, 0.4, 0.4), two drafts without replacement: any of the three pairs has to be
  * as good as any other. The rule `recursive` accepts the first draft with probability 0.2 + 0.3 + 0.2 = 0.7, after
- * which the residual is token 0 alone, and the second draft is token 0 with probability 1/3: 0.7 + 0.3 / 3 = 0.8 in
+ * which the residual is only token 0, and the second draft is token 0 with probability 1/3: 0.7 + 0.3 / 3 = 0.8 in
  * all. Token 0 is among the drafts with probability 0.2 + 0.8 / 3 = 0.467 < 0.5, so that 0.967 is the optimum, and
  * `transport` accepts it: where token 0 comes second, it takes over from an accepted first draft, whose column is
  * served by other pairs.

@@ -417,8 +417,8 @@ static void draw_row(Draw *d, const RowKernels *rows, DrawScratch *s, const Rang
         draw_chunk(d, rows, s, r, row, begin, n_whole - begin < DRAW_CHUNK ? n_whole : begin + DRAW_CHUNK);
 }
 
-/* argmax of row[i] / temperature + G_i over the tokens that the filters kept; ties go to the lowest id. max_id: the
- * lowest id among the greatest logits, of which there are finite ones only; the temperature is above 0. */
+/* Returns the argmax of row[i] / temperature + G_i over the tokens that the filters kept; ties go to the lowest id.
+ * max_id is the token of the greatest logit, which is finite, or the lowest such id; the temperature is above 0. */
 static int32_t gumbel_max(const RowKernels *rows, DrawScratch *scratch, const SamplingOptions *o, const float *row,
                           int32_t n_vocab, uint64_t position, int32_t max_id, const Kept *kept) {
     enum { FEW = 128 }; /* candidates whose noise is computed one by one */
@@ -439,7 +439,7 @@ struct Sampler {
     int32_t n_vocab;
     const RowKernels *rows;
     float *adjusted; /* [n_vocab] the row after biases and penalties */
-    int32_t *counts; /* [n_vocab] times seen; all 0 between calls */
+    int32_t *counts; /* [n_vocab] how often each token was seen; all 0 between calls */
     FilterScratch filter;
     DrawScratch draw;
 };

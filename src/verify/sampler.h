@@ -1,7 +1,7 @@
 /* sampler.h - from a row of logits to the target's token, as a pure function.
  *
  * token = argmax over the remaining tokens of (log p + G), G being Gumbel noise keyed by (seed, output position,
- * token id). This is a draw from p that depends on the seed and the position alone, so that the text is the same with
+ * token id). This is a draw from p that depends only on the seed and the position, so that the text is the same with
  * and without speculation. Temperature 0 is the case G = 0. Ties go to the lowest id.
  *
  * Order: biases and penalties on the logits, then temperature, top-k, top-p, min-p; then the draw.
@@ -27,7 +27,7 @@ typedef struct SamplingOptions {
     float presence_penalty;  /* subtracted once per seen token; 0: none */
     int32_t penalty_last_n;  /* how many last tokens of the context are penalised; -1: all; 0: none */
     uint64_t seed;
-    const LogitBias *bias; /* [n_bias] borrowed; several for one token add up */
+    const LogitBias *bias; /* [n_bias] borrowed; several biases for one token add up */
     int32_t n_bias;
 } SamplingOptions;
 

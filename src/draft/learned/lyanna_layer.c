@@ -3,7 +3,7 @@
  * The problem. A drafter that reads its own tokens is wrong from the first wrong token on, and what it computed since
  * is lost.
  *
- * The idea. One transformer layer with a KV cache of its own continues from hidden states alone. With h_t the
+ * The idea. One transformer layer with a KV cache of its own continues only from hidden states. With h_t the
  * target's hidden state after its final norm and E(x) its embedding,
  *
  *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read

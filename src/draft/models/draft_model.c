@@ -479,7 +479,7 @@ static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *o
         if (f->paths >> path & 1) paths[n_paths++] = path;
     if (m->s->greedy || !m->own_noise) n = draw_best(d, at, n_paths, out);
     else
-        for (; n < n_paths; n++) { /* each draws exactly one token */
+        for (; n < n_paths; n++) { /* each path draws exactly one token */
             DrawParent one = f->parent;
             if (paths[n] > 0) one.noise.seed = hash64(&paths[n], sizeof paths[n], one.noise.seed);
             (void)draw_children(d->dists[at], d->small_model.n_vocab, &one, at, 1, &out[n]);

@@ -1,4 +1,4 @@
-/* text_index.c - the ways in which drafters keep text to find it again. text_index.h describes the layouts. */
+/* text_index.c - how drafters store text so that parts of it are found again. text_index.h describes the layouts. */
 #include "draft/text/text_index.h"
 
 #include "base/mem.h"

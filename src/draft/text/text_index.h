@@ -1,5 +1,5 @@
-/* text_index.h - the ways in which drafters keep text to find it again: the text of a sequence with chains of equal
- * tokens, a trie of strings with counts, a pool of the latest n-grams, and lists of places in an indexed text. */
+/* text_index.h - how drafters store text so that parts of it are found again: the text of a sequence with chains of
+ * equal tokens, a trie of strings with counts, a pool of the latest n-grams, and lists of places in an indexed text. */
 #ifndef DRAFT_TEXT_TEXT_INDEX_H
 #define DRAFT_TEXT_TEXT_INDEX_H
 
