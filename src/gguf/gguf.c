@@ -383,3 +383,11 @@ bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
     const uint8_t *p = element_at(g, kv, i, &type);
     return p && load_i64(type, p, out);
 }
+
+bool gguf_array_bool(const Gguf *g, int64_t kv, int64_t i, bool *out) {
+    GgufType type;
+    const uint8_t *p = element_at(g, kv, i, &type);
+    if (!p || type != GGUF_BOOL) return false;
+    *out = *p != 0;
+    return true;
+}

@@ -100,5 +100,6 @@ bool gguf_get_string(const Gguf *g, const char *key, GgufString *out);
 bool gguf_array_string(const Gguf *g, int64_t kv, int64_t i, GgufString *out);
 bool gguf_array_f32(const Gguf *g, int64_t kv, int64_t i, float *out);
 bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out);
+bool gguf_array_bool(const Gguf *g, int64_t kv, int64_t i, bool *out);
 
 #endif

@@ -1,7 +1,6 @@
 /* arch.c - the table of architectures, and the parts of a layer that most of them share. */
 #include "model/arch.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +64,9 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     out->ffn = FFN_EXPERTS;
     out->n_expert_used = h->n_expert_used;
+    out->router_gate = h->router_gate;
+    out->keeps_probabilities = h->keeps_probabilities;
+    out->expert_scale = h->expert_scale;
     int status = ffn_norm(r, i_layer, out);
     if (!status)
         status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER, TENSOR_EXPERT_GATE, TENSOR_EXPERT_UP, TENSOR_EXPERT_DOWN);
@@ -73,9 +75,13 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
                      OPTIONAL(TENSOR_SHARED_ROUTER));
 }
 
-void arch_window(const ArchReader *r, LayerSpec *out) {
+static const char window_pattern[] = "attention.sliding_window_pattern";
+
+void arch_window(const ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
-    if (h->window == 0) return;
+    int32_t period = h->window_period;
+    bool is_due = period == 0 || i_layer % period < period - 1;
+    if (h->window == 0 || !arch_number_of_layer(r, window_pattern, i_layer, is_due)) return;
     out->mixer = MIXER_WINDOW;
     out->window = h->window;
     out->i_rope = h->local_rope_base > 0 ? 1 : 0;
@@ -83,25 +89,50 @@ void arch_window(const ArchReader *r, LayerSpec *out) {
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
+/* Which probabilities the router has. A softmax over the chosen experts gives them their shares of a softmax over all. */
+static void gate_keys(KeyReader *r, Hparams *h) {
+    enum { UNKNOWN, SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN };
+    int32_t gate = key_int(r, "expert_gating_func", UNKNOWN, UNKNOWN, SOFTMAX_OF_CHOSEN);
+    h->has_router_gate = gate != UNKNOWN;
+    if (h->has_router_gate) h->router_gate = gate == SIGMOID ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    if (gate == SOFTMAX_OF_CHOSEN) h->keeps_probabilities = false;
+}
+
 void arch_expert_keys(KeyReader *r, Hparams *h) {
     h->n_expert = key_int(r, "expert_count", 0, 0, MODEL_MAX_EXPERTS);
-    if (h->n_expert == 0) return;
+    if (h->n_expert == 0) {
+        keys_without_meaning(r, "expert_");
+        return;
+    }
     int64_t most = h->n_expert < MODEL_MAX_EXPERTS_USED ? h->n_expert : MODEL_MAX_EXPERTS_USED;
     h->n_expert_used = key_int(r, "expert_used_count", -1, 1, most);
     h->n_ff_expert = key_int(r, "expert_feed_forward_length", h->n_ff, 1, 1 << 20);
     h->n_ff_shared = key_int(r, "expert_shared_feed_forward_length", 0, 0, 1 << 20);
+    h->expert_scale = (float)key_float(r, "expert_weights_scale", 1, 0, 1e4);
+    h->keeps_probabilities = !key_bool(r, "expert_weights_norm", !h->keeps_probabilities);
+    gate_keys(r, h);
+}
+
+void arch_window_keys(KeyReader *r, Hparams *h, int32_t window, int32_t period) {
+    h->window = key_int(r, "attention.sliding_window", window, 0, 1 << 28);
+    h->window_period = period;
+    if (key_is_list(r, window_pattern)) key_check_list(r, window_pattern, h->n_layer, 0, 1);
+    else h->window_period = key_int(r, window_pattern, period, 0, 1024);
 }
 
 void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length) {
     double scale = key_float(r, "attention.temperature_scale", 0, 0, 1e3);
-    if (scale <= 0) return;
-    if (length == 0) length = key_int(r, "attention.temperature_length", -1, 1, 1 << 28);
+    if (scale <= 0) {
+        keys_without_meaning(r, "attention.temperature_length");
+        return;
+    }
+    length = key_int(r, "attention.temperature_length", length > 0 ? length : -1, 1, 1 << 28);
     h->temperature = (AttnTemperature){.scale = (float)scale, .length = length};
 }
 
 void arch_divide_yarn(Hparams *h, double m) {
-    if (h->rope.scaling == ROPE_SCALING_YARN && h->rope.factor > 1)
-        h->rope.attn_factor /= 1 + 0.1 * m * log(h->rope.factor);
+    if (h->rope.scaling == ROPE_SCALING_YARN && !h->rope.names_magnitude)
+        h->rope.magnitude /= rope_yarn_magnitude(h->rope.factor, m);
 }
 
 void arch_nextn_keys(KeyReader *r, Hparams *h) {

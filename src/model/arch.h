@@ -2,8 +2,9 @@
  *
  * An Architecture is defined in the file of its family, arch_FAMILY.c, and has one line in the table of arch.c. Its function `layer`
  * takes the tensors of one layer from the file and describes the layer. Names and shapes of tensors are in tensor_table.h, and
- * hparams.c reads the keys that are named alike in all architectures. Every tensor of a file must be taken: one that is not
- * known would be ignored silently, and the model would be run wrongly.
+ * hparams.c reads the keys that are named alike in all architectures. Every tensor of a file must be taken, and every key of its
+ * architecture must be read (or be in the table of model_keys.c): one that is not known would be ignored silently, and the model
+ * would be run wrongly.
  */
 #ifndef MODEL_ARCH_H
 #define MODEL_ARCH_H
@@ -11,7 +12,7 @@
 #include "model/tensor_table.h"
 
 typedef struct ArchReader ArchReader; /* a model file being read */
-typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
+typedef struct KeyReader KeyReader;   /* its keys (model_keys.c) */
 
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
@@ -51,10 +52,27 @@ extern const Architecture arch_gpt_oss;                                         
 int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max);
 double key_float(KeyReader *r, const char *what, double fallback, double min, double max);
 bool key_bool(KeyReader *r, const char *what, bool fallback);
+bool key_string(KeyReader *r, const char *what, GgufString *out); /* false: it is missing, or no string */
+int64_t key_index(KeyReader *r, const char *what);                /* -1: the file lacks it */
+/* A key may hold a list in place of a number: a number or a flag (0 or 1) for each layer. */
+bool key_is_list(KeyReader *r, const char *what);
+void key_check_list(KeyReader *r, const char *what, int32_t n, int64_t min, int64_t max);
+bool key_list_value(const Gguf *g, int64_t kv, int64_t i, int64_t *out);
+/* Keys that begin like this are not read, because they have no meaning beside the other keys of the file. */
+void keys_without_meaning(KeyReader *r, const char *prefix);
+/* Remembers an error; the path of the file is put before the text. */
+__attribute__((format(printf, 3, 4))) void key_fail(KeyReader *r, fr_code code, const char *fmt, ...);
 
-/* Keys that several families share. */
+/* key_reader_check returns the first error, or refuses a key of the architecture that was not read. Close *out after an error, too. */
+int key_reader_open(KeyReader **out, const Gguf *g, const char *arch, fr_error *err);
+int key_reader_check(KeyReader *r);
+void key_reader_close(KeyReader *r); /* NULL is fine */
+
+/* Keys that several families share. The caller has set router_gate and keeps_probabilities to what a file without these keys means. */
 void arch_expert_keys(KeyReader *r, Hparams *h);
-/* attention.temperature_scale, with steps of `length` positions; with a length of 0, attention.temperature_length has it. */
+/* attention.sliding_window and attention.sliding_window_pattern, with the values that a file without them means. */
+void arch_window_keys(KeyReader *r, Hparams *h, int32_t window, int32_t period);
+/* attention.temperature_scale and temperature_length; length 0: a file with a scale must have a length. */
 void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length);
 /* The number of layers for multi-token prediction (Nextn in model.h), which are the last ones of the file: hparams.n_layer no longer counts
  * them afterwards. `layer` is asked for these layers as well. */
@@ -66,6 +84,8 @@ void arch_divide_yarn(Hparams *h, double m);
 /* ---- tensors of a layer ------------------------------------------------------------------------------- */
 
 const Hparams *arch_hparams(const ArchReader *r);
+/* The number that a key has for a layer: its own if the key is a list, otherwise `fallback`. */
+int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback);
 /* Whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id);
@@ -94,9 +114,9 @@ int arch_ones(ArchReader *r, int64_t n, const float **out);
 int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);  /* a norm, queries, keys, values, the output */
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out); /* where the file has them */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* The router, the experts and the shared expert, if the model has one. The weights of the chosen experts sum to 1. */
+/* The router, the experts and the shared expert, if the model has one. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* Makes a layer with attention one with a window, if hparams.window is not 0, and gives it the rope of such layers. */
-void arch_window(const ArchReader *r, LayerSpec *out);
+/* Makes a layer with attention one with a window, if the file says so, and gives it the rope of such layers. */
+void arch_window(const ArchReader *r, int32_t i_layer, LayerSpec *out);
 
 #endif

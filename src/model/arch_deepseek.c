@@ -11,8 +11,9 @@
  * YaRN. These models rotate vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2 instead, in
  * all components, rotated or not. The file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the ordinary one.
  *
- * Routing. Experts may be chosen in groups, with a bias that only a router with sigmoids has. Files of GLM-4.7-Flash may lack
- * expert_gating_func: a layer with such a bias has sigmoids then. In glm4moe a missing key always means sigmoids.
+ * Routing. Experts may be chosen in groups, with a bias that only a router with sigmoids has. A file may lack expert_gating_func. Then
+ * a layer of deepseek2 has sigmoids if it has such a bias (GLM-4.7-Flash), or as many experts as DeepSeek-V3 has. In glm4moe a missing
+ * key always means sigmoids.
  *
  * glm4moe has ordinary attention. Part of each head is rotated; queries, keys and values have biases, and in GLM-4.5 (not Air) query
  * and key heads have norms. The norm before the feed-forward part is called post_attention_norm.
@@ -25,7 +26,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_RANK = 1 << 12, MAX_HEAD = 1 << 12, GATE_SOFTMAX = 1, GATE_SIGMOID = 2 };
+enum { MAX_RANK = 1 << 12, MAX_HEAD = 1 << 12, GATE_SIGMOID = 2 };
+
+/* DeepSeek-V3 and its descendants have 256 experts or more; V2, whose router has a softmax, has at most 160. */
+enum { FEWEST_EXPERTS_OF_V3 = 256 };
 
 /* The lengths of heads, and of what is cached in their place. */
 static void latent_keys(KeyReader *r, Hparams *h) {
@@ -47,12 +51,15 @@ static void yarn_keys(KeyReader *r, Hparams *h) {
     if (h->rope.scaling != ROPE_SCALING_YARN || log_multiplier <= 0) return;
     double m = h->rope.factor > 1 ? 1 + log_multiplier * log_factor : 1;
     h->attn_scale = (float)((double)h->attn_scale * m * m);
-    h->rope.attn_factor /= 1 + 0.1 * log_factor; /* which rope_init multiplies by */
+    arch_divide_yarn(h, 1);
 }
 
 static void group_keys(KeyReader *r, Hparams *h) {
     int32_t n = key_int(r, "expert_group_count", 0, 0, h->n_expert);
-    if (n <= 1) return;
+    if (n <= 1) {
+        keys_without_meaning(r, "expert_group_used_count");
+        return;
+    }
     int32_t each = h->n_expert / n, fewest = (h->n_expert_used + each - 1) / each;
     (void)key_int(r, "expert_count", -1, (int64_t)n * each, (int64_t)n * each); /* all groups have one size */
     h->n_expert_groups = n;
@@ -60,6 +67,7 @@ static void group_keys(KeyReader *r, Hparams *h) {
 }
 
 static void routed_keys(KeyReader *r, Hparams *h) {
+    h->keeps_probabilities = true;
     arch_expert_keys(r, h);
     h->n_dense = key_int(r, "leading_dense_block_count", 0, 0, h->n_layer);
     if (h->n_expert == 0) {
@@ -69,11 +77,7 @@ static void routed_keys(KeyReader *r, Hparams *h) {
     int64_t n_shared = key_int(r, "expert_shared_count", 0, 0, MODEL_MAX_EXPERTS);
     h->n_ff_shared = (int32_t)(n_shared * h->n_ff_expert);
     (void)key_int(r, "expert_shared_count", 0, 0, (1 << 20) / h->n_ff_expert); /* so that the product is a width */
-    h->expert_scale = (float)key_float(r, "expert_weights_scale", 1, 0, 1e4);
-    h->keeps_probabilities = !key_bool(r, "expert_weights_norm", false);
-    int32_t gate = key_int(r, "expert_gating_func", 0, 0, GATE_SIGMOID);
-    h->router_gate = gate == GATE_SIGMOID ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    h->has_router_gate = gate != 0;
+    (void)key_int(r, "expert_gating_func", 0, 0, GATE_SIGMOID);
     group_keys(r, h);
 }
 
@@ -82,6 +86,10 @@ static void deepseek2_keys(KeyReader *r, Hparams *h) {
     latent_keys(r, h);
     yarn_keys(r, h);
     routed_keys(r, h);
+    if (!h->has_router_gate && h->n_expert >= FEWEST_EXPERTS_OF_V3) {
+        h->has_router_gate = true;
+        h->router_gate = ROUTER_SIGMOID;
+    }
     arch_temperature_keys(r, h, 0);
 }
 
@@ -134,9 +142,7 @@ static int experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int status = arch_experts(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_CHOICE_BIAS));
-    out->router_gate = !h->has_router_gate && out->choice_bias ? ROUTER_SIGMOID : h->router_gate;
-    out->keeps_probabilities = h->keeps_probabilities;
-    out->expert_scale = h->expert_scale;
+    if (!h->has_router_gate && out->choice_bias) out->router_gate = ROUTER_SIGMOID;
     out->n_groups = h->n_expert_groups, out->n_groups_used = h->n_expert_groups_used;
     return status;
 }

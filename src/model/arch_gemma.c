@@ -10,11 +10,12 @@
 
 /* The models of 27 billion parameters, which these numbers of layers tell, scale scores as if a head were n_embd / n_head wide. */
 enum { GEMMA2_LAYERS_OF_27B = 46, GEMMA3_LAYERS_OF_27B = 62 };
-enum { GEMMA3_PATTERN = 6 };
+/* The last layer of so many sees everything; and the window of a file that does not name one (transformers' configurations). */
+enum { GEMMA2_PERIOD = 2, GEMMA3_PERIOD = 6, USUAL_WINDOW = 4096 };
 
-static void common_keys(KeyReader *r, Hparams *h) {
+static void common_keys(KeyReader *r, Hparams *h, int32_t period) {
     h->embedding_scale = sqrtf((float)h->n_embd);
-    h->window = key_int(r, "attention.sliding_window", 0, 0, 1 << 28);
+    arch_window_keys(r, h, USUAL_WINDOW, period);
 }
 
 static int common_layer(ArchReader *r, int32_t i_layer, int32_t layers_of_27b, LayerSpec *out) {
@@ -28,7 +29,7 @@ static int common_layer(ArchReader *r, int32_t i_layer, int32_t layers_of_27b, L
 }
 
 static void gemma2_keys(KeyReader *r, Hparams *h) {
-    common_keys(r, h);
+    common_keys(r, h, GEMMA2_PERIOD);
     h->logit_cap = (float)key_float(r, "final_logit_softcapping", 30, 0, 1e6);
     h->attn_cap = (float)key_float(r, "attn_logit_softcapping", 50, 0, 1e6);
 }
@@ -37,13 +38,15 @@ static int gemma2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = common_layer(r, i_layer, GEMMA2_LAYERS_OF_27B, out);
     out->soft_cap = arch_hparams(r)->attn_cap;
-    if (i_layer % 2 == 0) arch_window(r, out);
+    arch_window(r, i_layer, out);
     return status;
 }
 
 static void gemma3_keys(KeyReader *r, Hparams *h) {
-    common_keys(r, h);
-    h->local_rope_base = key_float(r, "rope.freq_base_swa", 10000, 1, 1e12);
+    common_keys(r, h, GEMMA3_PERIOD);
+    h->rope.base = key_float(r, "rope.global.freq_base", h->rope.base, 1, 1e12); /* the names of files by Ollama */
+    h->local_rope_base = key_float(r, "rope.local.freq_base", 10000, 1, 1e12);
+    h->local_rope_base = key_float(r, "rope.freq_base_swa", h->local_rope_base, 1, 1e12);
     h->logit_cap = (float)key_float(r, "final_logit_softcapping", 0, 0, 1e6);
 }
 
@@ -51,7 +54,7 @@ static int gemma3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q_NORM, TENSOR_ATTN_K_NORM);
     if (!status) status = common_layer(r, i_layer, GEMMA3_LAYERS_OF_27B, out);
-    if (i_layer % GEMMA3_PATTERN < GEMMA3_PATTERN - 1) arch_window(r, out);
+    arch_window(r, i_layer, out);
     return status;
 }
 

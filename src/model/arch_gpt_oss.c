@@ -4,9 +4,11 @@
  * post_attention_norm. Published experts are of type MXFP4. */
 #include "model/arch.h"
 
+enum { PERIOD = 2, USUAL_WINDOW = 128 }; /* where a file does not name them */
+
 static void keys(KeyReader *r, Hparams *h) {
     arch_expert_keys(r, h);
-    h->window = key_int(r, "attention.sliding_window", 0, 0, 1 << 28);
+    arch_window_keys(r, h, USUAL_WINDOW, PERIOD);
 }
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -20,7 +22,7 @@ static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
         status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER_BIAS, TENSOR_EXPERT_GATE_BIAS, TENSOR_EXPERT_UP_BIAS,
                            TENSOR_EXPERT_DOWN_BIAS);
     out->activation = ACTIVATION_CLAMPED_SWIGLU;
-    if (i_layer % 2 == 0) arch_window(r, out);
+    arch_window(r, i_layer, out);
     return status;
 }
 

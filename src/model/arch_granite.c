@@ -2,7 +2,7 @@
  *
  * granite is llama with factors of embeddings, attention scores, what a layer adds, and logits. granitehybrid has these factors, too.
  * Most of its layers are of Mamba-2, the others have attention, as a list of key-value heads says; it is dense, or has experts
- * and a shared expert. The key rope.scaling.finetuned says whether attention rotates.
+ * and a shared expert. In both, attention does not rotate if the key rope.scaling.finetuned is false.
  *
  * mamba2 has layers of Mamba-2 and nothing else: neither attention nor a feed-forward part. In such a layer one matrix, ssm_in, makes
  * z, the inputs of the convolution (x, B, C) and dt. */
@@ -15,11 +15,13 @@ static void granite_keys(KeyReader *r, Hparams *h) {
     h->logit_scale = (float)(1 / key_float(r, "logit_scale", 1, 1e-6, 1e6));
     h->residual_scale = (float)key_float(r, "residual_scale", 1, 1e-6, 1e6);
     h->attn_scale = (float)key_float(r, "attention.scale", 0, 0, 1e6);
+    h->no_rope = !key_bool(r, "rope.scaling.finetuned", true);
 }
 
 static void set_factors(const ArchReader *r, LayerSpec *out) {
     out->residual_scale = arch_hparams(r)->residual_scale;
     out->attn_scale = arch_hparams(r)->attn_scale;
+    if (arch_hparams(r)->no_rope) out->i_rope = -1;
 }
 
 static int granite_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -76,14 +78,12 @@ static void hybrid_keys(KeyReader *r, Hparams *h) {
     granite_keys(r, h);
     mamba2_keys(r, h);
     arch_expert_keys(r, h);
-    h->no_rope = !key_bool(r, "rope.scaling.finetuned", true);
 }
 
 static int hybrid_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int status = arch_has_no_keys(r, i_layer) ? mamba2_mixer(r, i_layer, out) : arch_attention(r, i_layer, out);
     set_factors(r, out);
-    if (h->no_rope) out->i_rope = -1;
     if (status) return status;
     return h->n_expert ? arch_experts(r, i_layer, out) : arch_dense(r, i_layer, out);
 }

@@ -33,7 +33,7 @@ static void lfm2moe_keys(KeyReader *r, Hparams *h) {
     (void)key_int(r, "expert_count", -1, 1, MODEL_MAX_EXPERTS);
     arch_expert_keys(r, h);
     h->n_dense = key_int(r, "leading_dense_block_count", 0, 0, h->n_layer);
-    h->router_gate = key_int(r, "expert_gating_func", -1, 1, 2) == 2 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    (void)key_int(r, "expert_gating_func", -1, 1, 2);
 }
 
 static int lfm2moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -41,7 +41,6 @@ static int lfm2moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = mixer(r, i_layer, out);
     if (status) return status;
     if (i_layer < h->n_dense) return arch_dense(r, i_layer, out);
-    out->router_gate = h->router_gate;
     status = arch_experts(r, i_layer, out);
     return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_CHOICE_BIAS);
 }

@@ -1,7 +1,7 @@
 /* arch_llama.c - architecture "llama", and models that differ from it by little.
  *
  *   llama      Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM; and Mixtral, which has experts. Adjacent components of a head are
- *              rotated together.
+ *              rotated together. All layers see a window, if the file names one, as Mistral 7B v0.1 has it.
  *   mistral3   Ministral 3: attention scores grow with the position, one step for each original context. The context is extended
  *              by YaRN. Its files have mscale_all_dim as yarn_log_multiplier: with the usual 1, rotation does not change the
  *              length of a vector.
@@ -31,8 +31,18 @@ static int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return arch_hparams(r)->n_expert ? arch_experts(r, i_layer, out) : arch_dense(r, i_layer, out);
 }
 
-const Architecture arch_llama = {
-    .name = "llama", .rope = ROPE_PAIRS, .keys = arch_expert_keys, .layer = arch_llama_layer};
+static void llama_keys(KeyReader *r, Hparams *h) {
+    arch_expert_keys(r, h);
+    arch_window_keys(r, h, 0, 0);
+}
+
+static int llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = arch_llama_layer(r, i_layer, out);
+    arch_window(r, i_layer, out);
+    return status;
+}
+
+const Architecture arch_llama = {.name = "llama", .rope = ROPE_PAIRS, .keys = llama_keys, .layer = llama_layer};
 
 /* ---- mistral3 ------------------------------------------------------------------------------------------ */
 
@@ -64,7 +74,7 @@ const Architecture arch_smollm3 = {.name = "smollm3", .rope = ROPE_PAIRS, .layer
 
 /* ---- phi3 ---------------------------------------------------------------------------------------------- */
 
-static void phi3_keys(KeyReader *r, Hparams *h) { h->window = key_int(r, "attention.sliding_window", 0, 0, 1 << 28); }
+static void phi3_keys(KeyReader *r, Hparams *h) { arch_window_keys(r, h, 0, 0); }
 
 static int phi3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
@@ -76,7 +86,7 @@ static int phi3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_OUTPUT, TENSOR_FFN_NORM);
     if (!status) status = arch_split(r, i_layer, TENSOR_FFN_GATE_UP, out, gate_up, 2);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_FFN_DOWN);
-    arch_window(r, out);
+    arch_window(r, i_layer, out);
     return status;
 }
 
@@ -84,31 +94,33 @@ const Architecture arch_phi3 = {.name = "phi3", .rope = ROPE_HALVES, .keys = phi
 
 /* ---- llama4 -------------------------------------------------------------------------------------------- */
 
-enum { LLAMA4_PATTERN = 4, LLAMA4_CHUNK = 8192, EXPERTS_OF_MAVERICK = 128 };
+enum { LLAMA4_PERIOD = 4, LLAMA4_CHUNK = 8192, EXPERTS_OF_MAVERICK = 128 };
 
 static bool has_head_norms(const Hparams *h) { return h->n_expert != EXPERTS_OF_MAVERICK; }
 
 static void llama4_keys(KeyReader *r, Hparams *h) {
     (void)key_int(r, "expert_count", -1, 1, MODEL_MAX_EXPERTS);
+    h->router_gate = ROUTER_SIGMOID, h->keeps_probabilities = true;
     arch_expert_keys(r, h);
     h->n_ff_shared = h->n_ff_expert;
     h->expert_interval = key_int(r, "interleave_moe_layer_step", -1, 1, h->n_layer);
-    h->window = key_int(r, "attention.sliding_window", LLAMA4_CHUNK, 1, 1 << 28);
+    arch_window_keys(r, h, LLAMA4_CHUNK, LLAMA4_PERIOD);
+    (void)key_int(r, "attention.sliding_window", LLAMA4_CHUNK, 1, 1 << 28);
     h->temperature = (AttnTemperature){.scale = (float)key_float(r, "attention.temperature_scale", 0.1, 0, 1e3),
                                        .length = key_int(r, "attention.temperature_length", LLAMA4_CHUNK, 1, 1 << 28),
                                        .offset = 1};
-    if (has_head_norms(h)) arch_divide_yarn(h, 1);
+    if (has_head_norms(h)) h->rope.magnitude = 1;
 }
 
 static int llama4_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int status = arch_attention(r, i_layer, out);
-    if (i_layer % LLAMA4_PATTERN == LLAMA4_PATTERN - 1) {
+    arch_window(r, i_layer, out);
+    if (out->mixer != MIXER_WINDOW) {
         out->i_rope = -1;
         out->temperature = h->temperature;
         return status;
     }
-    arch_window(r, out);
     out->is_chunked = true;
     if (status || !has_head_norms(h)) return status;
     status = arch_ones(r, h->head_dim, &out->q_norm);
@@ -118,8 +130,7 @@ static int llama4_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 
 static int llama4_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = llama4_attention(r, i_layer, out);
-    out->router_gate = ROUTER_SIGMOID;
-    out->keeps_probabilities = out->weights_inputs = true;
+    out->weights_inputs = true;
     if (status) return status;
     return (i_layer + 1) % arch_hparams(r)->expert_interval ? arch_dense(r, i_layer, out)
                                                             : arch_experts(r, i_layer, out);

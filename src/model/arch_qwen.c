@@ -5,8 +5,8 @@
  *   qwen2moe     attention as in qwen2; experts, whose weights are their probabilities among all, and a shared expert
  *   qwen3moe     attention as in qwen3; experts, whose weights sum to 1
  *   qwen35, qwen35moe (Qwen 3.5 and 3.6) and qwen3next (Qwen3-Next)
- *                one layer in full_attention_interval has attention, with norms of heads and gates of what they read. The others
- *                are layers of Gated DeltaNet. The norm before the feed-forward part is called post_attention_norm.
+ *                one layer in full_attention_interval has attention, with norms of heads and gates of what they read, unless a
+ *                list in the file says which layers have none. The others are layers of Gated DeltaNet. The norm before the feed-forward part is called post_attention_norm.
  *                qwen35 is dense; the other two have experts, and a shared expert.
  *
  * Value heads. In files of qwen35 and qwen35moe, value head h goes with key head h % n_key_heads. In files of qwen3next the value
@@ -17,6 +17,7 @@
 #include "model/arch.h"
 
 enum { MAX_HEADS = 1024 };
+static const char recurrent_list[] = "attention.recurrent_layers";
 
 static int qwen2_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
@@ -36,13 +37,13 @@ static int qwen3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 }
 
 static void qwen2moe_keys(KeyReader *r, Hparams *h) {
+    h->keeps_probabilities = true;
     arch_expert_keys(r, h);
     if (h->n_expert && h->n_ff_shared == 0) h->n_ff_shared = h->n_ff; /* older files lack the key */
 }
 
 static int qwen2moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = qwen2_attention(r, i_layer, out);
-    out->keeps_probabilities = true;
     return status ? status : arch_experts(r, i_layer, out);
 }
 
@@ -73,6 +74,7 @@ static void delta_keys(KeyReader *r, Hparams *h) {
     (void)key_int(r, "ssm.inner_size", n_values, n_values, n_values); /* value heads are as wide as key heads */
     h->state = delta_net_state(d, n_conv);
     h->attention_interval = key_int(r, "full_attention_interval", 4, 1, 1024);
+    if (key_is_list(r, recurrent_list)) key_check_list(r, recurrent_list, h->n_layer, 0, 1);
     arch_nextn_keys(r, h);
     arch_expert_keys(r, h);
 }
@@ -98,7 +100,8 @@ static int delta_net(ArchReader *r, int32_t i_layer, bool joins_gates, LayerSpec
 /* Layers for multi-token prediction have attention. */
 static int delta_mixer(ArchReader *r, int32_t i_layer, bool joins_gates, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
-    bool is_attention = i_layer >= h->n_layer || (i_layer + 1) % h->attention_interval == 0;
+    bool is_due = (i_layer + 1) % h->attention_interval != 0;
+    bool is_attention = i_layer >= h->n_layer || !arch_number_of_layer(r, recurrent_list, i_layer, is_due);
     int status = is_attention ? gated_attention(r, i_layer, out) : delta_net(r, i_layer, joins_gates, out);
     return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_FFN_NORM_POST_ATTN);
 }

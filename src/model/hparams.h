@@ -44,7 +44,8 @@ typedef struct RopeParams {
     RopeScaling scaling;
     double factor;                           /* context extension, 1 without scaling */
     int32_t n_ctx_orig;                      /* the context before extension */
-    double attn_factor;                      /* by which cos and sin are multiplied; 0: 1 */
+    double magnitude;                        /* by which cos and sin are multiplied; 0: 1 */
+    bool names_magnitude;                    /* YaRN: the file has it; false: it follows from the factor */
     double ext_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
 
@@ -104,9 +105,11 @@ typedef struct Hparams {
     float expert_scale;       /* 0: 1 */
     int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
-    int32_t n_dense;             /* leading layers without experts, in a model with experts */
-    int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
-    int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
+    int32_t n_dense;         /* leading layers without experts, in a model with experts */
+    int32_t expert_interval; /* one layer in so many has experts; 0: all layers but the leading ones */
+    int32_t window;          /* positions that a layer with a sliding window sees; 0: no layer has one */
+    int32_t
+        window_period; /* of so many layers all but the last have the window; 0: all have it. A list in the file replaces it */
     AttnTemperature temperature; /* of the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
     float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */

@@ -30,14 +30,17 @@ struct ArchReader {
 
 const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
 
-bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
+int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback) {
     const Gguf *g = r->m->gguf;
-    char key[64];
-    int64_t n = 1;
-    snprintf(key, sizeof key, "%s.attention.head_count_kv", arch_name(r->m->hparams.arch));
+    char key[128];
+    int64_t n = fallback;
+    snprintf(key, sizeof key, "%s.%s", arch_name(r->m->hparams.arch), what);
     int64_t kv = gguf_find_key(g, key);
-    if (kv >= 0 && gguf_kv_type(g, kv) == GGUF_ARRAY) (void)gguf_array_i64(g, kv, i_layer, &n);
-    return n == 0;
+    return kv >= 0 && key_list_value(g, kv, i_layer, &n) ? n : fallback;
+}
+
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
+    return arch_number_of_layer(r, "attention.head_count_kv", i_layer, 1) == 0;
 }
 
 /* Takes the tensor, which must have exactly this shape. n_out 0: it is a vector; n 0: it is one matrix. A missing one is an error

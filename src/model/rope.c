@@ -5,11 +5,13 @@
  *   factors  freq_i / factor_i               Llama 3.1 and later: the file holds the factors
  *   linear   freq_i / factor                 position interpolation
  *   YaRN     blends freq_i (fast pairs, which turn more than beta_fast times over the original context)
- *            with freq_i / factor (slow pairs, fewer than beta_slow turns), linearly in i between them,
- *            and scales cos and sin by attn_factor * (1 + 0.1 ln factor)   (arXiv 2309.00071, eq. 23)
+ *            with freq_i / factor (slow pairs, fewer than beta_slow turns), linearly in i between them.
+ *            Fast pairs keep the share ext_factor of their frequency. cos and sin are multiplied by
+ *            1 + 0.1 ln factor where the factor is above 1, unless the file has another number
+ *            (arXiv 2309.00071, eq. 23, and its published code)
  *   LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753): the long ones where the context of a sequence may
  *            exceed the original one, whether it does or not, so that no key must be rotated again (model_rope); cos and
- *            sin times attn_factor
+ *            sin are multiplied by a number of the file
  */
 #include "model/rope.h"
 
@@ -26,13 +28,14 @@ static double yarn_share_of_fast(const RopeParams *p, int32_t i) {
     double low = floor(pair_of_turns(p, p->beta_fast)), high = ceil(pair_of_turns(p, p->beta_slow));
     if (low < 0) low = 0;
     if (high > p->n_rot - 1) high = p->n_rot - 1;
-    double y = (i - low) / fmax(0.001, high - low);
+    if (high == low) high += 0.001;
+    double y = (i - low) / (high - low);
     return (1 - fmin(1, fmax(0, y))) * p->ext_factor;
 }
 
 int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_error *err) {
     const RopeParams *p = params;
-    *rope = (Rope){.params = *p, .magnitude = p->attn_factor > 0 ? p->attn_factor : 1};
+    *rope = (Rope){.params = *p, .magnitude = p->magnitude > 0 ? p->magnitude : 1};
     rope->freqs = mem_calloc((size_t)p->n_rot / 2, sizeof *rope->freqs);
     if (!rope->freqs) return error_memory(err, "rope frequencies", (size_t)p->n_rot / 2 * sizeof *rope->freqs);
     for (int32_t i = 0; i < p->n_rot / 2; i++) {
@@ -47,10 +50,10 @@ int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_err
         }
         rope->freqs[i] = freq;
     }
-    if (p->scaling == ROPE_SCALING_YARN)
-        rope->magnitude = p->attn_factor * (p->ext_factor != 0 ? 1 + 0.1 * log(p->factor) : 1);
     return FR_OK;
 }
+
+double rope_yarn_magnitude(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
 
 void rope_free(Rope *rope) {
     mem_free(rope->freqs);

@@ -7,8 +7,11 @@
 typedef struct Rope {
     RopeParams params;
     double *freqs;    /* [n_rot/2] angle per position step, every scaling applied */
-    double magnitude; /* cos and sin are multiplied by it (YaRN's temperature), else 1 */
+    double magnitude; /* by which cos and sin are multiplied */
 } Rope;
+
+/* 1 + 0.1 m ln factor, or 1 where the context is not extended: by which YaRN multiplies cos and sin if m is 1. */
+double rope_yarn_magnitude(double factor, double m);
 
 /* factors: [n_rot/2] divisors of the frequencies (tensor rope_freqs.weight), or NULL. */
 int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_error *err);

@@ -48,6 +48,7 @@ typedef enum What {
     SET_U32,      /* name: key, number */
     SET_F32,      /* name: key, number */
     SET_STRING,   /* name: key, text */
+    SET_BOOL,     /* name: key, number */
     SET_LIST,     /* name: key, n0, n1, n2 (negative: it has two numbers) */
     DROP_KEY,     /* name */
     DROP_TENSOR,  /* name */
@@ -67,6 +68,8 @@ typedef struct Change {
     { .what = SET_U32, .name = key, .number = v }
 #define F32(key, v) \
     { .what = SET_F32, .name = key, .number = (double)(v) }
+#define BOOL(key, v) \
+    { .what = SET_BOOL, .name = key, .number = v }
 #define TEXT(key, v) \
     { .what = SET_STRING, .name = key, .text = v }
 #define LIST(key, a, b, c) \
@@ -85,6 +88,7 @@ static Gguf *changed(const Gguf *g, const Change *c) {
     assert_non_null(w);
     if (c->what == SET_U32) gguf_set_u32(w, c->name, (uint32_t)c->number);
     if (c->what == SET_F32) gguf_set_f32(w, c->name, (float)c->number);
+    if (c->what == SET_BOOL) gguf_set_bool(w, c->name, c->number != 0);
     if (c->what == SET_STRING) gguf_set_string(w, c->name, c->text, strlen(c->text));
     const int32_t list[] = {(int32_t)c->n0, (int32_t)c->n1, (int32_t)c->n2};
     if (c->what == SET_LIST) gguf_set_i32s(w, c->name, list, c->n2 < 0 ? 2 : 3);
@@ -161,6 +165,17 @@ static const struct {
     {U32("llama.rope.dimension_count", 8), FR_ERR_FORMAT, "rope.dimension_count is 8, but must lie between 2 and 6"},
     {F32("llama.rope.freq_base", 0), FR_ERR_FORMAT, "rope.freq_base is 0, but"},
     {F32("llama.rope.freq_base", INFINITY), FR_ERR_FORMAT, "rope.freq_base is inf, but"},
+    {U32("llama.attention.glance", 1), FR_ERR_UNSUPPORTED,
+     "key llama.attention.glance is not part of architecture llama"},
+    {U32("llama.window", 0), FR_ERR_UNSUPPORTED, "key llama.window is not part of"},
+    {F32("llama.attention.clamp_kqv", 8), FR_ERR_UNSUPPORTED,
+     "this value of key llama.attention.clamp_kqv is not part of"},
+    {BOOL("llama.attention.causal", 0), FR_ERR_UNSUPPORTED, "this value of key llama.attention.causal is not"},
+    {F32("llama.logit_scale", 2), FR_ERR_UNSUPPORTED, "this value of key llama.logit_scale is not"},
+    {TEXT("llama.logit_scale", "1"), FR_ERR_UNSUPPORTED, "this value of key llama.logit_scale is not"},
+    {LIST("llama.attention.sliding_window_pattern", 1, 0, 1), FR_ERR_FORMAT, "has 3 numbers for 2 layers"},
+    {LIST("llama.attention.sliding_window_pattern", 1, 2, -1), FR_ERR_FORMAT,
+     "has 2 for layer 1, but must have 0 to 1"},
     {TEXT("llama.rope.scaling.type", "dynamic"), FR_ERR_UNSUPPORTED, "rope scaling 'dynamic' is not"},
     {VECTOR("rope_freqs.weight", NAN, 3), FR_ERR_FORMAT, "rope_freqs.weight holds NaN"},
     {VECTOR("rope_freqs.weight", 0, 3), FR_ERR_FORMAT, "rope_freqs.weight holds 0"},
@@ -245,7 +260,8 @@ static const struct {
     {SHAPE("blk.0.ssm_norm.weight", 24, 0, 0), FR_OK, "", 3, GRANITE}, /* a group; the programs drop such a 1 */
     {SHAPE("blk.0.ssm_norm.weight", 12, 2, 0), FR_ERR_FORMAT, "ssm_norm.weight has the wrong shape", 0, GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 1, 2), FR_ERR_UNSUPPORTED, "layer 2 has 2 key-val", 0, GRANITE},
-    {LIST("granitehybrid.attention.head_count_kv", 0, 0, 5), FR_ERR_UNSUPPORTED, "layer 2 has 5 key-val", 0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 0, 5), FR_ERR_FORMAT, "has 5 for layer 2, but must have 0 to 4",
+     0, GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 2, -1), FR_ERR_FORMAT, "2 numbers for 3 layers", 0, GRANITE},
     {U32("granitehybrid.ssm.inner_size", 25), FR_ERR_FORMAT, "inner_size is 25, but must lie between 24", 0, GRANITE},
     {U32("granitehybrid.ssm.group_count", 3), FR_ERR_FORMAT, "time_step_rank is 4, but must lie", 0, GRANITE},
@@ -309,6 +325,186 @@ static void rope_keys_are_understood(void **state) {
         if (p->scaling != ropes[i].scaling || p->factor != ropes[i].factor)
             fail_msg("case %zu: scaling %d by %g, should be %d by %g", i, p->scaling, p->factor, ropes[i].scaling,
                      ropes[i].factor);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+/* Keys that change nothing, in files of llama. */
+static const Change idle[] = {U32("llama.vocab_size", 99),
+                              TEXT("llama.tensor_data_layout", "Meta AI original pth"),
+                              BOOL("llama.rope.scaling.finetuned", 0),
+                              LIST("llama.rope.dimension_sections", 1, 2, 0),
+                              U32("llama.pooling_type", 3),
+                              BOOL("llama.attention.causal", 1),
+                              F32("llama.logit_scale", 0),
+                              F32("llama.logit_scale", 1),
+                              F32("llama.expert_weights_scale", 2.5), /* there are no experts */
+                              U32("llama.expert_used_count", 0),
+                              U32("llama.rope.scaling.yarn_beta_fast", 8), /* nothing is scaled */
+                              U32("llama4.attention.glance", 1),
+                              U32("glance", 1)};
+
+static void keys_that_change_nothing_are_accepted(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        if (try_open(&sound, &idle[i], &g, &m, &err)) fail_msg("%s: %s", idle[i].name, err.message);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+static const RandomModel gemma3 = {SMALL("gemma3"), .n_layer = 7, .window = 6},
+                         gemma3_of_3 = {SMALL("gemma3"), .n_layer = 3, .window = 6},
+                         gemma2 = {SMALL("gemma2"), .n_layer = 3, .window = 6},
+                         gpt_oss = {SMALL("gpt-oss"), .n_layer = 3,       .window = 6,
+                                    .n_expert = 3,    .n_expert_used = 2, .n_ff_expert = 8},
+                         llama4 = {SMALL("llama4"),    .n_layer = 3,     .window = 6,      .n_expert = 3,
+                                   .n_expert_used = 1, .n_ff_expert = 8, .n_ff_shared = 8, .expert_interval = 1};
+
+/* Which layers have a window (w), and which see all positions (a). */
+static const struct {
+    const RandomModel *m;
+    Change c;
+    const char *layers;
+    int32_t window;
+} windows[] = {
+    {&gemma3, {.what = NOTHING}, "wwwwwaw", 6},
+    {&gemma3, U32("gemma3.attention.sliding_window_pattern", 3), "wwawwaw", 6},
+    {&gemma3, U32("gemma3.attention.sliding_window_pattern", 1), "aaaaaaa", 0},
+    {&gemma3, U32("gemma3.attention.sliding_window_pattern", 0), "wwwwwww", 6},
+    {&gemma3, NO_KEY("gemma3.attention.sliding_window"), "wwwwwaw", 4096},
+    {&gemma3, U32("gemma3.attention.sliding_window", 0), "aaaaaaa", 0},
+    {&gemma3_of_3, LIST("gemma3.attention.sliding_window_pattern", 0, 1, 1), "aww", 6},
+    {&gemma2, {.what = NOTHING}, "waw", 6},
+    {&gemma2, NO_KEY("gemma2.attention.sliding_window"), "waw", 4096},
+    {&gemma2, LIST("gemma2.attention.sliding_window_pattern", 0, 0, 1), "aaw", 6},
+    {&gpt_oss, {.what = NOTHING}, "waw", 6},
+    {&gpt_oss, NO_KEY("gpt-oss.attention.sliding_window"), "waw", 128},
+    {&gpt_oss, U32("gpt-oss.attention.sliding_window_pattern", 3), "wwa", 6},
+    {&gpt_oss, LIST("gpt-oss.attention.sliding_window_pattern", 0, 1, 0), "awa", 6},
+    {&llama4, LIST("llama4.attention.sliding_window_pattern", 0, 1, 0), "awa", 6},
+    {&sound, U32("llama.attention.sliding_window", 9), "ww", 9},
+    {&sound, LIST("llama.attention.sliding_window_pattern", 1, 1, -1), "aa", 0}, /* of a window that is not there */
+};
+
+static void the_file_says_which_layers_have_a_window(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        char found[8] = "";
+        if (try_open(windows[i].m, &windows[i].c, &g, &m, &err)) fail_msg("case %zu: %s", i, err.message);
+        for (int32_t k = 0; k < m->hparams.n_layer; k++) {
+            const LayerSpec *l = &m->layers[k];
+            found[k] = l->mixer == MIXER_WINDOW ? 'w' : 'a';
+            if (windows[i].m == &gemma3) assert_int_equal(l->i_rope, l->mixer == MIXER_WINDOW);
+            if (windows[i].m == &llama4) assert_int_equal(l->i_rope, l->mixer == MIXER_WINDOW ? 0 : -1);
+        }
+        if (strcmp(found, windows[i].layers) != 0 || model_window(m) != windows[i].window)
+            fail_msg("case %zu: %s with a window of %d, should be %s with %d", i, found, model_window(m),
+                     windows[i].layers, windows[i].window);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+static const RandomModel yarn = {SMALL("llama"), .n_layer = 2, .rope_scaling = "yarn", .rope_factor = 4,
+                                 .rope_n_ctx_orig = 512},
+                         shrunk = {SMALL("llama"), .n_layer = 2, .rope_scaling = "yarn", .rope_factor = 0.5,
+                                   .rope_n_ctx_orig = 512};
+
+/* By which cos and sin are multiplied, and the second frequency relative to that without scaling. */
+static const struct {
+    const RandomModel *m;
+    Change c;
+    double magnitude, slower;
+} yarns[] = {
+    {&yarn, {.what = NOTHING}, 1.1386294361, 1 / (0.5 + 0.5 / 4)},
+    {&yarn, F32("llama.rope.scaling.yarn_ext_factor", 0), 1.1386294361, 4}, /* as the published code of YaRN does */
+    {&yarn, F32("llama.rope.scaling.yarn_ext_factor", -1), 1.1386294361, 1 / (0.5 + 0.5 / 4)},
+    {&yarn, F32("llama.rope.scaling.yarn_attn_factor", 1.5), 1.5, 1 / (0.5 + 0.5 / 4)}, /* as in transformers */
+    {&yarn, F32("llama.rope.scaling.attn_factor", 2), 2 * 1.1386294361, 1 / (0.5 + 0.5 / 4)},
+    {&yarn, F32("llama.rope.scaling.yarn_beta_fast", 1e-2), 1.1386294361, 1},
+    {&shrunk, {.what = NOTHING}, 1, 1 / (0.5 + 0.5 / 0.5)},
+};
+
+static void yarn_keys_are_followed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof yarns / sizeof *yarns; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        if (try_open(yarns[i].m, &yarns[i].c, &g, &m, &err)) fail_msg("case %zu: %s", i, err.message);
+        const Rope *rope = &m->ropes[0];
+        double slower = pow(10000, -2.0 / 6) / rope->freqs[1];
+        print_message("case %zu: magnitude %.9g, pair 1 is slowed down by %.9g\n", i, rope->magnitude, slower);
+        if (fabs(rope->magnitude - yarns[i].magnitude) > 1e-6 || fabs(slower - yarns[i].slower) > 1e-6)
+            fail_msg("case %zu: should be %.9g and %.9g", i, yarns[i].magnitude, yarns[i].slower);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+static void granite_may_have_no_rotation(void **state) {
+    (void)state;
+    RandomModel granite = sound;
+    granite.arch = "granite";
+    for (int rotates = 0; rotates < 2; rotates++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        const Change c = BOOL("granite.rope.scaling.finetuned", rotates);
+        if (try_open(&granite, &c, &g, &m, &err)) fail_msg("%s", err.message);
+        for (int32_t i = 0; i < 2; i++) assert_int_equal(m->layers[i].i_rope, rotates ? 0 : -1);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+/* A router follows the keys of the file, and without them the models that have this shape. */
+static void routers_are_those_of_the_file(void **state) {
+    (void)state;
+#define LATENT_MODEL(n) \
+    { \
+        SMALL("deepseek2"), .n_layer = 1, .kv_rank = 12, .plain_dim = 10, .n_rot = 6, .value_dim = 14, .n_expert = n, \
+                            .n_expert_used = 2, .n_ff_expert = 2, .n_ff_shared = 2 \
+    }
+#define MOE(a) \
+    { SMALL(a), .n_layer = 1, .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 6, .n_ff_shared = 6 }
+    static const RandomModel v2 = LATENT_MODEL(160), v3 = LATENT_MODEL(256), qwen2 = MOE("qwen2moe"),
+                             qwen3 = MOE("qwen3moe");
+    static const struct {
+        const RandomModel *m;
+        Change c;
+        RouterGate gate;
+        bool keeps;
+        float scale;
+    } cases[] = {{&v2, NO_KEY("deepseek2.expert_gating_func"), ROUTER_SOFTMAX, true, 1},
+                 {&v3, NO_KEY("deepseek2.expert_gating_func"), ROUTER_SIGMOID, true, 1},
+                 {&v3, {.what = NOTHING}, ROUTER_SOFTMAX, true, 1},
+                 {&qwen2, {.what = NOTHING}, ROUTER_SOFTMAX, true, 1},
+                 {&qwen2, BOOL("qwen2moe.expert_weights_norm", 1), ROUTER_SOFTMAX, false, 1},
+                 {&qwen3, {.what = NOTHING}, ROUTER_SOFTMAX, false, 1},
+                 {&qwen3, BOOL("qwen3moe.expert_weights_norm", 0), ROUTER_SOFTMAX, true, 1},
+                 {&qwen3, F32("qwen3moe.expert_weights_scale", 2.5), ROUTER_SOFTMAX, false, 2.5f},
+                 {&qwen3, U32("qwen3moe.expert_gating_func", 2), ROUTER_SIGMOID, false, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        RandomModel of = *cases[i].m;
+        if (of.arch[0] == 'q' && of.arch[4] == '3') of.n_ff_shared = 0;
+        if (try_open(&of, &cases[i].c, &g, &m, &err)) fail_msg("case %zu: %s", i, err.message);
+        const LayerSpec *l = &m->layers[0];
+        if (l->router_gate != cases[i].gate || l->keeps_probabilities != cases[i].keeps ||
+            l->expert_scale != cases[i].scale)
+            fail_msg("case %zu: gate %d, probabilities kept %d, scale %g", i, l->router_gate, l->keeps_probabilities,
+                     (double)l->expert_scale);
         model_close(m);
         gguf_close(g);
     }
@@ -488,6 +684,11 @@ int main(void) {
         cmocka_unit_test(recurrent_layers_are_read_or_refused),
         cmocka_unit_test(missing_head_norms_are_refused),
         cmocka_unit_test(rope_keys_are_understood),
+        cmocka_unit_test(keys_that_change_nothing_are_accepted),
+        cmocka_unit_test(the_file_says_which_layers_have_a_window),
+        cmocka_unit_test(yarn_keys_are_followed),
+        cmocka_unit_test(granite_may_have_no_rotation),
+        cmocka_unit_test(routers_are_those_of_the_file),
         cmocka_unit_test(shapes_are_read_from_the_file),
         cmocka_unit_test(progress_steps_to_one_with_each_matrix),
         cmocka_unit_test(refused_memory_is_an_error_and_no_leak),

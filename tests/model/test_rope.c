@@ -70,10 +70,12 @@ static void yarn_frequencies(void **state) {
         int32_t n_rot;
         double base, factor;
         int32_t old;
-        double ext, attn, fast, slow;
+        double ext, fast, slow;
     } cases[] = {
-        {128, 1e6, 4, 32768, 1, 1, 32, 1},   {128, 10000, 16, 4096, 1, 1, 32, 1},  {64, 10000, 8, 2048, 1, 1.5, 16, 2},
-        {64, 10000, 8, 2048, 0.5, 1, 32, 1}, {64, 10000, 8, 2048, 0, 0.75, 32, 1}, {8, 10000, 2, 64, 1, 1, 32, 1},
+        {128, 1e6, 4, 32768, 1, 32, 1},   {128, 10000, 16, 4096, 1, 32, 1}, {64, 10000, 8, 2048, 1, 16, 2},
+        {64, 10000, 8, 2048, 0.5, 32, 1}, {64, 10000, 8, 2048, 0, 32, 1},   {8, 10000, 2, 64, 1, 32, 1},
+        {64, 10000, 8, 2048, 1, 1, 32}, /* the ramp runs the other way */
+        {64, 10000, 0.5, 2048, 1, 32, 1},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         double d = cases[c].n_rot, b = cases[c].base, s = cases[c].factor, turn = cases[c].old / (2 * M_PI);
@@ -85,20 +87,21 @@ static void yarn_frequencies(void **state) {
                         .factor = s,
                         .n_ctx_orig = cases[c].old,
                         .ext_factor = cases[c].ext,
-                        .attn_factor = cases[c].attn,
                         .beta_fast = cases[c].fast,
                         .beta_slow = cases[c].slow};
         Rope rope = open_rope(&p, NULL);
         for (int i = 0; i < p.n_rot / 2; i++) {
-            double theta = pow(b, -2.0 * i / d), keep = i <= first ? 1 : i >= last ? 0 : (last - i) / (last - first);
-            keep *= cases[c].ext;
+            double theta = pow(b, -2.0 * i / d), ramp = (i - first) / (last - first);
+            double keep = (1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp)) * cases[c].ext;
             double wanted = keep * theta + (1 - keep) * theta / s;
             if (fabs(rope.freqs[i] / wanted - 1) > 1e-9)
                 fail_msg("case %zu, pair %d: %.12g, should be %.12g", c, i, rope.freqs[i], wanted);
         }
-        expect_close("magnitude", (int)c, rope.magnitude, cases[c].attn * (cases[c].ext > 0 ? 0.1 * log(s) + 1 : 1));
+        expect_close("magnitude", (int)c, rope.magnitude, 1);
         rope_free(&rope);
     }
+    expect_close("extended", 0, rope_yarn_magnitude(8, 0.7), 1 + 0.07 * log(8));
+    expect_close("not extended", 0, rope_yarn_magnitude(0.5, 1), 1);
 }
 
 /* Numbers by hand: a model of 128 rotated components at base 10^6 and 32768 tokens, extended four times,
@@ -111,7 +114,7 @@ static void yarn_of_a_known_model(void **state) {
                     .factor = 4,
                     .n_ctx_orig = 32768,
                     .ext_factor = 1,
-                    .attn_factor = 1,
+                    .magnitude = rope_yarn_magnitude(4, 1),
                     .beta_fast = 32,
                     .beta_slow = 1};
     Rope rope = open_rope(&p, NULL);
