@@ -127,7 +127,7 @@ $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%
 $(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
-$(BUILD)/bench/hollow_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/bench/bench_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
@@ -182,7 +182,6 @@ $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # test_pull_tls is a server of its own.
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
-$(BUILD)/bench/bench_tiles: $(BUILD)/bench/hollow_tiles.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

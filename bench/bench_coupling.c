@@ -5,12 +5,12 @@
  * The target generates N_TEXTS texts of N_TOKENS tokens at temperatures 0.7 and 1, from the first token of its vocabulary's
  * texts (id 1) on. At each position p is its distribution, q that of the draft model after the same tokens. Prints, as means
  * over positions: their total variation; the bound (1 - TV) / (1 + TV); the exact agreement of the first choices
- * (lab/gumbel_coupling.h); the share of the target's choices among the k greatest log q + G, by N_DRAWS draws of the noise;
+ * (research/acceptance.h); the share of the target's choices among the k greatest log q + G, by N_DRAWS draws of the noise;
  * and that among the k most probable tokens of q, which is what a tree of favourites accepts. */
 #include "opened_model.h"
 
 #include "base/threads.h"
-#include "research/gumbel_coupling.h"
+#include "research/acceptance.h"
 #include "verify/gumbel.h"
 #include "verify/sampler.h"
 

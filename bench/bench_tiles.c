@@ -4,19 +4,23 @@
  *
  * One thread; 128 outputs of 2048 inputs, in the second cache. A figure is nanoseconds for a slice of a tile of outputs, which is
  * 16 outputs x 32 inputs, with all rows: the least of many runs in turns, so that other programs raise it little. On a
- * CPU without AMX tile instructions are replaced by their loads and stores (hollow_tiles.h), so that only everything but
+ * CPU without AMX tile instructions are replaced by their loads and stores (hollow_load), so that only everything but
  * the tile products is measured; then the choice says nothing either. */
-#include "hollow_tiles.h"
+#if defined(__x86_64__)
+#include "compute/cpu/kernels/simd_avx512.h"
+#endif
 
-#include "base/system.h"
 #include "base/mem.h"
+#include "base/system.h"
+#include "compute/cpu/kernels/kernels.h"
+#include "compute/cpu/kernels/product_ways.h"
 #include "gguf/tensor_type.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_OUT = 128, N_IN = 2048, N_RUNS = 60, ROWS_MAX = 80 };
+enum { N_OUT = 128, N_IN = 2048, N_RUNS = 60, MAX_COUNT = 80 };
 
 static const int counts[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 80};
 enum { N_COUNTS = sizeof counts / sizeof *counts };
@@ -42,8 +46,8 @@ static void fill_weights(PackedMatrix *w) {
 static void measure(const Kernels *k, TensorType type, ActForm form) {
     PackedMatrix w;
     size_t act_bytes = act_row_bytes(form, N_IN);
-    void *x = mem_calloc(ROWS_MAX, act_bytes);
-    float *y = mem_calloc(ROWS_MAX, N_OUT * sizeof *y);
+    void *x = mem_calloc(MAX_COUNT, act_bytes);
+    float *y = mem_calloc(MAX_COUNT, N_OUT * sizeof *y);
     double least[N_COUNTS][N_TILE_WAYS];
     if (packed_init(&w, type, form, N_OUT, N_IN, NULL) != FR_OK || !x || !y) die("out of memory");
     fill_weights(&w);
@@ -69,13 +73,63 @@ static void measure(const Kernels *k, TensorType type, ActForm form) {
     mem_free(y);
 }
 
+/* ---- tiles without their products ------------------------------------------------------------------------ */
+
+/* The code of table "amx", in which a tile's load is a vector load for each of its rows, its store a vector store for
+ * each, and its product nothing. So the time is that of everything but the products, which the CPU computes in a unit
+ * of their own; the results mean nothing. */
+#if defined(__x86_64__)
+static _Thread_local TileConfig config;
+
+#define VECTOR_ASM(text, ...) __asm__ volatile(text : : __VA_ARGS__ : "xmm16", "memory")
+
+/* Unrolled, because a tile instruction has no loop of its own to pay for. */
+#define EACH_ROW(t, step) \
+    do { \
+        if (config.rows[t] == TILE_MAX_ROWS) UNROLL for (int r = 0; r < TILE_MAX_ROWS; r++, row += stride) step; \
+        else \
+            for (int r = config.rows[t]; r > 0; r--, row += stride) step; \
+    } while (0)
+
+INLINE void hollow_load(int t, const void *p, size_t stride) {
+    const unsigned char *row = p;
+    if (config.row_bytes[t] == TILE_MAX_BYTES) EACH_ROW(t, VECTOR_ASM("vmovdqu64 %0, %%zmm16", "m"(*row)));
+    else EACH_ROW(t, VECTOR_ASM("vmovdqu64 %0, %%ymm16", "m"(*row)));
+}
+
+INLINE void hollow_store(int t, void *p, size_t stride) {
+    unsigned char *row = p;
+    EACH_ROW(t, VECTOR_ASM("vmovdqu64 %%zmm16, %0", "m"(*row)));
+}
+
+#define TILE_CONFIGURE(c) (config = *(c))
+#define TILE_RELEASE() ((void)0)
+#define TILE_ZERO(t) ((void)0)
+#define TILE_LOAD(t, p, stride) hollow_load(t, p, stride)
+#define TILE_STORE(t, p, stride) hollow_store(t, p, stride)
+#define TILE_DOT_BYTES(c, a, b) ((void)0)
+#define TILE_DOT_BF16(c, a, b) ((void)0)
+#include "compute/cpu/kernels/tile_body.h"
+
+/* Table "avx512" with that code, or NULL where there is none. */
+static const Kernels *hollow_tiles(void) {
+    static Kernels table;
+    if (!table.name) fill_tile_table(&table, "amx without its products");
+    return &table;
+}
+#else
+static const Kernels *hollow_tiles(void) { return NULL; }
+#endif
+
+/* ---- the program ----------------------------------------------------------------------------------------- */
+
 int main(int argc, char **argv) {
     static const char *const defaults[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K"};
     const Kernels *k = kernels_select("amx");
     if (!k) {
         printf(
             "This CPU has no AMX: tile instructions are replaced by their loads and stores, and nothing is chosen.\n");
-        if (kernels_select("avx512")) k = kernels_hollow_tiles();
+        if (kernels_select("avx512")) k = hollow_tiles();
     }
     if (!k) die("this CPU lacks AVX-512 with VNNI");
     printf("%-27s", "ns per slice, * chosen");

@@ -1,4 +1,5 @@
-/* acceptance.h - how often a rule accepts one of the K drafts of a node, computed exactly for small vocabularies. */
+/* acceptance.h - how often a rule accepts one of the K drafts of a node, computed exactly for small vocabularies; and
+ * how often two distributions choose the same token when they share their Gumbel noise. */
 #ifndef LAB_ACCEPTANCE_H
 #define LAB_ACCEPTANCE_H
 
@@ -39,5 +40,12 @@ void optimal_transport_sets_without_replacement(const float *q, int32_t n_vocab,
 /* The greatest probability with which a token of distribution p [n_vocab] can be one of the drafts. Overwrites
  * chance_of. */
 double optimal_transport_acceptance(const double *p, int32_t n_vocab, double *chance_of);
+
+/* ---- agreement under shared noise (research/COUPLING.md) -------------------------------------------------- */
+
+/* p and q: [n], each of sum 1. */
+double total_variation(const double *p, const double *q, int32_t n);
+/* P(argmax(log p + G) = argmax(log q + G)), exactly; -1: out of memory. */
+double gumbel_agreement(const double *p, const double *q, int32_t n);
 
 #endif

@@ -2,7 +2,7 @@
  * numbers that it reads when it drafts, and holds the target's embedding and output matrix as floats. */
 #include "base/mem.h"
 #include "gguf/tensor_type.h"
-#include "train/frozen.h"
+#include "train/drafter_trainer.h"
 
 #include <string.h>
 

@@ -9,7 +9,6 @@
 #include "base/system.h"
 #include "gguf/tensor_type.h"
 #include "train/gemm.h"
-#include "train/gemm_bf16.h"
 
 #include <cblas.h>
 #include <dlfcn.h>
@@ -175,7 +174,7 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
     }
 }
 
-/* The specifications of gemm_bf16.h in plain C, one output after the other: slow, and what
+/* The specifications of the BF16 products (gemm.h) in plain C, one output after the other: slow, and what
  * gemm_avx512_bf16.c and gemm_amx.c must match bit by bit. */
 
 static float input(const Bf16Operand *x, int64_t output, int64_t i) {

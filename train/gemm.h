@@ -1,7 +1,7 @@
-/* gemm.h - the matrix product of training: in float by OpenBLAS, or with inputs rounded to BF16 by our own kernels
- * (gemm_bf16.h), which sum as vdpbf16ps does or as AMX tiles do. */
-#ifndef OPS_GEMM_H
-#define OPS_GEMM_H
+/* gemm.h - the matrix product of training: in float by OpenBLAS, or with inputs rounded to BF16 by our own kernels,
+ * which sum as vdpbf16ps does or as AMX tiles do. */
+#ifndef TRAIN_GEMM_H
+#define TRAIN_GEMM_H
 
 #include "base/error.h"
 
@@ -30,5 +30,55 @@ const char *gemm_description(void);
  * installed OpenBLAS. */
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
           int64_t a_stride, const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride);
+
+/* ---- products of BF16 -------------------------------------------------------------------------------- */
+
+/* Their arithmetic.
+ *
+ * An input is rounded to BF16 (nearest, ties to even; a subnormal becomes zero). The inner dimension is cut into blocks
+ * of BF16_DEPTH. In a block an output owns one float accumulator, which starts as +0 and takes the inputs in ascending
+ * pairs as vdpbf16ps does (bf16_dot_add in gguf/tensor_type.h; an odd last input is paired with zero). Then
+ *
+ *     c = alpha acc      or, with `accumulate` or after the first block,      c = c + alpha acc
+ *
+ * each operation rounded on its own. So the bits of an output depend on nothing but its own inputs, and all kernels of
+ * a precision give the same.
+ *
+ * The precision "bf16-tiles" differs only in the sum of a block, which is that of AMX's tdpbf16ps. A block is cut into
+ * steps of BF16_STEP inputs; missing ones are zeros. In a step, the even and the odd inputs of the pairs are summed
+ * apart, each sum from +0, in ascending order, by fused multiply-adds whose subnormal results become zero. Then
+ *
+ *     acc = ftz(acc + ftz(odd sum + even sum))
+ *
+ * In both precisions a product of k inputs errs by at most about (2^-7 + k 2^-23) sum |a b|; the first term is the
+ * rounding of the two inputs, 2^-8 each. */
+enum { BF16_DEPTH = 256, BF16_STEP = 32 };
+
+/* [outputs][k] if inputs are adjacent, else [k][outputs]; rows begin `stride` numbers apart. */
+typedef struct Bf16Operand {
+    const float *at;
+    int64_t stride;
+    bool inputs_adjacent;
+} Bf16Operand;
+
+/* c_ij = alpha sum_l a_il b_jl. c: [m][n] */
+typedef struct Bf16Product {
+    int64_t m, n, k;
+    Bf16Operand a, b; /* of m and n outputs */
+    float alpha;
+    bool accumulate;
+    float *c;
+    int64_t c_stride;
+} Bf16Product;
+
+void gemm_bf16_plain(const Bf16Product *p); /* the specifications */
+void gemm_bf16_tiles_plain(const Bf16Product *p);
+#if defined(__x86_64__)
+void gemm_bf16_avx512(const Bf16Product *p);    /* AVX-512 F, BW, VL, DQ, BF16 */
+void gemm_bf16_tiles_amx(const Bf16Product *p); /* and AMX-TILE, AMX-BF16 */
+/* Whether vdpbf16ps does more operations a second than fused multiply-adds of floats: measured, for a millisecond. Some
+ * CPUs have it for its numbers and not for speed. Needs what gemm_bf16_avx512 needs. */
+bool gemm_bf16_is_faster(void);
+#endif
 
 #endif

@@ -18,7 +18,7 @@
  * weights are not kept. The kernel loses where m or n is small, because it always computes 8 x 32 outputs. Memory: the
  * panels are on the stack, some 270 KB.
  *
- * Proof: tests/train/test_gemm.c, the same bits as gemm_bf16.c on shapes around every edge.
+ * Proof: tests/train/test_gemm.c, the bits of gemm_bf16_plain on shapes around every edge.
  */
 #if defined(__x86_64__)
 #include "base/system.h"

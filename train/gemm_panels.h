@@ -1,4 +1,4 @@
-/* gemm_panels.h - how the operands of a BF16 product are cut into blocks and packed, for the kernels of gemm_bf16.h;
+/* gemm_panels.h - how the operands of a BF16 product are cut into blocks and packed, for the kernels of gemm.h;
  * included once by each, with WHOLE_SQUARES defined: whether panels are filled with zeros to whole squares of 32
  * inputs.
  *
@@ -13,8 +13,8 @@
  * Packing rounds to BF16 and rearranges in one of two ways: where inputs are adjacent in memory, 16 x 16 dwords are
  * transposed; where outputs are adjacent, two rows at a time are interleaved. Numbers beyond the edge of a matrix are
  * packed as zeros, so the inner loop has no edge cases; masks keep loads and stores inside the matrices. */
-#include "train/gemm_bf16.h"
 #include "base/mem.h"
+#include "train/gemm.h"
 
 #include <immintrin.h>
 

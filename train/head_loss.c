@@ -10,7 +10,7 @@
  * logits exist at a time.
  *
  * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
-#include "train/head_loss.h"
+#include "train/nets.h"
 
 #include "draft/learned/learned.h"
 #include "train/ops.h"

@@ -1,6 +1,6 @@
 /* mask_rows.h - rows of mask tokens in a frozen target: their forward pass, and the gradient of their input vectors. */
-#ifndef NETS_MASK_ROWS_H
-#define NETS_MASK_ROWS_H
+#ifndef TRAIN_MASK_ROWS_H
+#define TRAIN_MASK_ROWS_H
 
 #include "base/mem.h"
 #include "model/rope.h"

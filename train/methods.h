@@ -5,10 +5,7 @@
 #include "base/options.h"
 #include "train/drafter_trainer.h"
 #include "train/loop.h"
-#include "train/frozen.h"
-#include "train/head_loss.h"
-#include "train/token_info_net.h"
-#include "train/unroll.h"
+#include "train/nets.h"
 #include "train/gemm.h"
 
 enum { TRAIN_MAX_FILES = 64 };

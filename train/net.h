@@ -9,7 +9,7 @@
 
 #include "draft/drafter_file.h"
 #include "gguf/gguf_write.h"
-#include "train/real.h"
+#include "train/ops.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,7 +71,7 @@ struct Trainer {
  *     token     x0   x1   x2   x3                      step 2 predicts x_4, as the target does at position 3
  *     hidden    h0   h1   h2   h3
  *
- * The networks are written over `real` (real.h): tests compile them in double and check every derivative. */
+ * The networks are written over `real` (ops.h): tests compile them in double and check every derivative. */
 
 /* One sequence. Shapes: T tokens, C the target's width, V its vocabulary. Borrowed. */
 typedef struct TrainSequence {

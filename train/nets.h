@@ -1,11 +1,266 @@
-/* nets.h - the drafters' networks, each with its shape: what src/draft/learned runs, in a form that can be trained. */
+/* nets.h - the networks of the drafters, in a form that can be trained, and the parts that they share: the loss of
+ * predictions, token info, and a layer that continues from its own predictions. src/draft/learned runs what they learn. */
 #ifndef TRAIN_NETS_H
 #define TRAIN_NETS_H
 
-#include "train/head_loss.h"
-#include "train/token_info_net.h"
+#include "base/mem.h"
+#include "model/rope.h"
 #include "train/mask_rows.h"
-#include "train/unroll.h"
+#include "train/net.h"
+#include "train/ops.h"
+
+/* ---- the loss of predictions against the target's distributions, and its derivative (head_loss.c) ------------ */
+
+/* The loss of a row at position p, which predicts token p + 1, with q = softmax(w row + info):
+ *     token_weight * KL(target's distribution || q)  or, with hard labels,  token_weight * -log q(x_{p+1}),
+ *     + hidden_weight * regression(row, h_p) */
+typedef struct HeadLossOptions {
+    double token_weight, hidden_weight; /* 0: without that part */
+    bool hard_labels;
+    Regression regression;
+    int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most 8 */
+    bool has_margins;           /* HeadLoss.margin is computed */
+    const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
+} HeadLossOptions;
+
+#define HEAD_LOSS_MAX_MARGIN 12.0
+enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory for logits */
+
+typedef struct HeadLoss {
+    HeadLossOptions options;
+    int64_t C, V;
+    double sum_of_weights;                /* of the steps */
+    int32_t n, positions[HEAD_LOSS_ROWS]; /* the current batch of positions, all in the loss mask, ascending */
+    Arena arena;
+    real *dist, *log_dist;  /* [n][V] the target's distributions; [n] their mean log probabilities, minus the entropy */
+    real *logits, *dlogits; /* [n][V] */
+    real *x, *dx;           /* [n][C], for head_loss_step */
+    real *target_hidden;    /* [n][C] */
+    real *loss, *dloss;     /* [n] */
+    /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's
+     * probability in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
+    uint8_t is_right[HEAD_LOSS_ROWS];
+    real margin[HEAD_LOSS_ROWS];
+} HeadLoss;
+
+int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err);
+void head_loss_close(HeadLoss *h); /* a zeroed one is fine */
+
+/* Collects the next positions in the loss mask, from *from on, and the target's distributions at them; *from advances.
+ * False: there are none left. Begin with *from = 1: no step predicts at position 0. */
+bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
+
+/* Step s at the current positions. x: [T][C] the drafter's rows by the position t they start from, so position p reads
+ * row p - s (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or
+ * NULL. Adds to the sums and, unless dx is NULL, `weight` times the gradient to dx [T][C], and to dw and dinfo unless
+ * those are NULL. */
+void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
+                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
+
+/* The share of a step in the loss of a sequence. */
+double head_loss_share(const HeadLoss *h, int32_t step);
+
+/* The same for a drafter that computes only the rows of the current positions, of any width (which must be C where
+ * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first
+ * head_loss_skipped rows are not read: their positions are below s, so there is no position to start from. */
+int32_t head_loss_skipped(const HeadLoss *h, int32_t step);
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
+                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
+
+/* ---- token info: a bias on the logits that depends only on the last token (token_info_net.c) ----------------- */
+
+typedef struct InfoShape {
+    const char *method; /* names of tensors begin with it */
+    int32_t C, V, rank; /* rank 0: no token info */
+    int32_t n_hot;      /* 0: the table has all tokens */
+    const int32_t *hot; /* [n_hot] ascending; borrowed */
+    float rms_eps;
+} InfoShape;
+
+/* The tensors, in this order; none with rank 0. */
+enum { INFO_DOWN, INFO_UP, INFO_GAIN, INFO_TENSORS };
+int32_t info_n_tensors(const InfoShape *s);
+NetTensor info_tensor(const InfoShape *s, int32_t i);
+/* The keys of the file (token_info.h); none with rank 0. */
+void info_set_keys(const InfoShape *s, GgufWriter *w);
+
+/* Activations for the current positions of a HeadLoss. n: those whose token has a row in the table; U: its number of
+ * columns. */
+typedef struct InfoActs {
+    int32_t n, rows[HEAD_LOSS_ROWS]; /* which positions those are */
+    Arena arena;
+    real *x, *low;                   /* [n][C], [n][rank] */
+    real *up, *normed, *inverse_rms; /* [n][U] twice, [n] */
+    real *info, *dinfo;              /* [positions][V]; NULL with rank 0 */
+    real *dnormed, *dup, *dlow;      /* [n][U] twice, [n][rank] */
+} InfoActs;
+
+/* With rank 0 nothing is allocated. */
+int info_open(InfoActs *a, const InfoShape *s, fr_error *err);
+void info_close(InfoActs *a); /* a zeroed one is fine */
+
+/* Computes a->info for the current positions of h, and sets a->dinfo to zero. With rank 0 neither pass does anything.
+ * */
+void info_forward(InfoActs *a, const InfoShape *s, real *const *w, const HeadLoss *h, const TrainSequence *seq);
+/* Adds to dw, from a->dinfo. */
+void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const *dw);
+
+/* Token info that depends on the state, in training: a bias on the logits that depends on the last token
+ * and on the chain's hidden state together. */
+
+typedef struct GateShape {
+    const char *method; /* names of tensors begin with it */
+    int32_t C, V, rank; /* rank 0: no gate */
+    double token_std;   /* initial deviation of the token's factor; see start_token_std */
+} GateShape;
+
+/* The tensors, in this order; none with rank 0. */
+enum { GATE_STATE, GATE_TOKEN, GATE_UP, GATE_TENSORS };
+int32_t gate_n_tensors(const GateShape *s);
+NetTensor gate_tensor(const GateShape *s, int32_t i);
+/* The key of the file (lyanna.h); none with rank 0. */
+void gate_set_keys(const GateShape *s, GgufWriter *w);
+
+/* Activations for the current positions of a HeadLoss, n rows. */
+typedef struct GateActs {
+    Arena arena;
+    real *embd, *token, *dtoken;               /* [n][C], [n][rank] twice: the same for all steps */
+    real *f, *df;                              /* [n][C] the states of one step */
+    real *state, *dstate, *product, *dproduct; /* [n][rank] */
+    real *info, *dinfo;                        /* [n][V] of one step, token info included; NULL with rank 0 */
+} GateActs;
+
+/* With rank 0 nothing is allocated. */
+int gate_open(GateActs *a, const GateShape *s, fr_error *err);
+void gate_close(GateActs *a); /* a zeroed one is fine */
+
+/* What all steps at the current positions share. With rank 0 none of these functions does anything. */
+void gate_forward_tokens(GateActs *a, const GateShape *s, real *const *w, const HeadLoss *h, const TrainSequence *seq);
+/* One step: a->info = info [n][V] (NULL: zero) + the gate's bias, and a->dinfo = 0. f: [T][C] the states by the
+ * position t from which they start, as in head_loss_step. */
+void gate_forward_step(GateActs *a, const GateShape *s, real *const *w, const HeadLoss *h, int32_t step, const real *f,
+                       const real *info);
+/* From a->dinfo, after the loss of the same step: adds to dw, to df [T][C], and to dinfo [n][V] (NULL is allowed). */
+void gate_backward_step(GateActs *a, const GateShape *s, real *const *w, real *const *dw, const HeadLoss *h,
+                        int32_t step, real *df, real *dinfo);
+void gate_backward_tokens(GateActs *a, const GateShape *s, real *const *dw, const HeadLoss *h);
+
+/* ---- the layer of `eagle` and `lyanna`, which continues from its own predictions (unroll_layer.c) ------------ */
+
+enum { UNROLL_MAX_STEPS = 8 };
+
+typedef struct UnrollShape {
+    const char *method; /* "eagle": names of tensors begin with it */
+    int32_t C, n_ff;
+    int32_t n_head, n_head_kv, head_dim;
+    float rms_eps;
+    const Rope *rope; /* the target's; borrowed */
+    int32_t n_steps;  /* 1 .. UNROLL_MAX_STEPS */
+    bool has_attn_norm;
+    bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
+    bool fuses_each_step; /* so is that of later steps; else it is the last output */
+    bool is_parallel; /* that of later steps is the first step's plus a learned vector of the step; needs has_attn_norm */
+    double fc_std;    /* initial deviation of fc's columns for the token; see start_token_std */
+    bool qk_start_anew; /* q and k start random, because the target normalises its heads and this layer does not */
+} UnrollShape;
+
+/* The tensors, in this order. */
+enum {
+    UNROLL_FC,
+    UNROLL_FC_BIAS,
+    UNROLL_Q,
+    UNROLL_K,
+    UNROLL_V,
+    UNROLL_O,
+    UNROLL_FFN_NORM,
+    UNROLL_GATE,
+    UNROLL_UP,
+    UNROLL_DOWN,
+    UNROLL_ATTN_NORM,
+    UNROLL_CHAIN_INPUTS
+};
+int32_t unroll_n_tensors(const UnrollShape *s);
+NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
+
+/* The activations of a step, n rows. */
+typedef struct UnrollStep {
+    int32_t n;
+    const int32_t *chains;        /* [n] the position t at which each row's chain began, ascending */
+    real *pair;                   /* [n][2C] the input of fc; unused where the step is not fused */
+    real *x;                      /* [n][C] the layer's input */
+    real *attn_normed, *attn_rms; /* [n][C], [n] */
+    real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k rotated */
+    real *probs, *attended;       /* see UnrollAttention; [n][H*D] */
+    real *x_mid;                  /* [n][C] */
+    real *ffn_normed, *ffn_rms;   /* [n][C], [n] */
+    real *gate, *up, *hidden;     /* [n][F] */
+    real *f, *df;                 /* [T][C] the predicted hidden states by t, and their gradient */
+    real *dk, *dv;                /* [n][G*D] */
+} UnrollStep;
+
+/* The activations of a sequence. */
+typedef struct UnrollActs {
+    int32_t max_length;
+    Arena arena;
+    real *cos_sin;             /* [T][n_rot/2][2] by position */
+    int32_t *entries, *chains; /* [T] all positions, and those whose chain goes on beyond the first step */
+    UnrollStep steps[UNROLL_MAX_STEPS];
+    real *angles, *delta;                /* [n][n_rot/2][2], [n][C] of the current step */
+    real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
+    real *dgate, *dup, *dhidden;         /* [n][F] */
+    real *dpair, *dscores;               /* [n][2C], [UNROLL_BLOCK][T + steps] */
+    real *dfirst;                        /* [T][C] is_parallel: gradient of the first step's input, from later steps */
+} UnrollActs;
+
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);
+void unroll_close(UnrollActs *a); /* a zeroed one is fine */
+
+/* All steps of a sequence: a->steps[i].f has the hidden states that step i + 1 predicts, by the position at which it
+ * began. */
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq);
+/* Sets all a->steps[i].df to zero, before the loss. */
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
+/* From a->steps[i].df, after the loss: adds to dw. */
+void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
+
+/* The confidence head of src/draft/learned in training. */
+
+typedef struct ConfidenceShape {
+    const char *method; /* the name of the tensor begins with it */
+    int32_t C;
+    bool exists;
+} ConfidenceShape;
+
+int32_t confidence_head_n_tensors(const ConfidenceShape *s); /* 1, or 0 without a head */
+NetTensor confidence_head_tensor(const ConfidenceShape *s);
+
+/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the chance that the
+ * head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
+ * may be NULL. There is no gradient to f. */
+void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f, const real *w,
+                           real *dw, double weight, TrainSums *sums);
+
+/* The network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and
+ * token info on the logits of each step. They differ only in their shapes; the functions are those of NetClass. */
+
+typedef struct UnrollNet {
+    UnrollShape layer;
+    InfoShape info;             /* of the same method; rank 0: no token info */
+    HeadLossOptions loss;       /* its n_steps is the layer's */
+    GateShape gate;             /* of the same method; rank 0: token info does not depend on the state */
+    ConfidenceShape confidence; /* of the same method; the loss then has margins */
+} UnrollNet;
+
+int32_t unroll_net_n_tensors(const void *net);
+NetTensor unroll_net_tensor(const void *net, int32_t i);
+void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err);
+void unroll_net_acts_close(void *acts);
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
+                      double weight, TrainSums *sums);
+/* Sets the width of the feed-forward, and the keys of token info. */
+void unroll_net_set_keys(const void *net, GgufWriter *w);
+
+/* ---- the networks (NAME_net.c) ------------------------------------------------------------------------------- */
 
 /* EAGLE's layer: for an UnrollNet with the method "eagle", no norm before attention, and a token fused at each step. */
 extern const NetClass eagle_net_class;

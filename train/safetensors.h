@@ -3,8 +3,8 @@
  *
  * All pointers handed out belong to the SafeTensors and live until safetensors_close.
  */
-#ifndef IMPORT_SAFETENSORS_H
-#define IMPORT_SAFETENSORS_H
+#ifndef TRAIN_SAFETENSORS_H
+#define TRAIN_SAFETENSORS_H
 
 #include "base/error.h"
 #include "gguf/tensor_type.h"

@@ -5,7 +5,7 @@
  *     y_0 = r_s,   y_k = y_{k-1} + SiLU(A_sk y_{k-1} + a_sk),   logits = target's output matrix times y_last
  *
  * Trained are the input vectors m_s and, if there are blocks, A and a, which begin as zeros. Groups follow every token
- * from which a mask predicts at one of the current positions of the loss (head_loss.h).
+ * from which a mask predicts at one of the current positions of the loss (HeadLoss).
  *
  * Test: test_train_drafters.c, by finite differences in double. */
 #include "train/nets.h"

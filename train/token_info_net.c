@@ -24,7 +24,7 @@
  *
  * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
 #include "draft/learned/learned_files.h"
-#include "train/token_info_net.h"
+#include "train/nets.h"
 #include "train/ops.h"
 
 #include <math.h>

@@ -38,7 +38,7 @@
  * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
  * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters
  * that run the files. */
-#include "train/unroll.h"
+#include "train/nets.h"
 
 #include "draft/learned/learned_files.h"
 #include "train/ops.h"

@@ -7,7 +7,6 @@
  * sum over them. Test: test_train_drafters.c, with both networks. */
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
-#include "train/unroll.h"
 #include "train/nets.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* tiles_amx.h - the tile instructions of AMX, one macro each, for src/compute/cpu/kernels/tile_body.h and
- * train/gemm_tile_body.h. tests/support/plain_tiles.h has the same names in plain C, so that the code that uses them is
+ * train/gemm_amx.c. tests/support/plain_tiles.h has the same names in plain C, so that the code that uses them is
  * tested on any CPU.
  *
  * A register is named by its number, written as a literal or as a macro that is one, because it becomes a part of the

@@ -1,6 +1,6 @@
 /* double_nets.h - the networks of the drafters, compiled in double into the test that includes this header first.
  *
- * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (train/real.h).
+ * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (train/ops.h).
  * Network files have static functions of the same names; here they share one translation unit, so while they are
  * included each such name stands for NET_name, and NET is defined anew before each file. */
 #ifndef TESTS_DOUBLE_NETS_H

@@ -3,5 +3,5 @@
 
 #if defined(__x86_64__)
 #define TILE_GEMM gemm_bf16_plain_tiles
-#include "train/gemm_tile_body.h"
+#include "train/gemm_amx.c"
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
-#include "train/gemm_bf16.h"
+#include "train/gemm.h"
 
 #include <stddef.h>
 

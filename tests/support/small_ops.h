@@ -1,5 +1,4 @@
-/* small_ops.h - the ops of train/ops, compiled for the baseline instruction set alone (see REAL_CLONES in
- * real.h). */
+/* small_ops.h - the operations of train/ops.h, compiled only for the baseline instruction set (see REAL_CLONES there). */
 #ifndef TESTS_SMALL_OPS_H
 #define TESTS_SMALL_OPS_H
 

@@ -1,7 +1,7 @@
 /* test_gemm.c - the BF16 products of training: AVX-512 and tiles give the bits of plain C on shapes around every edge and read
  * nothing outside the matrices; plain C is as near to double precision as BF16 inputs allow, and no nearer; so is a
  * whole layer. And the loops over single numbers give the same bits for every instruction set. */
-#include "train/gemm_bf16.h"
+#include "train/gemm.h"
 
 #include "base/rng.h"
 #include "plain_tiles.h"
@@ -202,7 +202,7 @@ static double worst_error(const Case *t) {
     return worst;
 }
 
-/* gemm_bf16.h gives the bound. Control: with inputs in float the error is a thousandth of that, so a product that does
+/* gemm.h gives the bound. Control: with inputs in float the error is a thousandth of that, so a product that does
  * not round its inputs would be found. */
 static void errors_are_those_of_bf16(void **state) {
     (void)state;

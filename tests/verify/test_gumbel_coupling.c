@@ -2,7 +2,7 @@
  * small vocabularies, and against the bound (1 - TV) / (1 + TV). */
 #include "testing.h"
 
-#include "research/gumbel_coupling.h"
+#include "research/acceptance.h"
 #include "verify/gumbel.h"
 
 #include <math.h>
