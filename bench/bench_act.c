@@ -1,13 +1,13 @@
-/* bench_act.c - what rounding costs: the perplexity of a text, and how far the distributions of the next token move.
+/* bench_act.c - the cost of rounding: the perplexity of a text, and how far the distributions of the next token move.
  *
  *   bench_act MODEL.gguf FLOAT.gguf TEXT [TOKENS]
  *
  * FLOAT.gguf holds the weights of MODEL.gguf as F32 (grow_model MODEL.gguf --type F32 -o FLOAT.gguf), so that its
- * activations are never rounded and its keys and values are kept as F32: that is the reference. The first TOKENS
- * (8192) of TEXT run through it and through MODEL.gguf with activations of 16 and of 8 bits and caches of F16 and Q8,
- * in windows of the model's context (512 at most). It prints the perplexity; the mean divergence KL(reference ||
- * this) of the distributions in millinats; how often the most probable token is that of the reference; and the rms of
- * the logits' difference over the rms of the reference's logits. */
+ * activations are never rounded and its keys and values are kept as F32: that is the reference. The first TOKENS (8192)
+ * of TEXT run through it and through MODEL.gguf with activations of 16 and of 8 bits and caches of F16 and Q8, in
+ * windows of the model's context (512 at most). It prints the perplexity; the mean divergence KL(reference || this) of
+ * the distributions in millinats; how often the most probable token is that of the reference; and the rms of the
+ * logits' difference over the rms of the reference's logits. */
 #include "base/threads.h"
 #include "opened_model.h"
 #include "text/tokenizer.h"

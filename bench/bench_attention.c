@@ -1,10 +1,11 @@
-/* bench_attention.c - the kernels of attention by themselves, in the cache: 1024 keys of one KV head, for some numbers of queries.
+/* bench_attention.c - measures the attention kernels separately, in the cache: 1024 keys of one KV head, for several
+ * numbers of queries.
  *
  *     bench_attention [TABLE [HEAD_DIM]]        (auto, 64)
  *
- * Each line is the least processor time of 60 repetitions, of one thread, the cases in turns; and that time over the time
- * which the multiplications alone would take in floats at their peak, measured in the same turns. Ratios hold on a busy
- * machine, too. `integers` are the scores of kernels/scores.h, the rounding of the queries included. */
+ * Each figure is the least processor time of 60 repetitions on one thread, with the cases taking turns, and its ratio
+ * to the time that only the multiplications would take in floats at their peak, measured in the same turns. Ratios hold
+ * on a busy machine, too. `integers` are the scores of kernels/scores.h, including the rounding of the queries. */
 #include "base/mem.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"

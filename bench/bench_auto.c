@@ -2,14 +2,14 @@
  *
  *   bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]
  *
- * PROMPTS.jsonl: one object a line with "category" and "turns", of which the first is the prompt. For the first
- * PROMPTS (6) of each category it generates once plainly and once with DRAFT (auto), one right after the other, in
- * alternating order. Each of ROUNDS (5) rounds has fresh engines, so that no drafter has seen an answer before.
- * Prompts that leave no room are cut.
+ * PROMPTS.jsonl has one object per line with "category" and "turns", of which the first is the prompt. For the first
+ * PROMPTS (6) prompts of each category it generates once with plain decoding and once with DRAFT (auto), one right
+ * after the other, in alternating order. Each of ROUNDS (5) rounds has fresh engines, so that no drafter has seen an
+ * answer before. Prompts that leave no room for an answer are cut.
  *
- * A virtual machine runs at half its speed for seconds at a time. So a prompt's ratio is the median over its rounds
- * of (plain time / drafted time) of two successive runs, and its plain time the median over the rounds; a category's
- * ratio is its plain time over the time that these ratios make of it. */
+ * A virtual machine runs at half its speed for seconds at a time. So a prompt's ratio is the median over its rounds of
+ * (plain time / drafted time) of two successive runs, and its plain time the median over the rounds. A category's ratio
+ * is its plain time over the drafted time that follows from these ratios. */
 #include <forerun.h>
 
 #include <jansson.h>

@@ -1,15 +1,16 @@
-/* bench_context.c - T(n) behind long contexts: what 1, 4, 8, 16 and 32 rows cost after 1K to 128K tokens, with keys and values
- * of F16 and of Q8, and how far that is from reading everything once.
+/* bench_context.c - T(n) at long contexts: the cost of 1, 4, 8, 16 and 32 rows after 1K to 128K tokens, with keys and
+ * values in F16 and in Q8, compared with the cost of reading everything once.
  *
- *     bench_context MODEL.gguf [THREADS [SECONDS [CONTEXT...]]]      (all cores, 10 s for each table, 1024 8192 32768 131072)
+ *     bench_context MODEL.gguf [THREADS [SECONDS [CONTEXT...]]]  (all cores, 10 s per table, 1024 8192 32768 131072)
  *
- * Nothing is run to fill the cache: its slots get random numbers (executor_sequence_pad), which takes as long as writing
- * them. So any context fits that memory has room for, whatever the model was trained for; a 1.1B model with 22 layers, 4 KV
- * heads of 64 needs 3 GB for 128K tokens of F16.
+ * Nothing is run to fill the cache: its slots get random numbers (executor_sequence_pad), which takes as long as
+ * writing them. So any context that fits into memory can be measured, whatever the model was trained for; a 1.1B model
+ * with 22 layers, 4 KV heads of 64 needs 3 GB for 128K tokens of F16.
  *
- * Forwards of each number of rows take turns with reading the weights; the fastest of each counts, and the peaks are measured
- * before and after. `reads`: the weights and the keys and values of the context, at the bandwidth of that reading. `limit`:
- * that or the arithmetic at its peak, whichever is longer. `attention`: its share of one forward's time, taken apart. */
+ * Forwards of each number of rows take turns with reading the weights; the fastest of each counts, and the peaks are
+ * measured before and after. `reads` is the time to read the weights and the context's keys and values at that
+ * bandwidth; `limit` is that or the time of the arithmetic at its peak, whichever is longer; `attention` is its time
+ * within one forward, measured separately. */
 #include "compute/cost.h"
 #include "base/system.h"
 #include "base/threads.h"

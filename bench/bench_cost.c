@@ -3,10 +3,10 @@
  *   bench_cost MODEL.gguf [SECONDS [CONTEXT,... [REPETITIONS [q16|q8]]]]
  *
  * It measures the cost curve as the engine does for its first request with an automatic budget (cost_curve_measure,
- * whose own time is printed), then forwards of 1 to 32 rows behind each context (128,1024; SECONDS, 2, for each), and
- * prints the measured time, the predicted one and the error; all this REPETITIONS (3) times. Times are the minimum of
- * their rounds, as those of the curve are. If the machine changed its speed meanwhile, the errors mean nothing: T(1)
- * is measured once more at the end, and a repetition counts only where it agrees within 5 %.
+ * whose own time is printed), then forwards of 1 to 32 rows after each context (default 128,1024; SECONDS for each,
+ * default 2), and prints the measured time, the predicted one and the error. All this is done REPETITIONS (3) times. A
+ * time is the minimum over its rounds, as in the curve. If the machine changed its speed meanwhile, the errors mean
+ * nothing: T(1) is measured once more at the end, and a repetition counts only if the two agree within 5 %.
  */
 #include "opened_model.h"
 
@@ -65,7 +65,7 @@ static double compare_all(Executor *e, CostCurve *c, const char *list, double se
     return worst;
 }
 
-/* T(1) now against what the curve was measured from. */
+/* T(1) now over the T(1) that the curve was measured from. */
 static bool is_steady(Executor *e, const CostCurve *c) {
     double s;
     fr_error err;

@@ -1,12 +1,14 @@
-/* bench_coupling.c - how often a draft model and its target choose alike with shared noise, on real distributions.
+/* bench_coupling.c - how often a draft model and its target choose the same token with shared noise, on real
+ * distributions.
  *
  *   bench_coupling TARGET.gguf DRAFT.gguf
  *
- * The target generates N_TEXTS texts of N_TOKENS tokens at temperatures 0.7 and 1, from the first token of its vocabulary's
- * texts (id 1) on. At each position p is its distribution, q that of the draft model after the same tokens. Prints, as means
- * over positions: their total variation; the bound (1 - TV) / (1 + TV); the exact agreement of the first choices
- * (research/acceptance.h); the share of the target's choices among the k greatest log q + G, by N_DRAWS draws of the noise;
- * and that among the k most probable tokens of q, which is what a tree of favourites accepts. */
+ * The target generates N_TEXTS texts of N_TOKENS tokens at temperatures 0.7 and 1, beginning with token 1, the
+ * beginning of a text in its vocabulary. At each position p is its distribution, and q is that of the draft model after
+ * the same tokens. Prints, as means over positions: their total variation; the bound (1 - TV) / (1 + TV); the exact
+ * agreement of the first choices (research/acceptance.h); the share of the target's choices among the k greatest log q
+ * + G, by N_DRAWS draws of the noise; and that among the k most probable tokens of q, which is what a tree of
+ * favourites accepts. */
 #include "opened_model.h"
 
 #include "base/threads.h"

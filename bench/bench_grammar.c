@@ -1,11 +1,12 @@
-/* bench_grammar.c - the time that a token mask takes at V = 128,000.
+/* bench_grammar.c - the time of a token mask with a vocabulary of 128,000 tokens.
  *
  *   bench_grammar [TEXTS]
  *
- * A made-up vocabulary: bytes, words with and without a blank before them, numbers, white space, punctuation as JSON has it,
- * and 10 % characters beyond ASCII, some of them halved. For each schema TEXTS (20) texts are written by tokens drawn from the
- * masks, so that each token's mask is asked for once, as in decoding. "cold": the grammar is opened anew for each text; "warm":
- * what one text found out serves the next, as in a server. Prints the processor time of a mask, and of applying it to a row of logits.
+ * The vocabulary is made up: bytes, words with and without a blank before them, numbers, white space, the punctuation
+ * of JSON, and 10 % characters beyond ASCII, some of them cut in half. For each schema TEXTS (20) texts are written
+ * with tokens drawn from the masks, so that each mask is computed once, as in decoding. "cold": the grammar is opened
+ * anew for each text; "warm": the masks of one text are kept for the next, as in a server. Prints the processor time of
+ * a mask, and of applying it to a row of logits.
  */
 #include "base/system.h"
 #include "base/hash.h"
@@ -147,7 +148,7 @@ static int64_t n_times;
 static double apply_s;
 static int64_t n_applied;
 
-/* A token that is allowed; of several one that closes what is open, every third time. */
+/* A token that is allowed; every third time the first of several that closes what is open. */
 static int32_t draw_token(const TokenTrie *t, const TokenMask *m) {
     int32_t best = -1;
     for (int tries = 0; tries < 8; tries++) {

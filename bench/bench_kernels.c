@@ -1,8 +1,8 @@
 /* bench_kernels.c - how close the matrix products come to the bandwidth of the memory.
  *
- * For each type and number of rows it divides the bytes of a set of matrices larger than the caches by the time of
- * one pass through all of them. Beside it stands the bandwidth at which the same bytes are merely read ("raw"),
- * measured in turns with the passes.
+ * For each type and number of rows it divides the bytes of a set of matrices larger than the caches by the time of one
+ * pass through all of them. "raw" is the bandwidth at which the same bytes are only read; these reads alternate with
+ * the passes.
  *
  *     bench_kernels [TABLE [THREADS [TYPE [q16|q8]]]]        (default: auto, all cores, all types, q16)
  *

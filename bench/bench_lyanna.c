@@ -2,12 +2,12 @@
  *
  *   bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP]]]]
  *
- * It writes drafters of random weights for the target (token info of rank RANK, 64, over HOT tokens, 0: all) into
- * /tmp, removes them in the end, and prints
- *   how long the table of token info takes to make, in each form, and its size;
+ * It writes drafters with random weights for the target into /tmp (token info of rank RANK, default 64, over HOT
+ * tokens; default 0: all), removes them at the end, and prints
+ *   the time to make the table of token info, in each form, and its size;
  *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
- *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b), for 1 to 16 sequences
- *   that draft together.
+ *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b), for 1 to 16
+ *     sequences that draft together.
  * Times are medians over at most ROUNDS proposals after steps of one token each. */
 #include "opened_model.h"
 
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { ROUNDS = 200, N_CTX = 1024, N_PROMPT = 128, MAX_SEQUENCES = 16, BUDGET = 16 };
-#define MOST_S 1.0 /* a median is taken of what ran in this time, if fewer than ROUNDS */
+#define MOST_S 1.0 /* a median is taken of what ran in this time, if that is fewer than ROUNDS */
 
 static fr_error err;
 static void die(void) {
@@ -135,7 +135,7 @@ static double head_ms(const OpenedModel *m, int32_t n_products, int32_t n_rows, 
     return median_ms(seconds, ROUNDS);
 }
 
-/* What is shown of a text: any tokens, with one hidden state and one row of logits for all of them. */
+/* The text that drafters are shown: any tokens, with one hidden state and one row of logits for all of them. */
 typedef struct Text {
     int32_t tokens[N_PROMPT + ROUNDS + 1];
     const float *hidden, *logits;
@@ -157,7 +157,7 @@ static void step(Drafter *d, int32_t sequence, const Text *t, int32_t n) {
         die();
 }
 
-/* A proposal of n sequences together, with all that was fed for it, in steps of one token each. */
+/* A proposal of n sequences together, including the work of feeding them, in steps of one token each. */
 static double proposal_ms(Drafter *d, const Text *t, int32_t n) {
     static Tree forest[MAX_SEQUENCES];
     double seconds[ROUNDS], sum = 0;

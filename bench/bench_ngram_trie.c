@@ -2,8 +2,8 @@
  *
  *   bench_ngram_trie
  *
- * Prints the time of begin and of a proposal, and bytes per token, for a text like a natural one (Zipf's
- * distribution, with repetitions) and for the worst one (a single token).
+ * Prints the times of begin and of a proposal, and the bytes per token, for a text that resembles a natural one (Zipf's
+ * distribution, with repetitions) and for the worst text (a single token).
  */
 #include "base/system.h"
 #include "base/rng.h"

@@ -1,12 +1,12 @@
-/* bench_one_row.c - how fast one row and a few rows read their weights, in every way of reading that the kernels have
- * (kernels/product_ways.h), beside a plain read of the same bytes.
+/* bench_one_row.c - how fast products with one row and with a few rows read their weights, in every way of reading that
+ * the kernels have (kernels/product_ways.h), compared with a plain read of the same bytes.
  *
- *     bench_one_row [TABLE [ROUNDS [small]]]        (default: the best table, 60 rounds, huge pages where the system gives them)
+ *     bench_one_row [TABLE [ROUNDS [small]]]  (default: the best table, 60 rounds, huge pages if there are any)
  *
- * One thread, weights of half a gigabyte, of type Q8_0 and Q4_K. All ways take turns over stretches of 1 MB, a tenth of
- * a millisecond each, which other programs mostly leave alone: a figure is the rate of the best fifth of the rounds, as
- * a share of the plain read's, and holds on a busy machine, too. The way that was chosen when the table was opened has
- * a star. For all cores at once start one for each of them:
+ * It uses one thread and weights of half a gigabyte, of the types Q8_0 and Q4_K. All ways take turns over stretches of
+ * 1 MB, each a tenth of a millisecond, which other programs rarely interrupt: a figure is the rate of the best fifth of
+ * the rounds, as a share of the plain read's rate, and holds on a busy machine, too. The way that was chosen when the
+ * table was opened has a star. To measure all cores at once, start one process for each of them:
  *
  *     for core in 0 1; do taskset -c $core build/release/bench/bench_one_row & done; wait */
 #include "base/system.h"
@@ -24,7 +24,7 @@ enum {
     GAP = 64 << 10,    /* bytes between two of them, so that none reads what another one prefetched */
     WEIGHTS = 512 << 20,
     ROUNDS_MAX = 1000,
-    N_VARIANTS = READ_WAYS + 2, /* the ways, the table's choice, a plain read */
+    N_VARIANTS = READ_WAYS + 2, /* the ways, the table's choice, and a plain read */
     CHOSEN = READ_WAYS,
     PLAIN,
     ROWS_MAX = 16,
@@ -50,7 +50,7 @@ static double run_s(const Kernels *k, PackedMatrix *m, int variant, int64_t n_ro
     return clock_s() - start;
 }
 
-/* The rates of every variant for so many rows, best fifth, in bytes per second. */
+/* The rates of every variant for that many rows, over the best fifth of the rounds, in bytes per second. */
 static void measure(const Kernels *k, PackedMatrix *m, int64_t n_rows, int rounds, double rates[N_VARIANTS]) {
     static size_t at;
     for (int r = 0; r < rounds; r++)

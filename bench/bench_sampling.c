@@ -1,11 +1,12 @@
-/* bench_sampling.c - the time of what happens to one row of logits after a forward: choosing a token, its
+/* bench_sampling.c - measures what happens to one row of logits after a forward: choosing a token, computing its
  * log-probability, and the bookkeeping of the engine.
  *
  *   bench_sampling [KERNELS]
  *
- * By vocabulary size and kind of row, in microseconds of one core, the median of 25 times. KERNELS: the table of
- * kernels, the best of this CPU by default. Rows: "text" has most of its mass in few tokens, as rows of trained models do
- * (three times Gumbel noise); "flat" is a normal-like row of deviation 1, as models with random weights make it.
+ * Times are by vocabulary size and kind of row, in microseconds of one core, the median of 25. KERNELS is the table of
+ * kernels, by default the best of this CPU. A "text" row has most of its mass on few tokens, as rows of trained models
+ * do (three times Gumbel noise); a "flat" row is nearly normal with deviation 1, as models with random weights produce
+ * it.
  */
 #include "base/system.h"
 #include "base/hash.h"

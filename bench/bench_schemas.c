@@ -1,10 +1,10 @@
-/* bench_schemas.c - JSON answers by many schemas, plainly and with drafts.
+/* bench_schemas.c - generates JSON answers under many schemas, with plain decoding and with drafts.
  *
  *   bench_schemas MODEL schemas.jsonl texts.jsonl [DRAFT]...
  *
- * For each schema (a line of JSON) and each of three samplings, a text is generated without drafts, with `grammar` alone, and with
- * all given drafts besides. All three must be the same, bit for bit. Texts go to texts.jsonl, for bench/schemas/check_schemas.mjs,
- * which holds them against ajv. Prints tokens per pass of `grammar` alone.
+ * For each schema (a line of JSON) and each of three samplings, a text is generated without drafts, with only
+ * `grammar`, and with all given drafts as well. All three must be the same, bit for bit. Texts go to texts.jsonl, for
+ * bench/schemas/check_schemas.mjs, which checks them with ajv. Prints the tokens per pass with only `grammar`.
  */
 #include "forerun.h"
 

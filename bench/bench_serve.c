@@ -1,12 +1,14 @@
-/* bench_serve.c - load for `forerun serve`: many clients with mixed requests, some of whom hang up or send nonsense.
+/* bench_serve.c - load for `forerun serve`: many clients with mixed requests, some of which hang up or send malformed
+ * requests.
  *
- * Before the load, each kind of request is sent once, alone and with "draft": "none"; every complete answer under load
+ * Before the load, each kind of request is sent once by itself, with "draft": "none"; every complete answer under load
  * must then be the same text. All clients are states of one event loop, so that the load takes little of the processor
  * that the server needs. Another connection asks for /health a hundred times a second: the time of its answers is what
- * the server's event loop adds to each token of a stream. With --added it is measured from outside: streams tell when the
- * engine chose each token, and the arrival of its event is compared with that. Both are counted from the request, here from when
- * it was sent, there from its first byte, so that its way to the server is in the figure too, as is this program's own
- * work on the events that arrive together. Clients begin one after the other then.
+ * the server's event loop adds to each token of a stream. With --added that is measured from outside: streams contain
+ * the time at which the engine chose each token, and the arrival of the token's event is compared with it. Both times
+ * count from the request: here from when it was sent, there from its first byte. So the figure includes the request's
+ * way to the server, and this program's own work on events that arrive together. With --added clients begin one after
+ * the other.
  *
  * Exit status 1: an answer was wrong or missing. */
 #include "load_figures.h"
@@ -50,7 +52,7 @@ static const struct argp_option arguments[] = {
     {"port", 'p', "N", 0, "its port (8080)", 0},
     {"clients", 'c', "N", 0, "clients at once (32)", 1},
     {"requests", 'n', "N", 0, "requests of all clients together (640)", 1},
-    {"seconds", 's', "S", 0, "instead of --requests: for so long", 1},
+    {"seconds", 's', "S", 0, "run for S seconds, instead of --requests", 1},
     {"kinds", 'k', "N", 0, "different requests, 1 to 140 (56)", 1},
     {"max-tokens", 't', "N", 0, "tokens of an answer, at most (64)", 1},
     {"draft", 'd', "NAME", 0, "field `draft` of the requests; none: plain decoding (the server's drafters)", 1},
@@ -58,12 +60,12 @@ static const struct argp_option arguments[] = {
     {"hang-up", 'u', "PERCENT", 0, "share of requests whose client hangs up before the end (0)", 2},
     {"malformed", 'm', "PERCENT", 0, "share of malformed requests (0)", 2},
     {"retries", 'r', "N", 0, "how often a request that failed is sent again (0)", 2},
-    {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding alone", 2},
-    {"vary", 'v', NULL, 0, "prompts and seeds that never come again, which are not compared", 2},
-    {"added", 'a', NULL, 0, "only streams of /v1/chat/completions: measure what lies between a token and its event", 2},
+    {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding", 2},
+    {"vary", 'v', NULL, 0, "send prompts and seeds only once, and do not compare the answers", 2},
+    {"added", 'a', NULL, 0, "only streams of /v1/chat/completions: measure the time between a token and its event", 2},
     {"key", 'K', "KEY", 0, "API key", 3},
     {"pid", 'P', "PID", 0, "process whose memory (VmRSS) is watched", 3},
-    {"seed", 'R', "N", 0, "of the random choices of the clients (1)", 3},
+    {"seed", 'R', "N", 0, "seed of the clients' random choices (1)", 3},
     {"json", 'j', "FILE", 0, "write the figures as JSON, too", 3},
     {0},
 };
@@ -118,9 +120,9 @@ typedef struct Client {
     int kind, n_tries, status;
     uint32_t variant; /* 0: one of those that are compared */
     bool streams;
-    int64_t hang_up_after; /* bytes of the answer */
+    int64_t hang_up_after; /* bytes of the answer; -1: never */
     Part part;
-    size_t n_missing, n_seen; /* of the length or chunk; of the body, as events */
+    size_t n_missing, n_seen; /* missing bytes of the length or chunk; bytes of the body that were read as events */
     Buf body, text;
     double sent_s, last_s;
 } Client;
@@ -130,7 +132,7 @@ static struct sockaddr_in server;
 static Client clients[MAX_CLIENTS], probe;
 static char *plain[LOAD_KINDS_MAX];
 static LoadFigures figures;
-static bool is_plain; /* the answers to compare with are being made */
+static bool is_plain; /* whether the answers to compare with are being made */
 static int n_left, n_next, n_active;
 static uint64_t random_state;
 
@@ -208,7 +210,7 @@ static void judge(Client *c) {
     next_request(c);
 }
 
-/* When the event loop woke up: the bytes that it hands out since then had come. */
+/* The time at which the event loop woke up: the bytes that it has handed out since then had arrived by then. */
 static double arrival_s(void) {
     struct timeval woke, now;
     if (event_base_gettimeofday_cached(base, &woke) || evutil_gettimeofday(&now, NULL)) return clock_s();
@@ -384,7 +386,9 @@ static void next_request(Client *c) {
     c->hang_up_after = draw(3) == 0 ? -1 : (int64_t)draw(4096);
     if (c->purpose == MALFORMED) hang_up(c); /* on a connection of its own */
     send_request(c);
-    if (c->purpose == HANG_UP && c->hang_up_after < 0) later(c, (int)draw(30)); /* perhaps before the first byte */
+    if (c->purpose == HANG_UP && c->hang_up_after < 0)
+        later(c, (int)draw(30)); /* it may hang up before the first
+                                                                                 * byte */
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *user) {

@@ -1,11 +1,12 @@
-/* bench_tiles.c - what a product by tile instructions takes in each of its ways (kernels/tile_ways.h), and which way is chosen.
+/* bench_tiles.c - the time of a product by tile instructions in each of its ways (kernels/tile_ways.h), and which way
+ * is chosen.
  *
  *     bench_tiles [TYPE...]        (default: Q8_0 Q4_0 Q4_K Q6_K)
  *
- * One thread; 128 outputs of 2048 inputs, in the second cache. A figure is nanoseconds for a slice of a tile of outputs, which is
- * 16 outputs x 32 inputs, with all rows: the least of many runs in turns, so that other programs raise it little. On a
- * CPU without AMX tile instructions are replaced by their loads and stores (hollow_load), so that only everything but
- * the tile products is measured; then the choice says nothing either. */
+ * It uses one thread, and 128 outputs of 2048 inputs in the second-level cache. A figure is nanoseconds for a slice of
+ * a tile, which is 16 outputs x 32 inputs, with all rows: the least of many runs in turns, so that other programs raise
+ * it little. On a CPU without AMX, tile instructions are replaced by their loads and stores (hollow_load), so that
+ * everything except the tile products is measured; nothing is chosen then. */
 #if defined(__x86_64__)
 #include "compute/cpu/kernels/simd_avx512.h"
 #endif
@@ -76,8 +77,8 @@ static void measure(const Kernels *k, TensorType type, ActForm form) {
 /* ---- tiles without their products ------------------------------------------------------------------------ */
 
 /* The code of table "amx", in which a tile's load is a vector load for each of its rows, its store a vector store for
- * each, and its product nothing. So the time is that of everything but the products, which the CPU computes in a unit
- * of their own; the results mean nothing. */
+ * each, and its product nothing. So the time is that of everything except the products, which the CPU computes in a
+ * separate unit; the results mean nothing. */
 #if defined(__x86_64__)
 static _Thread_local TileConfig config;
 

@@ -1,12 +1,12 @@
-/* bench_train.c - tokens per second of training, and the share of the machine's peak that this is.
+/* bench_train.c - tokens per second of training, and their share of the machine's peak.
  *
  *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS [PRECISION]]]]]
  *     (default: 8 256 4 2 768 512 8, all cores, the program's default precision: 0 is f32, 1 bf16, 2 bf16-tiles)
  *
- * The vocabulary is that of models/target.gguf; tokens are random. A step is forward, backward, clipping and AdamW;
- * the best of several is shown, by the clock and by processor time. Operations of a token: 6 for each weight of a
- * matrix (2 forward, 4 backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the sequence
- * on average.
+ * The vocabulary is that of models/target.gguf; tokens are random. A step consists of forward, backward, clipping and
+ * AdamW; the best of several is shown, by the clock and by processor time. A token takes 6 operations for each weight
+ * of a matrix (2 forward, 4 backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the
+ * sequence on average.
  */
 #include "base/system.h"
 #include "base/mem.h"
@@ -31,7 +31,7 @@ static double cpu_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* *core_s: the least processor time of a step, all threads together, which other programs on the machine touch less. */
+/* *core_s: the least processor time of a step over all threads together, which depends less on other programs. */
 static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int n_steps, double *core_s) {
     fr_error err;
     double best = *core_s = 1e9;

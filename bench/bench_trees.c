@@ -2,13 +2,14 @@
  *
  *   bench_trees TARGET.gguf PROMPTS.jsonl DRAFT TEMPERATURE [PER_CATEGORY [TOKENS [BUDGET]]]
  *
- * PROMPTS.jsonl: one object a line with "category" and "prompt", such as the heldout.jsonl of `research/learned.sh data`. The first
- * PER_CATEGORY (9) of each category are continued by TOKENS (96) tokens, with at most BUDGET (16) nodes a step. Prints two tables:
+ * PROMPTS.jsonl has one object per line with "category" and "prompt", such as the heldout.jsonl of `research/learned.sh
+ * data`. The first PER_CATEGORY (9) of each category are continued by TOKENS (96) tokens, with at most BUDGET (16)
+ * nodes a step. Prints two tables:
  *
- *   - by the estimate of the best child of the root: the children of the root, the depth of the tree, and the nodes accepted,
- *     as means over the steps;
- *   - of all children whose parent was accepted, by tenths of their estimate given the parent (p_accept of the node over that of
- *     its parent): how many were accepted, and their mean estimate.
+ *   - by the estimate of the best child of the root: the children of the root, the depth of the tree, and the nodes
+ *     accepted, as means over the steps;
+ *   - by tenths of the estimate given the parent (p_accept of the node over that of its parent), over the children whose
+ *     parent was accepted: how many were accepted, and their mean estimate.
  *
  * `forerun replay --calibration` has the second one for drafters that need no target. */
 #include <forerun.h>
@@ -43,7 +44,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* The index of the part of 0..1 that p is in. */
+/* The index of the bin that contains p. */
 static int part_of(double p, int n_parts) {
     int i = (int)(p * n_parts);
     return i < n_parts ? i : n_parts - 1;
@@ -109,7 +110,7 @@ static void decode(fr_engine *e, const fr_request_options *o) {
     fr_request_close(r);
 }
 
-/* Whether this is one of the first n_each of its category. */
+/* Whether this prompt is one of the first n_each of its category. */
 static bool is_wanted(const char *category, int n_each) {
     for (int i = 0; i < MAX_CATEGORIES; i++) {
         if (!categories[i].name[0]) snprintf(categories[i].name, sizeof categories[i].name, "%s", category);

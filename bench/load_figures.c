@@ -29,7 +29,7 @@ static double percentile(Series *s, double part) {
     return s->values[i > 0 ? i - 1 : 0];
 }
 
-/* The mean of the first tenth that counts, and of the last one: what comes before the first fifth is warming up. */
+/* The mean of a tenth of the samples. The first fifth is the warm-up and does not count. */
 static double tenth(const Series *rss, size_t from, size_t n) {
     double sum = 0;
     for (size_t i = from; i < from + n; i++) sum += rss->values[i];
@@ -47,7 +47,7 @@ static void print_times(const char *name, Series *s) {
                percentile(s, 0.9) * 1e3, percentile(s, 0.99) * 1e3, percentile(s, 1) * 1e3, s->n);
 }
 
-/* Of memory in MiB, after the warm-up and at the end. False: too few samples. */
+/* Memory in MiB, after the warm-up and at the end. False: there are too few samples. */
 static bool memory_of(const Series *rss, double *early, double *late) {
     size_t n = rss->n / 10;
     if (n == 0) return false;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One API: how a body begins, given a prompt, and where the text is in an answer and in an event of a stream. */
+/* One API: the beginning of a body for a prompt, and the path of the text in an answer and in an event of a stream. */
 typedef struct LoadForm {
     const char *path, *begin, *whole, *piece;
     const char *n_tokens; /* the key of the number of generated tokens */
@@ -49,8 +49,8 @@ static inline const LoadForm *load_form(int kind) { return &load_forms[kind % LO
 /* The first 35 are different requests to /v1/chat/completions. */
 static inline int load_kind_of_chat(int i) { return (LOAD_COUNT(load_forms) * i + 1) % LOAD_KINDS_MAX; }
 
-/* A whole request of HTTP. draft NULL: the server's own drafters. variant: 0, or a number that makes it another request. times: the
- * events of a stream tell when its tokens were chosen. */
+/* A whole HTTP request. draft NULL: the server's own drafters. variant: 0, or a number that makes it another request.
+ * times: the events of a stream contain the times at which its tokens were chosen. */
 static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, uint32_t variant, int max_tokens, bool streams,
                               const char *draft, bool times, const char *headers) {
     const LoadForm *f = load_form(kind);

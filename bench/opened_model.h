@@ -1,5 +1,5 @@
-/* opened_model.h - what every measurement below the public API begins with: a model, its weights in the CPU backend,
- * and a device. */
+/* opened_model.h - a model, its weights in the CPU backend, and a device: the beginning of every measurement below the
+ * public API. */
 #ifndef BENCH_OPENED_MODEL_H
 #define BENCH_OPENED_MODEL_H
 

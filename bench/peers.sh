@@ -1,19 +1,19 @@
 #!/bin/bash
 # bench/peers.sh FILE.gguf... - forerun beside llama.cpp on the same files, machine and threads, as a Markdown table: T(n)/T(1), and
-# tokens/s of a prefill. The programs take turns in each round; of a program's rounds the median counts.
+# the tokens/s of a prefill. The programs take turns in each round; the median over a program's rounds counts.
 #
-#   PEER        a command that runs llama-bench; needed. Debian has it in sid only, so a folder of its own is the easy way:
+#   PEER        a command that runs llama-bench; needed. Debian has it only in sid, so the easy way is a folder of its own:
 #                   debootstrap --variant=minbase --include=llama.cpp-tools sid /tmp/sid
 #                   PEER="chroot /tmp/sid llama-bench" PEER_ROOT=/tmp/sid bench/peers.sh /tmp/sid/tmp/Q8_0.gguf
-#   PEER_ROOT   what PEER does not see of the files' paths (a chroot; empty)
+#   PEER_ROOT   the beginning of the files' paths that PEER does not see (a chroot; empty)
 #   PEER_FLAGS  its settings (-fa on -lm none: its fastest here; others: -ctk q8_0 -ctv q8_0)
-#   NODE_PEER   a folder where `npm install node-llama-cpp` ran: a second peer, and the faster one where Debian's llama.cpp is built
-#               without its matrix kernels for many rows (`nm -D libggml-cpu-zen4.so | grep llamafile_sgemm` tells)
+#   NODE_PEER   a folder where `npm install node-llama-cpp` ran: a second peer, which is faster if Debian's llama.cpp was
+#               built without its matrix kernels for many rows (`nm -D libggml-cpu-zen4.so | grep llamafile_sgemm` shows that)
 #   FORERUN (build/forerun), ROUNDS (3), ROWS (1,4,8,16,32,64,512; ascending), CONTEXT (128), THREADS (2)
 #
-# On a CPU with AMX the peers should use it. Which of its CPU libraries llama-bench loads, and whether node-llama-cpp has AMX on, stands
-# above the table with the name of the CPU; where they leave it off, a line on standard error says so: llama.cpp needs a build with
-# -DGGML_NATIVE=ON on such a machine, or with -DGGML_CPU_ALL_VARIANTS=ON -DGGML_BACKEND_DL=ON (its variant is called sapphirerapids).
+# On a CPU with AMX the peers should use it. The line above the table names the CPU, the CPU library that llama-bench loads, and
+# whether node-llama-cpp uses AMX. If they do not use it, there is a warning on standard error: llama.cpp needs a build with
+# -DGGML_NATIVE=ON on such a machine, or with -DGGML_CPU_ALL_VARIANTS=ON -DGGML_BACKEND_DL=ON (the variant sapphirerapids).
 #
 # forerun computes the logits of all rows, as verification needs them; llama-bench those of the last row, node-llama-cpp none.
 # `chrt -r 1 bench/peers.sh ...` keeps other programs away from all alike. Needs jq.

@@ -3,8 +3,10 @@
 # default; some 20 minutes on a machine that does nothing else.
 #
 #   plan      tokens per second with the server's drafters against "draft": "none", at 1 to 32 clients
-#   streams   256 streams at once: what the event loop adds, the gaps between events, and what lies between a token and its event
-#   soak      32 mixed clients, a third hanging up, one in twenty malformed: answers against plain decoding's, and memory
+#   streams   256 streams at once: the time that the event loop adds, the gaps between events, and the time from a token to its
+#             event
+#   soak      32 mixed clients, a third of which hang up, and one request in twenty malformed: compares the answers with plain
+#             decoding's, and watches memory
 #
 # Environment: FORERUN (build/forerun), LOAD (build/release/bench/bench_serve), MODEL (models/target.gguf), DRAFTS (options such
 # as "--draft eagle:file=FILE"; empty: auto), THREADS (all cores), CLIENTS ("1 2 4 8 16 32"), ROUNDS of each (5), TOKENS of an
@@ -42,7 +44,7 @@ load() { # NAME OPTION...
   "$LOAD" --port "$port" --pid "$server" --max-tokens "$TOKENS" --json "$OUT/$name.json" "$@" > "$OUT/$name.txt"
 }
 
-# As many requests as keep each run at some seconds; all whole, because of their counts of tokens.
+# The number of requests lets each run take some seconds; all answers are complete, because their tokens are counted.
 stage_plan() {
   start_server
   load warm --clients 8 --requests 64 --no-check

@@ -191,7 +191,8 @@ double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int3
  * it is the first choice of q if E_y > q_y p_x t / q_x for all y. Both together:
  *
  *     P(both choose x) = integral of p_x e^(-p_x t) prod over y != x of e^(-max(p_y, q_y p_x / q_x) t) dt
- *                      = p_x / S_x = 1 / sum over y of max(p_y / p_x, q_y / q_x),    S_x = sum over y of max(p_y, q_y p_x / q_x)
+ *                      = p_x / S_x = 1 / sum over y of max(p_y / p_x, q_y / q_x)
+ *     S_x = sum over y of max(p_y, q_y p_x / q_x)
  *
  * max(p_y / p_x, q_y / q_x) is the first where p_y / q_y >= p_x / q_x, so sorting by p / q makes all sums prefix sums.
  *
@@ -214,7 +215,7 @@ static int greater_ratio_first(const void *a, const void *b) {
 
 double gumbel_agreement(const double *p, const double *q, int32_t n) {
     Pair *pairs = malloc((size_t)n * sizeof *pairs);
-    double before = 0, after = 0, sum = 0; /* of p up to a token, and of q after it */
+    double before = 0, after = 0, sum = 0; /* the sums of p up to a token, and of q after it */
     int32_t n_pairs = 0;
     if (!pairs) return -1;
     for (int32_t i = 0; i < n; i++)

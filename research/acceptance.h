@@ -10,18 +10,18 @@ enum { ACCEPTANCE_MAX_VOCAB = 12, ACCEPTANCE_MAX_DRAFTS = 8 };
 
 /* The probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted token
  * (which is p if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive scale;
- * without replacement at most as many as there are tokens with q > 0; points: the k most probable tokens, lowest ids
- * first among equals); the target's distribution is p [n_vocab] of sum 1. All drafts and all random choices are
+ * without replacement at most as many as there are tokens with q > 0; as points: the k most probable tokens, ties going
+ * to the lowest ids); the target's distribution is p [n_vocab], which sums to 1. All drafts and all random choices are
  * enumerated: V^k 2^k runs. */
 double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const float *q, int32_t n_vocab, int32_t k,
                      double gamma, double *dist);
 
-/* The same for the rules by their names; gamma 0: the best one is searched. */
+/* The same for each rule; gamma 0: the best one is searched. */
 double acceptance_multi_round(const double *p, const float *q, int32_t n_vocab, int32_t k);
 double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_t k, double gamma);
 double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
 double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
-/* The upper bound of all rules for k independent drafts (optimal transport with membership cost), and for k drafts
+/* The upper bound over all rules for k independent drafts (optimal transport with membership cost), and for k drafts
  * without replacement. */
 double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k);
 double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k);
@@ -43,7 +43,7 @@ double optimal_transport_acceptance(const double *p, int32_t n_vocab, double *ch
 
 /* ---- agreement under shared noise (research/COUPLING.md) -------------------------------------------------- */
 
-/* p and q: [n], each of sum 1. */
+/* p and q: [n], each sums to 1. */
 double total_variation(const double *p, const double *q, int32_t n);
 /* P(argmax(log p + G) = argmax(log q + G)), exactly; -1: out of memory. */
 double gumbel_agreement(const double *p, const double *q, int32_t n);

@@ -1,7 +1,7 @@
-/* cmd_replay.c - `forerun replay`: drafters that need no model against recorded answers.
+/* cmd_replay.c - `forerun replay`: runs drafters that need no model against recorded answers.
  *
- * A recorded answer says which tokens greedy decoding of its model would accept, so that drafters can be compared
- * exactly and fast, without the model. replay_report.c counts and prints.
+ * A recorded answer shows which tokens greedy decoding of its model would accept, so that drafters can be compared
+ * exactly and fast, without the model. replay.c counts and prints.
  */
 #include "research/replay.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parsed, JSON takes up to 100 times its length. */
+/* Parsed JSON takes up to 100 times its length. */
 enum { MAX_TRACE_BYTES = 1 << 30, MAX_LINE_BYTES = 16 << 20 };
 
 typedef struct ReplayArgs {
@@ -41,7 +41,7 @@ static int add_one(void *to, const char *spec, fr_error *err) {
     ReplayArgs *a = to;
     if (a->n_drafts == REPLAY_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "at most %d drafters can be united", REPLAY_MAX_DRAFTS);
-    char *copy = strdup(spec); /* as long as the program */
+    char *copy = strdup(spec); /* kept until the program ends */
     if (!copy) return error_memory(err, "a drafter", strlen(spec));
     a->drafts[a->n_drafts++] = copy;
     return FR_OK;

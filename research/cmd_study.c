@@ -44,7 +44,7 @@ static const Option option_table[] = {
      .letter = 'n',
      OPT_INT(StudyCommandArgs, study.n_tokens, 1, 1 << 20),
      .default_value = "128",
-     .help = "at most N tokens per answer"},
+     .help = "generate at most N tokens per answer"},
     {.key = "runs",
      OPT_INT(StudyCommandArgs, study.n_runs, 1, STUDY_MAX_RUNS),
      .default_value = "5",
@@ -140,8 +140,8 @@ const Command command_study = {
     .name = "study",
     .summary = "the experiments of Recursive Speculative Decoding, with plots",
     .about = "Run the experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, "
-             "each under its own rule of "
-             "acceptance, and RSD-S under the rule transport.",
+             "each under its own rule of verification, "
+             "and RSD-S also under the rule transport.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .notes = "toy: Fig. 1, how often one of two draws from one Bernoulli distribution is accepted by another.\n"
              "length: Fig. 4, draft lengths 2 to 5, the trees of appendix D.3.1.\n"

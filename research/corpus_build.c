@@ -4,8 +4,9 @@
  * Sorters for integers exist (libsais), but not in Debian.
  *
  * The idea: write every token as `width` bytes, most significant first. Comparing two such strings byte by byte from
- * the beginning of a token is comparing them token by token, so the byte suffixes that begin at a token are in the
- * order of the token suffixes. Sort all byte suffixes, keep those whose position is a multiple of width.
+ * the beginning of a token gives the same result as comparing them token by token, so the byte suffixes that begin at a
+ * token are in the order of the token suffixes. Sort all byte suffixes, keep those whose position is a multiple of
+ * width.
  *
  *   documents  [1 2 1] [2]     n_vocab 300, width 2, separator 300 = 01 2C
  *   bytes      00 01  00 02  00 01  01 2C  00 02  01 2C

@@ -3,14 +3,17 @@
 #
 #   data        the target's own answers to the training part of a corpus     DATA/answers.jsonl, DATA/heldout.jsonl
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
-#   ablations   what the tables compare them with                             OUT/*.gguf
+#   ablations   the drafters that the tables compare them with                OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
-#   labels      redrafter by soft and hard labels, on all answers, the greedy ones and the corpus itself; with token info; the paper's start
-#   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
-#   long_epochs the same over two epochs of all answers, an hour of one core each; their logs have the accuracies
-#   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
-#   space       space with a block behind each mask, and with masks alone, five minutes of one core each; beside medusa and eagle
-#   report      what research/LEARNED.md shows of them, as Markdown
+#   labels      redrafter with soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token
+#               info; and with the paper's initial state
+#   epochs      lyanna with hot tokens and with all tokens, for three epochs of an eighth of the answers; then epochs_table
+#   long_epochs the same for two epochs of all answers, an hour of one core each; the logs have the accuracies
+#   widths      eagle and lyanna by width, depth and budget, and on a target whose weights are read from memory; run it under
+#               chrt -r 1
+#   space       space with a block after each mask, and with masks only, for five minutes of one core each; beside medusa
+#               and eagle
+#   report      the tables of research/LEARNED.md, as Markdown
 #   plots       its figures, research/plots/learned-*.svg (gnuplot)
 #   curves      held-out accuracy over processor time, from the logs of `drafters`: research/plots/learned-curves.svg
 #
@@ -26,7 +29,7 @@ shopt -s inherit_errexit
 : "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
 mkdir -p "$DATA" "$OUT"
 
-# Of each kind some texts are begun and the target goes on, half of them greedily, half at temperature 0.8.
+# The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
 one_answer_file() { # KIND EVERY TOKENS
   zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$2" 'NR % (2 * n) == 1' > "$DATA/cold.$1.jsonl"
   zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$2" 'NR % (2 * n) == (n + 1) % (2 * n)' > "$DATA/warm.$1.jsonl"
@@ -57,8 +60,8 @@ train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
 
 train() { train_on answers.jsonl "$@"; }
 
-# The number of steps that take so many minutes of processor time: a few are timed, without the first. An interrupted
-# run keeps its own.
+# The number of steps that take that many minutes of processor time: a few steps are timed, without the first. An
+# interrupted run keeps its number.
 steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
   local minutes=$1 name=$2 method=$3 rate=$4
   shift 4
@@ -102,7 +105,7 @@ stage_drafters() {
   for method in $METHODS; do train_method "$method"; done
 }
 
-# Minutes and mean held-out accuracy of steps 1 to 3, in %; BEFORE: minutes of an earlier run that it went on from.
+# Minutes and mean held-out accuracy of steps 1 to 3, in %; BEFORE: minutes of an earlier run that it continues.
 curve() { # NAME BEFORE
   jq -r --argjson before "$2" 'select(.valid_accuracy) | [.cpu_seconds / 60 + $before, 100 * (.valid_accuracy[0:3] | add / length)] | @tsv' \
     "$OUT/$1.gguf.log.jsonl"
@@ -140,7 +143,7 @@ stage_ablations() {
   train eagle-info eagle 200 0.005 --rank 64
 }
 
-# The texts that the answers began with, as other people went on: cut where distill-data cuts them.
+# The original continuations of the texts that the answers begin with, cut where distill-data cuts them.
 stage_labels() {
   cat "$DATA"/cold.*.answers.jsonl > "$DATA/greedy.jsonl"
   cat "$DATA"/{cold,warm}.{story,qa,instruct,summary}.jsonl | jq -c '.text as $t | if ($t | contains("\nASSISTANT:"))
@@ -155,7 +158,7 @@ stage_labels() {
   train redrafter-embedding redrafter 100 0.003 --start embedding
 }
 
-# Small data, so that there are epochs: every eighth answer, and others held out.
+# Few data, so that there are several epochs: every eighth answer, with other answers held out.
 stage_epochs() {
   awk 'NR % 8 == 1' "$DATA/answers.jsonl" > "$DATA/eighth.jsonl"
   awk 'NR % 76 == 3' "$DATA/answers.jsonl" > "$DATA/eighth-valid.jsonl"
@@ -224,7 +227,7 @@ stage_tables() {
   done
 }
 
-# Derivatives run through the whole target, and few numbers are learned: smaller batches than the others'.
+# Batches are smaller than the others', because derivatives run through the whole target and few numbers are learned.
 stage_space() {
   local blocks
   for blocks in 1 0; do
@@ -250,7 +253,7 @@ stage_widths() {
   done
 }
 
-# A row for each method: tokens of a pass, acceptance by depth, nodes a step, tokens/s and its ratio to plain decoding.
+# A row for each method: tokens per pass, acceptance by depth, nodes per step, tokens/s and its ratio to plain decoding.
 report_one() { # FILE CATEGORY
   jq -r --arg c "$2" '.summary[] | select(.category == $c) |
     def percent: . * 1000 | round / 10;

@@ -1,13 +1,14 @@
 #!/bin/bash
-# research/lyanna_hot_tokens.sh - Figure 7 of the Lyanna paper: what share of a text its most frequent words are.
+# research/lyanna_hot_tokens.sh - Figure 7 of the Lyanna paper: the share of a text that its most frequent words make up.
 #
-# Counts the tokens of the training corpus by the vocabulary of each file, prints the share of the most frequent tenth, quarter
-# (the paper's 94.3 % for LLaMA-2-7B) and half of the vocabulary, and draws the cumulative shares into
-# research/plots/lyanna-hot-tokens.svg. The same for the target's own answers, on which its drafters are trained, where they exist.
+# Counts the tokens of the training corpus by the vocabulary of each file, prints the share of the most frequent tenth,
+# quarter (the paper's 94.3 % for LLaMA-2-7B) and half of the vocabulary, and draws the cumulative shares into
+# research/plots/lyanna-hot-tokens.svg. Does the same for the target's own answers, on which its drafters are trained, if
+# they exist.
 #
-# Environment: FORERUN (build/forerun), TARGET (models/target.gguf), VOCAB (a GGUF file with a vocabulary of 32,000), CORPUS (a
-# folder of *.train.jsonl.zst), BYTES (of each kind of text, 1000000), DATA
-# (build/learned; answers.jsonl there is made by `research/learned.sh data`), OUT (build/hot-tokens). Needs jq, zstd and gnuplot.
+# Environment: FORERUN (build/forerun), TARGET (models/target.gguf), VOCAB (a GGUF file with a vocabulary of 32,000), CORPUS
+# (a folder of *.train.jsonl.zst), BYTES (of each kind of text, 1000000), DATA (build/learned; answers.jsonl there is made
+# by `research/learned.sh data`), OUT (build/hot-tokens). Needs jq, zstd and gnuplot.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${VOCAB:=../shared/data/tokenizers/ggml-vocab-llama-spm.gguf}"
 : "${CORPUS:=../shared/data/corpus}" "${BYTES:=1000000}" "${DATA:=build/learned}" "${OUT:=build/hot-tokens}"

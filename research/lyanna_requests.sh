@@ -3,7 +3,7 @@
 # plain decoding in the same run, of plain decoding, sps, ngram-trie, eagle and lyanna.
 #
 #   shipped   the shipped target: 4, 8 and 16 nodes, depth 3 and 5                     OUT/shipped-B-D.json
-#   grown     the same text from 32 layers whose weights come from memory: 4, 8 and 16 nodes of depth 5   OUT/grown-B-5.json
+#   grown     the same text from 32 layers whose weights are read from memory: 4, 8, 16 nodes of depth 5  OUT/grown-B-5.json
 #   cost      a random target of the TinyLlama shape, 32,000 tokens: ms of a proposal for 1 to 16 sequences, of a forward
 #             for their rows, and the throughput that follows for the acceptance measured by `shipped`   OUT/cost-D.txt
 #   report    all measured cells as Markdown, and as OUT/requests.tsv

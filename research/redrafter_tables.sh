@@ -1,13 +1,13 @@
 #!/bin/bash
 # research/redrafter_tables.sh STAGE... - tables and figures of the ReDrafter paper on our target.
 #
-#   table3      tokens/s by beam width (1 .. 64) and batch (1 .. 80), relative to plain decoding of the same batch. Times: run it on
-#               a quiet machine
+#   table3      tokens/s by beam width (1 .. 64) and batch (1 .. 80), relative to plain decoding of the same batch. It
+#               measures times, so run it on a quiet machine
 #   categories  Fig. 5: acceptance by category of the held-out prompts (acceptance does not depend on the machine)
 #
-# In a step at most 4096 rows run (EXECUTOR_MAX_ROWS): of 80 requests each gets 47 nodes, whatever its beam; table3 prints the
-# nodes that were drafted. Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTER (models/redrafter.gguf), DATA
-# (build/learned, made by `research/learned.sh data`), OUT (build/redrafter). Needs jq.
+# At most 4096 rows run in a step (EXECUTOR_MAX_ROWS), so each of 80 requests gets 47 nodes, whatever its beam; table3 prints
+# the number of drafted nodes. Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTER
+# (models/redrafter.gguf), DATA (build/learned, made by `research/learned.sh data`), OUT (build/redrafter). Needs jq.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTER:=models/redrafter.gguf}"
 : "${DATA:=build/learned}" "${OUT:=build/redrafter}"

@@ -124,7 +124,7 @@ int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayS
     return status;
 }
 
-/* Counting what `forerun replay` measures, by category, and printing it. */
+/* Counts what `forerun replay` measures, by category, and prints it. */
 
 /* ---- counting ----------------------------------------------------------------------------------- */
 

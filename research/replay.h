@@ -50,7 +50,7 @@ enum { REPLAY_MAX_DRAFTS = 8 };
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err);
 
-/* What `forerun replay` counts, by category, and how it is printed. */
+/* The counts of `forerun replay`, by category, and their output. */
 
 enum { REPLAY_MAX_CATEGORIES = 64 };
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The runs of research/RSD.md: both experiments at three temperatures, 40 prompts, 5 seeds; and a second pair of models, whose draft
-# is a tiny model trained here. In the root of the project, after `make`:   research/rsd.sh FOLDER [ANSWERS.jsonl]
+# The runs of research/RSD.md: both experiments at three temperatures, with 40 prompts and 5 seeds; and the same with a second
+# pair of models, whose draft model is a tiny one that is trained here. Run it in the root of the project, after `make`:
+#     research/rsd.sh FOLDER [ANSWERS.jsonl]
 # Writes tables, JSON and plots to FOLDER. One core; efficiency does not depend on other load, rates do.
 # ANSWERS.jsonl: the target's own answers (forerun distill-data); with them the second pair is run, too.
 set -e

@@ -98,7 +98,7 @@ json_t *study_json(const StudyResult *r) {
                      r->top_p, "size_ratio", r->size_ratio, "rows", rows);
 }
 
-/* The figures of an experiment: the best tree of each method in each group, as in the paper. */
+/* Plots an experiment: the best tree of each method in each group, as in the paper. */
 
 enum { MAX_GROUPS = 8 };
 

@@ -118,7 +118,7 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
     }
     fr_request *request;
     int status = row->tree ? fr_engine_open_draft(s->engine, draft, err)
-                           : FR_OK; /* open already but for the first prompt */
+                           : FR_OK; /* the arrays are already open, except for the first prompt */
     if (!status) status = fr_request_open(&request, s->engine, &o, err);
     if (status) return status;
     while ((status = fr_engine_step(s->engine, err)) > 0) {}
@@ -167,9 +167,9 @@ int study_run(const StudyArgs *a, const StudyPlan *plan, double temperature, dou
     return status;
 }
 
-/* Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
- * target is Ber(q), by four rules of verification. Nothing is sampled: the rules themselves run once for every possible
- * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (acceptance.c). */
+/* Fig. 1 of Recursive Speculative Decoding shows how often four verification rules accept one of two drafts from Ber(p)
+ * where the target is Ber(q). Nothing is sampled: the rules themselves run once for every possible outcome of drafts
+ * and random source (acceptance.h), and the optimum is a maximum flow (acceptance.c). */
 
 enum { N_POINTS = 19, N_RULES = 4, N_DRAFTS = 2 };
 

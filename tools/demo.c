@@ -1,12 +1,12 @@
-/* demo.c - `make demo`: one text, generated plainly and with drafters, each against the clock.
+/* demo.c - `make demo`: generates one text with plain decoding and with drafters, and times each.
  *
  *   demo TARGET.gguf DRAFT...
  *
  * On a terminal the text is shown once: it streams while plain decoding writes it, and every drafter then writes it
  * again in the same place, coloured where its guesses were accepted. The rows of the table below are the clocks.
- * Elsewhere, or where the terminal is too small, the text and the finished rows are printed one after the
- * other. All figures are of this very run, and each text is compared with plain decoding's, token by token and by the
- * hash of the logits.
+ * Elsewhere, or where the terminal is too small, the text and the finished rows are printed one after the other. All
+ * figures are of this very run, and each text is compared with plain decoding's, token by token and by the hash of the
+ * logits.
  *
  * The shipped model fits into the processor's cache, where extra rows are never free and a text is done at once. So
  * `make demo` pads it with zeros to 435 MB (grow_model): the same text, at the cost of a model of that size. */
@@ -27,12 +27,12 @@ enum {
     TABLE_ROWS = 3
 }; /* a blank line, the head, plain decoding */
 
-/* Chosen because the shipped model ends this story in 155 tokens without repeating itself. */
+/* The shipped model ends this story after 155 tokens without repeating itself. */
 static const char PROMPT[] = "Lily and Ben went to the beach. They saw";
 static const fr_sampling SAMPLING = {
     .temperature = 0.7F, .top_p = 0.9F, .repeat_penalty = 1.05F, .penalty_last_n = 64, .seed = 18};
 
-/* One way to write the text. */
+/* One way to generate the text. */
 typedef struct Method {
     const char *draft; /* NULL: plain decoding */
     char name[24];
@@ -45,7 +45,7 @@ typedef struct Demo {
     fr_model *model;
     fr_engine *engine;
     Method methods[1 + MAX_DRAFTS];
-    int n_methods, i_method; /* the one that runs */
+    int n_methods, i_method; /* i_method: the running one */
     fr_request *request;
     bool is_live, use_color; /* is_live: the text is painted in place, with running clocks */
     int line, n_lines;       /* where the text is painted, from 0; lines of the whole text, 0 while it is unknown */

@@ -21,8 +21,8 @@ static const struct argp_option options[] = {
     {"heads", OPT_HEADS, "N", 0, "Query heads; their width stays the same", 0},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward", 0},
-    {"vocab", OPT_VOCAB, "N", 0, "Tokens; new ones are never generated", 0},
-    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0, Q4_0 ... Q6_K (the source's)", 0},
+    {"vocab", OPT_VOCAB, "N", 0, "Tokens of the vocabulary; new ones are never generated", 0},
+    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0, Q4_0 ... Q6_K (as in the source)", 0},
     {"output", 'o', "FILE", 0, "Where to write it", 0},
     {0},
 };
@@ -40,7 +40,7 @@ static void parse_preset(struct argp_state *state, GrowPlan *p, const char *arg)
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632, p->n_vocab = 32000;
 }
 
-/* Before the work: it may take minutes. */
+/* Checked before the work, which may take minutes. */
 static void check_output(struct argp_state *state, const char *out, const char *source) {
     fr_error err;
     if (source && replace_file_same(out, source))
@@ -81,7 +81,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-/* What was not given stays as it is. */
+/* What was not given stays as in the source. */
 static void complete(GrowPlan *p, const Hparams *h) {
     if (!p->n_layers) p->n_layers = h->n_layer;
     if (!p->dim) p->dim = h->n_embd;

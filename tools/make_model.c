@@ -69,7 +69,7 @@ static const struct argp_option options[] = {
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
     {"experts", OPT_EXPERTS, "N", 0,
      "Experts of each layer (8 where the architecture has them; llama, mistral3, granitehybrid: none)", 0},
-    {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
+    {"experts-used", OPT_EXPERTS_USED, "N", 0, "Experts that a token uses (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0,
      "qwen2moe, qwen35moe, qwen3next, granitehybrid, deepseek2, glm4moe: inner width of the expert that every token "
@@ -81,26 +81,26 @@ static const struct argp_option options[] = {
      0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
-    {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
+    {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half as many as --delta-heads)", 0},
     {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
     {"ssm-heads", OPT_SSM_HEADS, "N", 0, "granitehybrid, mamba2: heads of a Mamba-2 layer (2 dim / --ssm-dim)", 0},
-    {"ssm-groups", OPT_SSM_GROUPS, "N", 0, "that share B and C in so many groups (1)", 0},
+    {"ssm-groups", OPT_SSM_GROUPS, "N", 0, "Groups of these heads that share B and C (1)", 0},
     {"ssm-dim", OPT_SSM_DIM, "N", 0, "Width of these heads (64, at most dim)", 0},
     {"ssm-state", OPT_SSM_STATE, "N", 0, "Numbers of B and C (128)", 0},
     {"attention-every", OPT_ATTENTION_EVERY, "N", 0,
-     "Every so many-th layer of a model with recurrent layers has attention (4; mamba2: none)", 0},
+     "One layer in N of a model with recurrent layers has attention (4; mamba2: none)", 0},
     {"mtp", OPT_MTP, "N", 0,
-     "qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction behind the others, for the "
+     "qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction after the others, for the "
      "drafter mtp (0)",
      0},
     {"kv-rank", OPT_KV_RANK, "N", 0, "deepseek2: width of the latent that is cached (dim / 4)", 0},
-    {"q-rank", OPT_Q_RANK, "N", 0, "and of the one that queries are made of (none)", 0},
-    {"rope-dim", OPT_ROPE_DIM, "N", 0, "and of the part of a head that is rotated (--head-dim / 3, even)", 0},
-    {"value-dim", OPT_VALUE_DIM, "N", 0, "and of a value head (--head-dim less --rope-dim)", 0},
+    {"q-rank", OPT_Q_RANK, "N", 0, "deepseek2: width of the latent of the queries (none)", 0},
+    {"rope-dim", OPT_ROPE_DIM, "N", 0, "deepseek2: width of the rotated part of a head (--head-dim / 3, even)", 0},
+    {"value-dim", OPT_VALUE_DIM, "N", 0, "deepseek2: width of a value head (--head-dim less --rope-dim)", 0},
     {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2, glm4moe, lfm2moe: leading layers without experts (1)", 0},
-    {"experts-every", OPT_EXPERTS_EVERY, "N", 0, "llama4: every so many-th layer has experts (2)", 0},
+    {"experts-every", OPT_EXPERTS_EVERY, "N", 0, "llama4: one layer in N has experts (2)", 0},
     {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2, glm4moe: groups of experts (none)", 0},
-    {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "of which a token uses N (half)", 0},
+    {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "Groups of experts that a token uses (half)", 0},
     {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
@@ -163,7 +163,7 @@ static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg
     p->n_vocab = 32000, p->n_context = 2048;
 }
 
-/* Before the work: it may take minutes. */
+/* Checked before the work, which may take minutes. */
 static void check_output(struct argp_state *state, const char *out, const char *source) {
     fr_error err;
     if (source && replace_file_same(out, source))
@@ -310,7 +310,7 @@ static int complete_routed(ModelPlan *p, fr_error *err) {
     return FR_OK;
 }
 
-/* What was completed by then are the experts. */
+/* The plan's experts are complete by then. */
 static int check_groups(const ModelPlan *p, fr_error *err) {
     if (p->shared_ffn && plan_is(p, ROUTED) && p->shared_ffn % p->expert_ffn)
         return error_set(err, FR_ERR_ARGUMENT, "--shared-ffn must be a multiple of --expert-ffn, which is %lld",
@@ -324,7 +324,7 @@ static int check_groups(const ModelPlan *p, fr_error *err) {
                      (long long)p->n_experts_used);
 }
 
-/* What was not given gets its default; then the whole shape is checked. */
+/* Fills in the defaults of options that were not given, and then checks the whole shape. */
 static int complete(ModelPlan *p, fr_error *err) {
     bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 glm4moe mistral3 " LFM2S " " HYBRIDS);
     uint32_t file_type;

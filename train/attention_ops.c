@@ -97,8 +97,7 @@ void attention_backward(real *dq, real *dk, real *dv, const real *dout, const re
         }
 }
 
-/* Op_attention.c for the chains of an unrolled layer (unroll_layer.c). The row of chain t at
- * step 3:
+/* Attention as above for the chains of an unrolled layer (unroll_layer.c). The row of chain t at step 3 reads
  *
  *     keys of the sequence        own keys
  *     0  1  ..  t                 step 2  step 3         one softmax over all of them
@@ -110,12 +109,12 @@ void attention_backward(real *dq, real *dk, real *dv, const real *dout, const re
  *     [ 0 .. last ][ zeros, up to the last key seen by the block ][ not touched ][ own ]
  *                                                                           n_keys
  *
- * The derivatives are those of op_attention.c. Test: test_train_drafters.c, by the gradients of the networks. */
+ * The derivatives are those of causal attention. Test: test_train_drafters.c, by the gradients of the networks. */
 
 /* One block of rows of one head. */
 typedef struct UnrollBlock {
     int64_t first, n;
-    int64_t n_keys; /* of the sequence, that its last row sees */
+    int64_t n_keys; /* the keys of the sequence that the block's last row sees */
     int64_t q_at;   /* where this head's part of row `first` begins in q, out and their derivatives */
     int64_t kv_at;  /* where this head's part of row 0 begins in keys, values and theirs */
     int64_t p_at;   /* where row `first` begins in probs */

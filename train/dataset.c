@@ -73,7 +73,8 @@ static int read_file(Loading *l, const char *path, bool is_valid, fr_error *err)
     return status;
 }
 
-/* One line of the traffic. What is no record was cut off by a kill or a full disk, which must not stop the training. */
+/* One line of the traffic. A line that is no record was cut off by a kill or a full disk, which must not stop the
+ * training. */
 static int take_traffic_line(Loading *l, const LineReader *r, const char *line, size_t n, fr_error *err) {
     const Traffic *t = l->options->traffic;
     Record record;
@@ -191,7 +192,7 @@ void dataset_close(Dataset *d) {
 /* Stores tokens with their loss mask in one array, and cuts them into sequences by offset.
  *
  * The mask is the top bit of a token's 16 or 32 bits, so that a corpus costs little more memory than its tokens.
- * Batches are gathered from the array in an order that permutation.h computes. */
+ * Batches are gathered from the array in the order that permutation_at computes. */
 
 enum { MAX_VOCAB_16 = 1 << 15 };
 static const uint16_t IN_LOSS_16 = (uint16_t)1 << 15;

@@ -27,9 +27,9 @@ typedef struct DocumentForm {
     int32_t n_vocab;      /* the ids in RECORD_TOKENS are below it */
 } DocumentForm;
 
-/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless the last token ends a turn. In
- * the loss are: of a text all tokens, of a pair the response, of a conversation the assistant's messages, each with the
- * token that ends it unless the answer was cut off; of a generation the tokens after the prompt. A record without an
+/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless the last token ends a turn. The loss
+ * covers all tokens of a text; the response of a pair; the assistant's messages of a conversation, each with the token
+ * that ends it unless the answer was cut off; and the tokens of a generation after its prompt. A record without an
  * answer is refused; the error is a sentence without its subject, for line_reader_refuse. */
 int document_make(Document *out, const DocumentForm *form, const Record *record, fr_error *err);
 void document_free(Document *d);

@@ -74,8 +74,8 @@ const TrainMethod train_eagle = {
  * repository).
  *
  *     embed_tokens.weight                       the target's embedding: checked, not copied
- *     fc.weight [H][2H], fc.bias [H]            embedding first, then the hidden state, as in our files; some have no bias
- *     layers.0.self_attn.{q,k,v,o}_proj.weight  q and k in rotated halves; made into pairs where the target rotates pairs
+ *     fc.weight [H][2H], fc.bias [H]            the embedding first, as in our files; some files lack the bias
+ *     layers.0.self_attn.{q,k,v,o}_proj.weight  q and k rotate halves; made into pairs where the target rotates pairs
  *     layers.0.post_attention_layernorm.weight  the norm before the MLP; there is none before attention
  *     layers.0.mlp.{gate,up,down}_proj.weight
  *

@@ -17,7 +17,7 @@ static float *read_matrix(const GgufTensor *t, fr_error *err) {
     return out;
 }
 
-/* What the target multiplies its logits by becomes a part of the matrix, as drafters get them (Backend.head). */
+/* The factor of the target's logits becomes a part of the matrix, as drafters get it (Backend.head). */
 static void scale_head(FrozenTarget *f) {
     const Hparams *h = &f->model->hparams;
     for (int64_t i = 0; i < (int64_t)h->n_embd * h->n_vocab; i++) f->head[i] *= h->logit_scale;

@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* What OpenBLAS takes: the library with those that it needs, and a buffer for each thread that multiplies. */
+/* The address space that OpenBLAS takes: the library with those that it needs, and a buffer for each thread that
+ * multiplies. */
 static const size_t LIBRARY_BYTES = (size_t)64 << 20, BUFFER_BYTES = (size_t)128 << 20;
 
 /* NULL: products in float. Written once, before any product, as is the next. */

@@ -41,8 +41,8 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
  *
  *     c = alpha acc      or, with `accumulate` or after the first block,      c = c + alpha acc
  *
- * each operation rounded on its own. So the bits of an output depend on nothing but its own inputs, and all kernels of
- * a precision give the same.
+ * where each operation is rounded. So the bits of an output depend on nothing but its own inputs, and all kernels of a
+ * precision give the same.
  *
  * The precision "bf16-tiles" differs only in the sum of a block, which is that of AMX's tdpbf16ps. A block is cut into
  * steps of BF16_STEP inputs; missing ones are zeros. In a step, the even and the odd inputs of the pairs are summed
@@ -76,8 +76,8 @@ void gemm_bf16_tiles_plain(const Bf16Product *p);
 #if defined(__x86_64__)
 void gemm_bf16_avx512(const Bf16Product *p);    /* AVX-512 F, BW, VL, DQ, BF16 */
 void gemm_bf16_tiles_amx(const Bf16Product *p); /* and AMX-TILE, AMX-BF16 */
-/* Whether vdpbf16ps does more operations a second than fused multiply-adds of floats: measured, for a millisecond. Some
- * CPUs have it for its numbers and not for speed. Needs what gemm_bf16_avx512 needs. */
+/* Measures, for a millisecond, whether vdpbf16ps does more operations a second than fused multiply-adds of floats: some
+ * CPUs have the instruction only for its numbers. The CPU must have the instructions of gemm_bf16_avx512. */
 bool gemm_bf16_is_faster(void);
 #endif
 

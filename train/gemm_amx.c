@@ -11,11 +11,11 @@
  * A block of 256 inputs is eight such steps, 32 products for 32 loads; then the results go through memory to vectors,
  * which multiply by alpha and add. Registers are configured for a product of matrices and released at its end.
  *
- * Only this file is compiled for AMX (Makefile); with a compiler that does not know these instructions it calls plain C.
+ * Only this file is compiled for AMX (Makefile); with a compiler that does not know AMX it calls plain C.
  * tests/support/plain_gemm_tiles.c includes this file with TILE_GEMM, the function's name, and its own tiles defined.
  *
- * Proof: tests/train/test_gemm.c, the bits of gemm_bf16_tiles_plain by tiles in plain C. Its speed has not been measured
- * yet. */
+ * Proof: tests/train/test_gemm.c, the bits of gemm_bf16_tiles_plain by tiles in plain C. Its speed has not been
+ * measured. */
 #if defined(__x86_64__)
 #include "train/gemm.h"
 

@@ -11,9 +11,9 @@
  *     C, 8 x 32           16 accumulators in registers
  *
  * Both operands are packed in panels of 16 outputs (gemm_panels.h), pair by pair. A line of a B panel feeds all lanes
- * of one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
+ * of one vdpbf16ps; the dwords of an A panel are broadcast to all lanes one at a time.
  *
- * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
+ * Cost. Each pair takes 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
  * of B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed
  * weights are not kept. The kernel loses where m or n is small, because it always computes 8 x 32 outputs. Memory: the
  * panels are on the stack, some 270 KB.

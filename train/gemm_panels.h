@@ -35,7 +35,7 @@ enum {
                                           neighbouring panels maps to different cache sets */
 };
 
-/* What a line of a panel holds: one pair of inputs of 16 outputs, or of a square of 32 inputs those of one output. */
+/* A line of a panel holds one pair of inputs of 16 outputs, or the pairs of one output in a square of 32 inputs. */
 typedef enum PanelOrder { PAIR_BY_PAIR, OUTPUT_BY_OUTPUT } PanelOrder;
 
 static __mmask16 first_lanes(int64_t n) { return (__mmask16)(n >= LANES ? 0xffff : n <= 0 ? 0 : (1u << n) - 1); }

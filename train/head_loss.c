@@ -3,8 +3,8 @@
  * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are
  * gathered first, and a prompt, which is outside the mask, costs none of them:
  *
- *     loss mask   0 0 0 1 1 0 1          positions 3 4 6          the target's distribution at each: softmax(head h_p), computed once
- *                                        step 2    rows 1 2 4     of the rows of the drafter's second step
+ *     loss mask   0 0 0 1 1 0 1   positions 3 4 6    the target's distributions there, computed once: softmax(head h_p)
+ *                         step 2   rows 1 2 4    of the drafter's second step
  *
  * All steps of a drafter are compared with that one distribution, one step after the other. Only HEAD_LOSS_ROWS rows of
  * logits exist at a time.
@@ -41,7 +41,7 @@ int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64
 
 void head_loss_close(HeadLoss *h) { arena_free(&h->arena); }
 
-/* out: [n][C], row i that of positions[i] - back. */
+/* out: [n][C]; row i is that of positions[i] - back */
 static void gather(real *out, const real *rows, const int32_t *positions, int32_t n, int32_t back, int64_t C) {
     for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (positions[i] - back) * C, (size_t)C * sizeof *out);
 }

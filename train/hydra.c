@@ -48,9 +48,9 @@ const TrainMethod train_hydra = {
 
 /* Hydra heads as their authors' code writes them (hydra/model/hydra_heads of zankner/Hydra).
  *
- *     [hydra_head.]hydra_mlp.<head>.<j>.linear.weight, .bias            the blocks; dropout layers are numbered too, so j is 1, 3, ...
- *     [hydra_head.]hydra_mlp.<head>.<j>.res_connection.weight, .bias    the skip connection of the first block
- *     [hydra_head.]hydra_lm_head.<head>[.<j>].weight, .bias             the head's own output
+ *     [hydra_head.]hydra_mlp.<head>.<j>.linear.weight, .bias           the blocks, j = 1, 3, ...: dropout is numbered too
+ *     [hydra_head.]hydra_mlp.<head>.<j>.res_connection.weight, .bias   the skip connection of the first block
+ *     [hydra_head.]hydra_lm_head.<head>[.<j>].weight, .bias            the head's own output
  *
  * The biases of res_connection and of the output go into tensors that exist in drafter files only for this purpose.
  * In the released code all blocks after the first are the same module, which safetensors store once; config.json

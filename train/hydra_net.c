@@ -6,7 +6,7 @@
  *     x_0 = R c + SiLU(W c + b),   x_k = x_{k-1} + SiLU(A_k x_{k-1} + a_k),   logits = O x_n
  *
  * In training, the tokens are those of the text. Initially R is the identity on h_t and random on E, W and the blocks
- * are zeros, and O is the target's output matrix. So, as in net_medusa.c, each head initially repeats the target's
+ * are zeros, and O is the target's output matrix. So, as in medusa_net.c, each head initially repeats the target's
  * distribution at t, except for the noise that the tokens add. Zeros on E would do worse: its numbers are small, and
  * the head would learn to use the tokens only slowly (docs/TRAINING.md).
  *

@@ -216,7 +216,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     return status;
 }
 
-/* Finds tensors among the files of a checkpoint, and keeps account of those that were taken. */
+/* The tensors of a checkpoint's files are found by name, and those that were taken are marked. */
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 

@@ -40,8 +40,8 @@ bool published_config(const Published *c, const char *key, int64_t *out);
 
 /* Converts drafters that others have trained and published into drafter files (drafter_file.h).
  *
- * import.c does what all methods share; each import_<method>.c has a plan, which says which published tensor becomes
- * which tensor of the drafter file. */
+ * import.c does what all methods share; each <method>.c has a plan, which maps the published tensors to the tensors of
+ * the drafter file. */
 
 enum { IMPORT_MAX_TENSORS = 512 };
 

@@ -27,7 +27,7 @@ struct LineReader {
     bool whole;         /* the file is one line */
     bool is_complete;   /* the line handed out last ends with a newline */
     bool at_end;        /* all bytes of the file are in `text` */
-    Buf text;           /* bytes from `begin` on are not handed out yet; those before `seen` hold no newline */
+    Buf text;           /* bytes from `begin` on have not been handed out; those before `seen` hold no newline */
     size_t begin, seen;
     int64_t n_read, n_lines;
     TextLimit *limit; /* NULL: none */

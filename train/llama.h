@@ -92,8 +92,7 @@ typedef struct LlamaOptions {
 } LlamaOptions;
 
 /* Initial values are normally distributed with deviation 0.02, and 0.02 / sqrt(2 n_layer) in the two matrices of a
- * layer that add to the residual stream (as in GPT-2); norms are 1. Each is a function of (seed, tensor, element)
- * alone.
+ * layer that add to the residual stream (as in GPT-2); norms are 1. Each depends only on (seed, tensor, element).
  *
  * learn: threads take whole sequences, so a batch should have several for each thread. The same seed and batches give
  * the same bits for the same number of threads; another number adds gradients in another order. Call gemm_open first

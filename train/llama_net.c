@@ -12,9 +12,9 @@
  * dx.
  *
  * One sequence at a time. T rows of 256 to 768 numbers are large enough for matrix products to be efficient and small
- * enough to stay in a core's caches, and threads are independent: each takes other sequences (llama.c). All activations
- * of a sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at T = 512 some
- * 13 MB.
+ * enough to stay in a core's caches, and threads are independent: each takes other sequences (llama_trainer.c). All
+ * activations of a sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at
+ * T = 512 some 13 MB.
  *
  * The head. The logits of all rows would be the largest array by far (T V). So LLAMA_HEAD_ROWS rows at a time are
  * computed, turned into loss and gradient, multiplied back into dx and the embedding, and dropped.

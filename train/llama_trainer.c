@@ -281,7 +281,7 @@ static int check_architecture(const Gguf *g, fr_error *err) {
                      gguf_path(g), (int)(name.n < 40 ? name.n : 40), name.data);
 }
 
-/* The numbers of the file that are options, in one array for a message; 0 where the file does not say. */
+/* The numbers of the file that are options, in one array for a message; 0 where the file lacks them. */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, FF, N_NUMBERS };
 static const char *const number_keys[N_NUMBERS] = {"llama.block_count", "llama.embedding_length",
                                                    "llama.attention.head_count", "llama.attention.head_count_kv",

@@ -50,8 +50,8 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
 
 /* The log of a training run: a file of JSON lines, which a resumed run continues.
  *
- *     {"step": 12, "loss": 3.21, "accuracy": [0.31], "lr": 0.0003, "gradient_norm": 0.9, "tokens": 4096, "tokens_per_s": 5100,
- *      "cpu_seconds": 9.6}
+ *     {"step": 12, "loss": 3.21, "accuracy": [0.31], "lr": 0.0003, "gradient_norm": 0.9, "tokens": 4096,
+ *      "tokens_per_s": 5100, "cpu_seconds": 9.6}
  *     {"step": 12, "valid_loss": 3.30, "valid_accuracy": [0.30], "cpu_seconds": 9.6}
  *
  * cpu_seconds is the processor time of all steps so far, those before a resumption included; validations and

@@ -10,8 +10,8 @@
  * weights are frozen: the backward pass carries derivatives through the layers to the inputs of the masks and adds them
  * up there, over all groups. It needs one product where training the weights would need two.
  *
- * The attention of all groups' masks s is that of a step of an unrolled layer (UnrollAttention in ops.h); the rows of
- * the group itself are the row's own keys. All other products run over the rows of all steps at once.
+ * For mask s of all groups, attention is that of a step of an unrolled layer (UnrollAttention in ops.h), in which the
+ * masks of a group are the row's own keys. All other products run over the rows of all steps at once.
  *
  * The text is read in float, and not with the rounded activations of inference: the difference is 0.01 % of the logits.
  *

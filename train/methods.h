@@ -1,4 +1,4 @@
-/* methods.h - the methods of `forerun train`: what each has in common with others, and the list of them. */
+/* methods.h - the methods of `forerun train`: what they have in common, and the list of them. */
 #ifndef TRAIN_METHODS_H
 #define TRAIN_METHODS_H
 
@@ -81,7 +81,7 @@ typedef struct HeadsSettings {
     bool has_own_output; /* else the target's */
 } HeadsSettings;
 
-/* Defaults of what no row has a default for. */
+/* Defaults that no row has. */
 #define HEADS_SETTINGS \
     { .drafter.loss.n_steps = 4 }
 

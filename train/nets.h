@@ -1,5 +1,6 @@
 /* nets.h - the networks of the drafters, in a form that can be trained, and the parts that they share: the loss of
- * predictions, token info, and a layer that continues from its own predictions. src/draft/learned runs what they learn. */
+ * predictions, token info, and a layer that continues from its own predictions. src/draft/learned runs what they
+ * learn. */
 #ifndef TRAIN_NETS_H
 #define TRAIN_NETS_H
 
@@ -37,8 +38,8 @@ typedef struct HeadLoss {
     real *x, *dx;           /* [n][C], for head_loss_step */
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
-    /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's
-     * probability in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
+    /* For each row of the last step: whether its best token is the target's, and the logit of that token's probability
+     * in softmax(logits / LEARNED_MIN_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
     uint8_t is_right[HEAD_LOSS_ROWS];
     real margin[HEAD_LOSS_ROWS];
 } HeadLoss;
@@ -158,8 +159,8 @@ typedef struct UnrollShape {
     int32_t n_steps;  /* 1 .. UNROLL_MAX_STEPS */
     bool has_attn_norm;
     bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
-    bool fuses_each_step; /* so is that of later steps; else it is the last output */
-    bool is_parallel; /* that of later steps is the first step's plus a learned vector of the step; needs has_attn_norm */
+    bool fuses_each_step; /* so is the input of later steps; else it is the last output */
+    bool is_parallel; /* the input of a later step is the first's plus the step's learned vector; needs has_attn_norm */
     double fc_std;    /* initial deviation of fc's columns for the token; see start_token_std */
     bool qk_start_anew; /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
@@ -234,14 +235,14 @@ typedef struct ConfidenceShape {
 int32_t confidence_head_n_tensors(const ConfidenceShape *s); /* 1, or 0 without a head */
 NetTensor confidence_head_tensor(const ConfidenceShape *s);
 
-/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the chance that the
- * head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
+/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the probability that
+ * the head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
  * may be NULL. There is no gradient to f. */
 void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f, const real *w,
                            real *dw, double weight, TrainSums *sums);
 
-/* The network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and
- * token info on the logits of each step. They differ only in their shapes; the functions are those of NetClass. */
+/* The network of `eagle` and `lyanna`: a layer that continues from its own predictions, and token info on the logits of
+ * each step. They differ only in their shapes; the functions are those of NetClass. */
 
 typedef struct UnrollNet {
     UnrollShape layer;

@@ -26,11 +26,11 @@ double schedule_rate(const Schedule *s, int64_t step) {
  *     w = w - rate (m' / (sqrt(v') + eps) + weight_decay w)
  * The decay is decoupled: it does not go through m and v. Norms and biases do not decay.
  *
- * Threads. The concatenation of all parameters is cut into N_CUTS pieces, whose ends depend on the number of weights
- * alone. A thread takes every n-th piece, and the norm's sums of squares are added in the order of the pieces, so the
+ * Threads. The concatenation of all parameters is cut into N_CUTS pieces, whose ends depend only on the number of
+ * weights. A thread takes every n-th piece, and the norm's sums of squares are added in the order of the pieces, so the
  * bits are those of one thread.
  *
- *     params   | a a a a a a a a | b b b | c c c c c |        piece   0: a a a a    1: a a a a    2: b b b c    3: c c c c
+ *     params   | a a a a a a a a | b b b | c c c c c |    pieces   0: a a a a    1: a a a a    2: b b b c    3: c c c c
  *
  * Cost: one pass, which reads four floats and writes three for each weight. Test: test_train_ops.c computes the first
  * steps of a small case in double, and compares many threads with one.
@@ -152,7 +152,7 @@ double clip_scale(double norm, double max) { return max > 0 && norm > max ? max 
 
 /* The optimiser Muon, for the matrices of a network.
  *
- * AdamW scales each element of a gradient for itself. But the gradient of a matrix is nearly of low rank: a few
+ * AdamW scales each element of a gradient separately. But the gradient of a matrix is nearly of low rank: a few
  * directions dominate, and the others, which matter as well, hardly move. Muon replaces the momentum by the nearest
  * matrix with orthonormal rows or columns, in which all directions are equally long:
  *
@@ -168,8 +168,8 @@ double clip_scale(double norm, double max) { return max > 0 && norm > max ? max 
  *
  * Norms, biases and the embedding are no maps between directions of the residual stream; AdamW does them.
  *
- * Threads take whole matrices, so the bits are those of one thread. Cost: for a matrix of m x n (m the smaller) about
- * 5 (4 m^2 n + 2 m^3) operations a step; for the shipped target 6 % of a step of 12,000 tokens.
+ * Threads take whole matrices, so the bits are those of one thread. Cost: for a matrix of m x n (m the smaller) about 5
+ * (4 m^2 n + 2 m^3) operations a step; for the shipped target 6 % of a step of 12,000 tokens.
  *
  * Test: test_muon.c compares the step with one in double, and the directions with a singular value decomposition's.
  */

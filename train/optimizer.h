@@ -1,7 +1,4 @@
-/* optimizer.h - the learning rate of each step, AdamW and Muon.
- *
- * The learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`.
- * */
+/* optimizer.h - the learning rate of each step, AdamW and Muon. */
 #ifndef TRAIN_OPTIMIZER_H
 #define TRAIN_OPTIMIZER_H
 
@@ -24,7 +21,8 @@ typedef struct Schedule {
     int64_t n_steps;   /* of the whole run; beyond them the rate stays at its final value */
 } Schedule;
 
-/* The learning rate of training step `step`, counted from 0. */
+/* The learning rate of training step `step`, counted from 0: a linear warm-up, then a decay from `peak` to `peak *
+ * final`. */
 double schedule_rate(const Schedule *s, int64_t step);
 
 /* AdamW (arXiv 1711.05101, algorithm 2) over the parameters of a trainer, and clipping by global norm. */
@@ -42,7 +40,7 @@ typedef struct AdamW {
     float *mean, *square; /* [n] running means of the gradient and of its square, parameter after parameter */
     Arena arena;
     int n_threads;        /* share the work of a step; the bits do not depend on them */
-    bool leaves_matrices; /* a step leaves parameters with n_rows > 0 to Muon (muon.h) */
+    bool leaves_matrices; /* a step leaves parameters with n_rows > 0 to muon_step */
 } AdamW;
 
 /* Allocates the means of t's parameters, all zero; one thread, until n_threads is set. A checkpoint holds n_steps, mean
@@ -59,8 +57,8 @@ void trainer_zero_gradients(Trainer *t);
 /* The factor that brings gradients of this norm down to at most `max`; 1 where max is 0 (no clipping). */
 double clip_scale(double norm, double max);
 
-/* Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon; scaled as in arXiv 2502.16982): steps
- * of the matrices of a network whose singular values are all nearly 1. */
+/* Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon; scaled as in arXiv 2502.16982) moves the
+ * matrices of a network by steps whose singular values are all nearly 1. */
 
 typedef struct Muon {
     int n_threads;
@@ -73,8 +71,8 @@ typedef struct Muon {
 int muon_open(Muon *m, Trainer *t, int n_threads, fr_error *err);
 void muon_close(Muon *m);
 
-/* One step of those parameters, of which adamw_step does the others; a->mean of theirs is the momentum. Each
- * gradient is first multiplied by `scale`. The bits do not depend on the number of threads. Call gemm_open first. */
+/* One step of those parameters; adamw_step does the others. Their part of a->mean is the momentum. Each gradient is
+ * first multiplied by `scale`. The bits do not depend on the number of threads. Call gemm_open first. */
 void muon_step(Muon *m, AdamW *a, Trainer *t, double rate, double scale);
 
 #endif

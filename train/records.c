@@ -160,7 +160,7 @@ static int encode(const DocumentForm *form, const char *text, size_t n, bool spe
     return tokenizer_encode(form->tokenizer, text, n, flags, &out->ids, &out->n, err);
 }
 
-/* The index of the first token in which `all`, the tokens of a text, differs from the tokens of the text's first n
+/* The index of the first token in which `all`, the tokens of a text, differ from the tokens of the text's first n
  * bytes. */
 static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special,
                      int64_t *out, fr_error *err) {

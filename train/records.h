@@ -24,7 +24,8 @@ void line_reader_close(LineReader *r); /* NULL is fine */
 
 /* How much text may be read in total, by all readers that share the limit; compressed text counts decompressed. */
 typedef struct TextLimit {
-    int64_t max_bytes; /* 0: TEXT_MAX_BYTES, and of a compressed file TEXT_MAX_RATIO times its size or TEXT_MIN_BYTES */
+    int64_t max_bytes; /* 0: TEXT_MAX_BYTES, and for a compressed file the larger of TEXT_MAX_RATIO times its size and
+                        * TEXT_MIN_BYTES */
     int64_t n_bytes;   /* read so far */
 } TextLimit;
 enum { TEXT_MAX_BYTES = 1 << 30, TEXT_MAX_RATIO = 100, TEXT_MIN_BYTES = 1 << 20 };
@@ -84,15 +85,15 @@ bool record_is_of_target(const Record *r, uint64_t fingerprint);
 /* Parses the next line that is not blank. 1: *out is the record; 0: end of file; negative: an error that names file and
  * line. */
 int record_next(LineReader *reader, Record *out, fr_error *err);
-/* The same for what is to be answered: a list "turns" of strings, as in Spec-Bench, becomes a conversation of the
- * user's turns with empty answers between them. */
+/* The same for questions: a list "turns" of strings, as in Spec-Bench, becomes a conversation of the user's turns with
+ * empty answers between them. */
 int record_next_question(LineReader *reader, Record *out, fr_error *err);
 
 /* Reads the documents of a corpus file as a stream: JSON lines or plain text, compressed with zstd
  * or not. */
 
-/* Receives the documents: for each one or more pieces, which are tokenized separately, then end. A status other than
- * FR_OK ends the reading. n_read is the number of bytes of the file read so far, compressed ones as such. */
+/* Receives the documents: one or more pieces for each, which are tokenized separately, then end. A status other than
+ * FR_OK ends the reading. n_read is the number of bytes of the file read so far, before decompression. */
 typedef struct CorpusSink {
     int (*piece)(void *ctx, const char *text, size_t n, fr_error *err);
     int (*end)(void *ctx, int64_t n_read, fr_error *err);

@@ -2,7 +2,7 @@
  * predicts the distribution at position p = t + s:
  *
  *     s_0 = 0 or s_1 = E(x_{t+1}),   s_s = SiLU(W E(x_p) + U s_{s-1} + b)
- *     logits = O f([s_s, h_t])       + info(x_p) if there is token info (info_factors.c); f: blocks x + SiLU(A x + a) of width 2C
+ *     logits = O f([s_s, h_t])  (+ info(x_p), token_info_net.c);  f: blocks x + SiLU(A x + a) of width 2C
  *
  * Backpropagation through time: ds_s, the derivative with respect to the state of step s, comes from the head of that
  * step and from step s + 1, and
@@ -193,7 +193,7 @@ static void states_back(const RedrafterNet *n, real *const *w, real *const *dw, 
 
 /* ---- the head ----------------------------------------------------------------------------------- */
 
-/* Step s at the current positions. Of the derivative with respect to [s_s, h_t], the first half goes to the states. */
+/* Step s at the current positions. The first half of the derivative with respect to [s_s, h_t] goes to the states. */
 static void learn_step(const RedrafterNet *n, real *const *w, real *const *dw, RedrafterActs *a,
                        const TrainSequence *seq, int32_t step, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;

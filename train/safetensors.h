@@ -29,7 +29,7 @@ typedef struct SafeTensor {
 int safetensors_open(SafeTensors **out, const char *path, fr_error *err);
 /* The same for bytes in memory, which must outlive it; messages call them `name`. */
 int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err);
-/* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards. */
+/* FR_ERR_IO if the file has been written to or cut since it was opened. Call it after reading tensors. */
 int safetensors_check(const SafeTensors *s, fr_error *err);
 void safetensors_close(SafeTensors *s); /* NULL is fine */
 

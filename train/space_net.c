@@ -1,10 +1,10 @@
-/* space_net.c - the masks of SPACE (Yi et al. 2024; the essay is in src/draft/learned/draft_space.c). The target
- * reads masks m_1 .. m_n after token t of a text; mask s predicts x_{t+s+1}:
+/* space_net.c - the masks of SPACE (Yi et al. 2024; the essay is in src/draft/learned/draft_space.c). The target reads
+ * masks m_1 .. m_n after token t of a text; mask s predicts x_{t+s+1}:
  *
  *     r_s = the target's hidden state at mask s      (mask_rows.c)
  *     y_0 = r_s,   y_k = y_{k-1} + SiLU(A_sk y_{k-1} + a_sk),   logits = target's output matrix times y_last
  *
- * Trained are the input vectors m_s and, if there are blocks, A and a, which begin as zeros. Groups follow every token
+ * The input vectors m_s are trained and, if there are blocks, A and a, which begin as zeros. Groups follow every token
  * from which a mask predicts at one of the current positions of the loss (HeadLoss).
  *
  * Test: test_train_drafters.c, by finite differences in double. */

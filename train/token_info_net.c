@@ -115,9 +115,9 @@ void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const 
 
 /* Token info gated by the state: a bias on the logits that depends on the last token and on the state.
  *
- * The problem. Token info (info_factors.c) is the same wherever a token occurs: the bias after "New" does not know
- * whether the text is about cities or about years. The chain of states knows that, but must not read tokens, because
- * then it would be valid for one path only.
+ * The problem. Token info (above) is the same wherever a token occurs: the bias after "New" does not know whether the
+ * text is about cities or about years. The chain of states knows that, but must not read tokens, because then it would
+ * be valid for one path only.
  *
  * The idea. A bilinear form of low rank brings the two together after the chain. With the state f that the chain
  * predicts for position p, and the token x_p,
@@ -130,8 +130,8 @@ void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const 
  * Initial values. U is zero, so at first the bias is zero and the gradient of P and Q as well; that of U is not,
  * because P f and Q E[x] have a mean square of about 1.
  *
- * Backward pass: with the derivative g of the bias, dU = g^T (a * b), and through the product with U: da = d * b and
- * db = d * a, where a = P f, b = Q E[x]. a is one of each step; b is shared by the steps, so db is their sum.
+ * Backward pass: with the derivative g of the bias, dU = g^T (a * b), and through the product with U: da = d * b and db
+ * = d * a, where a = P f, b = Q E[x]. Each step has its own a; b is shared by the steps, so db is the sum over them.
  *
  * Test: test_train_drafters.c by finite differences, test_train_unroll.c against the drafter. */
 

@@ -1,15 +1,15 @@
 /* unroll_layer.c - a drafter that reads its own predictions must be trained on its own predictions.
  *
  * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input
- * comes from the target; then it continues from its own predictions, whose errors it never saw if it was trained on
- * true states alone.
+ * comes from the target; then it continues from its own predictions, whose errors it never saw if it was trained only
+ * on true states.
  *
  * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t,
  * n_steps steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
  *
  *     step 1   row t: input fc [E(x_{t+1}) ; h_t], position t,     sees rows 0 .. t of step 1: true keys and values
  *     step 2   row t: input from f^1_t,            position t + 1, sees rows 0 .. t of step 1, and itself
- *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, and itself
+ *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, itself
  *
  * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own
  * rows. The output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1}
@@ -18,7 +18,7 @@
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
- *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
+ *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x without a norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
  * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later
@@ -30,9 +30,9 @@
  * prediction.
  *
  * Initial values: the layer is the target's last one, but Wo and Wdown are zeros, so that it adds nothing at first. The
- * target's own add to its residual stream, before the final norm, where numbers may be far larger than in h, which
- * comes after it: on such a target they buried h. fc passes the hidden state through and adds the token's embedding in
- * random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
+ * target's own Wo and Wdown add to its residual stream before the final norm, where numbers may be far larger than in
+ * h, which comes after it; there they would bury h. fc passes the hidden state through and adds the token's embedding
+ * in random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
  * long to use them, so those columns have start_token_std.
  *
  * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the

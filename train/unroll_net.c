@@ -2,9 +2,9 @@
  *
  *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}) + gate(f^s_t, x_{t+s}))
  *
- * with f from unroll_layer.c and, if their ranks are not 0, info from info_factors.c and gate from info_gate.c. The
- * info at a position is the same for all steps that predict there, so it is computed once, and its gradient is the
- * sum over them. Test: test_train_drafters.c, with both networks. */
+ * with f from unroll_layer.c and, if their ranks are not 0, info and gate from token_info_net.c. The info at a position
+ * is the same for all steps that predict there, so it is computed once, and its gradient is the sum over them. Test:
+ * test_train_drafters.c, with both networks. */
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
 #include "train/nets.h"
@@ -109,9 +109,9 @@ void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *ac
  *
  *     z = w f + b + (1 + a) m       loss = log(1 + exp(z)) - y z        dloss / dz = sigmoid(z) - y
  *
- * with y whether the drafter's best token at that step is the target's, given the true tokens before it, and m the
- * logit of the drafter's own estimate (HeadLoss.margin). No gradient flows into f: the layer learns to predict tokens,
- * not to be predictable, and is the same with and without the head up to the clipping of the gradient's norm.
+ * Here y is 1 where the drafter's best token at that step is the target's, given the true tokens before it, and m is
+ * the logit of the drafter's own estimate (HeadLoss.margin). No gradient flows into f: the layer learns to predict
+ * tokens, not to be predictable, and is the same with and without the head up to the clipping of the gradient's norm.
  *
  * Test: test_train_drafters.c. */
 
@@ -169,14 +169,14 @@ const NetClass eagle_net_class = {"eagle",
  *
  * No token is fed back: the chain of hidden states is the same whatever tokens are sampled from it. So all its logits
  * are one matrix product, and after a rejection the rest of the chain can be sampled from again. The influence of a
- * token on the next one is added to the logits, as token info (info_factors.c) and, with a gate, as a bias that depends
- * on the state as well (info_gate.c). Two ablations: rank 0 has no token info, and first_token "none" computes the
- * first input from nothing but h_t.
+ * token on the next one is added to the logits, as token info and, with a gate, as a bias that depends on the state as
+ * well (both in token_info_net.c). Two ablations: rank 0 has no token info, and first_token "none" computes the first
+ * input from nothing but h_t.
  *
  * A parallel chain (layer.is_parallel) does not feed states back either: the input of step s is the first step's plus a
  * learned vector of s, so the drafter computes all states in one forward.
  *
- * unroll_net.c has the network and unroll_layer.c the layer; they name the tests. */
+ * The layer is in unroll_layer.c. */
 
 static void set_keys(const void *net, GgufWriter *w) {
     const UnrollShape *layer = &((const UnrollNet *)net)->layer;

@@ -1,12 +1,12 @@
 /* grow.c - makes a model wider and deeper without changing its output.
  *
- * The problem: how much speculation gains depends on what the texts are and on what a forward costs. The shipped
- * model of 7 million weights writes real text, but its forward costs almost nothing; a random model of 1.1 billion
- * weights costs as much as a real one, but its text cannot be drafted. The idea: the small model's weights inside a
- * big model's shape, zeros around them.
+ * The problem: how much speculation gains depends on what the texts are and on what a forward costs. The shipped model
+ * of 7 million weights writes real text, but its forward costs almost nothing; a random model of 1.1 billion weights
+ * costs as much as a real one, but its text cannot be drafted. The idea: put the small model's weights into a big
+ * model's shape, with zeros around them.
  *
- *   width         n of N components of the residual stream are the small model's; embeddings write zeros into the others,
- *                 and so does every layer (rows of zeros in attn_output and ffn_down)
+ *   width         n of N components of the residual stream are the small model's; embeddings write zeros into the
+ *                 others, and so does every layer (rows of zeros in attn_output and ffn_down)
  *   heads         KV head i stays KV head i; its g query heads are the first of the G that share it. The others have
  *                 zero queries, and the columns of attn_output that read their results are zero
  *   feed-forward  new neurons have zero gate, up and down: silu(0) * 0 = 0
@@ -19,16 +19,16 @@
  * Head width, rotation, scale and rope tables stay, so that attention sees the same scores.
  *
  * Vocabulary: a new token must never be generated, and a row of zeros in the output matrix would give it the logit 0,
- * which may well be the greatest. There are no biases; but one new component of the residual stream can be a constant
- * c > 0, written by every embedding and left alone by all layers. The output norm weighs it with GAUGE / c, new rows
- * of the output matrix have -1 there, old rows 0: logits of new tokens are -GAUGE / rms, some ten thousands below all
+ * which may well be the greatest. There are no biases; but one new component of the residual stream can be a constant c
+ * > 0, written by every embedding and left alone by all layers. The output norm weighs it with GAUGE / c, new rows of
+ * the output matrix have -1 there, old rows 0: logits of new tokens are -GAUGE / rms, some ten thousands below all
  * others. c enters S, and leaves it again through epsilon: e' = (e n - c^2) / N, with c^2 about e n / 2.
  *
- * What is exact. Where the type stays and the small widths are whole blocks (256 is 8 blocks of 32), blocks are
- * copied bit for bit, and a block of zeros is exact in every type. What is left are roundings of w', e' and of the
- * norm: about 1e-7 of the logits, nothing at all where N / n is a power of 4 and the vocabulary stays. Another type
- * quantises again, which is another small model: the grown model then equals the small one rewritten in that type
- * (--type alone) within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof:
+ * What is exact. Where the type stays and the small widths are whole blocks (256 is 8 blocks of 32), blocks are copied
+ * bit for bit, and a block of zeros is exact in every type. What is left are roundings of w', e' and of the norm: about
+ * 1e-7 of the logits, nothing at all where N / n is a power of 4 and the vocabulary stays. Another type quantises
+ * again, which is another small model: the grown model then equals the small one rewritten in that type (--type alone)
+ * within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof:
  * tests/cli/test_grow_model.c. */
 #include "grow.h"
 
@@ -42,10 +42,10 @@
 
 #define GAUGE 1e6
 
-/* Where the small model's indices stand among the big one's: n_units runs of `small`, each at the start of one of
+/* Places the small model's indices among the big one's: n_units runs of `small`, each at the start of a run of
  * `big`. */
 typedef struct Axis {
-    int64_t n_units, small, big, n; /* n: of the big one in all */
+    int64_t n_units, small, big, n; /* n: the length of the big one */
 } Axis;
 
 /* The tensor `source` in its new place; source NULL: all new. */
@@ -56,7 +56,7 @@ typedef struct Part {
     Axis rows, columns;
     float old_constant, new_constant; /* in the column of the constant, in rows of the small model and in new ones */
     float scale, fill;                /* vectors: old elements are scaled, new ones are `fill` */
-    uint8_t *old_row, *new_row;       /* encoded, without anything of the source */
+    uint8_t *old_row, *new_row;       /* encoded; they hold nothing of the source */
 } Part;
 
 struct Grown {
@@ -84,7 +84,7 @@ static size_t bytes_of(TensorType type, int64_t n) {
     return bytes;
 }
 
-/* Whole blocks go over as they are. */
+/* Copies whole blocks unchanged. */
 static bool is_copied(const Part *p) {
     int64_t block = (int64_t)tensor_type_info(p->type)->block_n;
     return p->source->type == p->type && p->columns.small % block == 0 && p->columns.big % block == 0;
@@ -95,7 +95,7 @@ static void copy_blocks(const Part *p, const uint8_t *from, uint8_t *to) {
     for (int64_t i = 0; i < p->columns.n_units; i++) memcpy(to + (size_t)i * big, from + (size_t)i * small, small);
 }
 
-/* The source's row among the big one's columns, quantised anew. */
+/* Places the source's row among the big one's columns and quantises it again. */
 static void requantise(const Part *p, const uint8_t *from, uint8_t *to) {
     Grown *g = p->all;
     const Axis *c = &p->columns;
@@ -173,7 +173,7 @@ static const GgufTensor *take(Growth *o, const char *name, int64_t columns, int6
     return NULL;
 }
 
-/* The type of a matrix: what was asked for, or that of the source. */
+/* The type of a matrix: the given one, or that of the source. */
 static TensorType type_of(Growth *o, const GgufTensor *t, int64_t columns) {
     TensorType type = t->type;
     size_t bytes;

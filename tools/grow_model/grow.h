@@ -1,4 +1,4 @@
-/* grow.h - the parts of grow_model: the shape that is asked for, and the tensors of the grown model. */
+/* grow.h - the parts of grow_model: the requested shape, and the tensors of the grown model. */
 #ifndef GROW_MODEL_H
 #define GROW_MODEL_H
 
@@ -10,8 +10,9 @@ typedef struct GrowPlan {
     int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, n_vocab; /* 0: as in the source */
 } GrowPlan;
 
-/* Every tensor of the grown model, made while the file is written; also the epsilon it needs. The Grown must live until
- * then, and so must the source. Refuses shapes that are no growth of the source's. */
+/* Adds every tensor of the grown model, whose data are computed while the file is written, and sets the epsilon that
+ * the model needs. The Grown and the source must live until the file is written. Refuses shapes that are smaller than
+ * the source's. */
 typedef struct Grown Grown;
 int grown_add(Grown **out, GgufWriter *w, const GrowPlan *plan, const Gguf *source, const Hparams *h, float *epsilon,
               fr_error *err);

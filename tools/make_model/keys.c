@@ -126,7 +126,7 @@ static void set_factor_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_f32(w, arch_key(p, "logit_scale", key), 2);
 }
 
-/* A list where some layers have a recurrent state, but for the architectures that name an interval. */
+/* A list where some layers have a recurrent state, except for the architectures that have an interval instead. */
 static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     int32_t heads[1024];
@@ -150,7 +150,7 @@ void plan_set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, arch_key(p, "embedding_length", key), (uint32_t)p->dim);
     gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)(p->n_layers + p->n_nextn));
     if (p->n_nextn) gguf_set_u32(w, arch_key(p, "nextn_predict_layers", key), (uint32_t)p->n_nextn);
-    bool is_mamba2 = plan_is(p, "mamba2"); /* whose files say that it has neither */
+    bool is_mamba2 = plan_is(p, "mamba2"); /* their files contain neither key */
     gguf_set_u32(w, arch_key(p, "feed_forward_length", key), is_mamba2 ? 0 : (uint32_t)p->ffn_dim);
     gguf_set_u32(w, arch_key(p, "attention.head_count", key), is_mamba2 ? 0 : (uint32_t)p->n_heads);
     set_kv_heads(w, p);

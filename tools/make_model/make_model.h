@@ -17,8 +17,9 @@ typedef struct ModelPlan {
     int64_t n_dense, n_groups,
         n_groups_used; /* of ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
-    int64_t expert_interval; /* llama4: every so many-th layer has experts; 0: all but those have */
-    int64_t n_nextn;         /* layers for multi-token prediction, behind the n_layers others */
+    int64_t expert_interval; /* llama4: one layer in expert_interval has experts; 0: all layers but the leading dense
+                              * ones have */
+    int64_t n_nextn;         /* layers for multi-token prediction, after the n_layers others */
     const char *type;        /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;               /* the output matrix is the embedding */
     double rope_base, bias_std;
@@ -29,11 +30,12 @@ typedef struct ModelPlan {
     const char *out;
 } ModelPlan;
 
-/* Architectures with recurrent layers: Gated DeltaNet, Mamba-2, short convolutions; and the positions that a convolution
- * sees. */
+/* Architectures with recurrent layers: Gated DeltaNet, Mamba-2, short convolutions. PLAN_CONV and PLAN_SHORT_CONV are
+ * the positions that a convolution sees. */
 #define HYBRIDS "qwen35 qwen35moe qwen3next"
 #define MAMBAS "granitehybrid mamba2"
-/* Leading dense layers, then experts that may be in groups, be chosen by sigmoids, and have shared ones beside them. */
+/* Architectures with leading dense layers, then experts, which may be in groups, be chosen by sigmoids, and have shared
+ * experts beside them. */
 #define ROUTED "deepseek2 glm4moe"
 #define LFM2S "lfm2 lfm2moe"
 #define RECURRENT HYBRIDS " " MAMBAS " " LFM2S
@@ -41,11 +43,11 @@ enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 
 enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 
-/* tokenizer.* keys of a vocabulary of plan->n_vocab tokens, of our making or another file's, cut or padded.
- * Where n_vocab is 0 it becomes that of the file. */
+/* Sets the tokenizer.* keys of a vocabulary of plan->n_vocab tokens: a made-up one, or another file's, cut or padded.
+ * An n_vocab of 0 becomes that of the file. */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 
-/* The general.* keys, and those of the architecture. */
+/* Sets the general.* keys and those of the architecture. */
 void plan_set_keys(GgufWriter *w, const ModelPlan *plan);
 
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
@@ -53,7 +55,8 @@ bool plan_has_experts(const ModelPlan *plan, int64_t layer);
 /* Whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);
 
-/* Every tensor of the model, made while the file is written. The Weights must live until then. */
+/* Adds every tensor of the model, whose data are computed while the file is written. The Weights must live until
+ * then. */
 typedef struct Weights Weights;
 int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err);
 void weights_free(Weights *weights);

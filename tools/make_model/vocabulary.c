@@ -22,7 +22,7 @@ enum { PIECE_BYTES = 32 };
 
 typedef struct Vocabulary {
     int64_t n;
-    char (*pieces)[PIECE_BYTES]; /* what strings[i].data points to, where the piece is ours */
+    char (*pieces)[PIECE_BYTES]; /* owns the characters of the pieces that are ours */
     GgufString *strings;
     float *scores;
     int32_t *types;
@@ -105,7 +105,7 @@ static void set_made_up_keys(GgufWriter *w) {
     gguf_set_bool(w, "tokenizer.ggml.add_eos_token", false);
 }
 
-/* The first n tokens of another file; what is missing is padded with unused ones. */
+/* Takes the first n tokens of another file, and pads a shorter vocabulary with unused tokens. */
 static int copy_tokens(Vocabulary *v, const Gguf *g, int64_t tokens, fr_error *err) {
     int64_t scores = gguf_find_key(g, "tokenizer.ggml.scores"), types = gguf_find_key(g, "tokenizer.ggml.token_type");
     for (int64_t i = 0; i < v->n; i++) {
@@ -124,7 +124,7 @@ static int copy_tokens(Vocabulary *v, const Gguf *g, int64_t tokens, fr_error *e
     return FR_OK;
 }
 
-/* The other tokenizer.* keys of the file, but for ids of tokens that were cut off. */
+/* Copies the other tokenizer.* keys of the file, except ids of tokens that were cut off. */
 static void copy_keys(GgufWriter *w, const Gguf *g, int64_t n_vocab) {
     static const char *set_already[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"};
     for (int64_t i = 0; i < gguf_n_kv(g); i++) {

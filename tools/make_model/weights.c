@@ -3,15 +3,14 @@
  * Values are normal: 16 random bits choose one of 65536 quantiles of the normal distribution from a table, and a value
  * depends only on (seed, tensor, element), so the file does not depend on the number of threads.
  *
- * Standard deviations: with x of size 1 per element, a matrix of n columns and deviation g / sqrt(n) gives
- * outputs of size g. Two things make greedy text of a random model degenerate, and the gains g are chosen
- * against them:
+ * Standard deviations: with x of size 1 per element, a matrix of n columns and deviation g / sqrt(n) gives outputs of
+ * size g. Two things make greedy text of a random model degenerate, and the gains g are chosen against them:
  *   - The residual stream stays close to the embedding, and a tied output then repeats its input for ever. So
- *     embeddings are small (2.5 / sqrt(dim) per element) and every layer adds much more than they brought.
- *   - Attention averages so many values that nothing is left of them, and the next token depends on the last
- * one alone, which ends in a short cycle. So queries and keys have gain 1.7 (scores of deviation 3: few
- * positions win) and attention's output gain 2. The output's gain of 2.5 gives a next-token distribution that is
- * neither flat nor a point.
+ *     embeddings are small (2.5 / sqrt(dim) per element) and every layer adds much more than they contain.
+ *   - Attention averages so many values that nothing is left of them, and the next token depends only on the last one,
+ *     which ends in a short cycle. So queries and keys have gain 1.7 (scores of deviation 3: few positions win) and
+ *     attention's output has gain 2. The output matrix has gain 2.5, which gives a next-token distribution that is
+ *     neither flat nor a point.
  */
 #include "base/mem.h"
 #include "base/progress.h"
@@ -144,7 +143,7 @@ static bool use_more_bits(int64_t layer, int64_t n) {
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
 }
 
-/* What stands in for a type whose blocks do not divide the rows (again as llama.cpp does). */
+/* The type that replaces a type whose blocks do not divide the rows (again as llama.cpp does). */
 static TensorType fitting(TensorType type, int64_t row_n) {
     size_t bytes;
     if (tensor_type_row_bytes(type, row_n, &bytes)) return type;
@@ -167,7 +166,7 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* n_rows rows in all, of n matrices one behind the other. */
+/* n_rows rows in all, of n matrices one after the other. */
 static Filler *add_pile(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows,
                         int64_t n) {
     fr_assert(all->n_fillers < all->capacity);
@@ -207,7 +206,7 @@ static const char *in_layer(char name[64], int64_t layer, const char *part) {
     return name;
 }
 
-/* Decays of about 0.9 a position: a state remembers some ten of them. */
+/* Decays are about 0.9 per position, so a state remembers some ten positions. */
 static void add_delta_net(Weights *all, GgufWriter *w, int64_t l) {
     const ModelPlan *p = all->plan;
     int64_t n = p->delta_heads, values = n * p->delta_dim, channels = values + 2 * p->delta_key_heads * p->delta_dim;
@@ -259,7 +258,7 @@ static void add_head_matrices(Weights *all, GgufWriter *w, const char *name, int
     f->std = (float)std;
 }
 
-/* A key is attn_k_b' times a latent, whose numbers are of size 1: so its deviation is 1.7 over the root of their number. */
+/* A key is attn_k_b' times a latent with numbers of size 1, so its deviation is 1.7 over the root of their number. */
 static void add_latent_attention(Weights *all, GgufWriter *w, int64_t l) {
     const ModelPlan *p = all->plan;
     int64_t plain = p->head_dim - p->rope_dim, q = p->n_heads * p->head_dim, values = p->n_heads * p->value_dim;
@@ -324,7 +323,7 @@ static void add_expert_biases(Weights *all, GgufWriter *w, int64_t l) {
         add(all, w, in_layer(name, l, biases[i].name), TYPE_F32, biases[i].n, p->n_experts)->std = 0.1f;
 }
 
-/* A router of gain 3 is sure of its choice, as a trained one is. */
+/* A router with gain 3 chooses its experts with a clear margin, as a trained one does. */
 static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
