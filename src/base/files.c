@@ -1,5 +1,6 @@
-/* files.c - opens regular files without waiting and says of others what they are, maps files and notices when they
- * change, and replaces files in one moment. Proof: tests/base/test_mapped_file.c, tests/base/test_replace_file.c. */
+/* files.c - opens regular files without waiting and names the kind of other files in errors, maps files and notices
+ * when they change, and replaces files in one moment. Proof: tests/base/test_mapped_file.c,
+ * tests/base/test_replace_file.c. */
 #include "base/files.h"
 
 #include "base/mem.h"

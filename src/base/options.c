@@ -1,5 +1,5 @@
-/* options.c - values from text into the fields of a struct, as a table of options describes them (options.h), and such
- * a table as text for people.
+/* options.c - parses text into the fields of a struct, as a table of options describes them (options.h), and formats
+ * such a table as help.
  *
  * One function converts a value, option_store. Defaults go through it, too, so that an assertion finds a default which
  * its own row would refuse, and the default that --help shows is the one that is used.

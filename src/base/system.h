@@ -1,5 +1,4 @@
-/* system.h - what the library asks of the machine and its system: clocks, the floating-point environment, what the
- * machine can do at best, and the tile registers of AMX. */
+/* system.h - clocks, the floating-point environment, the peak rates of the machine, and the tile registers of AMX. */
 #ifndef BASE_SYSTEM_H
 #define BASE_SYSTEM_H
 

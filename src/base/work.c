@@ -95,6 +95,14 @@ void *work_grow(Work *w, void *p, size_t bytes, size_t wanted) {
     return bigger;
 }
 
+void *work_room(Work *w, void *array, size_t n, int32_t *capacity, size_t each) {
+    if (n < (size_t)*capacity) return array;
+    int32_t wanted = *capacity ? 2 * *capacity : 256;
+    void *bigger = work_grow(w, array, n * each, (size_t)wanted * each);
+    *capacity = wanted;
+    return bigger;
+}
+
 void work_count(Work *w, size_t n) {
     int64_t steps = (int64_t)(n / STEP);
     w->n_rest += (int)(n % STEP);

@@ -20,9 +20,9 @@ enum { MXFP4_EXPONENT_MAX = 252 }; /* 12 * 2^(252 - 128) is the largest weight t
  * 2^(exponent - 127), except for 0. */
 float mxfp4_scale(uint8_t exponent);
 
-/* Half the number that a scale of NVFP4 is: a float without a sign, with four exponent bits (bias 7) and three mantissa
- * bits. As in ggml, the uppermost bit of the byte is ignored. If all other bits are set, the standard reads a NaN; no
- * model has such a scale. */
+/* Half the value of a scale of NVFP4, which is a float without a sign, with four exponent bits (bias 7) and three
+ * mantissa bits. As in ggml, the uppermost bit of the byte is ignored. If all other bits are set, the standard reads a
+ * NaN; no model has such a scale. */
 enum { NVFP4_SCALE_BITS = 127, NVFP4_SCALE_MAX = 126 };
 float nvfp4_scale(uint8_t code);
 

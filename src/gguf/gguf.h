@@ -50,8 +50,8 @@ typedef struct GgufTensor {
 
 /* Maps the file. For a model in several files (NAME-00001-of-00003.gguf), maps all of them, which are found beside the
  * first, and joins their tensors and keys in one Gguf. On failure *out is NULL and err says why, starting with the
- * path. Only the data of tensors is read from the mapping later; gguf_check tells whether the file is still the one
- * that was opened (base/files.h). */
+ * path. Only the data of tensors is read from the mapping later; gguf_check checks that the file is still the one that
+ * was opened (base/files.h). */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
 /* FR_ERR_IO if the file has been written to or cut since it was opened. Call it after tensors have been
  * read. NULL is fine. */

@@ -1,9 +1,9 @@
 /* lattice_points.c - the published lists of points of the lattice types (codebook.h).
  *
  * They belong to the formats, as a table of letters belongs to an encoding: a file means nothing without them. The
- * values were read out of ggml by dequantising one crafted block for each number (tests/golden/make_blocks.py tells
- * how to compare them again); each list is in ascending order of its keys. A point is written as a key: coordinate i
- * in bits 2i, 2i+1 of those of eight numbers, in bits 3i to 3i+2 of those of four. Proof: tests/gguf/test_lattice.c
+ * values were read out of ggml by dequantising one crafted block for each number (tests/golden/make_blocks.py explains
+ * how to compare them again); each list is in ascending order of its keys. A point is written as a key: coordinate i in
+ * bits 2i, 2i+1 of those of eight numbers, in bits 3i to 3i+2 of those of four. Proof: tests/gguf/test_lattice.c
  * compares a checksum of what ggml reads in every point. */
 #include "gguf/codebook.h"
 

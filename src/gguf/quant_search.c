@@ -116,7 +116,7 @@ static Fit solve_range(const Sums *s, bool low_is_negative, double *error) {
     return (Fit){(float)d, (float)m};
 }
 
-/* What one search looks for. */
+/* One search: the numbers, the codes that it may use, and the best fit so far. */
 typedef struct Search {
     const float *x, *w;
     int n;

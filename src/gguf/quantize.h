@@ -24,7 +24,7 @@ typedef struct QuantMix {
 const QuantMix *quant_mixes(void);
 const QuantMix *quant_mix_find(const char *name);
 
-/* What the choice depends on besides the tensor. */
+/* The properties of the model that the choice of a type depends on. */
 typedef struct QuantShape {
     int32_t n_layer, n_nextn; /* n_nextn of them, the last ones, are for multi-token prediction */
     bool shares_values;  /* 80 layers, and query heads that share their values: Llama 70B and what was made of it */

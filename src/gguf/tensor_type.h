@@ -130,14 +130,14 @@ static inline size_t kv_row_bytes(KvType t, int64_t n) {
 }
 const char *kv_type_name(KvType t);
 
-/* To how many bits the inputs of matrices of block types are rounded. The inputs of F32, F16 and BF16 matrices do not
- * depend on it. */
+/* The number of bits to which the inputs of matrices of block types are rounded. The inputs of F32, F16 and BF16
+ * matrices do not depend on it. */
 typedef enum ActPrecision { ACT_PRECISION_Q16, ACT_PRECISION_Q8, ACT_PRECISION_COUNT } ActPrecision;
 const char *act_precision_name(ActPrecision p);
 /* Looks up "q16" (the default, also for NULL) or "q8"; false for any other name. */
 bool act_precision_from_name(const char *name, ActPrecision *out);
 
-/* Which elements of a head rotary position embeddings rotate together. */
+/* The pairs of elements of a head that rotary position embeddings rotate together. */
 typedef enum RopeStyle {
     ROPE_PAIRS,  /* x[2i] and x[2i+1], as in the architecture llama */
     ROPE_HALVES, /* x[i] and x[i + n/2], as in qwen2 and qwen3 ("neox") */

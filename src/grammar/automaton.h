@@ -67,8 +67,12 @@ typedef struct Automaton {
  * nothing matches, where a rule is left-recursive (the error names it), and where a limit is exceeded. */
 Automaton *automaton_build(const ExprGrammar *g);
 
+/* Finds the runs of all nodes; the last step of automaton_build (automaton_runs.c). */
+void automaton_find_runs(Automaton *a, Work *w);
+
 /* A malloc'ed copy in one block, which free() frees. NULL: no memory. */
 Automaton *automaton_copy(const Automaton *a);
+
 /* Likewise, an automaton for longer texts: one of these is any text in which `after` occurs for the first time where
  * a text of `a` begins. With an opening, it is either a text of `a`, or one that begins with the opening, continues
  * to the first `after`, and ends with a text of `a`. */

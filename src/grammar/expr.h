@@ -1,8 +1,7 @@
 /* expr.h - a grammar as its readers write it down: rules whose right-hand sides are trees of expressions.
  *
  * The readers of GBNF, of regular expressions and of JSON schemas make the same expressions, and automaton_build.c
- * turns them into an automaton. All memory belongs to a Work (template/work.h), so an error can leave from any
- * depth. */
+ * turns them into an automaton. All memory belongs to a Work (base/work.h), so an error can leave from any depth. */
 #ifndef GRAMMAR_EXPR_H
 #define GRAMMAR_EXPR_H
 

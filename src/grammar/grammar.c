@@ -185,7 +185,7 @@ static int check_after(const char *opening, const char *after, fr_error *err) {
                          GRAMMAR_MAX_AFTER);
     if (*opening && !*after)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "an opening needs a text that ends it, behind which the grammar begins: pass grammar_after");
+                         "an opening needs a text that ends it, after which the grammar begins: pass grammar_after");
     return FR_OK;
 }
 

@@ -2,7 +2,7 @@
 #ifndef GRAMMAR_GRAMMAR_H
 #define GRAMMAR_GRAMMAR_H
 
-#include "grammar/token_mask.h"
+#include "grammar/states.h"
 
 typedef enum GrammarKind { GRAMMAR_JSON_SCHEMA, GRAMMAR_GBNF, GRAMMAR_REGEX, GRAMMAR_N_KINDS } GrammarKind;
 
@@ -11,9 +11,9 @@ enum { GRAMMAR_MAX_AFTER = 256, GRAMMAR_MAX_TEXT = 4 << 20, GRAMMAR_NOTICE = 256
 /* Used by any number of threads and texts at once. States and masks that one text computes serve the others. */
 typedef struct Grammar Grammar;
 
-/* What a compilation asks from time to time, and ends with FR_ERR_CANCELLED where the answer is not 0. */
+/* A compilation calls should_stop from time to time, and ends with FR_ERR_CANCELLED if the result is not 0. */
 typedef struct GrammarStop {
-    int (*should_stop)(void *user); /* NULL: it is not asked */
+    int (*should_stop)(void *user); /* NULL: it is not called */
     void *user;
 } GrammarStop;
 
@@ -53,7 +53,7 @@ int grammar_text_refresh(GrammarText *x, fr_error *err);
 /* Two functions that may return STATES_WAIT where the quota has run out; they go on from there when they are called
  * again.
  *
- * Finds the state after a token, and whether the token is allowed (token_mask.h). */
+ * Finds the state after a token, and whether the token is allowed (states.h). */
 int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
                       bool *allowed, fr_error *err);
 int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err);

@@ -167,8 +167,9 @@ static const Expr *read_group(Regex *p) {
         if (is_named)
             while (cursor_peek(&p->c) >= 0 && cursor_peek(&p->c) != '>') p->c.at++;
         if (!cursor_skip(&p->c, is_named ? '>' : ':'))
-            cursor_fail(&p->c,
-                        "lookahead, lookbehind and flags are not supported; of groups with (? only (?: and (?<name>");
+            cursor_fail(
+                &p->c,
+                "lookahead, lookbehind and flags are not supported; the only groups with (? are (?: and (?<name>");
     }
     if (++p->depth > MAX_NESTING) cursor_fail(&p->c, "groups are nested deeper than 200, which is the limit");
     const Expr *e = read_alternatives(p, false);
@@ -213,7 +214,7 @@ static const Expr *any_characters(const Regex *p) {
     return expr_repeat(p->g->w, character(p, &all), 0, EXPR_UNBOUNDED);
 }
 
-/* Reads one alternative. is_whole: of the whole expression, and not of a group. */
+/* Reads one alternative. is_whole: it is an alternative of the whole expression, and not of a group. */
 static const Expr *read_sequence(Regex *p, bool is_whole) {
     Work *w = p->g->w;
     Expr *seq = expr_seq(w);

@@ -73,7 +73,7 @@ const Expr *schema_below(Schema *s, const char *keyword, const char *name, Value
     return e;
 }
 
-/* Whether a keyword says nothing about valid values. */
+/* Whether a keyword does not restrict the valid values. */
 static bool is_annotation(const Text *k) {
     static const char *const names[] = {"title",      "description", "default",         "examples",        "$schema",
                                         "$id",        "id",          "$comment",        "readOnly",        "writeOnly",

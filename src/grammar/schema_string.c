@@ -185,7 +185,7 @@ static const struct {
                  "T[0-9]{1,4}H(?:[0-9]{1,4}M)?(?:[0-9]{1,4}S)?|T[0-9]{1,4}M(?:[0-9]{1,4}S)?|T[0-9]{1,4}S)"},
 };
 
-/* These formats say what a string or number is for, and allow all of them. */
+/* These formats describe the purpose of a string or number, and allow every value. */
 static const char *const remarks[] = {"password", "binary", "int32", "int64", "float", "double", NULL};
 
 static const Expr *quoted(Schema *s, const Expr *characters) {

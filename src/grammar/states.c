@@ -23,7 +23,7 @@
  * rule is called again if more are allowed.
  *
  * Reading can be interrupted after each place and each rule (states.h). There is one reading at a time, in `reading`;
- * whoever wants to know another state first finishes that one, which is then known to all.
+ * before another state is computed, that reading is finished, and its state is then known.
  *
  * Invariants: frames are sorted, so equal sets are equal arrays; what is below a state is older and has a smaller id.
  * Cost: about 1 us for each place when a state is computed; later a look into a table. Limits: MAX_PLACES in a state,
@@ -374,11 +374,12 @@ static const GrammarState *finish_state(GrammarStates *s) {
 /* ---- reading bytes --------------------------------------------------------------------------------------- */
 
 /* Enters the state after a byte into the table of the state before, for all classes of bytes that are on the same
- * edges. Most letters do the same in the middle of a string, so what is known of one is known of all. */
+ * edges. Most letters do the same in the middle of a string, so a state that is found for one of them holds for all. */
 static void set_next(GrammarStates *s, GrammarState *from, uint8_t byte, const GrammarState *next) {
     const Automaton *a = s->automaton;
     int32_t n_differ[257] = {
-        0}; /* how many edges tell a class from that of the byte, as the difference to the class before */
+        0}; /* the number of edges that distinguish a class from that of the byte, as the difference to the class
+             * before */
     for (uint32_t i = 0; i < from->n; i++) {
         const GrammarNode *x = &a->nodes[from->frames[i].node];
         s->quota -= x->n_edges;

@@ -1,4 +1,5 @@
-/* states.h - the states of a grammar while a text is read: stacks that share what they have in common.
+/* states.h - the states of a grammar while a text is read, which are stacks that share their common parts; and the
+ * tokens that may follow in a state.
  *
  * A state is the set of all places where the grammar may be. A place is a node of the automaton and what is below it:
  * the places that the running rule may return to, which are a set of places again. Each set exists once. So a state is
@@ -15,6 +16,7 @@
 
 #include "base/hash.h"
 #include "grammar/automaton.h"
+#include "grammar/token_trie.h"
 
 typedef struct GrammarState GrammarState;
 typedef struct GrammarStates GrammarStates;
@@ -82,5 +84,36 @@ static inline const GrammarState *states_known(const GrammarState *state, int cl
 }
 /* Whether the text is complete: it matches, and nothing can follow. */
 static inline bool state_is_complete(const GrammarState *s) { return s->accepts && s->n == 1; }
+
+/* ---- masks of tokens (token_mask.c) ---------------------------------------------------------------------- */
+
+/* A token is allowed if a text that the grammar matches can go on with its bytes. Tokens that end a text are allowed
+ * where the text matches. Control tokens are read by their spelling in text that the grammar leaves free and where
+ * it wants a mark (GrammarNode.reads_controls); they are not allowed elsewhere. */
+struct TokenMask {
+    int32_t n_allowed;
+    uint64_t bits[]; /* [n_words of the trie] bit i: token i is allowed */
+};
+
+/* A mask that is being computed. */
+typedef struct MaskWork MaskWork;
+
+/* Finds the mask of a state, which is computed once and belongs to the states. STATES_WAIT: the quota of the states ran
+ * out; *work (NULL at first) then keeps what has been done for the next call. Work for another state is given up. */
+int token_mask_find(MaskWork **work, GrammarStates *s, const TokenTrie *t, const GrammarState *state,
+                    const TokenMask **out, fr_error *err);
+void mask_work_free(MaskWork *work); /* NULL is fine; call it before the states are freed */
+/* The same without a quota. NULL: it failed. */
+const TokenMask *token_mask_of(GrammarStates *s, const TokenTrie *t, const GrammarState *state, fr_error *err);
+/* Finds the same bits by reading each token: slow, for tests. bits: [n_words]. */
+int token_mask_slow(GrammarStates *s, const TokenTrie *t, const GrammarState *state, uint64_t *bits, fr_error *err);
+
+/* Replaces *state by the one after a token; a token that is not allowed leads to the state without places. After a
+ * token that ends the text nothing is allowed either. STATES_WAIT: the quota ran out, and *state is what it was. */
+int token_read(GrammarStates *s, const TokenTrie *t, int32_t token, const GrammarState **state, bool *allowed,
+               fr_error *err);
+
+/* Copies the logits of the tokens that are allowed, and writes -INFINITY for the others. */
+void token_mask_apply(const TokenMask *m, const float *logits, int32_t n_vocab, float *out);
 
 #endif

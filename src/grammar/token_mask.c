@@ -15,7 +15,7 @@
  *
  * Cost at V = 128,000: bench/bench_grammar.c. Proof: tests/grammar/test_token_mask.c, against token_mask_slow, and that
  * against a naive matcher. */
-#include "grammar/token_mask.h"
+#include "grammar/states.h"
 
 #include "text/vocab.h"
 

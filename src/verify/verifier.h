@@ -18,7 +18,7 @@
 #define VERIFY_VERIFIER_H
 
 #include "base/options.h"
-#include "grammar/token_mask.h"
+#include "grammar/states.h"
 #include "tree/draft_dists.h"
 #include "verify/sampler.h"
 #include "tree/tree.h"
