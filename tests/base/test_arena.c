@@ -1,4 +1,5 @@
-/* test_arena.c - arrays of an arena: zeroed, on cache lines, apart from each other; nothing kept of a failure. */
+/* test_arena.c - arrays of an arena are zeroed, begin on cache lines and do not overlap; a failed call leaves
+ * nothing. */
 #include "testing.h"
 
 #include "base/mem.h"
@@ -24,7 +25,7 @@ static void arrays_are_zeroed_aligned_and_apart(void **state) {
     memset(ids, 1, 33 * sizeof *ids);
     for (int i = 0; i < 7; i++) assert_int_equal(text[i], 0);
     arena_free(&a);
-    arena_free(&a); /* once more does no harm */
+    arena_free(&a); /* freeing it once more is harmless */
 }
 
 static void it_can_be_taken_from_again(void **state) {

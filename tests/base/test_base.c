@@ -65,7 +65,7 @@ enum { N_ITEMS = 1000 };
 typedef struct Parts {
     int n_threads;
     atomic_int counts[N_ITEMS];
-    atomic_int busy[THREADS_MAX]; /* parts that a thread is in: one at a time */
+    atomic_int busy[THREADS_MAX]; /* the threads in each part: one at a time */
 } Parts;
 
 static void count_part(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -85,7 +85,7 @@ static void every_part_is_done_once(void **state) {
         ThreadPool *pool;
         assert_int_equal(threads_open(&pool, n, NULL), FR_OK);
         assert_int_equal(threads_count(pool), n);
-        for (int n_parts = 1; n_parts <= 200; n_parts++) { /* in quick succession: no part is left out or done twice */
+        for (int n_parts = 1; n_parts <= 200; n_parts++) { /* in quick succession, no part is left out or done twice */
             memset(&p, 0, sizeof p);
             p.n_threads = n;
             threads_run(pool, n_parts, count_part, &p);
@@ -104,7 +104,7 @@ static void sum_part(void *ctx, int i_part, int n_parts, int i_thread) {
     atomic_fetch_add((atomic_int *)ctx, i_part);
 }
 
-/* Pauses longer than the time that the workers spin: they sleep, and must wake. */
+/* Pauses are longer than the workers spin, so they sleep and must wake up. */
 static void sleepers_wake(void **state) {
     (void)state;
     ThreadPool *pool;
@@ -134,7 +134,7 @@ static void climb_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Rung *r = ctx;
     int64_t begin, end;
-    /* every other stage from the other end, so that parts read what others wrote */
+    /* every other stage begins at the other end, so that parts read what others wrote */
     threads_split(N_ITEMS, 1, r->i % 2 ? n_parts - 1 - i_part : i_part, n_parts, &begin, &end);
     for (int64_t k = begin; k < end; k++)
         if (r->ladder->rung[k]++ != r->i) atomic_fetch_add(&r->ladder->n_wrong, 1);
@@ -173,7 +173,7 @@ static void stages_follow_each_other(void **state) {
 }
 
 typedef struct Places {
-    atomic_int n_met; /* threads that are in a part: each waits for the others, so that each has one */
+    atomic_int n_met; /* the threads that are in a part: each waits for the others, so that each gets one part */
     cpu_set_t allowed[THREADS_MAX];
 } Places;
 
@@ -185,7 +185,7 @@ static void note_place(void *ctx, int i_part, int n_parts, int i_thread) {
 }
 
 /* Each thread of a pinned pool has a core of its own; threads of another pool may run anywhere, and so may the caller
- * afterwards. More threads than cores are refused, and then no thread is bound. */
+ * afterwards. More threads than cores are refused, and then no thread is pinned. */
 static void pinned_threads_have_a_core_each(void **state) {
     (void)state;
     static Places places;

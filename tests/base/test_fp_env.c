@@ -1,6 +1,6 @@
-/* test_fp_env.c - The caller's floating-point environment changes no bit: texts and logits are the same under every
- * rounding mode, with subnormal numbers flushed, set before the model is opened or after, for the calling thread and
- * all workers; and the caller finds its environment as it was, after each call and within callbacks. */
+/* test_fp_env.c - the caller's floating-point environment changes no bit: texts and logits are the same under every
+ * rounding mode and with subnormal numbers flushed, whether the environment is set before the model is opened or after,
+ * for the calling thread and all workers. The caller's environment is restored after each call and within callbacks. */
 #include "engine_rig.h"
 
 #include "base/system.h"
@@ -36,7 +36,8 @@ static uint64_t control(void) { return (uint64_t)fegetround(); }
 static void set_flush(int on) { (void)on; }
 #endif
 
-/* Run i: a rounding mode; flushing or not; before the model is opened, or after the engine is. */
+/* Run i has a rounding mode, flushes subnormals or not, and sets this before the model is opened, or after the engine
+ * is. */
 static void set_environment(int i) {
     static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
     fesetround(modes[i % 4]);
@@ -84,7 +85,7 @@ static void on_progress(void *user, double part) {
     look(user);
 }
 
-/* One text, with the environment of run i (-1: the default one). */
+/* Generates a text in the environment of run i (-1: the default one). */
 static void run(int i, const char *backend, Stream *out) {
     static const char *const drafts[] = {"ngram-trie", "sps:model=" DRAFT_MODEL};
     int32_t prompt[24];
@@ -156,7 +157,7 @@ static void reference(void **state) {
     check("reference");
 }
 
-/* The test can fail: such an environment does change results where nothing restores the default. */
+/* A control: such an environment changes results if nothing restores the default. */
 static void environments_differ(void **state) {
     (void)state;
     volatile float third = 1, tiny = 0x1p-126f, three = 3;

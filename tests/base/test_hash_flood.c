@@ -13,14 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Random keys in a table that is half full give runs of some 50 slots. */
+/* Random keys in a half-full table give runs of up to some 50 slots. */
 enum { N_KEYS = 40000, LONGEST = 600, PUBLIC_BITS = 20 };
 
 typedef bool TakenFn(const void *table, size_t i);
 
 static size_t longest_run(const void *table, size_t n_slots, TakenFn *taken) {
     size_t longest = 0, run = 0;
-    for (size_t i = 0; i < 2 * n_slots && run < n_slots; i++) { /* twice around: a run may pass the end */
+    for (size_t i = 0; i < 2 * n_slots && run < n_slots; i++) { /* two rounds, because a run may continue past the
+                                                                 * end */
         run = taken(table, i % n_slots) ? run + 1 : 0;
         if (run > longest) longest = run;
     }

@@ -1,4 +1,4 @@
-/* test_hash_table.c - keys are any bytes; the first id of a key stays; growing loses nothing. */
+/* test_hash_table.c - keys are any bytes; the first id of a key is kept; a table that grows loses nothing. */
 #include "testing.h"
 
 #include "base/hash.h"

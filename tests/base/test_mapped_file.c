@@ -1,5 +1,5 @@
-/* test_mapped_file.c - input files that are no regular files are refused at once; files that change while they are read
- * are noticed; and a file that is cut under its reader ends the program with a sentence. */
+/* test_mapped_file.c - input files that are not regular files are refused at once; a file that changes while it is read
+ * is noticed; and a file that is cut while it is read ends the program with a message. */
 #include "testing.h"
 
 #include "cli/signals.h"
@@ -48,7 +48,7 @@ static int end(void **state) {
     return rmdir(folder);
 }
 
-/* Writes a file, with its times set back by an hour, so that whatever happens to it next has another time. */
+/* Writes a file with its times set back by an hour, so that the next change gives it another time. */
 static void write_file(const char *to, const void *bytes, size_t n) {
     FILE *f = fopen(to, "wb");
     assert_non_null(f);
@@ -58,7 +58,7 @@ static void write_file(const char *to, const void *bytes, size_t n) {
     clock_gettime(CLOCK_REALTIME, &now);
     now.tv_sec -= 3600;
     assert_int_equal(utimensat(AT_FDCWD, to, (struct timespec[]){now, now}, 0), 0);
-    usleep(20000); /* a tick later st_ctime differs, too */
+    usleep(20000); /* one clock tick later st_ctime differs, too */
 }
 
 static void copy_file(const char *from, const char *to) {
@@ -78,7 +78,7 @@ static void overwrite(const char *file, long at, const char *with) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* ---- what is no file --------------------------------------------------------------------------------- */
+/* ---- files that are not regular files ------------------------------------------------------------------- */
 
 static void make_socket(const char *at) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -143,7 +143,7 @@ static void a_text_may_come_from_a_descriptor_that_is_open(void **state) {
     fclose(f);
 }
 
-/* ---- what changes ------------------------------------------------------------------------------------ */
+/* ---- files that change ----------------------------------------------------------------------------------- */
 
 static MappedFile *open_fresh(void) {
     MappedFile *f;
@@ -180,7 +180,7 @@ static void writes_of_every_kind_are_noticed(void **state) {
     assert_int_equal(stat(path, &st), 0);
     overwrite(path, 3, "x");
     assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){st.st_atim, st.st_mtim}, 0), 0);
-    expect_changed(f); /* by st_ctime */
+    expect_changed(f); /* noticed by st_ctime */
 }
 
 static void a_file_that_gets_another_name_mode_or_successor_has_not_changed(void **state) {
@@ -231,7 +231,7 @@ static void values_of_a_gguf_file_are_copies(void **state) {
     fr_error err = {.message = ""};
     gguf_open_memory(&g, b.data, b.n, "copies", &err);
     assert_string_equal(err.message, "");
-    memset(b.data, 0xff, b.n); /* lengths too: they must not be read again */
+    memset(b.data, 0xff, b.n); /* also the lengths, which must not be read again */
     assert_true(gguf_get_string(g, "name", &s) && s.n == 8);
     assert_memory_equal(s.data, "a string", 8);
     assert_true(gguf_array_string(g, 1, 0, &s) && s.n == 3);
@@ -295,7 +295,7 @@ static void a_model_that_is_cut_while_it_is_packed_ends_with_a_sentence(void **s
     assert_non_null(strstr(said, "/model: a part of the file can no longer be read"));
 }
 
-/* After loading, nothing is read from the file: cut to nothing, it still generates the same text. */
+/* After loading, nothing is read from the file: when it is cut to nothing, the model still generates the same text. */
 static void a_loaded_model_does_not_need_its_file(void **state) {
     (void)state;
     static Stream before, after;
@@ -393,7 +393,8 @@ static size_t resident(const void *begin, size_t n_pages) {
     char line[256];
     unsigned long from, to;
     long kb = 0;
-    FILE *f = fopen("/proc/self/smaps", "r"); /* what this process has mapped, not what the system keeps */
+    FILE *f = fopen("/proc/self/smaps", "r"); /* the pages that this process has mapped, not those that the system
+                                               * caches */
     assert_non_null(f);
     bool is_ours = false;
     while (fgets(line, sizeof line, f)) {
@@ -421,7 +422,7 @@ static void released_pages_are_read_again_and_other_memory_stays(void **state) {
     mapped_file_release(bytes + 10, N - 20); /* all pages but the first and the last */
     assert_true(resident(bytes, N / page) <= 2);
     assert_memory_equal(bytes, own, N);
-    mapped_file_release(own, N); /* it is in no mapped file */
+    mapped_file_release(own, N); /* it lies in no mapped file */
     assert_memory_equal(bytes, own, N);
     mapped_file_release(bytes, 0);
     mapped_file_close(f);

@@ -1,4 +1,4 @@
-/* test_options.c - the option table: defaults, every type of field, every refusal and its words, and the text for
+/* test_options.c - the option table: defaults, every type of field, every error and its message, and the text for
  * --help. */
 #include "testing.h"
 

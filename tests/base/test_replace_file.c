@@ -1,5 +1,5 @@
-/* test_replace_file.c - Replacing a file (base/replace_file.c): the whole new file or the old one is there at any
- * moment, only regular files are replaced, their permissions stay, and nothing that others put into the folder is
+/* test_replace_file.c - replacing a file (base/files.c): at any moment either the old file or the whole new one exists,
+ * only regular files are replaced, their permissions are kept, and links that others put into the folder are not
  * followed. */
 #include "testing.h"
 
@@ -29,7 +29,7 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
     (void)state;
-    return rmdir(folder); /* nothing is left in it */
+    return rmdir(folder); /* fails unless the folder is empty */
 }
 
 static int remove_files(void **state) {
@@ -45,7 +45,7 @@ static int count_files(void) {
     assert_non_null(d);
     while (readdir(d)) n++;
     closedir(d);
-    return n - 2; /* . and .. */
+    return n - 2; /* without . and .. */
 }
 
 static int write_text(const char *text, int failure, fr_error *err) {
@@ -104,7 +104,7 @@ static void what_is_no_file_stays(void **state) {
     assert_true(S_ISFIFO(st.st_mode));
 }
 
-/* The name that temporary files had before could be foreseen: every process number could be prepared. */
+/* An attacker could prepare every name that ends with a process number, so such a name must not be used. */
 static void a_planted_link_is_not_followed(void **state) {
     (void)state;
     char planted[128];
@@ -123,7 +123,7 @@ static void permissions_stay(void **state) {
     fr_error err;
     mode_t before = umask(027);
     assert_int_equal(write_text("new", FR_OK, &err), FR_OK);
-    assert_int_equal(mode_of(path), 0640); /* 0666 without what the umask takes away */
+    assert_int_equal(mode_of(path), 0640); /* 0666 without the bits of the umask */
     static const mode_t modes[] = {0600, 0644, 0666, 0711};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         assert_int_equal(chmod(path, modes[i]), 0);
@@ -139,7 +139,7 @@ static void permissions_stay(void **state) {
     assert_true(st.st_uid == NOBODY && st.st_gid == NOBODY);
 }
 
-/* While it is written, nobody may read what will be private. */
+/* While a private file is being written, nobody else may read it. */
 static void a_private_file_is_private_from_the_start(void **state) {
     (void)state;
     ReplaceFile r;
@@ -174,10 +174,11 @@ static void a_full_disk_leaves_the_old_file(void **state) {
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = (struct rlimit){.rlim_cur = 4096, .rlim_max = before.rlim_max};
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    for (size_t n = 5000; n < 100000; n += 90000) { /* less than a buffer: found by flushing; more: by writing */
+    for (size_t n = 5000; n < 100000; n += 90000) { /* 5000 bytes stay in the buffer until it is flushed; 95000 are
+                                                     * written before */
         assert_int_equal(replace_file_begin(&r, path, &err), FR_OK);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-        for (size_t i = 0; i < n; i++) fputc('x', r.file); /* a writer that does not look */
+        for (size_t i = 0; i < n; i++) fputc('x', r.file); /* a writer that does not check for errors */
         int status = replace_file_end(&r, FR_OK, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
         assert_int_equal(status, FR_ERR_IO);
@@ -227,7 +228,7 @@ static void a_check_creates_nothing(void **state) {
     assert_int_equal(count_files(), 0);
 }
 
-/* A name that is as long as names can be has no room for an ending. */
+/* A name of the greatest length leaves no room for an ending. */
 static void the_longest_name_can_be_written(void **state) {
     (void)state;
     char longest[300];
@@ -248,7 +249,8 @@ static void unfinished_files_can_be_removed_at_once(void **state) {
     put(path, "kept", 0644);
     replace_file_abandon_all();
     assert_int_equal(count_files(), 1);
-    assert_int_equal(replace_file_end(&r[0], FR_OK, NULL), FR_ERR_IO); /* if the program goes on nevertheless */
+    assert_int_equal(replace_file_end(&r[0], FR_OK, NULL), FR_ERR_IO); /* if the program goes on after
+                                                                        * replace_file_abandon_all */
     assert_int_equal(replace_file_end(&r[2], FR_ERR_FORMAT, NULL), FR_ERR_FORMAT);
     expect("kept");
 }

@@ -1,6 +1,6 @@
-/* test_row_kernels.c - Unit tests of base/row_kernels.h: each pass in plain C against a plain loop, over lengths that leave
- * remainders, temperatures from tiny to huge, and rows with NaN and infinities; and every other table against that, bit
- * by bit. */
+/* test_row_kernels.c - unit tests of base/row_kernels.h: compares each pass in plain C with a plain loop, over lengths
+ * that leave remainders, temperatures from tiny to huge, and rows with NaN and infinities; and every other table with
+ * plain C, bit by bit. */
 #include "testing.h"
 
 #include "all_tables.h"
@@ -13,7 +13,7 @@ enum { MAX_N = 700 };
 
 static const RowKernels *const plain = &row_kernels_plain;
 
-/* Row `i`: normal-like numbers, some of them NaN, -inf or equal to others. */
+/* Row `i` has nearly normal numbers, some of them NaN, -inf or equal to others. */
 static int32_t make_row(uint64_t i, float *row) {
     int32_t n = 1 + (int32_t)(rng_uniform(1, RNG_TEST, i, 9999) * MAX_N);
     for (int32_t k = 0; k < n; k++) {
@@ -67,7 +67,7 @@ static void passes_equal_plain_loops(void **state) {
     }
 }
 
-/* One lane at a time, over the whole range of the exponential. */
+/* Tests one lane at a time, over the whole range of the exponential. */
 static void an_exponential_is_exact_to_its_type(void **state) {
     (void)state;
     double worst = 0, worst_double = 0;
@@ -162,10 +162,10 @@ static void all_tables_give_the_same_bits(void **state) {
     const Kernels *const *tables = all_tables(&n_tables);
     for (int t = 0; t < n_tables; t++)
         for (uint64_t i = 0; i < 2000; i++) {
-            float all[MAX_N + 3], *row = all + i % 4; /* also where no vector is aligned */
+            float all[MAX_N + 3], *row = all + i % 4; /* also at addresses where no vector is aligned */
             int32_t n = make_row(i, row);
             if (i % 11 == 0) row[n / 2] = -3e38f, row[n / 3] = 3e38f;
-            for (int32_t c = 0; c < n && i % 3 == 0; c++) /* all finite but perhaps a few */
+            for (int32_t c = 0; c < n && i % 3 == 0; c++) /* all finite, except perhaps a few */
                 if (!isfinite(row[c])) row[c] = c % 100 == 99 ? row[c] : 0;
             const RowKernels *k = tables[t]->rows;
             check_scans(k, row, n, i % 5 ? row[i % (uint64_t)n] : -INFINITY, tables[t]->name);

@@ -1,5 +1,5 @@
-/* forward_shapes.h - the random models of test_forward.c: every architecture with every part that it can have, odd widths, and
- * every kind of tensor type. */
+/* forward_shapes.h - the random models of test_forward.c: every architecture with every part that it can have, odd
+ * widths, and every kind of tensor type. */
 #ifndef FORWARD_SHAPES_H
 #define FORWARD_SHAPES_H
 

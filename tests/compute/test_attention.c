@@ -1,7 +1,7 @@
-/* test_attention.c - contexts of several tiles of keys (attention.c), compared by memcmp: whole pairs or tiles, any
- * number of threads, chunks, pages, KV types, other rows in the batch, paths that cross the edge of a tile, every
- * kernel table; and their values against double precision. The baseline runs the same tokens one per forward, on one
- * thread, in pages of 16.
+/* test_attention.c - contexts of several tiles of keys (attention.c) give the same bits for whole pairs or tiles, any
+ * number of threads, chunks, pages, KV types, other rows in the batch, paths that cross the edge of a tile, and every
+ * kernel table; and their values are compared with double precision. The baseline runs the same tokens one per forward,
+ * on one thread, in pages of 16.
  *
  * The models have one or two KV heads, so that a few rows are fewer pairs than threads: then keys are split. */
 #include "testing.h"
@@ -18,11 +18,11 @@
 static const RandomModel one_head = {SHAPE("llama", 2, 40, 5, 1, 24, 31), .seed = 1};
 static const RandomModel two_heads = {SHAPE("qwen3", 1, 64, 4, 2, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1,
                                       .seed = 2};
-/* Heads enough that the values of a Q8 cache are converted once for all of them. */
+/* There are enough heads for the values of a Q8 cache to be converted once for all of them. */
 static const RandomModel eight_of_one = {SHAPE("llama", 1, 128, 8, 1, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1,
                                          .seed = 4};
 
-/* Keys in a tile, as docs/ARCHITECTURE.md has it; contexts end in the third. */
+/* The keys in a tile, as in docs/ARCHITECTURE.md; contexts end in the third tile. */
 enum { TILE = 512, N_TOKENS = 2 * TILE + 76 };
 
 typedef struct Text {
@@ -68,11 +68,12 @@ static float *baseline(const Text *t, KvType kv_type) {
 static void expect_row(const char *what, int n_threads, KvType kv_type, int32_t i, const float *ours,
                        const float *theirs, int32_t n) {
     if (memcmp(ours, theirs, (size_t)n * sizeof *ours))
-        fail_msg("%s, %d threads, KV %s: logits after token %d differ: the first is %.9g, plainly %.9g", what,
+        fail_msg("%s, %d threads, KV %s: logits after token %d differ: the first is %.9g, in the baseline %.9g", what,
                  n_threads, kv_type_name(kv_type), i, (double)ours[0], (double)theirs[0]);
 }
 
-/* The text in chunks of many rows (whole pairs) and, around the edges of tiles and at the end, of few (tiles). */
+/* Reads the text in chunks of many rows (whole pairs) and, around the edges of tiles and at the end, of few rows
+ * (tiles). */
 static void expect_text(const Text *t, const char *what, int n_threads, KvType kv_type, int32_t page_size,
                         const float *theirs) {
     static const struct {
@@ -124,7 +125,7 @@ static void every_table_agrees_with_ref(void **state) {
     const RandomModel *shapes[] = {&one_head, &two_heads};
     for (int i = 0; i < 2; i++) {
         Text ref = text_open(shapes[i], kernels_select("ref"));
-        static const KvType types[] = {KV_F16, KV_Q8}; /* whose scores are not the same operations */
+        static const KvType types[] = {KV_F16, KV_Q8}; /* their scores are computed by different operations */
         for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
             float *theirs = baseline(&ref, types[type]);
             for (int k = 0; k < n; k++) {
@@ -138,7 +139,7 @@ static void every_table_agrees_with_ref(void **state) {
     }
 }
 
-/* A tree of five rows behind n tokens, and one row behind 9 tokens: each row against its path, run plainly. */
+/* A tree of five rows after n tokens, and one row after 9 tokens: compares each row with the baseline of its path. */
 static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n) {
     enum { N_ROWS = 6, N_SHORT = 9 };
     static const int32_t parents[] = {-1, -1, 1, 1, 3, -1}; /* the last is of the other sequence */
@@ -184,13 +185,13 @@ static void trees_across_an_edge_and_company_do_not_matter(void **state) {
     for (int k = 0; k < 2; k++) {
         Text t = text_open(shapes[k], NULL);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-            for (int n = 1; n <= 7; n += 3) /* 7: more than there are rows */
+            for (int n = 1; n <= 7; n += 3) /* 7 is more than there are rows */
                 expect_tree(&t, (KvType)(i % KV_TYPE_COUNT), n, lengths[i]);
         text_close(&t);
     }
 }
 
-/* As test_reference.c has it for weights of F32: some hundred roundings of 2^-24. */
+/* The bound of test_reference.c for F32 weights: some hundred roundings of 2^-24. */
 static void values_are_those_of_the_formulas(void **state) {
     (void)state;
     Text t = text_open(&one_head, NULL);

@@ -1,5 +1,5 @@
-/* test_batch_rows.c - what a batch may not be: each impossible row is refused by name before anything is computed, and leaves
- * the executor usable. */
+/* test_batch_rows.c - invalid batches: each impossible row is refused with its reason before anything is computed, and
+ * leaves the executor usable. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -42,7 +42,7 @@ static void impossible_batches_are_refused(void **state) {
         err = (fr_error){0};
         int status = executor_forward(e, cases[i].rows, cases[i].n, &err);
         if (status != FR_ERR_ARGUMENT || !strstr(err.message, cases[i].why))
-            fail_msg("'%s' should be said, status %d: '%s'", cases[i].why, status, err.message);
+            fail_msg("the error should contain '%s', status %d: '%s'", cases[i].why, status, err.message);
     }
     assert_int_equal(executor_reserve(e, s, 17, &err), FR_ERR_CONTEXT);
     assert_int_equal(executor_sequence_length(e, s), 0);

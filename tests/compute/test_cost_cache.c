@@ -1,4 +1,4 @@
-/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
+/* test_cost_cache.c - measured costs in files: an entry is read back unchanged; damaged or foreign files are
  * ignored. */
 #include "compute/backend.h"
 #include "engine_rig.h"
@@ -74,8 +74,8 @@ static void it_comes_back_as_it_was(void **state) {
     assert_int_equal(cost_cache_store("build/there/is/none", "a key", &CURVE, &err), FR_ERR_IO);
 }
 
-/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave
- * the curve alone. */
+/* A file with any byte altered, with any end cut off, with bytes after its end, or with numbers that no curve has is no
+ * entry, and the curve does not change. */
 static void the_damaged_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];
@@ -109,7 +109,7 @@ static void the_damaged_is_no_entry(void **state) {
     assert_true(cost_cache_load(folder, "a key", &got));
 }
 
-/* Under the name that belongs to another key. */
+/* Puts the entry under the name of another key. */
 static void anothers_is_no_entry(void **state) {
     (void)state;
     char text[2048];
@@ -124,7 +124,7 @@ static void anothers_is_no_entry(void **state) {
     assert_false(cost_cache_load(folder, "a key", &got));
 }
 
-/* The key of an executor of these weights, made for the purpose. */
+/* The key of an executor of these weights, which is opened for that. */
 static void key_of(const Weights *w, int n_threads, KvType kv_type, int32_t n_ctx, char out[COST_KEY_BYTES]) {
     RigOptions o = rig_options(n_ctx, 4);
     o.kv_type = kv_type;

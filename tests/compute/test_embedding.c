@@ -1,5 +1,5 @@
-/* test_embedding.c - the mean of final hidden states over a prompt: the bits of a naive form that reads one token a forward,
- * whatever else the engine does meanwhile. */
+/* test_embedding.c - the mean of final hidden states over a prompt has the bits of a naive form that reads one token
+ * per forward, whatever else the engine does meanwhile. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -17,7 +17,7 @@ static int32_t prompts[N_PROMPTS][N_CTX];
 static int64_t n_prompts[N_PROMPTS];
 static float expected[N_PROMPTS][N_EMBD];
 
-/* One row a forward, in a fresh executor. */
+/* Runs one row per forward, in a fresh executor. */
 static void naive(const Weights *w, const int32_t *tokens, int64_t n, float *out) {
     RigOptions o = rig_options(N_CTX, 1);
     o.kv_type = KV_F16; /* the engine's default */

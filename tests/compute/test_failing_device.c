@@ -1,5 +1,6 @@
-/* test_failing_device.c - a device that is lost while it computes: the step of the engine ends with its error, whichever operation
- * failed, no token is made of what was computed with it, and the tokens before are those of a sound device. */
+/* test_failing_device.c - a device that is lost while it computes: the step of the engine ends with the device's error,
+ * whichever operation failed; no token is taken from results of the failed device, and the tokens before are those of a
+ * working device. */
 #include "engine_rig.h"
 
 #include "compute/backend.h"
@@ -42,8 +43,8 @@ static int note_token(void *user, const fr_token_event *event) {
     return 0;
 }
 
-/* Runs a request until a step fails, or it ends. The device fails at forward n_forwards, or is lost between two steps, as after a
- * product of a drafter, after n_steps of them; -1: never. */
+/* Runs a request until a step fails, or it ends. The device fails at forward n_forwards, or is lost between two steps,
+ * for example after a product of a drafter, after n_steps steps; -1: never. */
 static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run) {
     static const int32_t prompt[N_PROMPT] = {5, 9, 3, 5, 9, 3, 5, 9, 3, 5, 9, 3};
     const fr_engine_options eo = {.struct_size = sizeof eo, .n_ctx = 64, .n_threads = 1};
@@ -66,7 +67,7 @@ static void run_request(const fr_model *m, int n_forwards, int n_steps, Run *run
         if (n_steps-- == 0) device_fail(e->device, FR_ERR_INTERNAL, "the accelerator was lost");
         run->status = fr_engine_step(e, &run->err);
     } while (run->status > 0);
-    if (run->status < 0) { /* and it stays lost */
+    if (run->status < 0) { /* and it remains lost */
         fr_error again;
         assert_int_equal(fr_engine_step(e, &again), run->status);
     }

@@ -1,6 +1,6 @@
-/* test_forward.c - the numeric contract of the forward, compared by memcmp: what a row computes depends on its own
- * tokens and on nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours,
- * forks, commits and truncation change no bit; kernel tables agree.
+/* test_forward.c - the numeric contract of the forward, checked by memcmp: the result of a row depends only on its own
+ * tokens. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours, forks, commits and
+ * truncation change no bit; kernel tables agree.
  *
  * The baseline is always `plain`: the tokens of one path run one per forward, on one thread, in a fresh executor with
  * pages of 16, with the same kernel table and KV type. */
@@ -20,21 +20,21 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 
 /* ---- the baseline ------------------------------------------------------------------------------------ */
 
-/* What a mismatch is reported with. */
+/* The labels with which a mismatch is reported. */
 typedef struct Where {
     const char *model, *what;
     const char *table;
     uint64_t seed;
-    int a, b; /* whatever the test varies */
+    int a, b; /* the two values that the test varies */
 } Where;
 
 static void expect_bits(const Where *w, const char *kind, const float *ours, const float *theirs, int32_t n) {
     if (memcmp(ours, theirs, (size_t)n * sizeof *ours) == 0) return;
     int32_t i = 0;
     while (memcmp(&ours[i], &theirs[i], sizeof *ours) == 0) i++;
-    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what, w->table,
-             (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i], (double)theirs[i],
-             (double)theirs[i]);
+    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), in the baseline %.9g (%a)", w->model, w->what,
+             w->table, (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i],
+             (double)theirs[i], (double)theirs[i]);
 }
 
 static float *new_logits(const Weights *m, int32_t n) {
@@ -93,7 +93,7 @@ static void with_the_target(ModelTest test) {
 
 enum { N_CHAIN = 64, N_SOME = 7 };
 
-/* Numbers of rows: all, and some for the reference backend, which is slow and has no blocks of rows. */
+/* All numbers of rows, but only some for the reference backend, which is slow and has no blocks of rows. */
 static int32_t one_to_64[64];
 static const int32_t some_to_64[N_SOME] = {1, 2, 3, 7, 16, 63, 64};
 
@@ -103,7 +103,7 @@ static int fill_one_to_64(void **state) {
     return 0;
 }
 
-/* A chain of 64 tokens appended in some way, against the same chain run plainly. */
+/* Compares a chain of 64 tokens that is appended in some way with the baseline. */
 static void expect_chain(const Weights *m, Where w, const RigOptions *o, int32_t chunk, const float *baseline) {
     int32_t tokens[N_CHAIN], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(5, n_vocab, tokens, N_CHAIN);
@@ -143,7 +143,7 @@ static void vary_threads(const Weights *m, Where w) {
     RigOptions o = rig_options(N_CHAIN, N_CHAIN);
     for (w.a = 1; w.a <= 8; w.a++) {
         o.n_threads = w.a;
-        w.b = w.a % 2 ? 23 : N_CHAIN; /* few forwards: barriers are slow where threads outnumber cores */
+        w.b = w.a % 2 ? 23 : N_CHAIN; /* few forwards, because barriers are slow if there are more threads than cores */
         expect_chain(m, w, &o, w.b, baseline);
     }
     free(baseline);
@@ -161,7 +161,7 @@ static void vary_page_size(const Weights *m, Where w) {
     free(baseline);
 }
 
-/* One row among 0..63 siblings, first, in the middle and last. */
+/* One row among 0..63 siblings, as the first, in the middle and as the last. */
 static void vary_siblings_among(const Weights *m, Where w, const int32_t *counts, int n_counts) {
     enum { N_PREFIX = 9 };
     w.what = "rows, place of the row among its siblings";
@@ -215,11 +215,11 @@ static void siblings_do_not_matter(void **state) {
     with_each_shape(NULL, ACT_PRECISION_Q16, vary_siblings);
 }
 
-/* ---- many lives at once --------------------------------------------------------------------------- */
+/* ---- random operations on several sequences -------------------------------------------------------- */
 
 enum { MAX_LIVES = 4, MAX_ROWS = 24, N_ROUNDS = 6 };
 
-/* A sequence of the executor and what we know stands in it. */
+/* A sequence of the executor, and the tokens that it must contain. */
 typedef struct Life {
     bool alive;
     int32_t sequence, n;
@@ -236,7 +236,7 @@ typedef struct World {
     Row rows[MAX_ROWS];
     int32_t life_of_row[MAX_ROWS];
     int32_t n_rows;
-    int32_t first, end; /* rows of the run to be judged: the batch runs in pieces, each extending the one before */
+    int32_t first, end; /* rows to be compared: the batch runs in pieces, each of which extends the one before */
 } World;
 
 static int32_t draw(World *w, int32_t n) { return rig_token(w->where.seed, w->n_draws++, n); }
@@ -255,7 +255,7 @@ static void cut(const Weights *m, Executor *e, int32_t sequence, const int32_t *
     rig_append(e, sequence, tokens + left, n - left, 1, m->model->hparams.n_vocab, NULL);
 }
 
-/* Opens, closes, forks, truncates: so that pages are shared, freed and half full in every way. */
+/* Opens, closes, forks and truncates sequences, so that pages are shared, freed and half full in every way. */
 static void stir(World *w) {
     for (int i = 0; i < MAX_LIVES; i++) {
         Life *l = &w->lives[i], *other = &w->lives[draw(w, MAX_LIVES)];
@@ -297,7 +297,7 @@ static void draw_rows(World *w) {
         if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err)) fail_msg("%s", err.message);
 }
 
-/* The path from the committed tokens to a row: row numbers to path, its length returned. */
+/* Writes the rows on the path from the committed tokens to a row to `path`, and returns its length. */
 static int32_t path_to(const World *w, int32_t row, int32_t *path) {
     int32_t n = 0;
     for (int32_t r = row; r >= 0; r = w->rows[r].parent) n++;
@@ -305,7 +305,8 @@ static int32_t path_to(const World *w, int32_t row, int32_t *path) {
     return n;
 }
 
-/* Judges the rows of one life: its committed tokens are run once, each path of the tree after them. */
+/* Compares the rows of one sequence: the baseline runs its committed tokens once, and each path of the tree after
+ * them. */
 static void expect_rows_of(World *w, int life) {
     const Life *l = &w->lives[life];
     int32_t n_vocab = w->m->model->hparams.n_vocab, path[MAX_ROWS];
@@ -404,7 +405,7 @@ static void nor_for_the_model_that_ships(void **state) {
     with_the_target(live_four_times);
 }
 
-/* Every table against ref, the first and slowest of them: the first half of the chain. */
+/* Compares every table with ref, the first and slowest of them, on the first half of the chain. */
 static void expect_same_as_ref(const Kernels *const *tables, int n, ActPrecision form, int i_shape) {
     enum { N_HALF = N_CHAIN / 2 };
     Gguf *g = rig_random_gguf(&shapes[i_shape].m);

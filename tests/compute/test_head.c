@@ -1,5 +1,5 @@
-/* test_head.c - what drafters use of the target: its LM head outside a forward gives the bits of the forward, hidden
- * states can be had without logits, and embeddings are the rows of the file. */
+/* test_head.c - the parts of the target that drafters use: its LM head outside a forward gives the bits of the forward,
+ * hidden states can be requested without logits, and embeddings are the rows of the file. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -26,7 +26,7 @@ static RandomModel model_of(TensorType type, bool tied) {
 
 static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_K};
 
-/* Runs N tokens; row i wants its logits where i % 3 == 0, its hidden state where i % 3 == 1. */
+/* Runs N tokens; row i wants its logits if i % 3 == 0, and its hidden state if i % 3 == 1. */
 static void run_rows(Executor *e, const int32_t *tokens) {
     int32_t s = rig_sequence(e);
     Row rows[N];

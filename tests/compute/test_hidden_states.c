@@ -1,4 +1,4 @@
-/* test_hidden_states.c - The hidden states that the engine passes to drafters. A spying drafter keeps all of them and
+/* test_hidden_states.c - the hidden states that the engine passes to drafters. A test drafter keeps all of them and
  * compares them, when its request ends, with a plain forward over the whole text: each token's state comes once, in
  * order and with the same bits, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
 #include "learned_rig.h"
@@ -64,7 +64,7 @@ static int spy_observe(Drafter *d, int32_t s, const int32_t *tokens, int64_t n, 
     return FR_OK;
 }
 
-/* Random children: some are right by chance, for the vocabulary is small. */
+/* Random children; some are right by chance, because the vocabulary is small. */
 static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                        fr_error *err) {
     (void)d, (void)err;
@@ -80,7 +80,7 @@ static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budg
 static void spy_end(Drafter *d, int32_t s) {
     (void)d;
     static float want[N_CTX][H];
-    int32_t n = (int32_t)spy.n_tokens[s] - 1; /* the target may have read more than the text, where the text was cut */
+    int32_t n = (int32_t)spy.n_tokens[s] - 1; /* the target may have read more than the text if the text was cut */
     assert_true(spy.n_hidden[s] >= n && n >= 1);
     RigOptions options = rig_options(N_CTX + 1, N_CTX);
     options.kv_type = KV_F16;
@@ -94,7 +94,7 @@ static void spy_end(Drafter *d, int32_t s) {
     for (int32_t i = 0; i < n; i++) memcpy(want[i], executor_hidden(e, i), sizeof want[i]);
     for (int32_t i = 0; i < n; i++)
         if (memcmp(want[i], spy.hidden[s][i], sizeof want[i]) != 0)
-            fail_msg("the hidden state of token %d of %d is another one", i, n);
+            fail_msg("the hidden state of token %d of %d differs", i, n);
     spy.n_checked++;
     rig_executor_close(e);
 }
@@ -174,7 +174,7 @@ static void each_token_is_shown_once_with_its_own_hidden_state(void **state) {
     assert_int_equal(spy.n_checked, 6 * 7);
     assert_true(spy.n_accepted > 10);
     assert_true(n_preempted > 5);
-    assert_true(n_shared > 0); /* by the requests without such a drafter */
+    assert_true(n_shared > 0); /* tokens are shared by the requests without such a drafter */
     fr_model_close(model);
 }
 

@@ -1,6 +1,6 @@
-/* test_kernels_hostile.c - NaN, infinity and the greatest floats in the kernels. What is converted is defined to the
- * bit (kernels.h): activations, keys, values and softmax are compared by memcmp, from one key on. An output of the
- * other kernels is NaN in every table or in none, and where it is a number it has the same bits. */
+/* test_kernels_hostile.c - NaN, infinity and the greatest floats in the kernels. The results of conversions are defined
+ * to the bit (kernels.h): activations, keys, values and softmax are compared by memcmp, from one key on. An output of
+ * the other kernels is NaN in every table or in none; a number has the same bits in all of them. */
 #include "all_tables.h"
 #include "testing.h"
 
@@ -37,7 +37,7 @@ static float hostile(double share) {
     return of_bits(bits[below(sizeof bits / sizeof *bits)]);
 }
 
-/* NaN alone, infinity alone, or everything, in few places or in many. */
+/* only NaN, only infinity, or all kinds, in few places or in many */
 static void make_row(float *x, int64_t n) {
     static const double shares[] = {0.002, 0.02, 0.3, 1};
     double share = shares[below(4)];
@@ -73,7 +73,7 @@ static void same_numbers(const char *what, const Kernels *t, int64_t n, const fl
                      (long long)i, (double)got[i], (double)want[i]);
 }
 
-/* ---- what is defined to the bit ------------------------------------------------------------------------- */
+/* ---- results that are defined to the bit ---------------------------------------------------------------- */
 
 static void conversions(void **state) {
     (void)state;
@@ -187,7 +187,8 @@ static void attention_of_hostile_keys(void **state) {
 
 /* ---- the others ------------------------------------------------------------------------------------------------ */
 
-/* x: a state of as many rows and columns as fit into its n elements, in place, and what is read from it. */
+/* x: a state of as many rows and columns as fit into its n elements, updated in place, and the values that are read
+ * from it. */
 static void run_delta_rule(const Kernels *t, float *x, const float *y, int64_t n) {
     int64_t dim = 1;
     while ((dim + 1) * (dim + 3) <= n) dim++;

@@ -1,5 +1,5 @@
-/* test_kernels_matmul.c - Matrix products: the specification (table "ref") against double precision, and every other
- * table against the specification, bit for bit, over types, shapes, numbers of rows, ranges of tiles and extreme
+/* test_kernels_matmul.c - matrix products: compares the specification (table "ref") with double precision, and every
+ * other table with the specification, bit for bit, over types, shapes, numbers of rows, ranges of tiles and extreme
  * values. */
 #include "testing.h"
 #include "all_tables.h"
@@ -82,7 +82,7 @@ static void make_row(TensorType type, Kind kind, int64_t n, unsigned char *row) 
 
 typedef struct Problem {
     TensorType type;
-    ActForm form; /* of the activations */
+    ActForm form; /* form of the activations */
     int64_t n_out, n_in;
     unsigned char *file_rows;
     size_t row_bytes;
@@ -95,7 +95,7 @@ typedef struct Problem {
 
 static const Kernels *ref(void) { return kernels_select("ref"); }
 
-/* Weights of one kind, or of a different kind in each row when `kind` is N_KINDS; activations likewise. */
+/* Makes weights of one kind, or of a different kind in each row if `kind` is N_KINDS, and activations likewise. */
 static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights,
                          Kind acts) {
     memset(p, 0, sizeof *p);
@@ -132,7 +132,7 @@ static void problem_close(Problem *p) {
 
 /* ---- ref against double ------------------------------------------------------------------------- */
 
-/* The activation as the weight type sees it. */
+/* The activation as it is rounded for the weight type. */
 static double act_value(const Problem *p, int64_t r, int64_t k) {
     const unsigned char *row = p->acts + (size_t)r * p->act_bytes;
     const ActBlock *b = (const void *)(row + (size_t)(k / ACT_BLOCK) * act_block_bytes(p->form));
@@ -146,8 +146,8 @@ static double act_value(const Problem *p, int64_t r, int64_t k) {
     }
 }
 
-/* Error of a chain of n roundings: n * 2^-24 of the sum of magnitudes. A block with a minimum adds code *
- * scale and the minimum apart; both are below 4 times the largest weight of the block. */
+/* The error of a chain of n roundings: n * 2^-24 of the sum of magnitudes. A block with a minimum adds code * scale and
+ * the minimum apart; both are below 4 times the largest weight of the block. */
 static void check_against_double(TensorType type, ActForm blocks, int64_t n_out, int64_t n_in) {
     Problem p;
     problem_open(&p, type, blocks, n_out, n_in, PLAIN, PLAIN);
@@ -173,8 +173,8 @@ static void check_against_double(TensorType type, ActForm blocks, int64_t n_out,
                          (double)p.want[r * n_out + o], sum, error, bound);
         }
     }
-    /* A kernel that loses terms of 1/1000 would stay below a bound for thousands of roundings; this would
-     * not. */
+    /* A kernel that loses terms of 1/1000 could stay below a bound for thousands of roundings, but not below this
+     * one. */
     if (worst > 8) fail_msg("%s: an error of %.1f * 2^-24 of the magnitude", tensor_type_info(type)->name, worst);
     free(w);
     problem_close(&p);
@@ -278,7 +278,7 @@ static void tables_agree_on_extreme_values(void **state) {
     }
 }
 
-/* Any type, form, shape and kind of values with every number of rows from 1 to 64, and some part of the tiles. */
+/* Tests any type, form, shape and kind of values with every number of rows from 1 to 64, and some part of the tiles. */
 static void tables_agree_on_random_problems(void **state) {
     (void)state;
     int n_tables;
@@ -299,7 +299,8 @@ static void tables_agree_on_random_problems(void **state) {
     }
 }
 
-/* One row up to as many as a class of rows has, with 8, 9 and 10 tiles: from 8 on their halves can be read in turns. */
+/* Tests one row up to as many as a class of rows has, with 8, 9 and 10 tiles: from 8 on their halves can be read in
+ * turns. */
 static void every_way_of_reading_has_the_same_bits(void **state) {
     (void)state;
     static const int64_t n_outs[] = {128, 137, 157};
@@ -320,7 +321,7 @@ static void every_way_of_reading_has_the_same_bits(void **state) {
         }
 }
 
-/* Sums that end near zero, where subnormals are flushed or not. */
+/* Tests sums that end near zero, where subnormals are flushed or not. */
 static void tables_agree_on_subnormal_sums(void **state) {
     (void)state;
     for (int type = TYPE_F32; type <= TYPE_BF16; type++) {
@@ -378,7 +379,9 @@ static void tables_are_found_by_name(void **state) {
     const Kernels *best = kernels_select(NULL);
     assert_ptr_equal(kernels_select("auto"), best);
     if (strcmp(tables[n - 1]->name, "avx512-bf16") != 0) assert_ptr_equal(best, tables[n - 1]);
-    else if (strcmp(best->name, "avx512") != 0) assert_ptr_equal(best, tables[n - 1]); /* avx512: on Intel's CPUs */
+    else if (strcmp(best->name, "avx512") != 0)
+        assert_ptr_equal(best, tables[n - 1]); /* avx512 is chosen on Intel's
+                                                                                        * CPUs */
     assert_null(kernels_select("mmx"));
     print_message("tables:");
     for (int i = 0; i < n; i++) print_message(" %s", tables[i]->name);

@@ -1,6 +1,6 @@
-/* test_kernels_tiles.c - The code of table "amx" over tiles in plain C: the bits of the specification for every type,
- * form of activations, way (kernels/product_ways.h) and number of rows, reads and writes that stay inside their arrays, and registers that are used
- * as the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
+/* test_kernels_tiles.c - the code of table "amx" over tiles in plain C: it gives the bits of the specification for
+ * every type, form of activations, way (kernels/product_ways.h) and number of rows, reads and writes only inside its
+ * arrays, and uses registers as the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
 #include "plain_tiles.h"
 #include "testing.h"
 #include "kernel_numbers.h"
@@ -21,7 +21,7 @@
 
 enum { ROWS_MAX = 80 };
 
-/* ---- memory that ends where a page ends that nobody may touch ------------------------------------------------ */
+/* ---- memory before a page that may not be accessed ------------------------------------------------------- */
 
 typedef struct Guarded {
     unsigned char *map, *data;
@@ -67,7 +67,7 @@ static void fill_weights(Problem *p) {
     free(row);
 }
 
-/* The first n rows in the form of w, at the end of their memory. */
+/* Puts the first n rows in the form of w at the end of their memory. */
 static Guarded converted(const Problem *p, int64_t n) {
     size_t stride = act_row_bytes(p->w.act, p->w.n_in);
     Guarded g = guarded_open((size_t)n * stride);
@@ -98,7 +98,7 @@ static void problem_close(Problem *p) {
     free(p->want);
 }
 
-/* Whether n rows are what the specification computes; outputs in two calls where the matrix has more than two tiles. */
+/* Whether n rows are those of the specification; a matrix of more than two tiles takes two calls. */
 static bool rows_agree(const Problem *p, TileWay way, int64_t n) {
     const TileProducts *tiles = kernels_plain_tiles()->tiles;
     int64_t n_tiles = packed_n_tiles(&p->w), cut = n_tiles > 2 ? n_tiles - 2 : 0;
@@ -124,7 +124,7 @@ static void check_rows(TensorType type, ActForm form, int64_t n_out, int64_t n_i
 }
 
 static bool tiles_run(void) {
-    if (!kernels_select("avx512")) print_message("this CPU lacks AVX-512, on which the tiles in plain C stand\n");
+    if (!kernels_select("avx512")) print_message("skipped: the tiles in plain C need AVX-512, which this CPU lacks\n");
     return kernels_select("avx512") != NULL;
 }
 
@@ -145,7 +145,8 @@ static void every_number_of_rows_has_the_specified_bits(void **state) {
     }
 }
 
-/* So many inputs that a pass takes 16 rows, and so many outputs that passes take turns over groups of tiles. */
+/* There are enough inputs for a pass to take 16 rows, and enough outputs for passes to alternate over groups of
+ * tiles. */
 static void passes_take_turns_over_long_rows(void **state) {
     (void)state;
     if (!tiles_run()) skip();
@@ -167,8 +168,8 @@ static void a_wrong_product_is_noticed(void **state) {
     }
 }
 
-/* Every product of a matrix configures once and releases once, has as few tile products as its rows need, and in pairs loads an
- * activation tile once for two products and a weight tile once for all rows. */
+/* Every product of a matrix configures and releases the registers once and has as few tile products as its rows need;
+ * in pairs it loads an activation tile once for two products and a weight tile once for all rows. */
 static void tiles_are_loaded_once_for_several_products(void **state) {
     (void)state;
     if (!tiles_run()) skip();
@@ -213,7 +214,7 @@ static void on_fault(const char *what) {
     longjmp(after_fault, 1);
 }
 
-/* The tiles in plain C refuse what the CPU refuses: step i of a wrong sequence is the one that fails. */
+/* The tiles in plain C refuse the same instructions as the CPU: step i of a wrong sequence fails. */
 static void do_wrong(int i) {
     _Alignas(64) static unsigned char memory[TILE_MAX_ROWS * TILE_MAX_BYTES];
     TileConfig c = {.palette = 1, .rows = {16, 16, 8, 4}, .row_bytes = {64, 32, 64, 64}};
@@ -258,7 +259,7 @@ static void plain_tiles_refuse_what_a_cpu_refuses(void **state) {
     plain_tiles_on_fault = NULL;
 }
 
-/* The sums that the manual's pseudocode gives for bytes at both ends of their range. */
+/* Checks the sums of the manual's pseudocode for bytes at both ends of their range. */
 static void plain_tiles_multiply_signed_bytes(void **state) {
     (void)state;
     if (!tiles_run()) skip();
@@ -303,5 +304,5 @@ int main(void) {
 }
 
 #else
-int main(void) { return 0; } /* tiles are of x86-64 only */
+int main(void) { return 0; } /* only x86-64 has tiles */
 #endif

@@ -1,5 +1,5 @@
-/* test_kernels_vector.c - Norms, activation functions, rotary positions, cache and attention: the specification
- * (table "ref") against double precision, and every other table against the specification, bit for bit. */
+/* test_kernels_vector.c - norms, activation functions, rotary positions, cache and attention: compares the
+ * specification (table "ref") with double precision, and every other table with the specification, bit for bit. */
 #include "testing.h"
 #include "all_tables.h"
 #include "kernel_numbers.h"
@@ -169,7 +169,7 @@ static void attention_open(Attention *a, KvType type, int64_t n_q, int64_t head_
     a->q = random_floats((size_t)(n_q * head_dim), 1);
     a->kv = random_floats((size_t)(N_SLOTS * head_dim), 2);
     a->w = random_floats((size_t)(n_q * n_keys), 1);
-    /* exactly to the last element: a read beyond it is a read beyond the allocation */
+    /* the allocation ends with the last element, so a read beyond it is found */
     a->cache = calloc(1, (N_SLOTS - 1) * a->slot_bytes + kv_row_bytes(type, head_dim));
     assert_non_null(a->cache);
     for (int64_t s = 0; s < N_SLOTS; s++) {
@@ -286,7 +286,7 @@ static void attention_is_right_and_the_same(void **state) {
 
 /* ---- keys and values converted for many rows ------------------------------------------------------ */
 
-/* Scores and outputs by converted keys, n of them from `begin` on: those of attn_scores and attn_mix. */
+/* Scores and outputs with n converted keys from `begin` on must be those of attn_scores and attn_mix. */
 static void check_converted(const Kernels *t, const Attention *a, int64_t begin, int64_t n, const float *scores,
                             const float *out) {
     int64_t dim = a->head_dim;
@@ -303,8 +303,7 @@ static void check_converted(const Kernels *t, const Attention *a, int64_t begin,
         uint32_t behind;
         same("packed_scores", t, dim, to[h], scores + h * a->n_keys + begin, (size_t)n);
         memcpy(&behind, to[h] + n, sizeof behind);
-        if (behind != CANARY)
-            fail_msg("%s packed_scores, n = %lld: wrote behind the last score", t->name, (long long)n);
+        if (behind != CANARY) fail_msg("%s packed_scores, n = %lld: wrote after the last score", t->name, (long long)n);
     }
     for (int64_t h = 0; h < a->n_q; h++) from[h] = a->w + h * a->n_keys + begin, to[h] = o + h * dim;
     t->unpack_values(a->type, dim, a->cache, a->slot_bytes, a->slots + begin, n, floats);
@@ -357,7 +356,7 @@ static void check_vector(const char *what, VectorFn fn, int64_t n, float scale) 
     size_t size = (size_t)n + 18;
     float *x = random_floats(size, scale), *y = random_floats(size, scale), *want = canaries(size),
           *got = canaries(size);
-    memcpy(want + 1, x, (size_t)n * sizeof *x); /* from 1 on: aligned to nothing */
+    memcpy(want + 1, x, (size_t)n * sizeof *x); /* from element 1 on, so that nothing is aligned */
     fn(ref(), want + 1, y + 1, n);
     for (int i = 1; i < n_tables; i++) {
         free(got);
@@ -406,11 +405,11 @@ static void vector_kernels_are_the_same(void **state) {
         check_vector(cases[c].name, cases[c].fn, 2048, cases[c].scale);
         check_vector(cases[c].name, cases[c].fn, 4097, cases[c].scale);
     }
-    /* All of exp's range, densely: one product rounded too often changes two results in a million. */
+    /* Covers the range of exp densely, because one rounding too many changes only two results in a million. */
     check_vector("softmax", run_softmax, 1 << 23, 43.6f);
 }
 
-/* The formula in double precision; then table against ref, in place, and without an output. */
+/* Compares ref with the formula in double precision, then each table with ref, also in place and without an output. */
 static void check_delta_rule(int64_t n) {
     int n_tables;
     const Kernels *const *tables = all_tables(&n_tables);

@@ -1,5 +1,5 @@
-/* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest model
- * of them: one plain array for each sequence.
+/* test_kv_pages.c - compares the page tables of the KV cache, over the memory of the CPU backend, with the simplest
+ * model of them: one plain array for each sequence.
  *
  * Every write uses a tag of its own. A committed position must hold its tag in every plane (layer, keys or values,
  * head), whatever was forked, committed, truncated or refused in between. */
@@ -39,7 +39,7 @@ static int32_t draw(World *w, int32_t n) { return (int32_t)(rng_uniform(w->seed,
                      (unsigned long long)(w)->seed, (w)->step, #cond, __VA_ARGS__); \
     } while (0)
 
-/* ---- slots as the forward sees them ---------------------------------------------------------------- */
+/* ---- the slots that the forward uses --------------------------------------------------------------- */
 
 static void fill_slot(uint64_t tag, int plane, char *slot, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) slot[i] = (char)(tag >> (8 * (i % 4)) ^ (uint64_t)plane * 37 ^ i * 11);
@@ -100,7 +100,7 @@ static void check(World *w) {
     free(uses);
 }
 
-/* After a commit or a truncation a sequence holds the pages of its tokens and no more. */
+/* After a commit or a truncation a sequence has only the pages of its tokens. */
 static void check_pages(World *w, int32_t id) {
     const KvSequence *s = &w->kv.sequences[id];
     int32_t wanted = (s->length + w->kv.shape.page_size - 1) / w->kv.shape.page_size;
@@ -135,7 +135,7 @@ static void fork_one(World *w, int32_t from) {
     expect(w, status == FR_OK && !w->shadows[id].open, "sequence %d", id);
     expect(w, w->kv.n_free == n_free, "a fork takes no page: %d, before %d", w->kv.n_free, n_free);
     w->shadows[id] = w->shadows[from];
-    w->shadows[id].n_reserved = w->shadows[from].n_reserved = 0; /* reservations end with a fork */
+    w->shadows[id].n_reserved = w->shadows[from].n_reserved = 0; /* a fork ends reservations */
 }
 
 static void share_some(World *w, int32_t from, int32_t to) {
@@ -295,7 +295,7 @@ static void a_fork_keeps_its_own_tail(void **state) {
     close_world(&w);
 }
 
-/* All bytes of a slot in every plane are the pattern. */
+/* Fills all bytes of a slot in every plane with the pattern. */
 static bool slot_is_padding(const World *w, int32_t slot) {
     size_t bytes = w->memory.kv[KV_ALL].slot_bytes;
     for (int p = 0; p < N_LAYER * N_HEAD; p++)
@@ -306,8 +306,8 @@ static bool slot_is_padding(const World *w, int32_t slot) {
     return true;
 }
 
-/* Padding is committed behind the existing tokens and never in pages of other sequences; where it does not fit,
- * nothing changes. */
+/* Padding is committed after the existing tokens and never in pages of other sequences; if it does not fit, nothing
+ * changes. */
 static void padding_lengthens_one_sequence_alone(void **state) {
     (void)state;
     for (int type = 0; type < KV_TYPE_COUNT; type++) {
@@ -323,7 +323,7 @@ static void padding_lengthens_one_sequence_alone(void **state) {
         assert_int_equal(padded->length, 21);
         assert_int_equal(padded->n_reserved, 0);
         for (int32_t i = 6; i < 21; i++) assert_true(slot_is_padding(&w, padded->slots[i]));
-        w.shadows[1].length = 6; /* check() then looks at the six tokens that both had */
+        w.shadows[1].length = 6; /* check() then compares the six tokens that both had */
         w.kv.sequences[1].length = 6;
         check(&w);
         w.kv.sequences[1].length = 21;

@@ -1,5 +1,6 @@
-/* test_matrix_scales.c - factors of whole matrices (layer_matrix_scale): outputs are multiplied by them, each expert's by its own, and
- * files that have them where they could not be used are refused by name. Values: test_golden_own.c, test_reference.c. */
+/* test_matrix_scales.c - factors of whole matrices (layer_matrix_scale): outputs are multiplied by them, each expert's
+ * by its own, and files that have factors where they cannot be used are refused with the tensor's name. Values:
+ * test_golden_own.c, test_reference.c. */
 #include "testing.h"
 
 #include "model_patch.h"
@@ -50,7 +51,7 @@ static void each_matrix_has_its_own(void **state) {
     gguf_close(g);
 }
 
-/* Outputs double where the factor does, and inputs' factors change nothing. */
+/* Outputs double if the factor does, and factors of inputs change nothing. */
 static void only_the_factor_of_a_matrix_counts(void **state) {
     (void)state;
     enum { N = 6 };
@@ -81,7 +82,8 @@ static void only_the_factor_of_a_matrix_counts(void **state) {
     assert_true(memcmp(logits[0], logits[3], sizeof logits[0]) != 0);
 }
 
-/* `name` becomes another one of the same length; or, with new_name NULL, its first number becomes NaN. */
+/* Renames the tensor `name` to new_name, which has the same length; or, with new_name NULL, makes its first number
+ * NaN. */
 static void expect_refusal(const RandomModel *m, const char *name, const char *new_name, const char *says) {
     ModelPatch p;
     fr_error err = {0};
@@ -97,7 +99,7 @@ static void expect_refusal(const RandomModel *m, const char *name, const char *n
     Gguf *g = rig_gguf(PATH);
     Model *opened = NULL;
     if (model_open(&opened, g, &err) == FR_OK || !strstr(err.message, says))
-        fail_msg("'%s' should be said: '%s'", says, err.message);
+        fail_msg("the error should contain '%s': '%s'", says, err.message);
     gguf_close(g);
 }
 
@@ -107,7 +109,7 @@ static void what_cannot_be_used_is_refused(void **state) {
     expect_refusal(&model, "blk.0.attn_q.scale", "blk.0.attn_x.scale", "blk.0.attn_x.scale is not part of");
     expect_refusal(&model, "blk.0.attn_q.scale", NULL, "blk.0.attn_q.scale holds NaN or infinity");
     expect_refusal(&model, "blk.1.attn_q.scale", "blk.1.attn_q.wcale", "blk.1.attn_q.wcale is not part of");
-    /* of a norm, which is no matrix */
+    /* the factor of a norm, which is no matrix */
     expect_refusal(&model, "blk.1.attn_output.scale", "blk.1.attn_q_norm.scale",
                    "blk.1.attn_q_norm.scale is not part of");
 }

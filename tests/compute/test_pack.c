@@ -1,4 +1,4 @@
-/* test_pack.c - Packed matrices: every type, unpacked again by the layout that pack.c draws, against
+/* test_pack.c - packed matrices of every type are unpacked again by the layout in pack.c and compared with
  * blocks_dequantize. */
 #include "testing.h"
 
@@ -44,7 +44,7 @@ static float half_at(const unsigned char *p, int i) {
     return half_to_float(h);
 }
 
-/* Weight (row, k) of a tile, read by the essay of pack.c. */
+/* Weight (row, k) of a tile, as the essay of pack.c describes it. */
 static float unpack_block(TensorType type, const unsigned char *tile, int row, int64_t k) {
     static const int code_bytes[TYPE_COUNT] = {
         [TYPE_Q8_0] = 512,   [TYPE_Q4_0] = 256,    [TYPE_Q4_1] = 256,  [TYPE_Q5_0] = 320,    [TYPE_Q5_1] = 320,
@@ -53,7 +53,7 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
         [TYPE_IQ2_S] = 192,  [TYPE_IQ3_XXS] = 256, [TYPE_IQ3_S] = 256, [TYPE_IQ1_S] = 192,   [TYPE_IQ1_M] = 192,
         [TYPE_NVFP4] = 256,
     };
-    /* a record: so many slices, bytes of codes and scales, padding */
+    /* a record: its slices, the bytes of their codes and scales, and padding */
     static const int record_slices[TYPE_COUNT] = {
         [TYPE_Q8_0] = 2,   [TYPE_Q4_0] = 2,    [TYPE_Q4_1] = 1,  [TYPE_Q5_0] = 2,    [TYPE_Q5_1] = 1,
         [TYPE_Q4_K] = 8,   [TYPE_Q5_K] = 8,    [TYPE_Q6_K] = 8,  [TYPE_Q2_K] = 8,    [TYPE_Q3_K] = 8,
@@ -121,7 +121,7 @@ static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
     }
 }
 
-/* Rows of the file, read out of the tiles in pieces, byte by byte. */
+/* Reads the rows of the file out of the tiles in pieces and compares them byte by byte. */
 static void check_rows_come_back(const PackedMatrix *m, const unsigned char *rows, size_t row_bytes) {
     unsigned char piece[PACKED_READ * sizeof(float) + 1], *row = malloc(row_bytes);
     assert_non_null(row);
@@ -138,19 +138,19 @@ static void check_rows_come_back(const PackedMatrix *m, const unsigned char *row
         }
         assert_int_equal(done, row_bytes);
         if (memcmp(row, rows + (size_t)o * row_bytes, row_bytes) != 0)
-            fail_msg("%s: row %lld comes back otherwise", tensor_type_info(m->type)->name, (long long)o);
+            fail_msg("%s: row %lld is read back differently", tensor_type_info(m->type)->name, (long long)o);
     }
     free(row);
 }
 
-/* The same for rows of any bits, which no quantiser would write. */
+/* The same for rows of random bits, which no quantiser would write. */
 static void any_bytes_come_back(void **state) {
     (void)state;
     enum { N_OUT = 18, N_IN = 512 };
     for (int type = 0; type < TYPE_COUNT; type++) {
         size_t row_bytes;
         PackedMatrix m;
-        if (type == TYPE_BF16) continue; /* subnormal numbers do not */
+        if (type == TYPE_BF16) continue; /* subnormal numbers are not read back */
         assert_true(tensor_type_row_bytes((TensorType)type, N_IN, &row_bytes));
         unsigned char *rows = malloc(N_OUT * row_bytes);
         assert_non_null(rows);
@@ -179,7 +179,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
         else memset(want, 0, (size_t)n_in * sizeof *want);
         for (int64_t k = 0; k < n_in; k++) {
             float got = unpack(&m, o, k);
-            /* blocks with a minimum may be dequantised with one rounding more or less */
+            /* dequantising blocks with a minimum may take one rounding more or less */
             if (fabsf(got - want[k]) > 1e-6f)
                 fail_msg("%s %lldx%lld: weight (%lld,%lld) is %g, not %g", name, (long long)n_out, (long long)n_in,
                          (long long)o, (long long)k, (double)got, (double)want[k]);
@@ -187,7 +187,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     }
     size_t file_bytes = row_bytes * 16;
     double most = type == TYPE_Q3_K ? 1.055 : 1.03; /* its 6-bit scales are bytes, and half a line is padding */
-    if (lattice_of(type)) most = 8;                 /* their codes are those of single weights: pack_lattice.c */
+    if (lattice_of(type)) most = 8;                 /* their codes are stored for single weights (pack_lattice.c) */
     if (n_out == 48 && (double)m.tile_bytes > most * (double)file_bytes)
         fail_msg("%s: a tile has %zu bytes, its rows in the file %zu", name, m.tile_bytes, file_bytes);
     check_rows_come_back(&m, rows + 1, row_bytes);

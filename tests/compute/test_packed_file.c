@@ -1,5 +1,6 @@
-/* test_packed_file.c - packed weights from a file: the same logits to the bit as packed at the start, the file as the
- * documents describe it, and no use of one that is damaged, or was made for another model. */
+/* test_packed_file.c - packed weights from a file give the same bits of logits as weights that are packed when the
+ * model is opened; the file has the documented format; and a file that is damaged or was made for another model is not
+ * used. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -93,8 +94,8 @@ static void run(const Opened *o, float *logits) {
 
 static float expected[N_TOKENS][N_VOCAB];
 
-/* Opens the model with the packed file; it must be used, or refused with a sentence that has `why`; the logits must be
- * the expected ones in either case. */
+/* Opens the model with the packed file, which must be used, or refused with a message that contains `why`; the logits
+ * must be the expected ones in both cases. */
 static void expect(const char *why, const char *kernels) {
     static float logits[N_TOKENS][N_VOCAB];
     Opened o = open_model(packed_path, kernels);
@@ -169,7 +170,7 @@ static size_t append_matrix(unsigned char *out, const Gguf *g, const char *name)
     return n;
 }
 
-/* Matrices of layer 0, of layer 1, the output matrix, the embedding. */
+/* The matrices of layer 0, those of layer 1, the output matrix, and the embedding. */
 static void the_file_holds_the_matrices_in_order(void **state) {
     (void)state;
     static const char *const names[] = {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
@@ -196,7 +197,7 @@ static void the_file_holds_the_matrices_in_order(void **state) {
     free(bytes);
 }
 
-/* The layout of tiles, as hashes: where one of these numbers changes, PACKED_FILE_VERSION must change, too. */
+/* Hashes of the layout of tiles: if one of these numbers changes, PACKED_FILE_VERSION must change, too. */
 static void the_version_belongs_to_this_layout(void **state) {
     (void)state;
     enum { N_OUT = 19, N_IN = 768 };
@@ -225,7 +226,7 @@ static void the_version_belongs_to_this_layout(void **state) {
     assert_int_equal(all, UINT64_C(0xd0f17e7e44eff706));
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------- */
+/* ---- files that are refused --------------------------------------------------------------------------------- */
 
 static void damaged_files_are_not_used(void **state) {
     (void)state;
@@ -285,7 +286,7 @@ static void set_time(const struct timespec *time) {
     assert_int_equal(utimensat(AT_FDCWD, model_path, (const struct timespec[]){*time, *time}, 0), 0);
 }
 
-/* A model of the same shape and size; with the same time of modification the fingerprint alone can tell. */
+/* A model of the same shape and size; if its time of modification is the same, too, only the fingerprint differs. */
 static void weights_of_another_model_are_not_used(void **state) {
     (void)state;
     struct stat st;
@@ -315,7 +316,7 @@ static void a_file_that_changes_while_it_is_mapped_ends_the_forward(void **state
     fr_error err;
     assert_int_equal(executor_reserve(e, row.sequence, 1, &err), FR_OK);
     assert_int_equal(executor_forward(e, &row, 1, &err), FR_OK);
-    usleep(20000); /* a tick of the clock of files */
+    usleep(20000); /* one tick of the file system's clock */
     int fd = open(packed_path, O_WRONLY);
     assert_int_equal(pwrite(fd, "x", 1, HEAD + 5000), 1);
     close(fd);

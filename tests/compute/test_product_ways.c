@@ -1,4 +1,4 @@
-/* test_product_ways.c - The choice of ways of products by their time (kernels/product_ways.h): on a table whose
+/* test_product_ways.c - the choice of ways of products by their time (kernels/product_ways.h): with a table whose
  * products only take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
 #include "testing.h"
 
@@ -9,7 +9,7 @@
 
 static int n_timed;
 static void wait_ns(double ns) {
-    double end = clock_cpu_s() + 1e-9 * ns; /* processor time, which other programs do not use up */
+    double end = clock_cpu_s() + 1e-9 * ns; /* processor time, which does not depend on other programs */
     while (clock_cpu_s() < end) {}
     n_timed++;
 }
@@ -17,7 +17,8 @@ static void wait_ns(double ns) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static ReadChoice choice;
-static double read_ns[READ_WAYS]; /* of one row; two to four rows take what other ways take in the opposite order */
+static double read_ns[READ_WAYS]; /* the times of one row; two to four rows take these times in the opposite order of
+                                   * ways */
 
 static void read_for_a_while(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                              int64_t tile_begin, int64_t tile_end) {
@@ -38,7 +39,7 @@ static void measure_reads(void) {
 static void the_fastest_way_of_reading_is_chosen(void **state) {
     (void)state;
     for (int way = 0; way < READ_WAYS; way++) read_ns[way] = 8000 + 3000 * ((way + 4) % READ_WAYS);
-    measure_reads(); /* way 5 is the fastest one of one row */
+    measure_reads(); /* way 5 is the fastest one for one row */
     assert_int_equal(chosen(1), 5);
     for (int64_t n = 2; n <= 64; n++) assert_int_equal(chosen(n), READ_WAYS - 1 - 5);
     assert_int_equal(read_way(&choice, TYPE_IQ4_XS, 1), 5);
@@ -71,7 +72,7 @@ static void nothing_measured_is_the_default(void **state) {
     assert_int_equal(chosen(64), READ_SEVERAL);
 }
 
-/* Whatever a machine measures, a table that was selected once keeps its ways. */
+/* A table that was selected once keeps its ways, whatever is measured later. */
 static void a_table_is_measured_once(void **state) {
     (void)state;
     const Kernels *k = kernels_select(NULL);
@@ -84,7 +85,7 @@ static void a_table_is_measured_once(void **state) {
 
 /* ---- tile instructions ------------------------------------------------------------------------------------------- */
 
-/* [way] ns, and so many for each row. */
+/* [way] ns for a product, and ns for each row */
 static double whole_ns[N_TILE_WAYS], row_ns[N_TILE_WAYS];
 static void multiply_for_a_while(TileWay way, const PackedMatrix *w, const void *x, int64_t n_rows, float *y,
                                  int64_t y_stride, int64_t tile_begin, int64_t tile_end) {
@@ -103,7 +104,7 @@ static TileWays timed(double vectors_row_ns, double tiles_ns, double pairs_ns) {
     return ways;
 }
 
-/* Whether exactly the rows from `least` on are for `way`. */
+/* Whether `way` is chosen exactly from `least` rows on. */
 static bool begins_at(const TileWays *ways, TensorType type, ActForm form, TileWay way, int least) {
     for (int n = 1; n <= 80; n++)
         if ((tile_way(ways, type, form, n) == way) != (n >= least)) return false;

@@ -1,6 +1,6 @@
-/* test_scores.c - Scores by integer products (kernels/scores.h): plain C against the formula in double precision, and
- * every other table against plain C, bit for bit: sizes of heads, numbers of queries and keys, numbers at the ends of
- * their ranges, NaN and infinity, memory that is read and written only where it may be. */
+/* test_scores.c - scores by integer products (kernels/scores.h): compares plain C with the formula in double precision,
+ * and every other table with plain C, bit for bit, over sizes of heads, numbers of queries and keys, numbers at the
+ * ends of their ranges, NaN and infinity; and checks that no memory outside the arrays is accessed. */
 #include "testing.h"
 #include "all_tables.h"
 #include "kernel_numbers.h"
@@ -18,7 +18,7 @@ typedef struct Problem {
     int64_t n_q, head_dim, n_keys;
     size_t slot_bytes;
     float *q;             /* [n_q][head_dim] */
-    unsigned char *cache; /* ends with the last slot's key: a read beyond it is one beyond the allocation */
+    unsigned char *cache; /* ends with the last slot's key, so that a read beyond it is found */
     int32_t slots[KEYS_PACKED];
 } Problem;
 
@@ -47,7 +47,7 @@ static Problem problem_open(int64_t n_q, int64_t head_dim, int64_t n_keys) {
 
 static void problem_close(Problem *p) { free(p->q), free(p->cache); }
 
-/* scores [n_q][n_keys + 1], with a canary behind each row, by memory that is just large enough. */
+/* Computes scores [n_q][n_keys + 1] in memory that is just large enough, with a canary after each row. */
 static float *scores_of(const ScoreKernels *t, const Problem *p) {
     RoundedQuery *rounded[QUERIES_MAX];
     float *scores = allocated((size_t)(p->n_q * (p->n_keys + 1)) * sizeof *scores), *rows[QUERIES_MAX];
@@ -64,14 +64,14 @@ static float *scores_of(const ScoreKernels *t, const Problem *p) {
     for (int64_t h = 0; h < p->n_q; h++) {
         uint32_t behind;
         memcpy(&behind, rows[h] + p->n_keys, sizeof behind);
-        if (behind != CANARY) fail_msg("%s: wrote behind the last of %lld scores", t->name, (long long)p->n_keys);
+        if (behind != CANARY) fail_msg("%s: wrote after the last of %lld scores", t->name, (long long)p->n_keys);
         free(rounded[h]);
     }
     free(keys);
     return scores;
 }
 
-/* A query is off by half a step of 2^-15 of its largest number. */
+/* The error of a query is at most half a step of 2^-15 of its largest number. */
 static void check_formula(const Problem *p, const float *scores) {
     for (int64_t h = 0; h < p->n_q; h++)
         for (int64_t i = 0; i < p->n_keys; i++) {
@@ -132,7 +132,8 @@ static void tables_have_the_bits_of_plain_c_and_that_the_formula(void **state) {
         }
 }
 
-/* Sums of 32 products of the largest numbers, of either sign; bytes of -128, which no key has but a cache may hold. */
+/* Tests sums of 32 products of the largest numbers, of either sign, and bytes of -128, which no key has but a cache may
+ * contain. */
 static void the_ends_of_the_ranges(void **state) {
     (void)state;
     static const int bytes[] = {127, -127, -128};
@@ -151,7 +152,8 @@ static void the_ends_of_the_ranges(void **state) {
         }
 }
 
-/* A query that is not finite makes all its scores NaN and no other's; a key likewise. Tiny queries are zeros. */
+/* A query that is not finite makes all of its scores NaN and no others; so does such a key. Tiny queries count as
+ * zeros. */
 static void what_is_not_finite_is_nan(void **state) {
     (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};

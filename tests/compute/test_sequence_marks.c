@@ -1,5 +1,6 @@
-/* test_sequence_marks.c - unit tests of the marks of sequences: which one a length finds, which one goes when there are too many,
- * and whose they are after sequences were cut and shared. The pages have no window, so that marks are all there is. */
+/* test_sequence_marks.c - unit tests of the marks of sequences: the mark that is found for a length, the mark that is
+ * dropped when there are too many, and the owners of marks after sequences were cut and shared. The pages have no
+ * window, so only marks matter. */
 #include "testing.h"
 
 #include "compute/sequences.h"
@@ -13,7 +14,7 @@ static void open_marks(SequenceMarks *m, int32_t n_marks) {
     if (sequence_marks_open(m, &pages, N_SEQUENCES, n_marks, &err)) fail_msg("%s", err.message);
 }
 
-/* The longest mark of the sequence has this length; 0: it has none. */
+/* Checks that the longest mark of the sequence has this length; 0: it has none. */
 static void expect_longest(const SequenceMarks *m, int32_t sequence, int32_t most, int32_t length) {
     int32_t mark = sequence_marks_find(m, sequence, most), got = mark < 0 ? 0 : m->marks[mark].length;
     if (got != length)
@@ -33,7 +34,7 @@ static void the_longest_that_fits_is_found(void **state) {
     sequence_marks_add(&m, 0, 30);
     sequence_marks_add(&m, 0, 10);
     sequence_marks_add(&m, 0, 20);
-    expect_list(&m, 0, 3, (int32_t[]){10, 20, 30}); /* whatever the order in which they came */
+    expect_list(&m, 0, 3, (int32_t[]){10, 20, 30}); /* whatever the order in which they were added */
     expect_longest(&m, 0, 9, 0);
     expect_longest(&m, 0, 10, 10);
     expect_longest(&m, 0, 29, 20);
@@ -50,7 +51,7 @@ static void the_least_recently_used_makes_room(void **state) {
     sequence_marks_add(&m, 1, 20);
     sequence_marks_add(&m, 2, 30);
     sequence_marks_use(&m, a);
-    sequence_marks_add(&m, 0, 40); /* in the place of 20, the oldest that was not used since */
+    sequence_marks_add(&m, 0, 40); /* replaces 20, the oldest mark that was not used since */
     expect_list(&m, 0, 2, (int32_t[]){10, 40});
     expect_list(&m, 1, 0, NULL);
     expect_list(&m, 2, 1, (int32_t[]){30});
@@ -73,7 +74,7 @@ static void a_full_list_loses_a_mark_of_its_own(void **state) {
     sequence_marks_add(&m, 0, 1000);
     assert_int_equal(m.lists[0].n, SEQUENCE_MARKS_MAX);
     expect_longest(&m, 0, 19, 10);
-    expect_longest(&m, 0, 29, 10); /* 20 went */
+    expect_longest(&m, 0, 29, 10); /* 20 was dropped */
     expect_longest(&m, 0, 30, 30);
     expect_longest(&m, 0, 1000, 1000);
     expect_longest(&m, 1, 100, 5);
@@ -88,15 +89,15 @@ static void shared_marks_live_as_long_as_one_sequence_has_them(void **state) {
     sequence_marks_add(&m, 0, 20);
     sequence_marks_add(&m, 0, 30);
     sequence_marks_add(&m, 1, 7);
-    sequence_marks_share(&m, 0, 1, 25); /* 7 was of other tokens */
+    sequence_marks_share(&m, 0, 1, 25); /* the mark at 7 belonged to other tokens */
     expect_list(&m, 1, 2, (int32_t[]){10, 20});
     sequence_marks_cut(&m, 0, 10);
     expect_list(&m, 0, 1, (int32_t[]){10});
     expect_list(&m, 1, 2, (int32_t[]){10, 20});
-    for (int i = 0; i < 2; i++) sequence_marks_add(&m, 2, 50 + i); /* 7 and 30 are free: nobody loses any */
+    for (int i = 0; i < 2; i++) sequence_marks_add(&m, 2, 50 + i); /* 7 and 30 are free, so no sequence loses a mark */
     expect_list(&m, 0, 1, (int32_t[]){10});
     expect_list(&m, 1, 2, (int32_t[]){10, 20});
-    sequence_marks_add(&m, 2, 60); /* 10 goes, in both sequences that have it */
+    sequence_marks_add(&m, 2, 60); /* 10 is dropped from both sequences that have it */
     expect_list(&m, 0, 0, NULL);
     expect_list(&m, 1, 1, (int32_t[]){20});
     sequence_marks_close(&m);

@@ -1,6 +1,6 @@
-/* test_sequence_states.c - recurrent states of sequences through the executor: how far a sequence can be cut and shared, and
- * that what is left is the state of plain decoding, bit for bit; with controls in which the state is one token too far back
- * or ahead, which must be seen. For both backends. */
+/* test_sequence_states.c - recurrent states of sequences in the executor, for both backends: how far a sequence can be
+ * cut and shared, and that the remaining state is that of plain decoding, bit for bit. Controls in which the state is
+ * one token too far back or ahead must be detected. */
 #include "testing.h"
 
 #include "compute/backend.h"
@@ -14,7 +14,7 @@ enum { N_VOCAB = 61, N = 40 };
 #define SHAPE(a, layers, ff) \
     .arch = a, .n_layer = layers, .n_embd = 40, .n_head = 5, .n_head_kv = 1, .n_ff = ff, .n_vocab = N_VOCAB
 
-/* A kind of recurrent layer each. */
+/* One kind of recurrent layer each. */
 static const RandomModel hybrids[] = {
     {SHAPE("qwen35", 4, 50), .n_key_heads = 2, .n_value_heads = 4, .delta_dim = 18, .n_conv = 4,
      .attention_interval = 2, .seed = 7},
@@ -27,7 +27,7 @@ static const RandomModel hybrids[] = {
 
 static const Weights *weights;
 static int32_t tokens[N];
-static float plain[N][N_VOCAB]; /* the logits after each token, one token a forward */
+static float plain[N][N_VOCAB]; /* the logits after each token, with one token per forward */
 
 static Executor *open_executor(void) {
     RigOptions o = rig_options(N, N);
@@ -35,7 +35,7 @@ static Executor *open_executor(void) {
     return rig_executor(weights, &o);
 }
 
-/* The logits of token `at` on top of the sequence; nothing is committed. */
+/* Compares the logits of token `at` after the sequence; nothing is committed. */
 static void expect_next(Executor *e, int32_t sequence, int32_t at, bool same) {
     const Row row = {.token = tokens[at], .sequence = sequence, .parent = -1, .want_logits = true};
     fr_error err;
@@ -49,8 +49,8 @@ static void append(Executor *e, int32_t sequence, int32_t from, int32_t to, int3
     rig_append(e, sequence, tokens + from, to - from, chunk, N_VOCAB, NULL);
 }
 
-/* A tree over `first` tokens of which the sequence has all: three chains, of which the second is the text. Keeps n tokens of
- * it. */
+/* Runs a tree after the `first` tokens of the sequence: three chains, of which the second is the text. Keeps n tokens
+ * of it. */
 static void run_tree(Executor *e, int32_t sequence, int32_t first, int32_t n) {
     enum { LENGTH = 5 };
     Row rows[3 * LENGTH];
@@ -97,7 +97,7 @@ static void tokens_of_the_last_forward_can_be_taken_back(void **state) {
         assert_int_equal(left, cut < 10 ? 0 : cut);
         expect_next(e, s, left, true);
         assert_int_equal(executor_sequence_reach(e, s, left), left);
-        if (left) assert_int_equal(executor_sequence_reach(e, s, left - 1), 0); /* the forward has moved the state on */
+        if (left) assert_int_equal(executor_sequence_reach(e, s, left - 1), 0); /* the forward has advanced the state */
         append(e, s, left, 20, 3);
         expect_next(e, s, 20, true);
         rig_executor_close(e);
@@ -127,7 +127,8 @@ static void a_state_is_shared_at_each_of_these_lengths(void **state) {
     }
 }
 
-/* What was marked at token 8 or 12 is kept over later forwards, is shared with the sequence, and goes when it is cut off. */
+/* A state that was marked at token 8 or 12 is kept over later forwards, is shared with the sequence, and is dropped
+ * when it is cut off. */
 static void a_sequence_goes_back_to_its_mark(void **state) {
     (void)state;
     for (int32_t mark = 8; mark <= 12; mark += 4) {
@@ -135,9 +136,9 @@ static void a_sequence_goes_back_to_its_mark(void **state) {
         int32_t s = rig_sequence(e), other = rig_sequence(e), third = rig_sequence(e);
         append(e, s, 0, 8, 8);
         append(e, s, 8, 15, 7);
-        executor_sequence_mark(e, s, 5); /* not known any more */
+        executor_sequence_mark(e, s, 5); /* it is not known any more */
         executor_sequence_mark(e, s, mark);
-        executor_sequence_share(e, s, other, 9); /* before a mark at 12, which belongs to other tokens than these */
+        executor_sequence_share(e, s, other, 9); /* before a mark at 12, which belongs to other tokens */
         append(e, other, 20, 26, 6);
         append(e, other, 30, 31, 1);
         executor_sequence_truncate(e, other, 13);
@@ -168,7 +169,7 @@ static void a_sequence_goes_back_to_its_mark(void **state) {
     }
 }
 
-/* Control: with the state of another length, everything else being right, the logits are others. */
+/* Control: with the state of another length, and everything else right, the logits differ. */
 static void a_state_of_another_length_is_seen(void **state) {
     (void)state;
     for (int32_t wrong = 12; wrong <= 18; wrong++) {

@@ -1,6 +1,6 @@
-/* test_state_walk.c - the order in which rows with recurrent states are passed: each new row once, with the state of
- * its parent at hand, in few scratch states; checked by a walk that keeps the number of the row where its state
- * would be. */
+/* test_state_walk.c - the order in which rows with recurrent states are computed: each new row once, when the state of
+ * its parent is available, with few scratch states. The test walks through the order and keeps the number of a row in
+ * place of its state. */
 #include "testing.h"
 
 #include "compute/cpu/cpu.h"
@@ -13,7 +13,7 @@ enum { MAX_ROWS = 4096 };
 
 static RowPlace rows[MAX_ROWS];
 
-/* Follows the plan for rows [first_new, n). Returns how many levels it takes. */
+/* Follows the plan for rows [first_new, n). Returns the number of levels. */
 static int follow(StateWalk *w, int32_t first_new, int32_t n) {
     static int32_t n_visits[MAX_ROWS], n_trees_of[MAX_ROWS];
     static bool is_needed[MAX_ROWS];

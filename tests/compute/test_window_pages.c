@@ -1,6 +1,7 @@
-/* test_window_pages.c - layers with a window on pages of their own, through the executor: rows of trees compute the bits of plain
- * decoding on pages that are never given back, whatever was forked, cut, marked, shared and freed in between, for windows smaller
- * and larger than pages; no more pages are held than windows need; and a page that is given back too early is seen. */
+/* test_window_pages.c - layers with a window, on pages of their own, in the executor: rows of trees have the bits of
+ * plain decoding on pages that are never released, whatever was forked, cut, marked, shared and freed in between, for
+ * windows smaller and larger than pages; no more pages are kept than windows need; and a page that is released too
+ * early is detected. */
 #include "testing.h"
 
 #include "compute/sequences.h"
@@ -33,7 +34,7 @@ typedef struct Life {
 
 typedef struct World {
     const Weights *weights;
-    Executor *e, *plain; /* plain: one token a forward, pages that are kept */
+    Executor *e, *plain; /* plain: one token per forward, with pages that are kept */
     int32_t plain_sequence, window, size;
     Life lives[N_LIVES];
     uint64_t seed, n_draws;
@@ -42,7 +43,7 @@ typedef struct World {
 
 static int32_t draw(World *w, int32_t n) { return rig_token(w->seed, w->n_draws++, n); }
 
-/* All that the sequences may need: windows, the rows of a forward, marks. */
+/* The pages that the sequences may need for windows, the rows of a forward, and marks. */
 static int64_t enough_pages(int32_t window, int32_t size) { return (3 * N_LIVES) * ((window + MAX_ROWS) / size + 3); }
 
 static Executor *open_executor(const Weights *weights, int32_t size, int64_t n_window_pages) {
@@ -58,18 +59,18 @@ static Executor *open_executor(const Weights *weights, int32_t size, int64_t n_w
     return e;
 }
 
-/* The logits of `token` behind these tokens, by plain decoding. */
+/* The logits of `token` after these tokens, by plain decoding. */
 static void expect_plain(World *w, const int32_t *tokens, int32_t n, int32_t token, const float *logits) {
     float plain[N_VOCAB];
     executor_sequence_truncate(w->plain, w->plain_sequence, 0);
     rig_append(w->plain, w->plain_sequence, tokens, n, MAX_ROWS, N_VOCAB, NULL);
     rig_append(w->plain, w->plain_sequence, &token, 1, 1, N_VOCAB, plain);
     if (memcmp(plain, logits, sizeof plain) != 0)
-        fail_msg("%s, window %d, pages of %d, seed %d: a row behind %d tokens differs from plain decoding",
+        fail_msg("%s, window %d, pages of %d, seed %d: a row after %d tokens differs from plain decoding",
                  arch_name(w->weights->model->hparams.arch), w->window, w->size, (int)w->seed, n);
 }
 
-/* What a cut or a take-over has lost is read again. */
+/* Tokens that a cut or a shared prefix has lost are read again. */
 static void read_again(World *w, const Life *l) {
     int32_t n = executor_sequence_length(w->e, l->sequence);
     assert_true(n <= l->n);
@@ -105,7 +106,7 @@ static void stir(World *w, Life *l) {
     }
 }
 
-/* A random tree of one life: one of its rows is compared, and the path to it is kept. */
+/* A random tree of one sequence: one of its rows is compared, and the path to it is kept. */
 static void run_tree(World *w, Life *l) {
     Row rows[MAX_ROWS];
     int32_t n = 1 + draw(w, MAX_ROWS), path[MAX_ROWS], n_path = 0, row = draw(w, n);
@@ -179,7 +180,7 @@ static void nor_in_the_reference_backend(void **state) {
 
 static int32_t n_held(const Executor *e) { return executor_n_window_pages(e) - executor_n_free_window_pages(e); }
 
-/* A text of 100 tokens behind a window of 5 holds the pages of that window, and of the rows of the last forward. */
+/* A text of 100 tokens with a window of 5 keeps the pages of that window, and of the rows of the last forward. */
 static void pages_that_a_window_has_passed_are_free(void **state) {
     (void)state;
     enum { WINDOW = 5, N = 100 };
@@ -192,14 +193,14 @@ static void pages_that_a_window_has_passed_are_free(void **state) {
     for (int k = 0; k < N_SIZES; k++)
         for (int32_t chunk = 1; chunk <= 7; chunk += 3) {
             int32_t size = page_sizes[k], most = (WINDOW - 1 + chunk + size - 1) / size + 1;
-            Executor *e = open_executor(weights, size, most); /* no page more */
+            Executor *e = open_executor(weights, size, most); /* there is not one page more */
             int32_t s = rig_sequence(e), other = rig_sequence(e);
             rig_append(e, s, tokens, N, chunk, N_VOCAB, NULL);
             assert_in_range(n_held(e), 1, most);
             assert_int_equal(executor_n_pages(e) - executor_n_free_pages(e), (N + size - 1) / size);
             assert_int_equal(executor_sequence_reach(e, s, N - chunk - size - WINDOW), 0);
             executor_sequence_share(e, s, other, N);
-            assert_in_range(n_held(e), 1, most); /* shared */
+            assert_in_range(n_held(e), 1, most); /* the two sequences share pages */
             executor_sequence_truncate(e, s, 0);
             executor_sequence_truncate(e, other, 0);
             assert_int_equal(n_held(e), 0);
@@ -231,13 +232,13 @@ static void what_does_not_fit_changes_nothing(void **state) {
     assert_int_equal(executor_n_free_pages(e), n_free);
     assert_int_equal(executor_n_free_window_pages(e), n_free_windows);
     assert_int_equal(executor_reserve_ahead(e, other, room, 60, &err),
-                     FR_OK); /* what is read later wants no window yet */
+                     FR_OK); /* tokens that are read later need no window yet */
     assert_int_equal(executor_n_free_window_pages(e), 0);
     executor_commit(e, other, NULL, 0);
     assert_int_equal(executor_n_free_pages(e), n_free);
     executor_sequence_mark(e, s, 10);
     rig_append(e, s, tokens + 10, 8, 2, N_VOCAB, NULL);
-    assert_true(executor_room(e, other, 0) < 12); /* 6 pages would do */
+    assert_true(executor_room(e, other, 0) < 12); /* 6 pages would be enough */
     assert_false(executor_drop_mark(e, other, executor_room(e, other, 0)));
     int32_t before = executor_room(e, other, 0);
     assert_true(executor_drop_mark(e, other, 18));
@@ -248,8 +249,7 @@ static void what_does_not_fit_changes_nothing(void **state) {
     gguf_close(g);
 }
 
-/* Control: a table that takes the window for narrower than it is gives a page back too early, and another sequence writes
- * into it. */
+/* Control: a table with too narrow a window releases a page too early, and another sequence writes into it. */
 static void a_page_given_back_too_early_is_seen(void **state) {
     (void)state;
     enum { WINDOW = 9, SIZE = 4, N = 40 };
@@ -267,7 +267,7 @@ static void a_page_given_back_too_early_is_seen(void **state) {
         executor_sequences(e)->kv[KV_WINDOW].shape.window -= too_early * SIZE;
         fr_error err;
         if (executor_reserve(e, s, 1, &err)) fail_msg("%s", err.message);
-        for (int32_t i = 0; i < N_CTX; i += SIZE) /* a place without a page is -1: show it where its key was */
+        for (int32_t i = 0; i < N_CTX; i += SIZE) /* a place without a page is -1: point it to where its key was */
             if (executor_sequences(e)->kv[KV_WINDOW].sequences[s].slots[i] < 0)
                 for (int k = 0; k < SIZE; k++) executor_sequences(e)->kv[KV_WINDOW].sequences[s].slots[i + k] = 0;
         rig_append(e, other, tokens + 1, 12, 12, N_VOCAB, NULL);

@@ -1,5 +1,5 @@
 /* fuzz_checkpoint.c - any bytes as a checkpoint: it is refused and nothing of it is taken over, or all of it is. */
-#include "memory_file.h"
+#include "scratch_file.h"
 
 #include "base/error.h"
 #include "train/loop.h"

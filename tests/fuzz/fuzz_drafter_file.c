@@ -4,7 +4,7 @@
  * Byte 0 of an input selects the method, the rest is the file. A file contains the fingerprint of its target, which
  * is here tests/fuzz/target.gguf; the files of the corpus were trained for it (tests/fuzz/README.md). Everything goes
  * through the public API. */
-#include "memory_file.h"
+#include "scratch_file.h"
 
 #include "base/error.h"
 

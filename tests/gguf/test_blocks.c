@@ -1,5 +1,5 @@
-/* test_blocks.c - Unit tests of half.c, blocks.c and blocks_k.c: bits against their definition, layouts element by
- * element, quantisers by their error, and all of it against files that other programs quantised. */
+/* test_blocks.c - unit tests of float16.c and the blocks_*.c: compares bits with their definition, layouts element by
+ * element, and quantisers by their error; and all of these with files that other programs quantised. */
 #include "testing.h"
 
 #include "base/mem.h"
@@ -77,8 +77,8 @@ static void brain_floats_are_upper_halves(void **state) {
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* One byte of a block set to a value, over a block that is zero but for its scales (see scaled_block): which
- * element changes, and to what. */
+/* Sets one byte in a block that is zero except for its scales (see scaled_block): the element that must change, and its
+ * new value. */
 typedef struct Probe {
     TensorType type;
     int byte, value;
@@ -156,7 +156,7 @@ static void each_bit_lies_where_the_format_says(void **state) {
     }
 }
 
-/* Scales 33 + b and minima 60 - 5b in the packed twelve bytes, read back one by one. */
+/* Packs scales 33 + b and minima 60 - 5b into the twelve bytes, and reads them back one by one. */
 static void packed_scales_unpack(void **state) {
     (void)state;
     uint8_t block[144] = {0};
@@ -196,7 +196,7 @@ static double relative_rms(const float *a, const float *b, int64_t n) {
 
 static const struct {
     TensorType type;
-    double rms_max; /* on normal numbers, relative */
+    double rms_max; /* relative, for normal numbers */
 } quality[] = {
     {TYPE_F32, 0},      {TYPE_F16, 0.0003},   {TYPE_BF16, 0.002},  {TYPE_Q8_0, 0.0065}, {TYPE_Q4_0, 0.1},
     {TYPE_Q4_1, 0.085}, {TYPE_Q5_0, 0.05},    {TYPE_Q5_1, 0.042},  {TYPE_Q4_K, 0.09},   {TYPE_Q5_K, 0.045},
@@ -244,7 +244,7 @@ static void odd_values_quantise_sanely(void **state) {
         }
 }
 
-/* ---- what other programs make of the same bytes ------------------------------------------------------ */
+/* ---- what other programs read in the same bytes ----------------------------------------------------------- */
 
 static size_t from_hex(const char *hex, uint8_t *out, size_t max) {
     size_t n = 0;

@@ -1,5 +1,5 @@
-/* test_finite.c - NaN and infinity in files: a number of any type that is not finite is found wherever it stands, and a
- * model with one in any tensor is refused by name, by every backend; drafter files too. */
+/* test_finite.c - NaN and infinity in files: a number of any type that is not finite is found at every place, and a
+ * model with such a number in any tensor is refused with the tensor's name, by every backend; so is a drafter file. */
 #include "all_drafters.h"
 #include "engine_rig.h"
 #include "model_patch.h"
@@ -23,7 +23,7 @@ static const uint16_t bad_bf16s[] = {0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff};
 static const uint8_t bad_exponents[] = {253, 254, 255, 253, 255};
 enum { N_BAD = 5 };
 
-/* Where the i-th number of a block that can be other than finite stands; -1: there is none. */
+/* The place of the i-th number of a block that can be NaN or infinite; -1: there is none. */
 static int place_in_block(TensorType type, int i) {
     if (type == TYPE_Q6_K || type == TYPE_Q3_K) return i > 0 ? -1 : type == TYPE_Q6_K ? 208 : 108;
     if (type == TYPE_Q2_K) return i < 2 ? 80 + 2 * i : -1;
@@ -41,7 +41,7 @@ static void write_bad(TensorType type, char *at, int which) {
     else memcpy(at, type == TYPE_BF16 ? &bad_bf16s[which] : &bad_halves[which], 2);
 }
 
-/* How many bytes from its place on write_bad may change. */
+/* The number of bytes from that place on that write_bad may change. */
 static size_t bytes_of_bad(TensorType type) {
     return type == TYPE_F32 || type == TYPE_IQ1_M ? 4 : type == TYPE_NVFP4 ? 1 : 2;
 }
@@ -54,7 +54,7 @@ static void every_place_of_every_type(void **state) {
         size_t bytes = (size_t)n_blocks * info->block_bytes;
         char *data = malloc(bytes + 1), *unaligned = data + 1;
         for (size_t i = 0; i < bytes; i++) unaligned[i] = (char)(i * 37);
-        for (int b = 0; b < n_blocks; b++) /* codes may be anything; the numbers are the greatest */
+        for (int b = 0; b < n_blocks; b++) /* any codes, with the greatest finite numbers */
             for (int i = 0; place_in_block((TensorType)type, i) >= 0; i++) {
                 static const float most[] = {FLT_MAX};
                 static const uint16_t most_half[] = {0x7bff}, most_bf16[] = {0xff7f};
@@ -112,7 +112,7 @@ static void refuse(const char *path, const char *tensor) {
     }
 }
 
-/* One bad number in each tensor in turn. */
+/* Writes one bad number into each tensor in turn. */
 static int check_each_tensor(const RandomModel *m) {
     fr_error err;
     if (random_model_write(m, MODEL, &err)) fail_msg("%s", err.message);

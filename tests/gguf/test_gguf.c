@@ -1,4 +1,4 @@
-/* test_gguf.c - The GGUF reader on sound files: every accessor returns what the file holds. */
+/* test_gguf.c - the GGUF reader on valid files: every accessor returns the file's contents. */
 #include "testing.h"
 
 #include "gguf_build.h"
@@ -28,7 +28,7 @@ static void scalars_are_read_by_any_fitting_getter(void **state) {
         {"test.u32", true, true, 4000000000, false, 0},
         {"test.i32", true, false, -4, false, 0},
         {"test.i64", true, false, -5, false, 0},
-        {"test.u64", false, false, 0, false, 0}, /* 2^64-1 fits nothing */
+        {"test.u64", false, false, 0, false, 0}, /* 2^64-1 fits into no type that a getter returns */
         {"test.f32", false, false, 0, true, 0.5f},
         {"test.f64", false, false, 0, true, 0.25f},
         {"test.bool", false, false, 0, false, 0},
@@ -176,7 +176,7 @@ static void paths_that_are_not_files_are_refused(void **state) {
         assert_int_equal(gguf_open(&g, cases[i].path, &err), cases[i].code);
         assert_null(g);
         if (strncmp(err.message, cases[i].says, strlen(cases[i].says)) != 0)
-            fail_msg("said \"%s\", wanted \"%s...\"", err.message, cases[i].says);
+            fail_msg("the error is \"%s\", wanted \"%s...\"", err.message, cases[i].says);
     }
 }
 

@@ -1,8 +1,8 @@
-/* test_gguf_bad.c - The GGUF reader on malformed files: each is refused with its own message, whatever sizes and
+/* test_gguf_bad.c - the GGUF reader on malformed files: each is refused with its own message, whatever sizes and
  * offsets it claims.
  *
- * The table in gguf_recipes.c is the source. tests/data/gguf holds the same files for other programs (and the
- * fuzzer), with expected.txt: one line "FILE<tab>CODE<tab>WORDS OF THE MESSAGE" each. After a change of the table,
+ * The table in gguf_recipes.c is the source. tests/data/gguf holds the same files for other programs (and the fuzzer),
+ * with expected.txt: one line "FILE<tab>CODE<tab>WORDS OF THE MESSAGE" each. After a change of the table,
  * `build/release/tests/test_gguf_bad --write` writes them again. */
 #include "testing.h"
 
@@ -21,7 +21,8 @@ static bool is_printable(const char *s) {
     return true;
 }
 
-/* The file must be refused with that code, and these words in one printable line that starts with its name.
+/* The file must be refused with that code, and with one printable line that starts with its name and contains these
+ * words.
  */
 static void assert_refused(const Gguf *g, int status, const fr_error *err, const char *name, int code,
                            const char *says) {
@@ -30,7 +31,7 @@ static void assert_refused(const Gguf *g, int status, const fr_error *err, const
         fail_msg("%s: code %d \"%s\", wanted %d \"%s\"", name, status, err->message, code, says);
 }
 
-/* In a block of its exact size, so that a sanitizer sees any step past the end. */
+/* Copies the bytes into a block of exactly their size, so that a sanitizer finds any access past the end. */
 static void *exact_copy(const void *bytes, size_t n) {
     void *p = malloc(n ? n : 1);
     assert_non_null(p);
@@ -92,7 +93,7 @@ static void every_prefix_of_a_sound_file_is_refused(void **state) {
     buf_free(&b);
 }
 
-/* Some mutations make another sound file; those must be usable to the last accessor. */
+/* Some mutations give another valid file; then every accessor must work. */
 static void every_change_of_one_byte_is_survived(void **state) {
     (void)state;
     Buf b = {.max_bytes = 1 << 16};

@@ -1,5 +1,5 @@
-/* test_gguf_split.c - models in several files: the same tensors as in one, and refusals of parts that are missing,
- * damaged, of another model, or lie about themselves. */
+/* test_gguf_split.c - models in several files have the same tensors as in one file; parts that are missing, damaged, of
+ * another model, or that make false claims are refused. */
 #include "model_rig.h"
 
 #include "cli_rig.h"
@@ -18,12 +18,12 @@
 #define SECOND DIR "/m-00002-of-00003.gguf"
 #define THIRD DIR "/m-00003-of-00003.gguf"
 
-/* What the keys of a part say; n_tensors is the number of all. */
+/* The values of a part's keys; n_tensors is the number of all tensors. */
 typedef struct Keys {
     int64_t no, count, n_tensors;
 } Keys;
 
-/* Tensors [begin, end) of the whole model as a part. */
+/* Writes tensors [begin, end) of the whole model as a part. */
 static void write_part(const Gguf *whole, const char *path, Keys keys, int64_t begin, int64_t end) {
     GgufWriter *w = gguf_writer_new();
     fr_error err;
@@ -59,7 +59,7 @@ static int begin(void **state) {
     return 0;
 }
 
-/* The first part has no tensors, as llama.cpp's gguf-split --no-tensor-first-split makes it. */
+/* The first part has no tensors, as with llama.cpp's gguf-split --no-tensor-first-split. */
 static void write_parts(void) {
     write_part(whole, FIRST, (Keys){0, 3, n_all}, 0, 0);
     write_part(whole, SECOND, (Keys){1, 3, n_all}, 0, 7);

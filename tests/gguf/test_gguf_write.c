@@ -1,4 +1,5 @@
-/* test_gguf_write.c - The GGUF writer: what is written is read back equal, and a failure leaves no file behind. */
+/* test_gguf_write.c - the GGUF writer: everything that is written is read back unchanged, and a failure leaves no
+ * file. */
 #define _XOPEN_SOURCE 700
 #include "testing.h"
 
@@ -24,7 +25,7 @@ static int make_folder(void **state) {
 static int remove_folder(void **state) {
     (void)state;
     unlink(path);
-    return rmdir(folder); /* fails when a temporary file was left behind */
+    return rmdir(folder); /* fails if a temporary file is left */
 }
 
 static Gguf *written(GgufWriter *w) {
@@ -61,7 +62,7 @@ static void assert_same_scalar(const Gguf *a, const Gguf *b, const char *key) {
         fail_msg("%s differs", key);
 }
 
-/* Every key-value and tensor of a stands in b with the same value, and no more. */
+/* Checks that b has exactly the key-values and tensors of a, with the same values. */
 static void assert_same(const Gguf *a, const Gguf *b) {
     assert_int_equal(gguf_n_kv(a), gguf_n_kv(b));
     for (int64_t i = 0; i < gguf_n_kv(a); i++) {
@@ -159,7 +160,7 @@ static void setters_are_read_back(void **state) {
     gguf_close(g);
 }
 
-/* Row r of a filled tensor holds r everywhere. */
+/* All numbers of row r of a filled tensor are r. */
 static void fill_rows(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     const int64_t *dims = ctx;
     float *x = dst;
@@ -262,7 +263,7 @@ static void failures_are_told_at_the_end_and_leave_nothing(void **state) {
         if (wrong == PART_OF_A_BLOCK) gguf_add_tensor(w, "t", TYPE_Q8_0, 1, (int64_t[]){63}, x);
         if (wrong == TENSOR_TWICE) gguf_add_tensor(w, "t", TYPE_F32, 1, (int64_t[]){64}, x);
         if (wrong == BAD_ALIGNMENT) gguf_set_u32(w, "general.alignment", 48);
-        gguf_set_u32(w, "later", 2); /* a failure stays */
+        gguf_set_u32(w, "later", 2); /* the first failure is kept */
         fr_error err = {0};
         int status = gguf_writer_finish(w, wrong == NO_FOLDER ? "/nonexistent/x.gguf" : path, &err);
         if (status != (wrong == NO_FOLDER ? FR_ERR_IO : FR_ERR_ARGUMENT) || !strstr(err.message, says[wrong]))

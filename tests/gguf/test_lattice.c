@@ -1,6 +1,6 @@
-/* test_lattice.c - The types whose weights are points of a list: every point and every combination of signs against what
- * ggml reads (tests/golden/data/lattice.txt, by make_blocks.py), blocks read and written, and the search for the nearest
- * point against all points one by one. */
+/* test_lattice.c - the types whose weights are points of a list: compares every point and every combination of signs
+ * with the numbers that ggml reads (tests/golden/data/lattice.txt, by make_blocks.py), reads and writes blocks, and
+ * compares the search for the nearest point with a search over all points. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -34,8 +34,8 @@ static uint64_t hash_first(TensorType type, const LatticeBlock *b, uint64_t hash
     return fnv(hash, x, 8 * sizeof *x);
 }
 
-/* Each point at the beginning of a block that has a scale of one and is empty otherwise; then each combination of the
- * signs that the format has for the first eight weights, or both shifts. */
+/* Puts each point at the beginning of a block whose scale is one and that is otherwise empty; then each combination of
+ * signs of the first eight weights that the format has, or both shifts. */
 static uint64_t hash_of_list(TensorType type) {
     const Lattice *l = lattice_of(type);
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -99,7 +99,7 @@ static void what_is_read_is_written(void **state) {
 
 /* ---- the search ------------------------------------------------------------------------------------------ */
 
-/* The least error of weights [i, i + n) with these signs or this shift, over every point, one by one. */
+/* The least error of weights [i, i + n) with these signs or this shift, over all points. */
 static double least_error(const Lattice *l, const float *x, const float *w, int i, int n, float scale,
                           LatticeBlock *b) {
     double sum = 0;
@@ -168,7 +168,8 @@ static void the_nearest_points_are_found(void **state) {
         }
 }
 
-/* Of each eight weights an even number are negative, and at most one has the wrong sign: the one that matters least. */
+/* An even number of each eight weights is negative, and at most one weight has the wrong sign: the least important
+ * one. */
 static void signs_are_even_where_they_must_be(void **state) {
     (void)state;
     for (int type = 0; type < TYPE_COUNT; type++) {

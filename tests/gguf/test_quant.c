@@ -1,5 +1,5 @@
-/* test_quant.c - src/gguf: fits against exhaustive searches, blocks against plain rounding and against the order of
- * their bits, hostile numbers, importances, and the choice of types. */
+/* test_quant.c - the quantisers: compares fits with exhaustive searches, and blocks with plain rounding and in the
+ * order of their bits; tests hostile numbers, importances, and the choice of types. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -26,7 +26,7 @@ static double error_at(Fit fit, const float *x, const float *w, int n, float lea
     return fit_error(fit, x, w, n, q);
 }
 
-/* The best of many scales, tried one by one, for one offset. */
+/* The best of many scales for one offset, found by trying each. */
 static double exhaustive(const float *x, const float *w, int n, float least, float most, float low) {
     enum { N_SCALES = 2000 };
     double best = INFINITY, widest = 0;
@@ -94,7 +94,7 @@ static const TensorType searched[] = {TYPE_Q4_0,    TYPE_Q4_1,  TYPE_Q5_0,    TY
                                       TYPE_IQ3_XXS, TYPE_IQ3_S, TYPE_IQ1_S,   TYPE_IQ1_M,  TYPE_NVFP4};
 enum { N_SEARCHED = sizeof searched / sizeof *searched };
 
-/* Rows as weights are: Gaussian, with some outliers; by kind also one-sided, equal or zero. */
+/* Rows that resemble weights: Gaussian, with some outliers; depending on the kind also one-sided, equal or zero. */
 static void make_row(uint64_t seed, int kind, float *x) {
     for (int i = 0; i < ROW; i++) {
         double g = gauss(seed, (uint64_t)i), outlier = rng_uniform(seed, RNG_TEST, (uint64_t)i, 3) < 0.01 ? 6 : 1;
@@ -126,7 +126,7 @@ static double row_error(TensorType type, const float *x, const float *importance
 
 static void searched_blocks_are_better_than_rounded_ones(void **state) {
     (void)state;
-    /* The part of the rounding error that is left over Gaussian rows with outliers, at most. */
+    /* The greatest part of the rounding error that may remain on Gaussian rows with outliers. */
     static const double part[N_SEARCHED] = {0.97, 0.85,  0.97, 0.85, 0.85, 0.86,  0.94,  0.68, 0.94, 0.94,
                                             0.94, 0.995, 0.93, 0.95, 0.95, 0.995, 0.995, 0.85, 0.9,  0.87};
     float x[ROW];
@@ -148,7 +148,7 @@ static void no_block_is_worse_than_rounding(void **state) {
     for (int t = 0; t < N_SEARCHED; t++)
         for (int kind = 0; kind < 5; kind++) {
             make_row(77, kind, x);
-            /* importances that undo the weights that quant_row gives to large numbers, within one block */
+            /* importances that cancel the weights that quant_row gives to large numbers, within one block */
             for (int i = 0; i < ROW; i++) w[i] = (float)rng_uniform(5, RNG_TEST, (uint64_t)i, 0);
             double found = row_error(searched[t], x, NULL, true), rounded = row_error(searched[t], x, NULL, false);
             if (found > 1.05 * rounded + 1e-12) fail_msg("type %d, kind %d: %g > %g", t, kind, found, rounded);
@@ -157,7 +157,7 @@ static void no_block_is_worse_than_rounding(void **state) {
         }
 }
 
-/* What was read from blocks becomes blocks that read nearly the same: within a part of the step. */
+/* Numbers that were read from blocks become blocks that give nearly the same numbers, within a fraction of the step. */
 static void quantised_numbers_hardly_change_again(void **state) {
     (void)state;
     static uint8_t bytes[ROW * 4];
@@ -217,7 +217,7 @@ static TensorType chosen(const char *mix, const QuantShape *shape, const char *t
 static void mixtures_choose_as_users_expect(void **state) {
     (void)state;
     QuantShape shape = {.n_layer = 32};
-    for (int i = 0; i < 32; i++) { /* layers 0-3, 28-31 and every third between: 6, 9, ... 27 */
+    for (int i = 0; i < 32; i++) { /* layers 0-3, 28-31 and every third layer between: 6, 9, ... 27 */
         char v[32], down[32], k[32];
         snprintf(v, sizeof v, "blk.%d.attn_v.weight", i);
         snprintf(down, sizeof down, "blk.%d.ffn_down.weight", i);
@@ -304,7 +304,7 @@ static void mixtures_of_three_bits_and_less_choose_as_users_expect(void **state)
     assert_true(quant_needs_importance(TYPE_IQ2_XS) && !quant_needs_importance(TYPE_IQ2_S));
 }
 
-/* The matrices of experts follow the rules of the one that they are many of. */
+/* The matrices of experts follow the rules of the single matrix that they replace. */
 static void experts_choose_as_users_expect(void **state) {
     (void)state;
     const QuantShape shape = {.n_layer = 32};

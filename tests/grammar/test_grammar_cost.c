@@ -1,5 +1,5 @@
-/* test_grammar_cost.c - what it costs to compile grammars, in counted steps: twice the text takes about twice the
- * steps, work can be stopped, and texts that need too much are refused with the limit. */
+/* test_grammar_cost.c - the cost of compiling grammars, in counted steps: twice the text takes about twice the steps,
+ * the work can be stopped, and grammars that need too much are refused with the name of the limit. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part is written many times. In it, %d is its number and %n the next one; in `after`, %d is how many there are. */
+/* A part is written many times. In it, %d is its number and %n the next one; in `after`, %d is the number of parts. */
 typedef struct Case {
     GrammarKind kind;
     const char *before, *part, *after;
@@ -119,7 +119,7 @@ static void a_compilation_can_be_stopped(void **state) {
     Patience patience = {.n_left = 1000000};
     if (grammar_open(&g, t, GRAMMAR_REGEX, text, strlen(text), (GrammarStop){should_stop, &patience}, &err))
         fail_msg("%s", err.message);
-    assert_in_range(patience.n_looks, 8, 40); /* of 65,536 steps each */
+    assert_in_range(patience.n_looks, 8, 40); /* one every 65,536 steps */
     grammar_release(g);
     free(text);
     token_trie_close(t);

@@ -1,5 +1,5 @@
 /* test_grammar_states.c - compares the automaton and its states with a matcher that tries everything, on random
- * grammars and all short texts; also tests states that moved to a fresh epoch, and limits. */
+ * grammars and all short texts; also tests states that have moved to a fresh epoch, and limits. */
 #include "grammar_rig.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* test_token_mask.c - compares masks with reading every token, along random texts of many grammars, with the
- * vocabularies of the shipped model and of a tiny byte-level one. Also tests masks in slices, and threads that share
- * a grammar. */
+/* test_token_mask.c - compares masks with the results of reading every token, along random texts of many grammars, with
+ * the vocabularies of the shipped model and of a tiny byte-level one. Also tests masks in slices, and threads that
+ * share a grammar. */
 #include "grammar_rig.h"
 #include "vocab_build.h"
 
@@ -56,7 +56,7 @@ static int32_t n_set(const uint64_t *bits, size_t n) {
     return sum;
 }
 
-/* The state, and the same state in a fresh epoch, have the mask that reading every token gives. */
+/* Checks that the state, and the same state in a fresh epoch, have the mask that reading every token gives. */
 static void check_state(GrammarRig *r, const TokenTrie *t, const GrammarState *state, const char *what) {
     static uint64_t slow[MAX_WORDS];
     const TokenMask *m = token_mask_of(r->states, t, state, &r->err);

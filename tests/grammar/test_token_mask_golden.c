@@ -59,7 +59,7 @@ static void check_line(const TokenTrie *t, const json_t *line) {
     for (int32_t id = 0; id < t->n_vocab; id++) {
         size_t n;
         if ((m->bits[id / 64] ^ want[id / 64]) >> id % 64 & 1)
-            fail_msg("%s behind %zu tokens: '%s' is %s by xgrammar", grammar,
+            fail_msg("%s after %zu tokens: '%s' is %s by xgrammar", grammar,
                      json_array_size(json_object_get(line, "path")), tokenizer_piece(t->tokenizer, id, true, &n),
                      want[id / 64] >> id % 64 & 1 ? "allowed" : "forbidden");
     }

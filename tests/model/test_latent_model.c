@@ -1,5 +1,6 @@
-/* test_latent_model.c - models with latent attention: which files are refused, with which messages, and what a token costs in
- * the cache. Their values: test_reference.c, test_golden_own.c; their bits: test_forward.c, test_architectures.c. */
+/* test_latent_model.c - models with latent attention: which files are refused, with which messages, and the bytes of a
+ * token in the cache. Their values: test_reference.c, test_golden_own.c; their bits: test_forward.c,
+ * test_architectures.c. */
 #include "testing.h"
 
 #include "compute/cpu/cpu.h"
@@ -19,7 +20,7 @@
 
 static const RandomModel sound = {LATENT_SHAPE}, joined = {LATENT_SHAPE, .joins_kv_b = true};
 
-/* The place behind a string of the file, whose length stands before it. */
+/* The place after a string of the file, which is preceded by its length. */
 static char *find_behind(char *bytes, size_t n, const char *text) {
     size_t length = strlen(text);
     for (size_t i = 8; i + length < n; i++)
@@ -28,7 +29,7 @@ static char *find_behind(char *bytes, size_t n, const char *text) {
     return NULL;
 }
 
-/* Opens a model after a number has been given to one of its keys, or, with value -1, a key or tensor has got another name. */
+/* Opens a model after one of its keys was set to a number, or, with value -1, after a key or tensor was renamed. */
 static int open_changed(const RandomModel *m, const char *name, int value, fr_error *err) {
     enum { BEHIND_TYPE = 4 };
     char path[] = "build/latent-XXXXXX";
@@ -88,12 +89,12 @@ static void unfit_files_are_refused_by_name(void **state) {
         fr_error err = {0};
         if (open_changed(changes[i].m, changes[i].name, changes[i].value, &err) == FR_OK ||
             !strstr(err.message, changes[i].says))
-            fail_msg("%s %d: '%s' should be said, not '%s'", changes[i].name, changes[i].value, changes[i].says,
-                     err.message);
+            fail_msg("%s %d: the error should contain '%s', and is '%s'", changes[i].name, changes[i].value,
+                     changes[i].says, err.message);
     }
 }
 
-/* One latent and one rotated key for each layer: nothing for each head, and no values beside them. */
+/* One latent and one rotated key for each layer, nothing for single heads, and no values. */
 static void a_token_takes_one_latent_of_each_layer(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&sound);

@@ -1,5 +1,5 @@
-/* test_model.c - what model_open and executor_open accept; what they refuse, with which messages; and that a failing
- * allocation, wherever it happens, neither leaks nor crashes. */
+/* test_model.c - the files that model_open and executor_open accept; those that they refuse, with which messages; and
+ * that a failing allocation, wherever it happens, neither leaks nor crashes. */
 #include "testing.h"
 
 #include "gguf/gguf_write.h"
@@ -38,7 +38,7 @@ void __wrap_free(void *p) {
     __real_free(p);
 }
 
-/* ---- a sound file with one thing changed -------------------------------------------------------------- */
+/* ---- a valid file with one thing changed -------------------------------------------------------------- */
 
 static const RandomModel sound = {
     .arch = "llama", .n_layer = 2, .n_embd = 24, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = 33, .seed = 1};
@@ -117,7 +117,7 @@ static Gguf *changed(const Gguf *g, const Change *c) {
     return out;
 }
 
-/* Opens the changed file; *m is NULL where it is refused. */
+/* Opens the changed file; *m is NULL if it is refused. */
 static int try_open(const RandomModel *from, const Change *c, Gguf **g, Model **m, fr_error *err) {
     Gguf *base = rig_random_gguf(from);
     *g = changed(base, c);
@@ -204,7 +204,7 @@ static void unfit_files_are_refused_by_name(void **state) {
         int status = try_open(&sound, &refusals[i].c, &g, &m, &err);
         if (status != refusals[i].code || m || !strstr(err.message, refusals[i].says) ||
             strncmp(err.message, gguf_path(g), strlen(gguf_path(g))) != 0)
-            fail_msg("'%s' (%d) should be said; status %d: '%s'", refusals[i].says, refusals[i].code, status,
+            fail_msg("the error should contain '%s' (%d); status %d: '%s'", refusals[i].says, refusals[i].code, status,
                      err.message);
         model_close(m);
         gguf_close(g);
@@ -223,15 +223,16 @@ static const RandomModel recurrent[] = {{SMALL("qwen35moe"), .n_layer = 4, .n_ex
                                         {SMALL("mamba2"), .n_layer = 2, .n_key_heads = 2, .n_value_heads = 4,
                                          .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3}};
 
-/* Of a model with recurrent layers; code 0: it is opened, with so many layers (n0). */
+/* Changes of a model with recurrent layers; code 0: it is opened, with n_layer layers. */
 static const struct {
     Change c;
     fr_code code;
     const char *says;
-    int n_layer, of; /* of: `recurrent` */
+    int n_layer, of; /* of: index in `recurrent` */
 } hybrid_changes[] = {
     {{.what = NOTHING}, FR_OK, "", 4, QWEN},
-    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3, QWEN}, /* the last has attention, as such layers have */
+    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3, QWEN}, /* the last layer has attention, as layers for
+                                                                     * multi-token prediction have */
     {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0, QWEN},
     {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4, QWEN},
     {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0, QWEN},
@@ -257,7 +258,8 @@ static const struct {
     {NO_TENSOR("blk.0.shortconv.conv.weight"), FR_ERR_FORMAT, "blk.0.shortconv.conv.weight is missing", 0, LFM2},
     {SHAPE("blk.1.shortconv.in_proj.weight", 24, 48, 0), FR_ERR_FORMAT, "24 x 48 where 24 x 72 fits", 0, LFM2},
     {NO_TENSOR("token_embd_norm.weight"), FR_ERR_FORMAT, "token_embd_norm.weight is missing", 0, LFM2},
-    {SHAPE("blk.0.ssm_norm.weight", 24, 0, 0), FR_OK, "", 3, GRANITE}, /* a group; the programs drop such a 1 */
+    {SHAPE("blk.0.ssm_norm.weight", 24, 0, 0), FR_OK, "", 3, GRANITE}, /* a group; such a dimension of 1 is dropped by
+                                                                        * the programs */
     {SHAPE("blk.0.ssm_norm.weight", 12, 2, 0), FR_ERR_FORMAT, "ssm_norm.weight has the wrong shape", 0, GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 1, 2), FR_ERR_UNSUPPORTED, "layer 2 has 2 key-val", 0, GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 0, 5), FR_ERR_FORMAT, "has 5 for layer 2, but must have 0 to 4",
@@ -267,7 +269,7 @@ static const struct {
     {U32("granitehybrid.ssm.group_count", 3), FR_ERR_FORMAT, "time_step_rank is 4, but must lie", 0, GRANITE},
     {U32("granitehybrid.rope.scaling.finetuned", 1), FR_ERR_FORMAT, "finetuned is neither true nor", 0, GRANITE},
     {NO_TENSOR("blk.1.ssm_d"), FR_ERR_FORMAT, "tensor blk.1.ssm_d is missing", 0, GRANITE},
-    {U32("mamba2.rope.dimension_count", 64), FR_OK, "", 2, MAMBA2}, /* of heads that it does not have */
+    {U32("mamba2.rope.dimension_count", 64), FR_OK, "", 2, MAMBA2}, /* a number of heads, which it does not have */
     {U32("mamba2.ssm.group_count", 0), FR_ERR_FORMAT, "group_count is 0, but", 0, MAMBA2},
 };
 
@@ -279,7 +281,7 @@ static void recurrent_layers_are_read_or_refused(void **state) {
         fr_error err = {0};
         int status = try_open(&recurrent[hybrid_changes[i].of], &hybrid_changes[i].c, &g, &m, &err);
         if (status != hybrid_changes[i].code || !strstr(err.message, hybrid_changes[i].says))
-            fail_msg("'%s' should be said; status %d: '%s'", hybrid_changes[i].says, status, err.message);
+            fail_msg("the error should contain '%s'; status %d: '%s'", hybrid_changes[i].says, status, err.message);
         if (m) assert_int_equal(m->hparams.n_layer, hybrid_changes[i].n_layer);
         model_close(m);
         gguf_close(g);
@@ -298,7 +300,7 @@ static void missing_head_norms_are_refused(void **state) {
     gguf_close(g);
 }
 
-/* ---- what is read ---------------------------------------------------------------------------------------
+/* ---- values that are read -------------------------------------------------------------------------------
  */
 
 static const struct {
@@ -548,7 +550,7 @@ static void progress_steps_to_one_with_each_matrix(void **state) {
     const WeightsOptions o = {.n_threads = 2, .progress = note_progress, .progress_user = &n_steps};
     assert_int_equal(model_open(&m, g, NULL), FR_OK);
     assert_int_equal(backend_cpu.weights_open(&w, m, &o, NULL), FR_OK);
-    assert_true(last_part == 1 && n_steps == 2 * 7 + 1); /* of two layers, and the output */
+    assert_true(last_part == 1 && n_steps == 2 * 7 + 1); /* the parts of two layers, and the output */
     weights_close(w);
     model_close(m);
     gguf_close(g);
@@ -606,7 +608,7 @@ static int open_executor(void *w, fr_error *err) {
 static void refuse_memory(const RandomModel *of, const Backend *backend) {
     Gguf *g = rig_random_gguf(of);
     int n = fail_each_allocation("model_open", open_model, g);
-    assert_true(n > 18); /* 2 layers of 7 vectors, and some more */
+    assert_true(n > 18); /* 2 layers of 7 vectors, and a few more */
     Model *m = NULL;
     assert_int_equal(model_open(&m, g, NULL), FR_OK);
     n = fail_each_allocation("weights_open", open_weights, m);
@@ -629,7 +631,7 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
     refuse_memory(&recurrent[QWEN], &backend_reference);
 }
 
-/* The forward takes no memory: with every allocation refused it runs as before. */
+/* The forward allocates nothing: it also runs when every allocation is refused. */
 static void run_without_memory(const RandomModel *of) {
     Gguf *g = rig_random_gguf(of);
     Weights *m = rig_weights(g, NULL);

@@ -1,4 +1,4 @@
-/* test_rope.c - The frequencies of every rope scaling against direct evaluation of the published formulas. */
+/* test_rope.c - compares the frequencies of every rope scaling with a direct evaluation of the published formulas. */
 #include "testing.h"
 
 #include "model/rope.h"
@@ -63,7 +63,7 @@ static void llama_3_factors(void **state) {
     rope_free(&rope);
 }
 
-/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as the published code has it. */
+/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as in the published code. */
 static void yarn_frequencies(void **state) {
     (void)state;
     static const struct {
@@ -104,8 +104,8 @@ static void yarn_frequencies(void **state) {
     expect_close("not extended", 0, rope_yarn_magnitude(0.5, 1), 1);
 }
 
-/* Numbers by hand: a model of 128 rotated components at base 10^6 and 32768 tokens, extended four times,
- * keeps pairs up to 23, divides pairs from 40 on, and scales by 0.1 ln 4 + 1. */
+/* Numbers computed by hand: a model of 128 rotated components at base 10^6 and 32768 tokens, extended four times, keeps
+ * pairs up to 23, divides pairs from 40 on, and scales by 0.1 ln 4 + 1. */
 static void yarn_of_a_known_model(void **state) {
     (void)state;
     RopeParams p = {.n_rot = 128,

@@ -1,5 +1,5 @@
 /* all_drafters.c - writes a small target and a file of random weights for each learned method, in the smallest form
- * that has all of its parts. */
+ * that has all parts. */
 #include "all_drafters.h"
 
 #include "learned_rig.h"
@@ -14,7 +14,7 @@ enum {
     KV = 32,
     FF = 64,
     RANK = 8
-}; /* of learned_rig_write_target, and of the drafters' layers */
+}; /* the shape of learned_rig_write_target, and of the drafters' layers */
 
 const char *const all_drafters[] = {
     "ngram-trie",
@@ -127,7 +127,7 @@ static void write_hydra(const Weights *target) {
     finish(&r, "build/all-hydra.gguf");
 }
 
-/* The layer that eagle and lyanna have. */
+/* The layer of eagle and lyanna. */
 #define LAYER(method) \
     {method ".fc.weight", 2 * H, H, 0.07}, {method ".fc.bias", H, 0, 0.1}, {method ".attn_q.weight", H, H, 0.12}, \
         {method ".attn_k.weight", H, KV, 0.12}, {method ".attn_v.weight", H, KV, 0.12}, \
@@ -146,7 +146,7 @@ static void write_eagle(const Weights *target) {
     finish(&r, "build/all-eagle.gguf");
 }
 
-/* With a gate also a parallel chain. */
+/* With a gate, the file has a parallel chain, too. */
 static void write_lyanna(const Weights *target, bool has_gate, const char *path) {
     static const Part parts[] = {LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
     static const Part of_gate[] = {{"lyanna.gate.state.weight", H, RANK, 0.1},

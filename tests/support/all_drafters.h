@@ -1,4 +1,5 @@
-/* all_drafters.h - every drafting method with a small random target: for tests that hold all of them to one promise. */
+/* all_drafters.h - every drafting method with a small random target, for tests that check one promise for all
+ * methods. */
 #ifndef TESTS_ALL_DRAFTERS_H
 #define TESTS_ALL_DRAFTERS_H
 
@@ -7,19 +8,19 @@
 
 enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
 
-/* Token i of a text that repeats itself and is in the index of rest: as a prompt it makes every method draft. */
+/* Token i of a text that repeats itself and is in the index of rest. As a prompt it makes every method draft. */
 #define ALL_DRAFTERS_TOKEN(i) (3 + (i) % 7 * 11)
 
-/* A spec of each method, ending with NULL; test_draft_spec.c would miss one that is not in the list. */
+/* A spec of each method, ending with NULL; test_draft_spec.c fails if a method is missing. */
 extern const char *const all_drafters[];
 
-/* One more, for this target alone: mtp drafts with a layer of the target's file. */
+/* One more spec, which works only with this target: mtp drafts with a layer of the target's file. */
 #define ALL_DRAFTERS_NEXTN "build/all-nextn.gguf"
 #define ALL_DRAFTERS_MTP "mtp"
 
 /* Writes the targets, and the files that the specs name. */
 void all_drafters_write_files(void);
-/* The files alone, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
+/* Writes only the drafter files, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
 void all_drafters_write_for(const char *target);
 
 #endif

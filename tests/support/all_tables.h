@@ -9,7 +9,7 @@ extern const Kernels kernels_evex_vnni; /* AVX-512 VL, VNNI */
 extern const ScoreKernels score_kernels_evex_vnni;
 #endif
 
-/* "ref" comes first; *n: their number. */
+/* "ref" is the first; *n is their number. */
 const Kernels *const *all_tables(int *n);
 
 #endif

@@ -11,7 +11,7 @@ static char folder[512];
 void cli_rig_begin(const char *argv0) {
     const char *slash = strrchr(argv0, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - argv0) : 1, slash ? argv0 : ".");
-    char *whole = realpath(folder, NULL); /* what the programs keep stays below build/ */
+    char *whole = realpath(folder, NULL); /* everything that the programs store stays below build/ */
     if (!whole || setenv("XDG_CACHE_HOME", whole, 1)) fail_msg("%s: no place for a cache", folder);
     free(whole);
 }

@@ -1,10 +1,10 @@
-/* cli_rig.h - running the program in tests, as a user would. */
+/* cli_rig.h - runs the program in tests, as a user would. */
 #ifndef TESTS_CLI_RIG_H
 #define TESTS_CLI_RIG_H
 
 #include "testing.h"
 
-/* The program and a folder for files, both beside the test program argv[0]. Call first. */
+/* Sets the program and a folder for files, both beside the test program argv[0]. Call it first. */
 void cli_rig_begin(const char *argv0);
 const char *cli_rig_folder(void);
 /* Runs "forerun ARGS" in a shell; `text` is what it printed on standard output. Returns its exit status. */

@@ -1,4 +1,4 @@
-/* convert_rig.c - compares a model with what `convert` made of its parts. */
+/* convert_rig.c - compares a model with the result of `convert` on its parts. */
 #include "convert_rig.h"
 
 #include "cli/convert/convert.h"
@@ -58,7 +58,7 @@ void convert_rig_expect_refused(const char *why) {
 
 /* ---- comparisons --------------------------------------------------------------------------------------- */
 
-/* Each tensor has the bytes that its numbers have in the wanted type. */
+/* Checks that each tensor has the bytes that its numbers have in the wanted type. */
 void convert_rig_compare_tensors(const Gguf *a, const Gguf *b, TensorType type, TensorType between) {
     assert_int_equal(gguf_n_tensors(a), gguf_n_tensors(b));
     for (int64_t i = 0; i < gguf_n_tensors(a); i++) {
@@ -82,7 +82,7 @@ void convert_rig_compare_tensors(const Gguf *a, const Gguf *b, TensorType type, 
     }
 }
 
-/* A key must be the same in both, except for scores, which only need the same order. */
+/* A key must be the same in both, except that scores only need the same order. */
 void convert_rig_compare_vocabularies(const Gguf *a, const Gguf *b, bool same_scores) {
     static const char *const ids[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
                                       "tokenizer.ggml.unknown_token_id"};
@@ -121,5 +121,5 @@ void convert_rig_same_output(const char *command, const char *model, const char 
     snprintf(line, sizeof line, command, converted);
     assert_int_equal(cli_run(line, b, sizeof b), 0);
     assert_string_equal(a, b);
-    assert_null(strstr(a, "4294967295 0\n")); /* the sum of no output: the program failed on both */
+    assert_null(strstr(a, "4294967295 0\n")); /* this is the sum of no output, when the program failed on both */
 }

@@ -1,8 +1,8 @@
 /* devil.h - drafters that the engine must survive: random, always right, always wrong, malformed.
  *
  * They are created directly (without the registry) and implement the Drafter interface, so that they can be used
- * wherever a drafter can. An oracle is the whole text of a sequence, prompt and output; a devil counts the tokens
- * that it has observed and so knows what comes next. */
+ * wherever a drafter can. An oracle is the whole text of a sequence, prompt and output; a devil counts the tokens that
+ * it has observed, so it knows the next ones. */
 #ifndef TESTS_DEVIL_H
 #define TESTS_DEVIL_H
 

@@ -2,13 +2,13 @@
  *
  * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (train/ops.h).
  * Network files have static functions of the same names; here they share one translation unit, so while they are
- * included each such name stands for NET_name, and NET is defined anew before each file. */
+ * included each such name is replaced by NET_name, and NET is defined again before each file. */
 #ifndef TESTS_DOUBLE_NETS_H
 #define TESTS_DOUBLE_NETS_H
 
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been
- * used. */
+/* Each operation comes before those that use it: clang cannot clone a function for several instruction sets once it has
+ * been used. */
 #include "train/ops.c"
 #include "train/attention_ops.c"
 #include "train/head_loss.c"

@@ -1,4 +1,4 @@
-/* draft_rig.c - random texts over tiny alphabets, fed to drafters in pieces, and checks of what they propose. */
+/* draft_rig.c - feeds random texts over tiny alphabets to drafters in pieces, and checks their proposals. */
 #include "draft_rig.h"
 
 #include "base/rng.h"

@@ -9,7 +9,7 @@
 
 enum { RIG_MAX_TOKENS = 1024 };
 
-/* What a request generated. */
+/* The result of a request. */
 typedef struct Stream {
     int64_t n;
     int32_t tokens[RIG_MAX_TOKENS];
@@ -26,14 +26,15 @@ fr_model *rig_open_model_with(const char *path, const char *kernels, const char 
 fr_model *rig_open_model_in(const char *path, const char *backend);
 fr_model *rig_open_random(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options);
-/* Opens `drafter` under the spec `name` in this engine; it belongs to the test, and must outlive the engine. */
+/* Opens `drafter` in this engine under the spec `name`. The drafter belongs to the test, and must outlive the
+ * engine. */
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter);
-/* Opens a request, and before it the drafts that it names. */
+/* Opens a request, after opening the drafters that it names. */
 int rig_open_request(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
 /* Runs a request to its end. */
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out);
 void rig_collect(const fr_request *request, Stream *out);
-/* Fails, printing both, where the two differ in tokens, text, finish or logits. */
+/* Fails, and prints both values, if the two differ in tokens, text, finish or logits. */
 void rig_assert_same(const Stream *expected, const Stream *got, const char *what);
 
 #endif

@@ -1,5 +1,5 @@
 /* evex_vnni.c - the code of table "avx-vnni" in the encoding that CPUs with AVX-512 have, so that its arithmetic is
- * tested where only they are at hand: the same header, the same bodies, vpdpbusd on 256 bits as EVEX and not as VEX. */
+ * tested on those CPUs: the same header, the same bodies, but vpdpbusd on 256 bits encoded as EVEX instead of VEX. */
 #include "all_tables.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* feedback_rig.c - runs drafters that learn from logits against a made-up target, one step at a time. */
+/* feedback_rig.c - runs drafters that learn from logits against a simulated target, one step at a time. */
 #include "feedback_rig.h"
 #include "engine_rig.h"
 
@@ -31,8 +31,8 @@ void feedback_rig_propose(Drafter *d, FeedbackSequence *s, int32_t budget) {
     rig_propose(d, s->id, s->context[s->n - 1], budget, FEEDBACK_V, &s->tree);
 }
 
-/* Six tokens are likely after any two; how likely each is depends on the pair, and half of the weight on the last
- * token alone, so that one token of context has some information. */
+/* Six tokens are likely after any two tokens. Their probabilities depend on the pair, but half of the weight depends
+ * only on the last token, so that one token of context gives some information. */
 static void make_row(uint64_t seed, int32_t before, int32_t token, float *row) {
     for (int32_t v = 0; v < FEEDBACK_V; v++) {
         uint32_t words[4];

@@ -1,11 +1,11 @@
-/* gguf_build.h - GGUF bytes written by hand for tests, piece by piece, so that each piece may be wrong. */
+/* gguf_build.h - builds the bytes of a GGUF file piece by piece, so that each piece may be wrong. */
 #ifndef TESTS_GGUF_BUILD_H
 #define TESTS_GGUF_BUILD_H
 
 #include "base/mem.h"
 #include "gguf/gguf.h"
 
-/* Appends to a Buf, which must have room. */
+/* These append to a Buf, which must have room. */
 void put_u8(Buf *b, uint8_t v);
 void put_u32(Buf *b, uint32_t v);
 void put_u64(Buf *b, uint64_t v);
@@ -14,10 +14,10 @@ void put_header(Buf *b, uint32_t version, uint64_t n_tensors, uint64_t n_kv);
 void put_kv_u32(Buf *b, const char *key, uint32_t v);
 void put_kv_string(Buf *b, const char *key, const char *v);
 void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset);
-void put_padding(Buf *b, size_t alignment); /* zeros up to a multiple */
+void put_padding(Buf *b, size_t alignment); /* zeros up to a multiple of the alignment */
 void put_zeros(Buf *b, size_t n);
 
-/* A sound small file with a key-value of every type and three tensors (F32, Q8_0, F16). */
+/* A valid small file with a key-value of every type and three tensors (F32, Q8_0, F16). */
 void put_sound_file(Buf *b);
 
 /* Reads every accessor of an open file: each key, each element, first and last bytes of each tensor, and some

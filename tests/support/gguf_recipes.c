@@ -8,7 +8,7 @@
 
 /* A header that claims these numbers of tensors and key-values. */
 #define HEAD(n_tensors, n_kv) "b:GGUF u32:3 u64:" #n_tensors " u64:" #n_kv " "
-/* A tensor info of one dimension, and of a sound one with its data. */
+/* A tensor info with one dimension, and a valid tensor with its data. */
 #define INFO(name, dim, type, offset) "s:" name " u32:1 u64:" #dim " u32:" #type " u64:" #offset " "
 #define DATA "pad:32 z:256"
 

@@ -1,4 +1,4 @@
-/* gguf_recipes.h - malformed GGUF files as one line each: what stands in them, and what must be said of them.
+/* gguf_recipes.h - malformed GGUF files, one line each: their contents, and the error that must result.
  */
 #ifndef TESTS_GGUF_RECIPES_H
 #define TESTS_GGUF_RECIPES_H
@@ -16,7 +16,7 @@ typedef struct Recipe {
     const char *name;
     const char *bytes;
     fr_code code;
-    const char *says; /* stands in the message */
+    const char *says; /* part of the error message */
 } Recipe;
 
 extern const Recipe gguf_recipes[];

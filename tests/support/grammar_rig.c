@@ -1,4 +1,4 @@
-/* grammar_rig.c - grammars in tests. */
+/* grammar_rig.c - compiles grammars in tests, and matches texts by trying everything. */
 #include "grammar_rig.h"
 
 #include <stdlib.h>
@@ -77,7 +77,7 @@ typedef struct Naive {
     const char *text;
     size_t n;
     uint32_t *memo;    /* [n_rules][n + 1] ends */
-    uint8_t *is_known; /* likewise: 1: being found, 2: known */
+    uint8_t *is_known; /* [n_rules][n + 1] 1: being found, 2: known */
 } Naive;
 
 static uint32_t ends_of(Naive *x, const Expr *e, size_t at);
@@ -120,7 +120,7 @@ static uint32_t ends_of_rule(Naive *x, int32_t rule, size_t at) {
     return x->memo[i];
 }
 
-/* Each end up to which the text has no mark and does not begin with the beginning. */
+/* Marks each end up to which the text has no mark and does not begin with the beginning. */
 static uint32_t ends_of_text(const Naive *x, const Expr *e, size_t at) {
     uint32_t ends = 0;
     for (size_t end = at; end <= x->n; end++) {

@@ -13,12 +13,12 @@ typedef struct GrammarRig {
     Automaton *automaton;
     GrammarStates *states;
     char notice[GRAMMAR_NOTICE];
-    fr_error err; /* why it is not open */
+    fr_error err; /* the reason why the grammar was refused */
 } GrammarRig;
 
-/* False: it was refused, see err; then there is nothing to close. */
+/* False: the grammar was refused, for the reason in err, and there is nothing to close. */
 bool grammar_rig_open(GrammarRig *r, GrammarKind kind, const char *text);
-/* The same of rules that `make` writes. */
+/* The same with rules that `make` writes. */
 bool grammar_rig_make(GrammarRig *r, void (*make)(ExprGrammar *g, void *user), void *user);
 void grammar_rig_close(GrammarRig *r);
 
@@ -27,7 +27,7 @@ const GrammarState *state_after(GrammarStates *s, const GrammarState *state, uin
 /* The state after n bytes of text. */
 const GrammarState *grammar_rig_read(GrammarRig *r, const char *text, size_t n);
 bool grammar_rig_matches(GrammarRig *r, const char *text);
-/* By trying everything, from the expressions; n <= 31. */
+/* Whether the text matches the expressions, found by trying everything; n <= 31. */
 bool grammar_rig_naive(const GrammarRig *r, const char *text, size_t n);
 /* Whether some text can follow that ends in a match. */
 bool grammar_rig_can_end(GrammarRig *r, const GrammarState *from);

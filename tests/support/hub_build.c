@@ -1,9 +1,6 @@
-/* hub_build.c - takes a GGUF model apart into a folder as Hugging Face publishes models. */
+/* hub_build.c - takes a GGUF model apart into a folder in the form in which Hugging Face publishes models. */
 #include "hub_build.h"
 
-#include "hub_deepseek.h"
-#include "hub_forms.h"
-#include "hub_llama4.h"
 #include "safetensors_build.h"
 
 #include <jansson.h>
@@ -105,7 +102,7 @@ static int64_t head_dim(const Gguf *g) {
     return dim ? dim : hub_number(g, "embedding_length") / hub_number(g, "attention.head_count");
 }
 
-/* Pairs of a head become its halves: item 2 p + s goes to s * dim / 2 + p. */
+/* The pairs of a head become its halves: item 2 p + s goes to s * dim / 2 + p. */
 static float *halved(const Gguf *g, const GgufTensor *t) {
     int64_t dim = head_dim(g), width = t->n_dims == 2 ? t->dims[0] : 1, n = t->n_dims == 2 ? t->dims[1] : t->dims[0];
     float *out = malloc(t->bytes);
@@ -117,7 +114,7 @@ static float *halved(const Gguf *g, const GgufTensor *t) {
     return out;
 }
 
-/* Published weights of Gemma's norms are what is added to 1. */
+/* The published weights of Gemma's norms are the numbers that are added to 1. */
 static float *less_1(const GgufTensor *t) {
     float *out = malloc(t->bytes);
     assert_non_null(out);
@@ -294,7 +291,8 @@ static int64_t find_piece(const Gguf *g, const char *piece, size_t n) {
     return -1;
 }
 
-/* Merges as transformers makes them of a SentencePiece model: for each piece, best score first, all splits into pieces. */
+/* The merges that transformers derives from a SentencePiece model: for each piece, the best score first, all splits
+ * into two pieces. */
 static json_t *merges_of(const Gguf *g) {
     json_t *merges = json_array();
     for (int64_t i = 0; i < count_tokens(g); i++) { /* scores fall with the ids */

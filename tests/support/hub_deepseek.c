@@ -1,6 +1,4 @@
 /* hub_deepseek.c - takes models of DeepSeek's and GLM's architectures apart. */
-#include "hub_deepseek.h"
-
 #include "hub_build.h"
 
 #include "safetensors_build.h"
@@ -51,7 +49,7 @@ static void add_matrix(SafeTensorsBuild *b, int layer, const char *name, const f
     safetensors_build_add(b, full, x, n_in, n_out);
 }
 
-/* By head, the rows that make its keys, then those that make its values. k [head][rank][plain], v [head][value][rank]. */
+/* For each head, the rows of its keys, then the rows of its values. k [head][rank][plain], v [head][value][rank]. */
 static void add_kv_b(SafeTensorsBuild *b, int layer, const GgufTensor *k, const GgufTensor *v) {
     int64_t plain = k->dims[0], rank = k->dims[1], heads = k->dims[2], value = v->dims[1], at = 0;
     float *x = malloc((size_t)(heads * (plain + value) * rank) * sizeof *x);

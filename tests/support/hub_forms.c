@@ -1,5 +1,5 @@
-/* hub_forms.c - takes models apart whose published tensors are not those of a GGUF file. */
-#include "hub_forms.h"
+/* hub_forms.c - takes apart models whose published tensors are not those of a GGUF file. */
+#include "hub_build.h"
 
 #include "safetensors_build.h"
 
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is taken apart, one layer after the other. */
+/* The model that is taken apart, one layer after the other. */
 typedef struct Apart {
     const Gguf *g;
     SafeTensorsBuild b;
-    const char *prefix; /* of all names of the text */
-    int64_t first;      /* layer of the GGUF file that is published as 0 */
+    const char *prefix; /* the beginning of all names of the text model */
+    int64_t first;      /* the layer of the GGUF file that is published as layer 0 */
     int64_t layer, n_embd, n_keys, n_values, dim, n_conv, n_expert, n_ff;
     bool is_tiled; /* value head h reads with key head h % n_keys */
 } Apart;
@@ -50,13 +50,13 @@ static void add(Apart *a, const char *name, const float *x, int n_dims, const in
     safetensors_build_add_shaped(&a->b, full, x, dims, n_dims);
 }
 
-/* As it is. A vector has n_out 0. */
+/* Publishes a tensor unchanged. A vector has n_out 0. */
 static void add_plain(Apart *a, const char *from, const char *to, int64_t n_in, int64_t n_out) {
     const int64_t dims[] = {n_out ? n_out : n_in, n_in};
     add(a, to, floats(a, from), n_out ? 2 : 1, dims);
 }
 
-/* Norms of the Qwen hybrids are published as what is added to 1. */
+/* The norms of the Qwen hybrids are published as the numbers that are added to 1. */
 static void add_norm(Apart *a, const char *from, const char *to, int64_t n) {
     float *x = room(n);
     for (int64_t i = 0; i < n; i++) x[i] = floats(a, from)[i] - 1;
@@ -66,7 +66,8 @@ static void add_norm(Apart *a, const char *from, const char *to, int64_t n) {
 
 /* ---- recurrent layers -------------------------------------------------------------------------------- */
 
-/* Which value head of the GGUF file is the published head p, of n_values / n_keys for each key head. */
+/* The value head of the GGUF file that is the published head p, where each key head has n_values / n_keys value
+ * heads. */
 static int64_t value_head(const Apart *a, int64_t p) {
     int64_t each = a->n_values / a->n_keys, key = p / each, rank = p % each;
     return a->is_tiled ? rank * a->n_keys + key : p;
@@ -85,7 +86,7 @@ static void add_heads(Apart *a, const char *from, const char *to, int64_t each, 
     free(x);
 }
 
-/* Queries and keys, then values, rows of n numbers. */
+/* Publishes queries and keys, then values, as rows of n numbers. */
 static void add_channels(Apart *a, const char *from, const char *to, int64_t n, int n_dims, const int64_t *dims) {
     int64_t keys = 2 * a->n_keys * a->dim * n;
     float *x = room(keys + a->n_values * a->dim * n);
@@ -95,7 +96,7 @@ static void add_channels(Apart *a, const char *from, const char *to, int64_t n, 
     free(x);
 }
 
-/* By key head: its queries, its keys, the values of its heads, and their z. */
+/* For each key head: its queries, its keys, the values of its heads, and their z. */
 static void add_qkvz(Apart *a) {
     int64_t head = a->dim * a->n_embd, each = a->n_values / a->n_keys, rows = 2 * (a->n_keys + a->n_values) * a->dim;
     float *x = room(rows * a->n_embd), *at = x;
@@ -118,7 +119,7 @@ static void add_decay(Apart *a) {
     free(x);
 }
 
-/* Its inputs are value heads. */
+/* Publishes a matrix whose inputs are value heads. */
 static void add_out(Apart *a) {
     int64_t n = a->n_values * a->dim;
     float *x = room(a->n_embd * n);
@@ -159,7 +160,7 @@ static void add_shared(Apart *a) {
     add_plain(a, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", n, a->n_embd);
 }
 
-/* Each expert alone, as Qwen3-Next has them. */
+/* Each expert has a tensor of its own, as in Qwen3-Next. */
 static void add_single_experts(Apart *a) {
     static const char *const names[][2] = {{"ffn_gate_exps.weight", "gate_proj"},
                                            {"ffn_up_exps.weight", "up_proj"},
@@ -173,7 +174,7 @@ static void add_single_experts(Apart *a) {
         }
 }
 
-/* Gate and up of each expert in halves, as Qwen 3.5 has them. */
+/* Gate and up of each expert are the halves of one tensor, as in Qwen 3.5. */
 static void add_stacked_experts(Apart *a) {
     int64_t n = a->n_ff * a->n_embd;
     float *x = room(2 * a->n_expert * n);
@@ -186,7 +187,7 @@ static void add_stacked_experts(Apart *a) {
     free(x);
 }
 
-/* Rows of gate and up in turns, transposed, as gpt-oss has them in BF16: number (e, i, o) is that of input i. */
+/* Rows of gate and up alternate, transposed, as in gpt-oss in BF16: number (e, i, o) belongs to input i. */
 static void add_transposed_experts(Apart *a) {
     int64_t h = a->n_embd, n = a->n_ff;
     const float *gate = floats(a, "ffn_gate_exps.weight"), *up = floats(a, "ffn_up_exps.weight"),
@@ -204,7 +205,8 @@ static void add_transposed_experts(Apart *a) {
     free(x);
 }
 
-/* A block of a GGUF file is a scale and numbers i and i + 16 in byte i; the published one has 2 i and 2 i + 1 in byte i. */
+/* A block of a GGUF file is a scale and numbers i and i + 16 in byte i; a published block has 2 i and 2 i + 1 in byte
+ * i. */
 static void unpack_row(const unsigned char *from, int64_t n_blocks, unsigned char *blocks, unsigned char *scales) {
     for (int64_t b = 0; b < n_blocks; b++, from += 17) {
         unsigned char x[32];
@@ -214,7 +216,7 @@ static void unpack_row(const unsigned char *from, int64_t n_blocks, unsigned cha
     }
 }
 
-/* Rows of the tensors in turns. */
+/* Rows of the two tensors alternate. */
 static void add_packed(Apart *a, const char *const *from, int n_from, const char *to) {
     const GgufTensor *t = tensor(a, from[0]);
     int64_t n_blocks = t->dims[0] / 32, rows = t->dims[1] * t->dims[2] * n_from;
@@ -344,7 +346,7 @@ static void add_lfm2_layer(Apart *a) {
     add_plain(a, "shortconv.out_proj.weight", "conv.out_proj.weight", n, n);
 }
 
-/* Pairs of a head become its halves. */
+/* The pairs of a head become its halves. */
 static void add_halved(Apart *a, const char *from, const char *to, int64_t n_heads, int64_t dim) {
     int64_t n = a->n_embd;
     float *x = room(n_heads * dim * n);
@@ -356,7 +358,7 @@ static void add_halved(Apart *a, const char *from, const char *to, int64_t n_hea
     free(x);
 }
 
-/* Two matrices, the rows of the first one before those of the second. */
+/* Publishes two matrices as one, the rows of the first one before those of the second. */
 static void add_joined(Apart *a, const char *first, const char *second, const char *to, int64_t n_out) {
     int64_t n = n_out * a->n_embd;
     float *x = room(2 * n);
@@ -435,7 +437,7 @@ static void add_rest(Apart *a, bool has_pictures) {
     free(x);
 }
 
-/* What stands around the layer for multi-token prediction. */
+/* The tensors around the layer for multi-token prediction. */
 static void add_nextn(Apart *a) {
     static const char *const norms[][2] = {{"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
                                            {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},

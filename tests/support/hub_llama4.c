@@ -1,6 +1,6 @@
-/* hub_llama4.c - takes models of Llama 4's architecture apart: plain names, and all experts transposed in one tensor, whose rows have
- * the outputs of gate, then those of up. */
-#include "hub_llama4.h"
+/* hub_llama4.c - takes models of Llama 4's architecture apart. Names are plain, and all experts are transposed in one
+ * tensor, whose rows have the outputs of gate, then those of up. */
+#include "hub_build.h"
 
 #include "safetensors_build.h"
 

@@ -1,4 +1,5 @@
-/* hub_server.c - one connection after the other, one request each: enough for a client that waits for its answers. */
+/* hub_server.c - serves one connection after the other, with one request each, which is enough for a client that waits
+ * for its answers. */
 #include "hub_server.h"
 
 #include "testing.h"
@@ -173,7 +174,7 @@ static void answer_download(int c, const char *repo, const char *path, int n_ask
 
 static void serve(int c) {
     static char last[80];
-    static int n_asked; /* downloads from the same repository in a row */
+    static int n_asked; /* successive downloads from the same repository */
     Request r;
     char repo[80], path[400];
     if (!read_request(c, &r)) return;
@@ -202,7 +203,7 @@ void hub_server_start(const HubServerFile *all, int n, const char *log) {
     child = fork();
     assert_true(child >= 0);
     if (child > 0) return;
-    alarm(300); /* it ends even if the test is killed */
+    alarm(300); /* the server ends even if the test is killed */
     for (;;) {
         int c = accept(listener, NULL, NULL);
         if (c < 0) continue;

@@ -6,22 +6,22 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One file of a repository test/NAME. What the list announces comes from the content unless it is set here. */
+/* One file of a repository test/NAME. The list announces the values of the content, unless they are set here. */
 typedef struct HubServerFile {
     const char *repo, *path; /* NAME; path in the repository */
     const char *content;     /* a file on this machine */
-    const char *wrong_hash;  /* announced in the place of the SHA-256; NULL: the true one */
+    const char *wrong_hash;  /* announced instead of the SHA-256; NULL: the true one is announced */
     long wrong_size;         /* added to the size that is announced */
     bool is_small;           /* announced without LFS, with git's id */
 } HubServerFile;
 
-/* Starts the server in a process of its own. files: [n_files], borrowed. Each request is noted in the file `log`, a line
- * each: "PATH range=... if-range=... auth=...". What a repository's name makes it do with downloads:
+/* Starts the server in a process of its own. files: [n_files], borrowed. The file `log` gets a line for each request:
+ * "PATH range=... if-range=... auth=...". A repository's name determines how it answers downloads:
  *
  *   cut           the first answer breaks off after a third of the file
  *   norange       the same, and ranges are not understood
- *   changed       the same, and the ETag is another one afterwards
- *   badrange      the same, and the first range that is answered is another one than was asked for
+ *   changed       the same, and the ETag differs afterwards
+ *   badrange      the same, and the first range that is answered is not the requested one
  *   moved         by a redirect to another host name
  *   loop, scheme  by redirects without end; to a file of this machine
  *   flaky         500 twice, then the file

@@ -1,5 +1,5 @@
-/* learned_rig.c - writes drafter files of random weights, and compares the text of requests that draft with them with
- * plain decoding. */
+/* learned_rig.c - writes drafter files with random weights, and compares the text of requests that draft with them with
+ * the text of plain decoding. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -181,7 +181,7 @@ void learned_rig_check_proposals(Drafter *d, const Tree want[3], const int32_t b
         int32_t pending = want[i].nodes[0].token;
         if (tree_validate(&got[i], pending, n_vocab, budgets[i] + 1, &err)) fail_msg("%s", err.message);
         learned_rig_assert_alike(&want[i], &got[i], 5e-3, what);
-        rig_propose(d, i + 1, pending, budgets[i], n_vocab, &alone); /* again, and without the others */
+        rig_propose(d, i + 1, pending, budgets[i], n_vocab, &alone); /* again, and now without the others */
         rig_assert_same_tree(&got[i], &alone, what);
         d->class->end(d, i + 1);
     }
@@ -277,7 +277,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
 enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64 };
 
 typedef struct LongText {
-    int32_t tokens[N_LONG], n; /* n: what the drafters have seen */
+    int32_t tokens[N_LONG], n; /* n: tokens that the drafters have seen */
     float hidden[N_LONG][MAX_EMBD], logits[N_LONG][MAX_VOCAB];
 } LongText;
 
@@ -344,7 +344,9 @@ void learned_rig_check_together(const Weights *target, const char *spec) {
         int32_t ids[N_TOGETHER], budgets[N_TOGETHER], n = 0;
         Tree *trees[N_TOGETHER];
         for (int32_t i = 0; i < N_TOGETHER; i++) {
-            if (i == 1 && round > 0 && round < N_ROUNDS - 1) continue; /* sits out, until its queue is too short */
+            if (i == 1 && round > 0 && round < N_ROUNDS - 1)
+                continue; /* this sequence does not draft until its queue
+                                                                        * is too short */
             ids[n] = i, budgets[n] = 9 + i, trees[n] = &together[i];
             tree_reset(trees[n++], texts[i].tokens[texts[i].n - 1]);
         }
@@ -374,7 +376,7 @@ enum { N_PROMPT = 24, N_TOKENS = 40, N_SAMPLINGS = 4, N_REQUESTS = 8, N_PLACES =
 typedef struct Case {
     int32_t prompt[N_PROMPT];
     fr_request_options options; /* without drafters */
-    Stream plain, drafted;      /* alone */
+    Stream plain, drafted;      /* drafted: with only this request */
 } Case;
 
 static Case cases[N_REQUESTS];
@@ -402,8 +404,8 @@ static void assert_drafts(const Stream *got, const char *what) {
     if (got->stats.drafted == 0) fail_msg("%s: nothing was drafted", what);
 }
 
-/* Each request alone: the text is the plain one for every budget and chunk size, and the drafts depend on the budget
- * only. */
+/* Each request by itself: the text is that of plain decoding for every budget and chunk size, and the drafts depend
+ * only on the budget. */
 static int64_t check_alone(const fr_model *model, const char *spec) {
     static const int budgets[] = {1, 3, 8, 24, 64}, chunks[] = {1, 5, 256};
     static Stream got;
@@ -431,8 +433,8 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages the
- * drafts are too. Returns the number of pages taken from requests. */
+/* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages so
+ * are the drafts. Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
     fr_engine_options eo = {.struct_size = sizeof eo,

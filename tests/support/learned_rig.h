@@ -12,7 +12,7 @@
 /* Writes a small random target to `path`; each seed gives another target. */
 void learned_rig_write_target(const char *path, uint64_t seed);
 
-/* A drafter file while it is made. */
+/* A drafter file that is being made. */
 typedef struct LearnedRig {
     GgufWriter *w;
     uint64_t seed;
@@ -57,13 +57,13 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 
-/* Proposals for the sequences 1 to 3 together, each with its budget, after the first token of its tree in `want`: the trees are
- * those, and bit for bit what each sequence gets alone. Ends the sequences. */
+/* Checks proposals for the sequences 1 to 3 together, each with its budget, after the first token of its tree in
+ * `want`: the trees are those, and bit for bit the trees that each sequence gets by itself. Ends the sequences. */
 void learned_rig_check_proposals(Drafter *d, const Tree want[3], const int32_t budgets[3], int32_t n_vocab,
                                  const char *what);
 
-/* EAGLE-2's tree, searched plainly. A place is what a drafter has behind an entry or a node; it begins with log p [n_vocab], and
- * the search makes one from its parent's where it expands a node. */
+/* EAGLE-2's tree by a plain search. A place is the state of a drafter after an entry or a node; it begins with log p
+ * [n_vocab], and the search makes one from the parent's place when it expands a node. */
 typedef struct LearnedSearch {
     int32_t n_vocab, depth, top, budget;
     void (*make)(const void *model, const void *before, int32_t token, void *place);
@@ -74,17 +74,17 @@ void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out);
 /* The k best tokens of a distribution, best first. */
 void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens);
 
-/* Tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the drafter
- * proposes the tree that it proposes when the whole text is the prompt. */
+/* Checks that tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the
+ * drafter proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
-/* Sequences that draft together get, bit for bit, the trees of sequences that draft one by one, however much they
- * committed since their last proposal and however their prompts were divided. The target is one of
+/* Checks that sequences that draft together get, bit for bit, the trees of sequences that draft one by one, however
+ * many tokens they committed since their last proposal and however their prompts were divided. The target is one of
  * learned_rig_write_target. */
 void learned_rig_check_together(const Weights *target, const char *spec);
 
-/* Requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets and chunk
- * sizes, beside other requests, with shared prompts, under ratio rules, and with too few pages. */
+/* Checks that requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets
+ * and chunk sizes, beside other requests, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);
 
 #endif

@@ -1,5 +1,5 @@
-/* lyanna_rig.c - writes files of the drafter lyanna with random weights, and computes in double precision, one row at a
- * time, what the drafter must compute. */
+/* lyanna_rig.c - writes files of the drafter lyanna with random weights, and computes the drafter's results in double
+ * precision, one row at a time. */
 #include "lyanna_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -136,7 +136,7 @@ void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t t
     run_layer(w, before, x, out);
 }
 
-/* The input of a parallel chain's step: that of the last entry, and a learned vector. */
+/* The input of a parallel chain's step is that of the last entry plus a learned vector. */
 static void learned_input(const LyannaWeights *w, const LyannaRow *last, int32_t step, double *x) {
     int32_t at = step < w->shape.n_inputs ? step : w->shape.n_inputs - 1;
     for (int32_t i = 0; i < H; i++) x[i] = last->input[i] + (double)w->chain_inputs[at * H + i];

@@ -32,7 +32,7 @@ int lyanna_rig_close_target(void **state);
 
 typedef struct LyannaShape {
     const char *path;
-    TensorType type;         /* of matrices */
+    TensorType type;         /* type of the matrices */
     int32_t rank, n_hot;     /* 0: no token info; all tokens are hot */
     const char *first_token; /* NULL: "fused" */
     int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one outside the vocabulary */

@@ -1,4 +1,4 @@
-/* model_patch.h - changes the numbers of a GGUF file: reads it, lets the test write into its tensors, writes it. */
+/* model_patch.h - changes the numbers of a GGUF file: reads it, lets the test write into its tensors, and writes it. */
 #ifndef TESTS_MODEL_PATCH_H
 #define TESTS_MODEL_PATCH_H
 
@@ -7,10 +7,10 @@
 typedef struct ModelPatch {
     char *bytes;
     size_t n;
-    Gguf *gguf; /* over these bytes */
+    Gguf *gguf; /* opened over these bytes */
 } ModelPatch;
 
-/* Each fails the running test where it cannot. */
+/* Each fails the running test if it cannot do its work. */
 void model_patch_open(ModelPatch *p, const char *path);
 /* The data of a tensor, to be written to. */
 void *model_patch_tensor(ModelPatch *p, const char *name);

@@ -60,7 +60,7 @@ Weights *rig_weights_in(const Backend *backend, const Gguf *g) { return open_wei
 void rig_weights_close(Weights *w) {
     if (!w) return;
     Model *m;
-    memcpy(&m, &w->model, sizeof m); /* it is ours */
+    memcpy(&m, &w->model, sizeof m); /* the model belongs to this rig */
     weights_close(w);
     model_close(m);
 }

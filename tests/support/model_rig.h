@@ -1,4 +1,4 @@
-/* model_rig.h - what every test of the forward needs: open or fail the test, and run tokens plainly. */
+/* model_rig.h - opens models for tests of the forward, or fails the test, and runs tokens through them. */
 #ifndef TESTS_MODEL_RIG_H
 #define TESTS_MODEL_RIG_H
 
@@ -45,7 +45,7 @@ void rig_tokens(uint64_t seed, int32_t n_vocab, int32_t *tokens, int32_t n);
 /* rms(a - b) / rms(b) of two arrays. */
 double rig_rel_rms(const float *a, const float *b, int64_t n);
 
-/* Where target.gguf ships. */
+/* The folder of target.gguf. */
 #define RIG_TARGET "models/target.gguf"
 
 #endif

@@ -126,8 +126,8 @@ void net_check_wrong_signs(const NetCase *c) {
 }
 
 /* No step predicts at position 0, and none starts at the last one. So noise at the first position must act like another
- * hidden state there, and noise at the last must do nothing. With noise everywhere the derivatives must be right,
- * too. */
+ * hidden state there, and noise at the last position must have no effect. With noise everywhere the derivatives must be
+ * right, too. */
 void net_check_noise(const NetCase *c) {
     enum { T = 13 };
     Rig r;
@@ -180,7 +180,8 @@ void net_check_mask(const NetCase *c) {
         for (int64_t k = 0; k < net_tensor_count(&r.tensors[i]); k++) assert_true(r.dw[i][k] == 0);
     r.loss_mask[9] = 1;
     double one = learn(&r).loss;
-    r.tokens[11] = (r.tokens[11] + 1) % c->V; /* after everything that the position and its chains read */
+    r.tokens[11] = (r.tokens[11] + 1) % c->V; /* this token comes after everything that the position and its chains
+                                               * read */
     for (int32_t k = 0; k < c->C; k++) r.hidden[10 * c->C + k] = 5;
     double again = learn(&r).loss;
     if (one != again)

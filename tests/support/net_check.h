@@ -7,24 +7,25 @@
 
 typedef struct NetCase {
     const char *what;
-    const struct NetClass *class; /* of double */
+    const struct NetClass *class; /* compiled in double */
     const void *net;
     int32_t C, V; /* of the target */
 } NetCase;
 
-/* Every tensor against finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one with
- * more positions than HEAD_LOSS_ROWS and more rows than a block of attention. */
+/* Compares every tensor with finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one
+ * with more positions than HEAD_LOSS_ROWS and more rows than a block of attention. */
 void net_check_gradients(const NetCase *c);
 /* Negative control: a flipped sign in any tensor's gradient is detected, and that tensor is named. */
 void net_check_wrong_signs(const NetCase *c);
-/* Positions outside the loss mask change neither the gradient nor the sums. */
+/* Checks that positions outside the loss mask change neither the gradient nor the sums. */
 void net_check_mask(const NetCase *c);
 
-/* For a network that ends with a tensor whose loss has no gradient to the others: that tensor against finite
- * differences, and all others' gradients equal those of `without`, the same network without it. */
+/* For a network that ends with a tensor whose loss has no gradient to the others: compares that tensor with finite
+ * differences, and checks that all other gradients equal those of `without`, the same network without it. */
 void net_check_addition(const NetCase *c, const NetCase *without);
 
-/* For a layer that reads noise: the noise changes its inputs, and neither the positions nor the targets of the loss. */
+/* For a layer that reads noise: checks that the noise changes its inputs, but neither the positions nor the targets of
+ * the loss. */
 void net_check_noise(const NetCase *c);
 
 #endif

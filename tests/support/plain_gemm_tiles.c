@@ -1,4 +1,4 @@
-/* plain_gemm_tiles.c - the code of gemm_amx.c over tiles in plain C. */
+/* plain_gemm_tiles.c - gemm_amx.c compiled over tiles in plain C. */
 #include "plain_tiles.h"
 
 #if defined(__x86_64__)

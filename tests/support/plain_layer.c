@@ -38,7 +38,8 @@ void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t di
         }
 }
 
-/* No score is subtracted before the exponentials: in double precision those of tests do not overflow. */
+/* The greatest score is not subtracted before the exponentials, because the scores of tests do not overflow in double
+ * precision. */
 void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double *out) {
     int32_t dim = heads.dim;
     memset(out, 0, (size_t)(heads.n_head * dim) * sizeof *out);

@@ -1,5 +1,5 @@
-/* plain_layer.h - the parts of a transformer layer for one row, in double precision: what the drafters with a layer of their
- * own are held against. No code of src/ computes here but the angles of the rotation. */
+/* plain_layer.h - the parts of a transformer layer for one row, in double precision, to test drafters that have a layer
+ * of their own. The only code of src/ that it uses computes the angles of the rotation. */
 #ifndef TESTS_PLAIN_LAYER_H
 #define TESTS_PLAIN_LAYER_H
 
@@ -19,7 +19,7 @@ typedef struct PlainKv {
     double k[PLAIN_MAX_KV], v[PLAIN_MAX_KV];
 } PlainKv;
 
-/* Puts a row behind `before` (may be NULL); its keys and values are not set. */
+/* Puts a row after `before` (may be NULL); its keys and values are not set. */
 void plain_kv_begin(PlainKv *kv, const PlainKv *before);
 /* Rounds the keys and values of a row to 16-bit floats, which the KV cache holds. */
 void plain_kv_round(PlainKv *kv, PlainHeads heads);
@@ -30,7 +30,8 @@ void plain_norm(const float *gain, const double *x, int32_t n, double eps, doubl
 void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position);
 /* Attention of the row over itself and all rows before it: q and out are [n_head][dim]. */
 void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double *out);
-/* y = down (silu(gate x) * up x); x and y are [n_embd], gate and up [n_ff][n_embd], n_ff at most PLAIN_MAX_FF; y may be x. */
+/* y = down (silu(gate x) * up x); x and y are [n_embd], gate and up [n_ff][n_embd], n_ff at most PLAIN_MAX_FF; y may be
+ * x. */
 typedef struct PlainFeedForward {
     const float *gate, *up, *down;
     int32_t n_embd, n_ff;

@@ -1,5 +1,5 @@
 /* plain_tiles.c - tiles in plain C, after the pseudocode of LDTILECFG, TILELOADD, TILESTORED, TDPBSSD and TDPBF16PS in
- * Intel's manual, and the code of table "amx" compiled over them: its bits are tested wherever AVX-512 is at hand. */
+ * Intel's manual, and the code of table "amx" compiled over them: its bits are tested on every CPU with AVX-512. */
 #include "plain_tiles.h"
 
 #if defined(__x86_64__)
@@ -15,7 +15,8 @@
 typedef struct Tile {
     int n_rows, n_bytes;
     unsigned char row[TILE_MAX_ROWS][TILE_MAX_BYTES];
-    bool is_set; /* was anything put into it since the configuration? The CPU has zeros then, but no code should rely on it */
+    bool is_set; /* was anything put into it since the configuration? The CPU has zeros then, but no code should rely on
+                  * it */
 } Tile;
 
 static _Thread_local struct {
@@ -46,7 +47,7 @@ void plain_tile_configure(const TileConfig *c) {
         check(c->rows[t] <= TILE_MAX_ROWS, "a register has more than 16 rows");
         check(c->row_bytes[t] <= TILE_MAX_BYTES, "a register has rows of more than 64 bytes");
         check(!c->rows[t] == !c->row_bytes[t], "a register has rows without bytes or bytes without rows");
-        check(c->row_bytes[t] % 4 == 0, "a row is not whole groups of four bytes");
+        check(c->row_bytes[t] % 4 == 0, "a row does not consist of whole groups of four bytes");
     }
     memset(&state, 0, sizeof state);
     state.is_configured = true;
@@ -99,8 +100,8 @@ void plain_tile_store(int t, void *p, size_t stride) {
         memcpy((unsigned char *)p + (size_t)r * stride, tile->row[r], (size_t)tile->n_bytes);
 }
 
-/* A row of a register as 16 integers, with the operators of C on all of them at once; modulo 2^32, so that sanitizers do not check
- * each of them. */
+/* A row of a register as 16 integers, with the operators of C on all of them at once; modulo 2^32, so that sanitizers
+ * do not check each of them. */
 typedef uint32_t Words __attribute__((vector_size(TILE_MAX_BYTES)));
 
 /* c[n] += the sum of a[k] * b[k / 4][4 n + k % 4] over k < n_bytes. */
@@ -139,7 +140,8 @@ static float bf16_at(const unsigned char *row, int i) {
 }
 
 /* The even and the odd inputs of all pairs are summed apart, from zero and in ascending order, each step rounded once;
- * then the two sums are added, and then what the register held. Subnormal numbers are zeros on every way. */
+ * then the two sums are added, and their sum is added to the register's old value. Subnormal numbers are zeros at every
+ * step. */
 static float dot_bf16(float c, const Tile *left, const Tile *right, int row, int column) {
     float even = 0, odd = 0;
     for (int k = 0; k < right->n_rows; k++) {
@@ -166,7 +168,7 @@ void plain_tile_dot_bf16(int c, int a, int b) {
 const Kernels *kernels_plain_tiles(void) {
     static Kernels table;
     if (!table.name) fill_tile_table(&table, "amx over plain tiles");
-    /* The ways take turns over numbers of rows: their times over these tiles mean nothing. */
+    /* The ways alternate with the number of rows, because their times over these tiles mean nothing. */
     for (int form = 0; form < 2; form++)
         for (int kind = 0; kind < TILE_WAY_KINDS; kind++)
             for (int n = 1; n <= TILE_WAY_ROWS; n++)

@@ -1,5 +1,5 @@
-/* plain_tiles.h - the tile instructions of base/tiles_amx.h in plain C, with everything checked that a CPU would
- * refuse or that would read or write where it must not; and a kernel table and a product of matrices over them. */
+/* plain_tiles.h - the tile instructions of base/tiles_amx.h in plain C, which check everything that a CPU would refuse,
+ * and every access to memory; and a kernel table and a product of matrices that use them. */
 #ifndef TESTS_PLAIN_TILES_H
 #define TESTS_PLAIN_TILES_H
 
@@ -9,15 +9,16 @@
 
 #include <stddef.h>
 
-/* Table "avx512" with the products of tile_body.h over these tiles; one number of rows goes one way, the next another. */
+/* Table "avx512" with the products of tile_body.h over these tiles; the way of a product alternates with the number of
+ * rows. */
 const Kernels *kernels_plain_tiles(void);
 
 /* gemm_amx.c over these tiles; needs AVX-512 with BF16 (plain_gemm_tiles.c). */
 void gemm_bf16_plain_tiles(const Bf16Product *p);
 
-/* What a check that fails calls; it does not return. NULL, the default: print and abort. */
+/* A check that fails calls this function, which does not return. NULL, the default: print and abort. */
 extern void (*plain_tiles_on_fault)(const char *what);
-/* How many products were computed, tiles and configurations loaded, and how many times registers were released, by any thread. */
+/* The numbers of products, of tiles and configurations loaded, and of releases, over all threads. */
 typedef struct TileCounts {
     int64_t n_products, n_loads, n_configured, n_released;
 } TileCounts;

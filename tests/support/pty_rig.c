@@ -26,13 +26,13 @@ void pty_open(Pty *p, const char *command) {
     assert_true(p->pid >= 0);
     if (p->pid > 0) return;
     setenv("TERM", "xterm", 1);
-    signal(SIGHUP, SIG_DFL); /* where the tests run under nohup, the program would ignore it */
+    signal(SIGHUP, SIG_DFL); /* if the tests run under nohup, the program would ignore it */
     execl("/bin/sh", "sh", "-c", line, (char *)NULL);
     _exit(127);
 }
 
-/* libedit shows its prompt shortly before it takes the terminal over; of what is typed between, the terminal would drop the
- * line that Ctrl-C follows. */
+/* libedit shows its prompt shortly before it takes over the terminal; a line that is typed in between and followed by
+ * Ctrl-C would be dropped by the terminal. */
 void pty_send(Pty *p, const char *keys) {
     const struct timespec moment = {.tv_nsec = 200000000};
     nanosleep(&moment, NULL);

@@ -1,4 +1,4 @@
-/* random_model.c - writes small models of random weights as GGUF files; the same description gives the same file. */
+/* random_model.c - writes small models with random weights as GGUF files; the same description gives the same file. */
 #include "random_model.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensor data is borrowed by the writer until the end, so that everything made is kept in a list. */
+/* Tensor data is borrowed by the writer until the end, so all data is kept in a list. */
 typedef struct Maker {
     const RandomModel *m;
     GgufWriter *w;
@@ -26,7 +26,7 @@ static void *keep(Maker *k, void *p) {
     return p;
 }
 
-/* Box-Muller, one number a pair: speed does not matter here. */
+/* Box and Muller's method, using one number of each pair: speed does not matter here. */
 static double gauss(uint64_t seed, uint32_t tensor, uint64_t i) {
     double u = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 0);
     double v = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 1);
@@ -44,12 +44,12 @@ static void add_vector(Maker *k, const char *name, int64_t n, double mean, doubl
     gguf_add_tensor(k->w, name, TYPE_F32, 1, &n, gaussians(k, n, mean, std));
 }
 
-/* n vectors, one behind the other. */
+/* n vectors, one after the other. */
 static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, double mean, double std) {
     gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
 }
 
-/* A factor of each of n matrices, about 1, and one of their inputs that would be noticed. */
+/* A factor of about 1 for each of n matrices, and a factor of their inputs that would change the results. */
 static void add_scales(Maker *k, const char *name, int64_t n) {
     char full[64];
     int base = (int)(strlen(name) - strlen(".weight"));
@@ -59,7 +59,7 @@ static void add_scales(Maker *k, const char *name, int64_t n) {
     add_vector(k, full, n, 3, 0.2);
 }
 
-/* n matrices, one behind the other. */
+/* n matrices, one after the other. */
 static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
     size_t row_bytes;
@@ -70,7 +70,7 @@ static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out
     for (int64_t o = 0; o < n_out * n; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
     gguf_add_tensor(k->w, name, type, n > 1 ? 3 : 2, (int64_t[]){n_in, n_out, n}, data);
     bool may_scale = strncmp(name, "blk.", 4) == 0 &&
-                     !strstr(name, "ffn_gate_inp"); /* llama.cpp knows none of a router */
+                     !strstr(name, "ffn_gate_inp"); /* llama.cpp has no factor for a router */
     if (k->m->has_scales && type == TYPE_NVFP4 && may_scale) add_scales(k, name, n);
 }
 
@@ -90,7 +90,7 @@ static bool is_one_of(const char *name, const char *list) {
     return false;
 }
 
-/* Latent attention: what its essay in model.h calls by these names. */
+/* Latent attention; the names are those of model.h. */
 static void add_latent(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
     const int64_t key_dim = m->plain_dim + m->n_rot, values = (int64_t)m->n_head * m->value_dim;
@@ -260,7 +260,7 @@ static void set_key_f32(Maker *k, const char *what, double v) {
     gguf_set_f32(k->w, key, (float)v);
 }
 
-/* The pairs that turn by time, height and width: a third each. Only other programs read it. */
+/* A third of the pairs rotates by time, a third by height and a third by width. Only other programs read this key. */
 static void set_sections(Maker *k, int32_t n_pairs) {
     char key[128];
     snprintf(key, sizeof key, "%s.rope.dimension_sections", k->m->arch);
@@ -278,7 +278,7 @@ static void set_latent_keys(Maker *k) {
     if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
 }
 
-/* Leading dense layers, and a router as DeepSeek and GLM have it. */
+/* Leading dense layers, and a router like those of DeepSeek and GLM. */
 static void set_routed_keys(Maker *k) {
     const RandomModel *m = k->m;
     char key[128];
@@ -293,7 +293,7 @@ static void set_routed_keys(Maker *k) {
     if (m->n_groups) set_key_u32(k, "expert_group_used_count", m->n_groups_used);
 }
 
-/* Odd values, so that one that is not read is noticed. */
+/* Unusual values, so that a value that is not read changes the results. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
     bool is_routed = is_one_of(m->arch, "deepseek2 glm4moe");
@@ -349,7 +349,7 @@ static void set_arch_keys(Maker *k) {
     }
 }
 
-/* One number for all layers, or a list where some have a recurrent state. */
+/* One number for all layers, or a list if some have a recurrent state. */
 static void set_kv_heads(Maker *k) {
     const RandomModel *m = k->m;
     char key[64];
@@ -448,7 +448,9 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     add_vector(k, is_one_of(m->arch, "lfm2 lfm2moe") ? "token_embd_norm.weight" : "output_norm.weight", m->n_embd, 1,
                0.1);
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
-    for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i); /* without them all others are the same */
+    for (int32_t i = 0; i < m->n_nextn; i++)
+        add_layer(k, m->n_layer + i); /* without these layers, all others are the
+                                                                            * same */
     if (m->rope_factors) add_rope_factors(k);
     if (m->long_rope) add_long_rope(k);
     int status = gguf_writer_finish(k->w, path, err);

@@ -12,8 +12,8 @@ enum { V = RIG_MAX_VOCAB, MAX_PREFIXES = 1 + 5 + 25 + 125 + 625 + 3125 };
 
 const SamplingOptions RIG_PLAIN = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 
-/* What is computed once for a case. Prefixes (texts after the prompt) are numbered: the empty one is 0, the one that
- * adds token t to prefix c is c * n_vocab + 1 + t. */
+/* The values that are computed once for a case. Prefixes (texts after the prompt) are numbered: the empty one is 0, the
+ * one that adds token t to prefix c is c * n_vocab + 1 + t. */
 typedef struct Rig {
     const RigCase *c;
     VerifyScratch *scratch;
@@ -22,16 +22,16 @@ typedef struct Rig {
     VerifyResult result;
     TokenMask *mask; /* one word of bits */
     RandomScript script;
-    int32_t prefix_of[TREE_MAX_NODES]; /* of each node of the tree */
+    int32_t prefix_of[TREE_MAX_NODES]; /* the prefix of each node of the tree */
     bool has_dists[MAX_PREFIXES];
     float logits[MAX_PREFIXES][V];
     double p[MAX_PREFIXES][V];
     float q[MAX_PREFIXES][RIG_MAX_DRAFTS][V]; /* a distribution for each draft of a group that has its own */
     double emitted[MAX_PREFIXES];             /* probability that exactly this text is emitted */
-    double noise[RIG_MAX_TEXT];               /* of this run, by position; negative: not drawn yet */
+    double noise[RIG_MAX_TEXT];               /* the random numbers of this run, by position; negative: not drawn yet */
 } Rig;
 
-/* The logits after a prefix: with what = 0 the target's, else those of draft number `what`. */
+/* The logits after a prefix: those of the target if what is 0, else those of draft number `what`. */
 static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
     const float *fixed = what ? r->c->draft_logits : r->c->target_logits;
     if (fixed) memcpy(logits, fixed, (size_t)r->c->n_vocab * sizeof *logits);
@@ -41,7 +41,7 @@ static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits
     }
 }
 
-/* The tokens that may follow a prefix: at least one. */
+/* Chooses the tokens that may follow a prefix, at least one. */
 static const TokenMask *mask_of(Rig *r, int32_t prefix) {
     uint64_t key[] = {r->c->seed, (uint64_t)prefix}, all = ((uint64_t)1 << r->c->n_vocab) - 1;
     uint64_t hash = hash64(key, sizeof key, 9);
@@ -99,7 +99,7 @@ static int32_t pick_token(DrawKind kind, double *left, int32_t n_vocab, RandomSo
     return token;
 }
 
-/* The row that is declared: q itself, or for a negative control another one of the same support. */
+/* The declared row: q itself, or for a negative control another row with the same support. */
 static const float *declared(Rig *r, const float *q) {
     if (r->c->fault != RIG_Q_PERTURBED) return q;
     float *row = draft_dists_row(r->dists);
@@ -146,14 +146,14 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
 
 typedef struct Race {
     int32_t size[TREE_MAX_NODES], n_arrived[TREE_MAX_NODES]; /* of each node's group */
-    double mass[TREE_MAX_NODES];                             /* probability of each node's path under the drafter */
+    double mass[TREE_MAX_NODES];                             /* the probability of each node's path under the drafter */
     int32_t n_kept[RIG_MAX_LEVELS], n_groups[RIG_MAX_LEVELS];
     int32_t n_promised; /* whole groups: nodes that have arrived or will */
 } Race;
 
 static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* The children of a node that has arrived: how many are kept. */
+/* The number of children that are kept of a node that has arrived. */
 static int32_t size_of_group(const Rig *r, Race *x, int32_t depth) {
     const RigLevel *level = &r->c->levels[depth];
     int32_t left = r->c->budget ? r->c->budget - x->n_promised : level->k, size = level->k;
@@ -358,8 +358,7 @@ static int32_t length_of(const Rig *r, int32_t prefix) {
 }
 
 /* The random source of a drafter over two tokens: each position of the text has one uniform number, and a draft there
- * is token 0 if the number is below q(0). All that matters is between which q(0) of the possible texts the number
- * lies. */
+ * is token 0 if the number is below q(0). It only matters between which q(0) of the possible texts the number lies. */
 typedef struct NoiseRandom {
     RandomSource random_source;
     Rig *rig;

@@ -1,17 +1,18 @@
-/* run_tests.c [-j N] PROGRAM... - runs the test programs named on its command line, N at a time, and counts what they report.
+/* run_tests.c [-j N] PROGRAM... - runs the test programs named on its command line, N at a time, and counts what they
+ * report.
  *
- * It prints the output of a program that fails and one line for a program that passes, and closes with
- * "N passed, N failed, N skipped". A program that dies or reports nothing counts as one failure.
+ * It prints the output of a program that fails and one line for a program that passes, and closes with "N passed, N
+ * failed, N skipped". A program that dies or reports nothing counts as one failure.
  *
  * Tests name their inputs relative to the root of the project (models/target.gguf, ../shared) and write below build/.
- * So that nothing they write stays behind, not even after a crash, each program runs in a scratch folder that looks
- * like the root and is removed afterwards:
+ * So that no file remains, not even after a crash, each program runs in a scratch folder that looks like the root and
+ * is removed afterwards:
  *
- *     build/tmp/run-PID/                 PID: of this runner; what a killed runner left is removed by the next one
+ *     build/tmp/run-PID/                 PID: of this runner; the next runner removes the folder of a killed one
  *         shared -> ROOT/../shared
  *         test_x/                        the working directory of test_x
  *             models, src, ... -> ROOT/models, ROOT/src, ...
- *             build/MODE/                a folder of its own, with links to the programs and libraries in ROOT/build/MODE
+ *             build/MODE/                a folder with links to the programs and libraries in ROOT/build/MODE
  *             build/MODE/tests/          likewise, with links to the test programs
  *
  * A test program that is started by hand in the root runs in the same way and leaves its files in build/. */
@@ -85,7 +86,7 @@ static void link_file(const char *from, const char *to, const char *name) {
     if (symlink(from, to) != 0) die("cannot create the link", to);
 }
 
-/* In build/MODE/tests: the programs, and no folder of objects. */
+/* In build/MODE/tests only the programs are linked, and no folder of objects. */
 static void link_program(const char *from, const char *to, const char *name) {
     if (!is_folder(from) && access(from, X_OK) == 0) link_file(from, to, name);
 }
@@ -99,8 +100,8 @@ static void link_in_mode(const char *from, const char *to, const char *name) {
     for_every_entry(from, to, link_program);
 }
 
-/* In build: only the modes, and not what `make torture` left. A file that a test wrote there, run by hand, must not be
- * written again through a link. */
+/* In build only the modes are linked, and not the files of `make torture`. A file that a test wrote there, run by hand,
+ * must not be written again through a link. */
 static void link_mode(const char *from, const char *to, const char *name) {
     if (!is_folder(from) || strcmp(name, "tmp") == 0 || strcmp(name, "torture") == 0) return;
     make_folder(to);
@@ -116,7 +117,7 @@ static void link_in_root(const char *from, const char *to, const char *name) {
     for_every_entry(from, to, link_mode);
 }
 
-/* Removes run-PID where no process PID is alive. */
+/* Removes run-PID if no process PID is alive. */
 static void remove_stale(const char *from, const char *to, const char *name) {
     int pid;
     (void)to;
@@ -160,7 +161,7 @@ static void count_line(const char *line, Counts *c) {
     else if (sscanf(line, "[  FAILED  ] %d test(s)", &n) == 1) c->failed += n;
 }
 
-/* Runs `program` in `folder`, counts, and returns its status. *text is malloc'ed: all that it printed. */
+/* Runs `program` in `folder`, counts its tests, and returns its status. *text is its whole output, malloc'ed. */
 static int run_in(const char *folder, const char *program, Counts *c, char **text) {
     char command[3 * PATH_SIZE], line[4096];
     size_t text_bytes = 0;
@@ -182,7 +183,7 @@ static double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The first line of the output that begins so: why something was skipped. */
+/* The first line of the output that begins with "skipped", which gives the reason. */
 static void print_line_beginning(char *text, const char *beginning) {
     for (char *l = strtok(text, "\n"); l; l = strtok(NULL, "\n"))
         if (strncmp(l, beginning, strlen(beginning)) == 0) {
@@ -191,7 +192,7 @@ static void print_line_beginning(char *text, const char *beginning) {
         }
 }
 
-/* The programs that have not begun, what has ended, and whose turn it is to print. */
+/* The programs that have not begun, the counts so far, and the program that prints next. */
 static struct {
     pthread_mutex_t lock;
     char **next; /* ends with NULL */

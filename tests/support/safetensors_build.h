@@ -9,13 +9,13 @@
 
 typedef struct SafeTensorsBuild {
     Buf header, data;
-    TensorType type; /* of the tensors: F32, F16 or BF16 */
+    TensorType type; /* type of the tensors: F32, F16 or BF16 */
 } SafeTensorsBuild;
 
 void safetensors_build_begin(SafeTensorsBuild *b, TensorType type);
 /* Adds [n_out][n_in] numbers, rounded to the type; n_out 0: a vector. */
 void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x, int64_t n_in, int64_t n_out);
-/* Any number of dimensions, in the order of the file; and bytes, of the type U8. */
+/* Adds a tensor with any number of dimensions, in the order of the file; and one of bytes, of the type U8. */
 void safetensors_build_add_shaped(SafeTensorsBuild *b, const char *name, const float *x, const int64_t *dims,
                                   int n_dims);
 void safetensors_build_add_bytes(SafeTensorsBuild *b, const char *name, const void *x, const int64_t *dims, int n_dims);

@@ -1,5 +1,5 @@
-/* scratch_file.c - a folder of this process's own, made at the first call and removed at exit. Its files are links to
- * anonymous files (memfd), which makes them fast enough for a fuzzer. */
+/* scratch_file.c - a folder of this process, made at the first call and removed at exit, whose files are links to
+ * anonymous files (memfd); and one anonymous file without a link. Both are fast enough for a fuzzer. */
 #include "scratch_file.h"
 
 #include "base/error.h"
@@ -39,7 +39,7 @@ const char *scratch_folder(void) {
     return folder;
 }
 
-/* The number of the file, which is made if it is new. */
+/* The number of the file, which is made if there is none of that name. */
 static int find_file(const char *path) {
     char target[64];
     for (int i = 0; i < n_files; i++)
@@ -63,4 +63,29 @@ const char *scratch_file(const char *name, const uint8_t *bytes, size_t n) {
         done += (size_t)got;
     }
     return files[i].path;
+}
+
+const char *memory_file(const uint8_t *bytes, size_t n) {
+    static int fd = -1;
+    static char path[32];
+    if (fd >= 0) close(fd); /* a mapping of the last one keeps its bytes */
+    fd = memfd_create("forerun-test", MFD_CLOEXEC);
+    fr_assert(fd >= 0);
+    for (size_t done = 0; done < n;) {
+        ssize_t got = write(fd, bytes + done, n - done);
+        fr_assert(got > 0);
+        done += (size_t)got;
+    }
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
+
+const char *memory_file_of(const char *path, size_t skip) {
+    static uint8_t bytes[1 << 18];
+    FILE *f = fopen(path, "rb");
+    fr_assert(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    fr_assert(n > skip && n < sizeof bytes);
+    return memory_file(bytes + skip, n - skip);
 }

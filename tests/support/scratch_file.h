@@ -1,4 +1,4 @@
-/* scratch_file.h - bytes as a file with a name of one's choice, for readers that go by the name or the folder. */
+/* scratch_file.h - bytes as a file, for functions that open files by name. All files are in memory. */
 #ifndef TESTS_SCRATCH_FILE_H
 #define TESTS_SCRATCH_FILE_H
 
@@ -9,5 +9,10 @@
 const char *scratch_folder(void);
 /* Writes the file `name` of that folder, replacing an earlier one; returns its path. */
 const char *scratch_file(const char *name, const uint8_t *bytes, size_t n);
+
+/* The path of a file with these bytes, for readers to which its name does not matter; the next call replaces them. */
+const char *memory_file(const uint8_t *bytes, size_t n);
+/* The same with the bytes of an existing file, without its first `skip` bytes. */
+const char *memory_file_of(const char *path, size_t skip);
 
 #endif

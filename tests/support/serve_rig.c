@@ -1,6 +1,7 @@
 /* serve_rig.c - starts the server as a child, and a small client for HTTP/1.1.
  *
- * The client is our own because tests send what no client library would: halves of requests, two at once, nothing. */
+ * The client does not use a library, because tests send what no library would send: half a request, two at once,
+ * nothing. */
 #include "serve_rig.h"
 
 #include "base/system.h"
@@ -126,7 +127,7 @@ int serve_connect(const ServeRig *s) {
     return fd;
 }
 
-/* What cannot be sent because the other side has closed is no failure here. */
+/* It is no failure here if the other side has closed the connection. */
 void serve_send(int fd, const char *bytes) {
     for (size_t n = strlen(bytes); n > 0;) {
         ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
@@ -136,7 +137,7 @@ void serve_send(int fd, const char *bytes) {
     }
 }
 
-/* Reads what is there into the buffer, at most `most` bytes. False: the end, or SERVE_WAIT_S without a byte. */
+/* Reads the available bytes into the buffer, at most `most`. False: the end, or SERVE_WAIT_S without a byte. */
 static bool read_more(int fd, Buf *b, size_t most) {
     char piece[65536];
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -213,7 +214,7 @@ Answer serve_read_answer(int fd) {
     Answer a = {0};
     Buf b = {.max_bytes = 256 << 20};
     const char *end = NULL;
-    /* byte by byte, so that nothing of a following answer is taken */
+    /* byte by byte, so that no byte of a following answer is read */
     while (!end && read_more(fd, &b, 1)) {
         end = b.n >= 4 && memcmp(b.data + b.n - 4, "\r\n\r\n", 4) == 0 ? b.data + b.n : NULL;
         if (end && strncmp(b.data, "HTTP/1.1 100", 12) == 0) buf_clear(&b), end = NULL;

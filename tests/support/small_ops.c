@@ -1,5 +1,5 @@
-/* small_ops.c - the ops without REAL_CLONES, under other names, so that a test can compare their bits with those of the
- * versions that the program chooses on this CPU. */
+/* small_ops.c - the operations of train/ops.h without REAL_CLONES, under other names, so that a test can compare their
+ * bits with those of the versions that the program chooses on this CPU. */
 #include "small_ops.h"
 
 #undef REAL_CLONES

@@ -1,4 +1,5 @@
-/* small_ops.h - the operations of train/ops.h, compiled only for the baseline instruction set (see REAL_CLONES there). */
+/* small_ops.h - the operations of train/ops.h, compiled only for the baseline instruction set (see REAL_CLONES
+ * there). */
 #ifndef TESTS_SMALL_OPS_H
 #define TESTS_SMALL_OPS_H
 

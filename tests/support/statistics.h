@@ -4,8 +4,8 @@
 
 /* The value that a chi-square variable with df degrees of freedom exceeds once in 1e9. */
 double chi_square_limit(int df);
-/* Of n trials with outcomes of probability p. Fails the test where an impossible one was seen. *df: degrees of
- * freedom. */
+/* The chi-square of n trials with outcomes of probability p. Fails the test if an impossible outcome was seen. *df:
+ * degrees of freedom. */
 double chi_square(const int *counts, const double *p, int n_outcomes, int n, int *df);
 
 #endif

@@ -1,4 +1,4 @@
-/* testing.h - what every test file includes: cmocka, and the ways to find data. */
+/* testing.h - included by every test: cmocka, and access to ../shared. */
 #ifndef TESTS_TESTING_H
 #define TESTS_TESTING_H
 
@@ -11,7 +11,8 @@
 #include "base/error.h"
 
 /* Tests run in the root of the project, or in a folder that looks like it (run_tests.c), and write below build/.
- * Whether ../shared exists: where it does not, a test that needs it prints so and counts as skipped. */
+ * testing_has_shared: whether ../shared exists. If it does not, a test that needs it prints that and counts as
+ * skipped. */
 int testing_has_shared(void);
 #define need_shared() \
     do { \

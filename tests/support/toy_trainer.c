@@ -1,5 +1,5 @@
 /* toy_trainer.c - a bigram model as a trainer: small enough that a test of the loop runs thousands of steps. It also
- * checks that the loop hands out the sequences of a run in order, each once. */
+ * checks that the loop passes each sequence of a run once, in order. */
 #include "toy_trainer.h"
 
 #include "testing.h"

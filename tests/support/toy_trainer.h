@@ -4,7 +4,7 @@
 
 #include "train/drafter_trainer.h"
 
-/* Begins with all logits zero; write() puts the table into the file as raw float32. Fails the test without memory. */
+/* All logits begin as zero; write() puts the table into the file as raw float32. Fails the test if memory runs out. */
 Trainer *toy_trainer_open(int32_t n_vocab);
 
 #endif

@@ -67,7 +67,7 @@ pid_t train_rig_start(const char *dir, const char *args) {
     assert_true(child >= 0);
     if (child > 0) return child;
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    /* nohup and shells in the background let programs ignore some of them, and forerun keeps to that */
+    /* nohup and shells make background programs ignore some signals, and forerun then ignores them, too */
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
     char command[2000];
     snprintf(command, sizeof command, "exec %s/../forerun %s > /dev/null 2> %s/stderr", cli_rig_folder(), args, dir);

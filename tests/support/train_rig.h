@@ -1,5 +1,5 @@
-/* train_rig.h - the command line of `forerun train` and `forerun distill-data` in tests: a folder of small files, and
- * runs that are killed and resumed. A program defines DIR, its own folder, before it includes this. */
+/* train_rig.h - runs `forerun train` and `forerun distill-data` in tests, in a folder of small files, and kills and
+ * resumes runs. A program defines DIR, its own folder, before it includes this. */
 #ifndef TESTS_TRAIN_RIG_H
 #define TESTS_TRAIN_RIG_H
 
@@ -24,7 +24,7 @@ void train_rig_shell(const char *command);
 /* Line i of a JSONL file; the caller releases it. */
 json_t *train_rig_line(const char *path, int i);
 
-/* Starts "forerun ARGS" so that signals reach it; its stderr goes to <dir>/stderr. */
+/* Starts "forerun ARGS" as a child that signals reach; its stderr goes to <dir>/stderr. */
 pid_t train_rig_start(const char *dir, const char *args);
 /* Interrupts it (Ctrl-C) as soon as the file exists, and waits for its end. */
 void train_rig_interrupt(pid_t child, const char *file);

@@ -1,4 +1,4 @@
-/* vocab_build.c - writes small vocabularies, sound or damaged, as GGUF bytes in memory. */
+/* vocab_build.c - writes small vocabularies, valid or damaged, as GGUF bytes in memory. */
 #include "vocab_build.h"
 
 #include "gguf_build.h"

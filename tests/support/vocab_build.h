@@ -1,4 +1,4 @@
-/* vocab_build.h - small vocabularies for tests, as GGUF bytes in memory, sound or damaged. */
+/* vocab_build.h - small vocabularies for tests, as GGUF bytes in memory, valid or damaged. */
 #ifndef TESTS_VOCAB_BUILD_H
 #define TESTS_VOCAB_BUILD_H
 
@@ -29,11 +29,11 @@ typedef struct VocabSpec {
 void vocab_build(Buf *b, const VocabSpec *spec); /* appends the file's bytes */
 int vocab_build_open(Tokenizer **out, const VocabSpec *spec, fr_error *err);
 
-/* tokens[0..255] = the spelling of each byte in the alphabet of byte-level BPE; static strings. */
+/* tokens[0..255] = the spelling of each byte in the alphabet of byte-level BPE; static strings */
 void vocab_build_alphabet(const char *tokens[256]);
 
-/* A complete little byte-level BPE: tokens 0..255 are the bytes, 256 + k is what merge k makes, and behind
- * those come <|user|> (user-defined) and <|endoftext|> (control, BOS and EOS). */
+/* A complete small byte-level BPE: tokens 0..255 are the bytes, 256 + k is the result of merge k, and after those come
+ * <|user|> (user-defined) and <|endoftext|> (control, BOS and EOS). */
 enum { TINY_N_MERGES = 14, TINY_USER = 256 + TINY_N_MERGES, TINY_END, TINY_N_TOKENS };
 extern const char *const tiny_merges[TINY_N_MERGES];
 VocabSpec vocab_build_tiny_bpe(const char *pre); /* borrows static arrays */

@@ -74,7 +74,7 @@ static void check(ChatFamily family, const ChatMessage *messages, int n, const c
 
 static void conversations_are_written_as_published(void **state) {
     (void)state;
-    assert_int_equal(sizeof expected / sizeof *expected, CHAT_FAMILY_COUNT - 1); /* every family but none */
+    assert_int_equal(sizeof expected / sizeof *expected, CHAT_FAMILY_COUNT - 1); /* every family except CHAT_NONE */
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         check(expected[i].family, two_turns, 4, expected[i].with_system);
         check(expected[i].family, two_turns + 1, 3, expected[i].without);

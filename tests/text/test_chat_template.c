@@ -1,5 +1,5 @@
-/* test_chat_template.c - conversations by the template of a model: their tokens, what users cannot do with them, and when a
- * built-in format takes the template's place. */
+/* test_chat_template.c - conversations by the template of a model: their tokens, protection against special tokens in
+ * messages, and when a built-in format replaces the template. */
 #include "testing.h"
 
 #include "engine/engine.h"
@@ -40,7 +40,7 @@ static void check_text(const fr_chat_message *messages, int n, const fr_chat_opt
     fr_chat_result_free(&r);
 }
 
-/* Where messages contain no special token, the tokens are those of the whole text, as before templates were run. */
+/* If messages contain no special token, the tokens are those of the whole text. */
 static void check_tokens(const fr_chat_message *messages, int n, const char *text) {
     fr_chat_result r = {.struct_size = sizeof r};
     fr_error err;
@@ -152,7 +152,7 @@ static void refused(const fr_chat_options *o, int want, const char *part) {
     assert_null(r.tokens);
 }
 
-/* Families in two forms, the format and the template, write the same; every template runs. */
+/* For families that have both a format and a template, the two write the same text; every template runs. */
 static void templates_have_names(void **state) {
     (void)state;
     const fr_chat_message m[] = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};

@@ -1,4 +1,5 @@
-/* test_detokenizer.c - Unit tests of text/detokenizer.c: it returns whole characters only, whatever the tokens are. */
+/* test_detokenizer.c - unit tests of the detokenizer (text/tokenizer.c): it returns only whole characters, whatever the
+ * tokens are. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -24,7 +25,8 @@ static int close_bytes(void **state) {
     return 0;
 }
 
-/* Feeds the bytes, one token each; joins the results of the calls by '|', with '$' before the result of finish. */
+/* Feeds the bytes as one token each, and joins the results of the calls by '|', with '$' before the result of
+ * finish. */
 static void feed(const char *text, size_t n, char *out) {
     Detokenizer d = {.tokenizer = bytes};
     size_t at = 0, n_got;
@@ -59,7 +61,7 @@ static void characters_come_whole(void **state) {
         {"\xE2\xC3\xA9", "|" R "|\xC3\xA9|$"},
         {"\x80\xFF", R "|" R "|$"},
         {"\xC0\xAF", R "|" R "|$"},                          /* overlong */
-        {"\xE0\x80\xAF", "|" R R "|" R "|$"},                /* E0 is begun, 80 cannot follow it */
+        {"\xE0\x80\xAF", "|" R R "|" R "|$"},                /* E0 has begun, and 80 cannot follow it */
         {"\xED\xA0\x80", "|" R R "|" R "|$"},                /* a surrogate */
         {"\xF4\x90\x80\x80", "|" R R "|" R "|" R "|$"},      /* above U+10FFFF */
         {"\xF1\x80\x80\xE1\x80\xC2", "|||" R "||" R "|$" R}, /* the standard's example of maximal subparts */

@@ -1,5 +1,5 @@
-/* test_tokenizer.c - SentencePiece BPE: the shipped vocabulary (models/target.gguf) against a plain search for the
- * best pair, small vocabularies made here, and damaged vocabularies. */
+/* test_tokenizer.c - SentencePiece BPE: compares the shipped vocabulary (models/target.gguf) with a plain search for
+ * the best pair; tests small and damaged vocabularies that are made here. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -44,7 +44,7 @@ static int64_t encode(const Tokenizer *t, const char *text, size_t n, unsigned f
     return n_ids;
 }
 
-/* The pieces as they are spelled, joined by '|', byte tokens as <0xNN>. */
+/* The spellings of the pieces, joined by '|', with byte tokens as <0xNN>. */
 static void expect(const Tokenizer *t, const char *text, unsigned flags, const char *want) {
     char got[2048] = "";
     size_t at = 0;
@@ -90,12 +90,13 @@ static void our_vocabulary_encodes(void **state) {
     expect(target, "the", 0, " the");
     expect(target, "\x01", 0, " |<0x01>");
     expect(target, "", TOKENIZE_BOS | TOKENIZE_EOS, "<s>|</s>");
-    expect(target, "the</s>the", TOKENIZE_SPECIAL, " the|</s>| the"); /* the space again behind a special token */
+    expect(target, "the</s>the", TOKENIZE_SPECIAL, " the|</s>| the"); /* the space is added again after a special
+                                                                       * token */
     expect(target, "<s> the", TOKENIZE_SPECIAL, "<s>| | the");
     expect(target, "\xF0\x9F\xA6\x99", 0, " |<0xF0>|<0x9F>|<0xA6>|<0x99>");
     expect(target, "the\xE2\x96\x81the", 0, " the| the"); /* U+2581 is the mark of a space and becomes one */
     int32_t *ids;
-    int64_t n = encode(target, "</s>", 4, 0, &ids); /* not asked for: no control token comes of it */
+    int64_t n = encode(target, "</s>", 4, 0, &ids); /* without TOKENIZE_SPECIAL it gives no control token */
     for (int64_t i = 0; i < n; i++) assert_int_not_equal(ids[i], 2);
     free(ids);
 }
@@ -141,8 +142,9 @@ static void pieces_give_back_the_text(void **state) {
     }
 }
 
-/* The definition: as long as there is one, the best pair of neighbours is merged, the leftmost of equals.
- * Spellings are given to `at`, `n` holds their lengths. Well-formed UTF-8 only. Returns how many are left. */
+/* The definition: as long as there is a pair, the best pair of neighbours is merged, the leftmost one of equals. `at`
+ * points to the spellings, and `n` has their lengths. The text must be well-formed UTF-8. Returns the number of
+ * remaining symbols. */
 static int merge_plainly(const char *text, size_t n_text, size_t *n_bytes) {
     int n = 0;
     for (size_t i = 0; i < n_text; n++) {
@@ -156,7 +158,7 @@ static int merge_plainly(const char *text, size_t n_text, size_t *n_bytes) {
         size_t from = 0;
         for (int i = 0; i + 1 < n; from += n_bytes[i++]) {
             int32_t id = tokenizer_find(target, text + from, n_bytes[i] + n_bytes[i + 1]);
-            if (id < 259 || target_score[id] <= best_score) continue; /* below lie control and byte tokens */
+            if (id < 259 || target_score[id] <= best_score) continue; /* control and byte tokens have lower ids */
             best = i;
             best_score = target_score[id];
         }
@@ -251,7 +253,7 @@ static void scores_and_keys_decide(void **state) {
     (void)state;
     VocabSpec spec = spm_spec();
     Tokenizer *t = open_spec(&spec);
-    assert_int_equal(tokenizer_bos(t), 1); /* ids without keys: where SentencePiece has them */
+    assert_int_equal(tokenizer_bos(t), 1); /* these ids have no keys, so they are those of SentencePiece */
     assert_int_equal(tokenizer_eos(t), 2);
     expect(t, "ab", 0, " |ab");    /* -4 beats -5 */
     expect(t, "abb", 0, " |ab|b"); /* equal scores: the leftmost */
@@ -263,13 +265,13 @@ static void scores_and_keys_decide(void **state) {
     assert_false(tokenizer_adds_space_prefix(t));
     expect(t, "abb", 0, "ab|b");
     tokenizer_close(t);
-    spec.types = NULL; /* the types are guessed: <s> does not become an ordinary piece */
+    spec.types = NULL; /* the types are derived: <s> does not become an ordinary piece */
     t = open_spec(&spec);
     assert_true(tokenizer_is_special(t, 0) && tokenizer_is_special(t, 1) && tokenizer_is_special(t, 2));
     tokenizer_close(t);
 }
 
-/* Words are merged one by one only where no piece has a space within. */
+/* Words are merged one by one only if no piece has a space inside. */
 static void pieces_may_cross_words(void **state) {
     (void)state;
     static const char *const tokens[] = {"<unk>",
@@ -344,7 +346,7 @@ static void damaged_vocabularies_are_refused(void **state) {
 
 static void odd_vocabularies_are_handled(void **state) {
     (void)state;
-    /* Duplicates, empty pieces, types that do not exist, a byte token that names none, ids of -1. */
+    /* Duplicates, empty pieces, types that do not exist, a byte token that names no byte, ids of -1. */
     static const char *const tokens[] = {"a", "a", "", "<0xZZ>", "ab", "ab", "b", "<0x41>"};
     static const int32_t types[] = {1, 1, 1, 6, 99, -3, 1, 6};
     static const float scores[] = {0, 0, 0, 0, -1, -INFINITY, 0, 0};
@@ -368,7 +370,7 @@ static void odd_vocabularies_are_handled(void **state) {
     free(ids);
     assert_int_equal(tokenizer_find(t, "a", 1), 0);
     tokenizer_close(t);
-    /* Merges that lead nowhere, twice the same, of letters outside the alphabet. */
+    /* Merges that lead to no token, repeated merges, and merges of letters outside the alphabet. */
     static const char *const merges[] = {"x y", "x y", "\xE4\xBD\xA0 a", "a b c", "h e"};
     VocabSpec bpe = vocab_build_tiny_bpe("gpt-2");
     bpe.merges = merges, bpe.n_merges = 5;

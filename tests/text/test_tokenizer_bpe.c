@@ -1,4 +1,4 @@
-/* test_tokenizer_bpe.c - Byte-level BPE and its pre-tokenizers, on vocabularies made here. */
+/* test_tokenizer_bpe.c - byte-level BPE and its pre-tokenizers, on vocabularies that are made here. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -44,7 +44,7 @@ static void merges_go_by_rank(void **state) {
     expect(t, "hello", 0, "259");           /* h+e, l+l, he+ll, hell+o */
     expect(t, "hello world", 0, "259 264"); /* "Ġworld" */
     expect(t, "hell", 0, "258");
-    expect(t, "elll", 0, "101 257 108"); /* of equal ranks the leftmost */
+    expect(t, "elll", 0, "101 257 108"); /* the leftmost of equal ranks */
     expect(t, "abc", 0, "269");
     expect(t, "bcab", 0, "98 99 268");
     expect(t, "\xC3\xA9", 0, "267");
@@ -257,7 +257,7 @@ static void broken_utf8_comes_back_byte_for_byte(void **state) {
     VocabSpec spec = vocab_build_tiny_bpe("llama-bpe");
     Tokenizer *t = open_spec(&spec);
     char text[256], back[256];
-    for (int b = 0; b < 256; b++) text[b] = (char)(b * 89); /* every byte, in disorder */
+    for (int b = 0; b < 256; b++) text[b] = (char)(b * 89); /* every byte, in a mixed order */
     int32_t *ids;
     int64_t n;
     assert_int_equal(tokenizer_encode(t, text, sizeof text, 0, &ids, &n, NULL), FR_OK);
@@ -289,7 +289,9 @@ static void long_texts_take_linear_time(void **state) {
         Tokenizer *t = open_spec(&spec);
         for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
             size_t n_fill = strlen(fills[f]);
-            for (size_t i = 0; i < N; i++) text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
+            for (size_t i = 0; i < N; i++)
+                text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that breaks the
+                                                                                              * pattern */
             int32_t *ids;
             int64_t n;
             clock_t start = clock(); /* processor time, which other programs do not lengthen */

@@ -1,4 +1,5 @@
-/* test_tree.c - building and checking token trees, with deliberately malformed ones, and merging and pruning several of them. */
+/* test_tree.c - building and checking token trees, with deliberately malformed ones, and merging and pruning several of
+ * them. */
 #include "testing.h"
 #include "devil.h"
 
@@ -116,7 +117,7 @@ static void devils_write_valid_trees_except_the_malformed_one(void **state) {
 
 enum { N_TOKENS = 4, N_TRIALS = 500 };
 
-/* A random tree of up to n nodes below the root. p_accept falls along paths; there are few tokens, so that trees
+/* A random tree of up to n nodes below the root. p_accept falls along paths; the vocabulary is small, so trees
  * overlap. */
 static void random_tree(uint64_t seed, int32_t n, int32_t source, Tree *t) {
     tree_reset(t, 1);

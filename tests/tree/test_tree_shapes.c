@@ -1,4 +1,4 @@
-/* test_tree_shapes.c - shapes that are fixed in advance, against all paths; and the trees of beams, against a trie. */
+/* test_tree_shapes.c - compares shapes that are fixed in advance with all paths, and the trees of beams with a trie. */
 #include "testing.h"
 #include "draft_rig.h"
 
@@ -16,7 +16,7 @@ static int greater_first(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Chances that fall with the rank, all different. */
+/* Probabilities that fall with the rank, all different. */
 static void make_chances(uint64_t seed, int32_t n_levels, int32_t n_ranks, double *chance) {
     for (int32_t d = 0; d < n_levels; d++) {
         double left = 1;
@@ -101,7 +101,7 @@ static void parents_are_limited(void **state) {
     }
 }
 
-/* The example of static_tree.c; ranks of chance 0 are left out; no tree exceeds TREE_MAX_NODES. */
+/* The example of static_tree.c; ranks of probability 0 are left out; no tree exceeds TREE_MAX_NODES. */
 static void edge_cases(void **state) {
     (void)state;
     static StaticTree t;

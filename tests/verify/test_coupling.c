@@ -1,5 +1,6 @@
-/* test_coupling.c - the chances of candidates given the noise: against a simulation of what they claim to be, the
- * probability of each to lead when its log q has a standard Gumbel error and the rest is a rival of constant weight. */
+/* test_coupling.c - compares the probabilities of candidates given the noise with a simulation of their definition: the
+ * probability that a candidate leads when its log q has a standard Gumbel error and the other tokens are a rival of
+ * constant weight. */
 #include "testing.h"
 
 #include "draft/feedback.h"

@@ -1,5 +1,5 @@
-/* test_draw.c - Unit tests of gumbel.c: draws without replacement of tokens and of whole paths against enumeration,
- * each with a negative control; pruned against unpruned; truncation against its formula. */
+/* test_draw.c - unit tests of gumbel.c: compares draws without replacement of tokens and of whole paths with
+ * enumeration, each with a negative control; pruned draws with unpruned ones; and truncation with its formula. */
 #include "testing.h"
 
 #include "verify/gumbel.h"
@@ -56,13 +56,14 @@ static void ordered_draws_follow_enumeration(void **state) {
 
 /* ---- paths -------------------------------------------------------------------------------------- */
 
-/* Distributions of a tree of two levels over three tokens: of the first token, and of the second after each first. */
+/* The distributions of a tree of two levels over three tokens: that of the first token, and that of the second after
+ * each first token. */
 static const float first_dist[3] = {0.5f, 0.2f, 0.3f};
 static const float second_dist[3][3] = {{0.2f, 0.7f, 0.1f}, {0.34f, 0.33f, 0.33f}, {0.9f, 0, 0.1f}};
 enum { N_PATHS = 9 };
 
-/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: psi is dropped
- * between levels, which is a wrong method. */
+/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: psi is dropped between
+ * levels, which is wrong. */
 static int32_t search(uint64_t position, int32_t width, bool forget, int *paths) {
     DrawChild beam[9], next[27];
     DrawParent top = root(9, position);

@@ -1,5 +1,5 @@
-/* test_gumbel.c - keyed Gumbel noise (spec/sampling/gumbel.c): its distribution down to chances of 1e-11, and that every
- * way to ask for a number gives the same one. */
+/* test_gumbel.c - keyed Gumbel noise (verify/gumbel.c): its distribution down to probabilities of 1e-11, and that all
+ * functions give the same number. */
 #include "testing.h"
 
 #include "verify/gumbel.h"
@@ -66,7 +66,8 @@ static void it_has_the_moments_of_a_gumbel_variable(void **state) {
     assert_true(fabs(variance - 1.6449340668) < 0.02);
 }
 
-/* The largest numbers have their frequency. Made of 32-bit words, none would be below 1.1e-10. */
+/* The largest numbers have the right frequency. With noise made from 32-bit words, no probability would be below
+ * 1.1e-10. */
 static void rare_noise_has_its_frequency(void **state) {
     (void)state;
     enum { V = 1 << 20, N_ROWS = 400000, N_BINS = 16, N_LEVELS = 4 };

@@ -1,5 +1,5 @@
-/* test_gumbel_coupling.c - the exact agreement of coupled choices against simulation with the engine's own noise, on random
- * small vocabularies, and against the bound (1 - TV) / (1 + TV). */
+/* test_gumbel_coupling.c - compares the exact agreement of coupled choices with a simulation that uses the engine's
+ * noise, on random small vocabularies, and with the bound (1 - TV) / (1 + TV). */
 #include "testing.h"
 
 #include "research/acceptance.h"
@@ -15,7 +15,7 @@ static void draw_dist(uint64_t seed, RngStream stream, int32_t n, double sharpne
     for (int32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* How many tokens have a greater log q + G than x. */
+/* The number of tokens with a greater log q + G than x. */
 static int32_t rank_of(const double *q, int32_t n, uint64_t seed, uint64_t position, int32_t x) {
     int32_t n_above = 0;
     double value = log(q[x]) + gumbel_noise(seed, RNG_TARGET, position, x);
@@ -36,7 +36,7 @@ static void agreement_is_that_of_a_simulation_and_keeps_the_bound(void **state) 
         double p[MAX_N], q[MAX_N];
         draw_dist(c, RNG_TEST, n, 1.5, p);
         draw_dist(c, RNG_DRAFT, n, 1.5, q);
-        if (c % 4 == 0) /* near ones */
+        if (c % 4 == 0) /* some q are near p */
             for (int32_t i = 0; i < n; i++) q[i] = 0.9 * p[i] + 0.1 * q[i];
         for (uint64_t d = 0; d < N_DRAWS; d++) {
             int32_t x = 0;
@@ -58,7 +58,7 @@ static void special_cases_are_exact(void **state) {
     const double pa[] = {a, 1 - a}, pb[] = {b, 1 - b};
     assert_true(fabs(gumbel_agreement(p, p, 4) - 1) < 1e-12);
     assert_true(fabs(gumbel_agreement(p, other, 4)) < 1e-12);
-    /* Two tokens, a > b: token 0 is chosen by both with b, since what makes q choose it makes p choose it, too. */
+    /* Two tokens, a > b: both choose token 0 with probability b, because p chooses it whenever q does. */
     assert_true(fabs(gumbel_agreement(pa, pb, 2) - (1 - (a - b))) < 1e-12);
 }
 

@@ -1,6 +1,6 @@
-/* test_gumbel_max.c - Unit tests of gumbel_max.c: the token that the sampler chooses is the one of greatest z + G where the
- * noise of every token is computed, for vocabularies from 1 to 200,000 tokens, temperatures from tiny to huge, all filters,
- * rows with NaN, infinities and ties, and every table of kernels. */
+/* test_gumbel_max.c - unit tests of gumbel_max.c: the sampler chooses the token with the greatest z + G, as a search
+ * that computes the noise of every token does, for vocabularies from 1 to 200,000 tokens, temperatures from tiny to
+ * huge, all filters, rows with NaN, infinities and ties, and every table of kernels. */
 #include "testing.h"
 
 #include "all_tables.h"
@@ -53,7 +53,8 @@ static SamplingOptions draw_options(Dice *d, int32_t n, LogitBias bias[3]) {
     return o;
 }
 
-/* argmax of z + G over all tokens that sampler_dist gives a probability, with biases and penalties as the header says. */
+/* argmax of z + G over all tokens to which sampler_dist gives a probability, with the biases and penalties of
+ * sampler.h. */
 static int32_t slow_choose(Sampler *s, const SamplingOptions *o, int32_t n, uint64_t position) {
     static float adjusted[MAX_V];
     GumbelRow g;
@@ -113,8 +114,8 @@ static void pruned_draws_equal_the_unpruned_one(void **state) {
     check(&d, MAX_V, 4);
 }
 
-/* One leader, and so many tokens of that logit below it that one of them wins about every other time. Returns how often
- * one with rare noise did. */
+/* One token leads, and there are so many tokens with a lower logit that one of them wins about every other time.
+ * Returns how often a token with rare noise won. */
 static int check_crowd(int32_t n, float below_leader, int n_positions) {
     int n_tables, n_won = 0;
     const Kernels *const *tables = all_tables(&n_tables);
@@ -139,8 +140,8 @@ static int check_crowd(int32_t n, float below_leader, int n_positions) {
 
 static void distant_tokens_can_win(void **state) {
     (void)state;
-    assert_true(check_crowd(100000, -11.5f, 300) > 30); /* with rare noise only */
-    check_crowd(8000, -9, 3000);                        /* narrowly: here the margins of the tests count */
+    assert_true(check_crowd(100000, -11.5f, 300) > 30); /* these win only with rare noise */
+    check_crowd(8000, -9, 3000);                        /* these win narrowly, so the margins of the tests count */
 }
 
 int main(void) {

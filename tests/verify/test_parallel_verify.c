@@ -1,6 +1,6 @@
-/* test_parallel_verify.c - trees of several requests are verified side by side on the threads of the engine: tokens,
+/* test_parallel_verify.c - trees of several requests are verified in parallel on the threads of the engine: tokens,
  * log-probabilities, statistics and the order of all callbacks are those of one thread, under every kind of rule, also
- * where a callback closes a request whose tree has been verified already. Run it with MODE=tsan, too. */
+ * if a callback closes a request whose tree has already been verified. Run it with MODE=tsan, too. */
 #include "engine_rig.h"
 
 #include "random_model.h"

@@ -50,7 +50,8 @@ static void keyed_choices_have_the_right_frequencies(void **state) {
     }
 }
 
-/* Another seed or position gives other outcomes, the same ones give the same; chances are finer than 32 bits. */
+/* Another seed or position gives other outcomes; the same seed and position give the same outcomes. Probabilities are
+ * finer than 32 bits. */
 static void keyed_choices_depend_on_their_key(void **state) {
     (void)state;
     double weights[1000], fine[2] = {0x1p-40, 1};

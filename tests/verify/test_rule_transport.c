@@ -1,5 +1,5 @@
-/* test_rule_transport.c - the rule `transport`: how much it accepts on random pairs of distributions, against
- * `recursive`, `k-seq` and the optimum, which no rule can exceed; and what the plan may and may not change. */
+/* test_rule_transport.c - the rule `transport`: compares its acceptance on random pairs of distributions with
+ * `recursive`, `k-seq` and the optimum, which no rule can exceed; and checks which effects the plan has. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -72,7 +72,8 @@ static void it_accepts_more_than_recursive_and_k_seq(void **state) {
         }
 }
 
-/* One draft: the overlap of p and q, which is the optimum. Points: their probability. */
+/* For one draft, the acceptance is the overlap of p and q, which is the optimum; for points, it is their
+ * probability. */
 static void one_draft_and_points_are_at_the_optimum(void **state) {
     (void)state;
     for (int i = 0; i < 100; i++) {
@@ -98,7 +99,7 @@ static void the_worked_example(void **state) {
     assert_true(fabs(acceptance_transport(p, q, 3, 2) - (0.5 + 0.2 + 0.8 / 3)) < 1e-5);
 }
 
-/* Independent drafts: not below k-seq, whose optimum is the one with replacement. */
+/* For independent drafts, it is not below k-seq, and the optimum is the one with replacement. */
 static void independent_drafts_gain_too(void **state) {
     (void)state;
     double k_seq = 0, transport = 0, optimum = 0;

@@ -1,5 +1,5 @@
-/* test_rule_typical.c - Typical acceptance (src/verify/rule_typical.c): against an enumeration of all paths of the
- * tree; refused unless lossy rules are allowed; and reported as lossy wherever its results appear. */
+/* test_rule_typical.c - typical acceptance (src/verify/rule_typical.c) equals an enumeration of all paths of the tree,
+ * is refused unless lossy rules are allowed, and is reported as lossy wherever its results appear. */
 #include "engine_rig.h"
 
 #include "cli_rig.h"
@@ -70,7 +70,7 @@ static void dist_after(const Case *c, const int32_t *path, int32_t n_path, doubl
     for (int32_t v = 0; v < V; v++) p[v] = (double)dist[v] / sum;
 }
 
-/* How many nodes of a path are accepted from its start, and the sum of their log-probabilities. */
+/* The number of nodes of a path that are accepted from its start, and the sum of their log-probabilities. */
 static int32_t count_accepted(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
     double epsilon = c->in.options.epsilon > 0 ? c->in.options.epsilon : 0.09;
     double delta = c->in.options.delta > 0 ? c->in.options.delta : sqrt(epsilon);

@@ -7,7 +7,7 @@
 
 static const double TOLERANCE = RIG_TOLERANCE, MARGIN = 1e-3;
 
-/* Filters that remove tokens from p, from q, or different ones from both; a penalty, so that p depends on the path. */
+/* Filters remove tokens from p, from q, or different ones from both; a penalty makes p depend on the path. */
 static RigCase filtered(uint64_t seed, int32_t n_vocab) {
     RigCase c = {.seed = seed, .n_vocab = n_vocab, .target = RIG_PLAIN, .draft = RIG_PLAIN};
     const int32_t n = n_vocab > 2 ? n_vocab - 1 : 1;
@@ -36,7 +36,7 @@ static void a_node_with_any_group(void **state) {
             }
 }
 
-/* A gamma that is too small is replaced, one that is too large is allowed. */
+/* A gamma that is too small is replaced; one that is too large is allowed. */
 static void k_seq_with_any_gamma(void **state) {
     (void)state;
     const double gammas[] = {0, 1, 1.2, 1.7, 2.5, 4, 9};
@@ -60,7 +60,7 @@ static void chains(void **state) {
             for (uint64_t seed = 0; seed < 30; seed++) {
                 RigCase c = filtered(seed, n_vocab);
                 c.n_levels = length;
-                for (int32_t i = 0; i < length; i++) /* drawn, points, both */
+                for (int32_t i = 0; i < length; i++) /* drawn, points, or both */
                     c.levels[i] = (RigLevel){.kind = seed % 3 == 1 || (seed % 3 == 2 && i % 2) ? DRAW_POINT : DRAW_IID,
                                              .k = 1};
                 for (size_t i = 0; i < sizeof names / sizeof *names; i++) rig_check(&c, names[i]);
@@ -143,7 +143,7 @@ static void trees_of_whole_groups(void **state) {
         }
 }
 
-/* `recursive` looks at a draft only if it needs it, and is right for them. A rule that looks ahead is not. */
+/* `recursive` reads a draft only if it needs it, and is correct for these trees. A rule that looks ahead is not. */
 static void trees_pruned_by_rank(void **state) {
     (void)state;
     int n_detected = 0, n = 0;
@@ -291,7 +291,7 @@ static const Control controls[] = {
 };
 
 /* Each control over random distributions. By chance a fault may have no effect (with a residual of one token, for
- * example), so it must be detected with nearly all of the distributions, not with all. */
+ * example), so it must be detected with nearly all distributions, not with all. */
 static void every_fault_is_detected(void **state) {
     (void)state;
     enum { N_DISTS = 20 };
@@ -346,7 +346,7 @@ static void at_temperature_0_the_text_is_greedy(void **state) {
     assert_true(n_tokens > n_steps * 3 / 2); /* and drafts were accepted */
 }
 
-/* With a gamma that is too large some drafts are rejected; the text is the same as far as it goes. */
+/* With a gamma that is too large some drafts are rejected, and the text is a beginning of the same text. */
 static void greedy_with_a_given_gamma(void **state) {
     (void)state;
     int n_shorter = 0;

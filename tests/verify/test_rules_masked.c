@@ -1,6 +1,6 @@
-/* test_rules_masked.c - ratio rules with a grammar: the drafter draws from its own distribution, in which forbidden tokens
- * have a probability, and the output distribution is exactly the masked one of the target, by the enumeration of
- * test_rules.c. A rule that is not told what is forbidden is detected. */
+/* test_rules_masked.c - ratio rules with a grammar: the drafter draws from its own distribution, in which forbidden
+ * tokens have a probability, and the output distribution is exactly the masked one of the target, by the enumeration of
+ * test_rules.c. A rule that ignores the mask is detected. */
 #include "rule_rig.h"
 
 static const double MARGIN = 1e-3;

@@ -1,5 +1,5 @@
-/* test_sampler.c - Unit tests of sampler.c: filters and penalties against a slow reference written from sampler.h
- * alone, draws against softmax by chi-square with a negative control, pruning, and odd logits. */
+/* test_sampler.c - unit tests of sampler.c: compares filters and penalties with a slow reference that follows only
+ * sampler.h, draws with softmax by chi-square, with a negative control; and tests pruning and unusual logits. */
 #include "testing.h"
 
 #include "verify/gumbel.h"
@@ -115,7 +115,7 @@ static void draw_case(Dice *d, Case *c) {
     c->o.penalty_last_n = below(d, MAX_CONTEXT + 10) - 1;
 }
 
-/* sampler_dist against the reference: the same tokens removed, the rest within float rounding. */
+/* Compares sampler_dist with the reference: the same tokens are removed, and the others agree within float rounding. */
 static void assert_dist(Sampler *s, const Case *c, const double *p, int i_case) {
     float dist[MAX_VOCAB];
     sampler_dist(s, &c->o, c->logits, c->context, c->n_context, dist);
@@ -161,7 +161,7 @@ static int compare_falling(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Rows so flat that top-p uses buckets: as many tokens remain as by sorting the row. */
+/* Rows are so flat that top-p uses buckets: as many tokens remain as with a sorted row. */
 static void top_p_with_buckets_keeps_the_right_number_of_tokens(void **state) {
     (void)state;
     enum { V = 20000 };
@@ -215,7 +215,7 @@ static void penalties_follow_the_header(void **state) {
     assert_int_equal(sampler_choose(s, &o, (float[]){3, 2, 1.8f, 0}, context, 4, 0), 0);
     o.frequency_penalty = 0.7f;
     assert_int_equal(sampler_choose(s, &o, positive, context, 4, 0), 2);
-    o.frequency_penalty = 0, o.presence_penalty = 1.5f; /* once for token 0, however often seen */
+    o.frequency_penalty = 0, o.presence_penalty = 1.5f; /* once for token 0, however often it was seen */
     assert_int_equal(sampler_choose(s, &o, (float[]){3, 2, 1.4f, 0}, context, 4, 0), 0);
     sampler_free(s);
 }
@@ -340,7 +340,8 @@ static void odd_logits_give_a_defined_token(void **state) {
         }
     const float tie[] = {1, 5, 5, 2};
     assert_int_equal(sampler_choose(s, &options[0], tie, NULL, 0, 0), 1);
-    for (uint64_t i = 0; i < 20; i++) /* the noise is lost beside 5e30: a tie, so the lowest id */
+    for (uint64_t i = 0; i < 20; i++) /* the noise vanishes beside 5e30, so the logits are tied and the lowest id
+                                       * wins */
         assert_int_equal(sampler_choose(s, &options[2], tie, NULL, 0, i), 1);
     sampler_free(s);
 }

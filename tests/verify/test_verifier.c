@@ -1,5 +1,5 @@
-/* test_verifier.c - Unit tests of the verifier: verifying trees yields, token for token, what sequential decoding
- * yields. */
+/* test_verifier.c - unit tests of the verifier: verified trees give, token for token, the text of sequential
+ * decoding. */
 #include "testing.h"
 
 #include "base/hash.h"
@@ -11,7 +11,7 @@
 
 enum { V = 24, N_PROMPT = 5, N_STREAM = 60 };
 
-/* A toy target: its logits are a hash of the whole context, with a few tokens well ahead of the rest. */
+/* A simulated target: its logits are a hash of the whole context, with a few tokens far ahead of the others. */
 static void target_logits(const int32_t *context, int64_t n, float *logits) {
     uint64_t h = hash64(context, (size_t)n * sizeof *context, 1);
     for (uint32_t t = 0; t < V; t++) {
@@ -20,7 +20,7 @@ static void target_logits(const int32_t *context, int64_t n, float *logits) {
     }
 }
 
-/* Plain decoding: stream[0..N_PROMPT) is the prompt, the rest is filled. */
+/* Plain decoding: stream[0..N_PROMPT) is the prompt, and the remaining part is filled. */
 static void decode_plainly(const SamplingOptions *o, VerifyScratch *scratch, int32_t *stream) {
     for (int64_t n = N_PROMPT; n < N_STREAM; n++) {
         float logits[V];
@@ -29,7 +29,7 @@ static void decode_plainly(const SamplingOptions *o, VerifyScratch *scratch, int
     }
 }
 
-/* The toy target's rows for all nodes: each depends on the context and its own path. */
+/* The simulated target's rows for all nodes: each depends on the context and its own path. */
 static void forward(const Tree *t, const int32_t *context, int64_t n, float rows[][V], const float **logits) {
     int32_t path[N_STREAM + 2 * TREE_MAX_NODES];
     memcpy(path, context, (size_t)n * sizeof *path);
@@ -137,7 +137,7 @@ static void penalties_include_the_path(void **state) {
     static VerifyResult result;
     VerifyInput in = {.tree = &t, .logits = logits, .n_vocab = 4, .sampling = &o, .context = context, .n_context = 1};
     verify_sampled(&in, scratch, &result, NULL);
-    /* After one 1 its logit is 0.6, still ahead of 0.5; after two it is 0.2. */
+    /* After one token 1 its logit is 0.6, still ahead of 0.5; after two it is 0.2. */
     assert_int_equal(result.n_path, 2);
     assert_int_equal(result.path[1], 2);
     assert_int_equal(result.next_token, 2);
