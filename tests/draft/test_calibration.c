@@ -1,5 +1,5 @@
-/* test_calibration.c - Calibration of acceptance probabilities: a known distortion is found, the map is monotonic,
- * and only nodes whose outcome is known count. */
+/* test_calibration.c - calibration of acceptance probabilities: a known distortion is found, the map is monotonic, and
+ * only nodes whose outcome is known count. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -15,7 +15,8 @@ static double uniform(uint64_t i) {
     return (double)w[0] / 4294967296.0;
 }
 
-/* A child with the estimate `p_accept` that is right with probability truth(p_accept); then another one below it. */
+/* Adds a child with the estimate `p_accept` that is right with probability truth(p_accept), and another one below
+ * it. */
 static void one_step(Calibration *c, uint64_t i, double (*truth)(double)) {
     static Tree t;
     float first = (float)uniform(5 * i), second = (float)uniform(5 * i + 1);
@@ -57,7 +58,7 @@ static void a_known_distortion_is_learned(void **state) {
         Calibration c = taught(truths[i]), untaught;
         assert_true(worst_error(&c, truths[i]) < 0.1);
         calibration_init(&untaught,
-                         NULL); /* the negative control: without learning only the undistorted one is matched */
+                         NULL); /* negative control: without learning, only the undistorted estimates are matched */
         assert_true(worst_error(&untaught, truths[i]) < 0.02 || i != 1);
         assert_true(worst_error(&untaught, truths[i]) > 0.15 || i == 1);
     }
@@ -115,7 +116,7 @@ static void only_nodes_whose_truth_is_known_are_counted(void **state) {
     assert_true(c.n[CALIBRATION_N_BINS - 1] == 1 && c.n_right[CALIBRATION_N_BINS - 1] == 0);
 }
 
-/* A text whose drafts become worse is followed. */
+/* The map follows a text whose drafts become worse. */
 static void old_observations_fade(void **state) {
     (void)state;
     Calibration c = taught(too_modest);

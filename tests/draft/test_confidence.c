@@ -1,4 +1,4 @@
-/* test_confidence.c - the corrected probabilities of children: what the formula says, and bounds that hold for any
+/* test_confidence.c - the corrected probabilities of children follow the formula, and stay within bounds for any
  * head. */
 #include "draft/learned/logit_corrections.h"
 
@@ -41,8 +41,8 @@ static void a_state_gives_the_chance_of_the_best_child(void **state) {
     }
 }
 
-/* Order is kept, chances stay chances, and their sum is at most 1, also for estimates of 0 and 1 and for heads that are
- * certain. */
+/* The order is kept, probabilities stay between 0 and 1, and their sum is at most 1, also for estimates of 0 and 1 and
+ * for heads that are certain. */
 static void bounds_hold_for_any_head(void **state) {
     (void)state;
     static const double estimates[][N] = {{1, 0, 0, 0},     {1 - 1e-17, 1e-17, 0, 0}, {0.25, 0.25, 0.25, 0.25},

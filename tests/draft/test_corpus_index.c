@@ -1,5 +1,5 @@
 /* test_corpus_index.c - the file of a corpus index: bad files and other vocabularies are refused, damaged files do no
- * harm, and a failed write leaves no file. test_draft_rest.c is about sorting and searching. */
+ * harm, and a failed write leaves no file. test_draft_rest.c tests sorting and searching. */
 #include "draft_rig.h"
 #include "random_model.h"
 
@@ -41,7 +41,7 @@ static char *slurp(const char *path, size_t *n) {
     static char bytes[1 << 16];
     *n = fread(bytes, 1, sizeof bytes, f);
     fclose(f);
-    char *copy = malloc(*n); /* of the exact size, so that the address sanitizer sees a read beyond it */
+    char *copy = malloc(*n); /* of exactly this size, so that the address sanitizer detects a read beyond it */
     assert_non_null(copy);
     memcpy(copy, bytes, *n);
     return copy;

@@ -1,5 +1,5 @@
-/* test_count_trie.c - the trie with counts (text_index.c): counts against a list of strings, also while old strings are
- * forgotten. */
+/* test_count_trie.c - the trie with counts (text_index.c): compares counts with a list of strings, also while old
+ * strings are forgotten. */
 #include "draft_rig.h"
 
 #include "draft/text/text_index.h"
@@ -42,7 +42,8 @@ static void halve(void) {
     n_entries = n;
 }
 
-/* Every string of the list is in the trie with its count, linked once as a child, and the trie has nothing else. */
+/* Checks that every string of the list is in the trie with its count, linked once as a child, and that the trie has
+ * nothing else. */
 static void compare(const CountTrie *t) {
     if (t->n != n_entries + 1) fail_msg("%d nodes, the list has %d strings", t->n - 1, n_entries);
     for (int32_t i = 0; i < n_entries; i++) {

@@ -1,5 +1,5 @@
-/* test_draft_eagle.c - unit tests of the drafter eagle with random weights: its trees against its layer in double
- * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
+/* test_draft_eagle.c - unit tests of the drafter eagle with random weights: compares its trees with its layer in double
+ * precision, each node by itself over its own path, and steps with prompts; and tests the text in the engine. */
 #include "learned_rig.h"
 #include "plain_layer.h"
 
@@ -23,7 +23,7 @@ static float *embeddings, *output; /* [V][H] */
 static const struct {
     const char *path;
     TensorType type;
-    int32_t rank; /* of its token info; 0: none */
+    int32_t rank; /* rank of its token info; 0: none */
 } files[] = {
     {"build/eagle-0.gguf", TYPE_F32, 0}, {"build/eagle-1.gguf", TYPE_F16, 0}, {"build/eagle-2.gguf", TYPE_F32, 24}};
 enum { N_FILES = sizeof files / sizeof *files };
@@ -87,7 +87,7 @@ static int close_all(void **state) {
 /* An entry, or a node of the tree. */
 typedef struct Place {
     double log_p[V], feature[H];
-    PlainKv kv; /* behind the entry before, or the parent */
+    PlainKv kv; /* after the entry before, or the parent */
 } Place;
 
 static const PlainHeads heads = {N_HEAD, N_KV, DIM};
@@ -128,7 +128,7 @@ static void plain_tree(const FileWeights *w, const Place *root, int32_t pending,
     learned_rig_search(&(LearnedSearch){V, depth, top, budget, follow, sizeof *root, w, root}, pending, out);
 }
 
-/* The tokens of the ranks in a shape fixed in advance. */
+/* The tokens of the ranks in a shape that is fixed in advance. */
 static void plain_static_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top,
                               int32_t budget, Tree *out) {
     static StaticTree shape;

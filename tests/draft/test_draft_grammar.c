@@ -1,5 +1,5 @@
-/* test_draft_grammar.c - what the drafter `grammar` proposes: the tokens of the forced text as the tokenizer writes them, with the
- * white space that the text has used before; and nothing where nothing is forced. */
+/* test_draft_grammar.c - the drafter `grammar` proposes the tokens of the forced text as the tokenizer writes them,
+ * with the white space that the text has used before, and proposes nothing if nothing is forced. */
 #include "draft_rig.h"
 
 #include "draft/text/token_splits.h"
@@ -43,7 +43,7 @@ static void likely_path(const Tree *t, char *out) {
     out[n_out] = '\0';
 }
 
-/* The text that is proposed behind `written`, of which the first token is pending. */
+/* The text that is proposed after `written`, whose first token is pending. */
 static void propose(GrammarKind kind, const char *grammar, const char *after, const char *written, int budget,
                     char *out) {
     static Tree t;
@@ -108,14 +108,14 @@ static void what_is_forced_is_proposed(void **state) {
         propose(cases[i].kind, cases[i].grammar, cases[i].after, cases[i].written, 100, got);
         size_t n = strlen(cases[i].want);
         if (strncmp(got, cases[i].want, n) != 0)
-            fail_msg("behind '%s': '%s' instead of '%s'", cases[i].written, got, cases[i].want);
+            fail_msg("after '%s': '%s' instead of '%s'", cases[i].written, got, cases[i].want);
         propose(cases[i].kind, cases[i].grammar, cases[i].after, cases[i].written, 1, part);
         assert_memory_equal(got, part, strlen(part));
     }
 }
 
-/* Against a search of the whole vocabulary: below each node lie different tokens that the known text goes on with, the
- * tokenizer's among them, with chances that sum to that of the node. */
+/* Compares with a search of the whole vocabulary: the children of each node are different tokens with which the known
+ * text continues, the tokenizer's among them, and their probabilities sum to that of the node. */
 static void every_split_is_a_candidate(void **state) {
     (void)state;
     static Tree t;

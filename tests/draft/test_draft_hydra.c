@@ -1,5 +1,5 @@
-/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: its trees against its heads in double
- * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
+/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: compares its trees with its heads in double
+ * precision, each node by itself over its own path, and steps with prompts; and tests the text in the engine. */
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -161,7 +161,7 @@ static void plain_tree(const struct Shape *s, const FileWeights *w, const float 
     union_prune(out, budget);
 }
 
-/* Three sequences in one call: each gets the reference tree, and the tree that it gets alone. */
+/* Three sequences in one call: each gets the reference tree, which is also the tree that it gets by itself. */
 static void trees_are_those_of_the_plain_heads(void **state) {
     (void)state;
     static const int32_t tops[] = {1, 3, 8}, budgets[][N_TOGETHER] = {{60, 2, 17}, {1, 9, 4}};

@@ -1,4 +1,4 @@
-/* test_draft_llma.c - the drafter llma, against a naive search on random texts over tiny alphabets. */
+/* test_draft_llma.c - compares the drafter llma with a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* test_draft_lookahead.c - the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same
- * trees, against a simulated target. */
+/* test_draft_lookahead.c - the drafter lookahead: a plain implementation of the Jacobi iteration and the pool gives the
+ * same trees, with a simulated target. */
 #include "feedback_rig.h"
 
 #include "tree/tree.h"
@@ -61,7 +61,7 @@ static int32_t walk(const Tree *t, const int32_t *path, int32_t n) {
     return node;
 }
 
-/* Adds as much of a path as there is room for; its first `old` tokens were added before. */
+/* Adds as much of a path as fits; its first `old` tokens were added before. */
 static void enter(Tree *t, const int32_t *path, const double *shares, int32_t old, int32_t n, int32_t budget) {
     for (int32_t i = 0, node = 0; i < n; i++) {
         int32_t child = tree_child(t, node, path[i]);
@@ -103,7 +103,8 @@ static double guess_prior(int32_t k, int32_t place) { return place > 0 ? 0.1 : k
 
 static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
     Gram taken[16];
-    static Tree all; /* of the guesses: their p_accept is that of their own path, whatever the window contains */
+    static Tree all; /* the tree of the guesses: their p_accept is that of their own path, whatever the window
+                      * contains */
     int32_t n = find(p, t->nodes[0].token, taken);
     tree_reset(&all, t->nodes[0].token);
     for (int32_t i = 0; i < n; i++) {
@@ -213,7 +214,8 @@ enum { N_SEQUENCES = 3 };
 static FeedbackSequence sequences[N_SEQUENCES];
 static Plain plains[N_SEQUENCES];
 
-/* Nodes of another drafter come first; sometimes the union is then pruned, and some of our nodes are dropped. */
+/* Nodes of another drafter come first; sometimes the union is then pruned, and some nodes of this drafter are
+ * dropped. */
 static void unite(Tree *t, bool prune) {
     static Tree all;
     tree_reset(&all, t->nodes[0].token);
@@ -226,7 +228,7 @@ static void unite(Tree *t, bool prune) {
     *t = all;
 }
 
-/* Several sequences in turn, beginning and ending, under every budget, alone and in a union. */
+/* Several sequences in turn begin and end, under every budget, alone and in a union. */
 static void windows_pools_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static const struct {
@@ -292,7 +294,7 @@ static void p_accept_matches_the_observed_frequency(void **state) {
     }
 }
 
-/* Without a useful prompt, the window alone finds a text that the target repeats. */
+/* Without a useful prompt, the window by itself finds a text that the target repeats. */
 static void the_window_alone_learns_a_repeated_text(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("lookahead:prompt=0", FEEDBACK_V, 1);
@@ -308,7 +310,7 @@ static void the_window_alone_learns_a_repeated_text(void **state) {
     drafter_close(d);
 }
 
-/* The drawing of draft_lookahead.c: two steps of it by hand, W = 3 and N = 4. */
+/* Two steps of the drawing in draft_lookahead.c by hand, with W = 3 and N = 4. */
 static void the_drawing_of_the_source_file_holds(void **state) {
     (void)state;
     enum { P = 20, A1, A2, B0, B1, B2, C0, C1, C2, D0, D1, D2, NEXT, X };
@@ -335,7 +337,7 @@ static void the_drawing_of_the_source_file_holds(void **state) {
         for (int k = 0; k < 4; k++)
             if (s->tree.nodes[i].token == next[k][0]) s->rows[i][next[k][1]] = 1;
     }
-    s->verdict.next_token = NEXT; /* nothing accepted */
+    s->verdict.next_token = NEXT; /* nothing is accepted */
     s->context[s->n++] = NEXT;
     feedback_rig_observe(d, s);
     feedback_rig_propose(d, s, 32);

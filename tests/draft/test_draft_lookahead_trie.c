@@ -1,5 +1,5 @@
-/* test_draft_lookahead_trie.c - the drafter lookahead-trie: which nodes it takes, against counts by brute force; its
- * history and the limit of its trie. */
+/* test_draft_lookahead_trie.c - the drafter lookahead-trie: compares its nodes with counts by brute force, and tests
+ * its history and the limit of its trie. */
 #include "draft_rig.h"
 
 #include <stdbool.h>
@@ -54,7 +54,8 @@ static int more_out_first(const void *a, const void *b) {
 
 static double mix(Counted c) { return (1 - 1e-4) * c.in + 1e-4 * c.out; }
 
-/* The tree has the budget / 2 nodes of highest f_out, and of the others those of highest f_mix. */
+/* Half of the budget goes to the nodes with the highest f_out, the other half to the remaining nodes with the highest
+ * f_mix. */
 static void check(const Tree *t, const int32_t *text, int32_t n_text, int32_t branch, int32_t budget,
                   const char *what) {
     int32_t string[4 * MAX_TEXT], query = n_text < 2 ? n_text : 2, enough = budget < branch ? budget : branch;
@@ -164,7 +165,8 @@ static void at_most_decoding_length_nodes(void **state) {
     drafter_close(few);
 }
 
-/* A small trie and many answers at once: it forgets, drafting continues, and what occurs again and again stays. */
+/* A small trie and many answers at once: it forgets, drafting continues, and strings that occur again and again
+ * stay. */
 static void a_full_trie_forgets_what_is_rare(void **state) {
     (void)state;
     enum { LARGE = 5000, N = 3 };

@@ -1,5 +1,6 @@
-/* test_draft_lyanna.c - unit tests of the drafter lyanna with random weights: its trees against Algorithms 1 and 2
- * over its layer, all in double precision; steps against prompts; fusion=on and off. test_lyanna_text.c has the engine. */
+/* test_draft_lyanna.c - unit tests of the drafter lyanna with random weights: compares its trees with Algorithms 1 and
+ * 2 over its layer, all in double precision, and steps with prompts; tests fusion=on and off. test_lyanna_text.c tests
+ * it in the engine. */
 #include "lyanna_rig.h"
 
 #include "draft/learned/lyanna.h"
@@ -92,7 +93,7 @@ static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_
     lyanna_rig_subtree(w, steps, depth, top, t->tokens[n - 1], out);
 }
 
-/* Algorithm 2, m tokens later, from the rows of the chain made at n tokens. */
+/* Algorithm 2, m tokens later, from the rows of the chain that was made at n tokens. */
 static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top,
                             Tree *out) {
     static LyannaStep steps[MAX_DEPTH];
@@ -138,7 +139,7 @@ static void trees_are_those_of_algorithm_1(void **state) {
                 plain_fresh(&weights[f], &texts[i], N_TEXT - 2 * i, cases[k].depth, cases[k].top, &want);
                 union_prune(&want, budgets[i]);
                 learned_rig_assert_alike(&want, &got[i], is_exact ? 5e-3 : 3e-2, spec);
-                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and without the others */
+                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and now without the others */
                 rig_assert_same_tree(&got[i], &alone, spec);
                 d->class->end(d, i + 1);
             }
@@ -191,7 +192,7 @@ static void plain_hits(const Tree *t, const int32_t *tokens, int32_t m, double *
     }
 }
 
-/* Exactly the nodes that the fresh tree does not have are tagged. */
+/* Checks that exactly the nodes that the fresh tree lacks are tagged. */
 static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
     static Tree kept;
     int32_t at[TREE_MAX_NODES] = {0};
@@ -206,8 +207,8 @@ static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
 
 enum { N_BEFORE = 10, DEPTH = 5, TOP = 4, MAX_STEP = 6 };
 
-/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and the trust in the
- * latter. */
+/* Makes a chain at N_BEFORE tokens, then a step of m tokens, and computes the trees of Algorithms 1 and 2 at that
+ * point, and the trust in the latter. */
 typedef struct AfterStep {
     int32_t m;
     Text text;
@@ -245,7 +246,7 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     unite(is_alone ? NULL : &a->fresh, any ? &a->resampled : &none, a->trust, budget, &want);
     learned_rig_assert_alike(&want, &got, 1e-2, spec);
     check_tags(&got, is_alone ? &none : &a->fresh, budget);
-    rig_propose(d, 0, pending, budget, V, &again); /* as for a request whose proposal was not used */
+    rig_propose(d, 0, pending, budget, V, &again); /* as after a proposal that was not used */
     rig_assert_same_tree(&got, &again, spec);
     if (is_alone) { /* after it comes a fresh tree */
         show_step(d, 0, &a->text, now, 1);
@@ -286,7 +287,7 @@ static void hits_are_counted_along_the_text(void **state) {
     lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){9, 3}, 2); /* no hit at depth 1, so nothing below it is counted */
     assert_true(is_near(p.expected, 0.8) && p.observed == 0);
     lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4},
-                           2); /* cat is a hit; below it sat was expected with .5, and another token came */
+                           2); /* cat is a hit; below it sat was expected with 0.5, but another token came */
     assert_true(is_near(p.expected, 0.8 + 0.8 + 0.5) && p.observed == 1);
     lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5},
                            3); /* cat and sat are hits; below sat nothing was expected */
@@ -294,11 +295,11 @@ static void hits_are_counted_along_the_text(void **state) {
     for (int i = 0; i < 4000; i++) lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){2}, 1); /* old counts lose weight */
     assert_true(p.expected < 512 && fabs(p.observed / p.expected - 1 / 0.8) < 0.01);
 
-    tree_reset(&f, 7); /* with a fresh tree that has cat: only dog and sat are in t alone */
+    tree_reset(&f, 7); /* with a fresh tree that has cat: only dog and sat are not in both */
     tree_add(&f, tree_add(&f, 0, 1, 0.5f, 0), 5, 0.2f, 0);
     p = none;
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){1, 3}, 2);
-    assert_true(is_near(p.expected, 0.2 + 0.5) && p.observed == 1); /* cat is in both; sat is in t alone and is a hit */
+    assert_true(is_near(p.expected, 0.2 + 0.5) && p.observed == 1); /* cat is in both; sat is only in t and is a hit */
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){2, 3}, 2);
     assert_true(is_near(p.expected, 0.7 + 0.2) &&
                 p.observed == 2); /* dog is a hit; the fresh tree has no node below it */

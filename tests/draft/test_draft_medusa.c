@@ -1,5 +1,5 @@
-/* test_draft_medusa.c - unit tests of the drafter medusa with random weights: its trees against all products of its
- * heads' distributions in double precision, and the text through the engine. */
+/* test_draft_medusa.c - unit tests of the drafter medusa with random weights: compares its trees with all products of
+ * its heads' distributions in double precision, and tests the text in the engine. */
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -22,7 +22,7 @@ static const struct Shape {
     int32_t n_heads, n_blocks;
     bool own;
     TensorType type;
-    int32_t n_ranks; /* of medusa.accuracy; 0: none */
+    int32_t n_ranks; /* ranks of medusa.accuracy; 0: none */
 } shapes[] = {
     {"build/medusa-0.gguf", 3, 1, true, TYPE_F32, 12},
     {"build/medusa-1.gguf", 2, 2, false, TYPE_F16, 0},

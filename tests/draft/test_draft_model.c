@@ -1,6 +1,6 @@
-/* test_draft_model.c - unit tests of the drafters that are a second model: trees do not depend on the steps before, a
+/* test_draft_model.c - unit tests of the drafters that are a second model: trees do not depend on earlier steps, a
  * level is one forward for all sequences, p_accept follows the draft's distribution, and budgets are kept.
- * test_draft_model_text.c has the text. */
+ * test_draft_model_text.c tests the text. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
@@ -250,8 +250,8 @@ static double coupled_chance(const float *dist, const SamplingOptions *o, uint64
     return 1 / sum;
 }
 
-/* The shapes of the three methods, and p_accept: the product of the draft's probabilities along the path, or with
- * coupled noise of the softmax of the perturbed values. */
+/* Checks the shapes of the three methods, and p_accept: the product of the draft's probabilities along the path or,
+ * with coupled noise, of the softmax of the perturbed values. */
 static void p_accept_is_the_draft_probability(void **state) {
     (void)state;
     static const struct {
@@ -324,7 +324,7 @@ static void budgets_are_kept(void **state) {
     }
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------ */
+/* ---- refusals ----------------------------------------------------------------------------------- */
 
 static void invalid_options_are_refused(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
-/* test_draft_mtp.c - unit tests of the drafter mtp: its trees against the layer for multi-token prediction in double
- * precision, each node by itself over its own path, and against the reference backend; steps against prompts; the text through
- * the engine; layers made by hand that predict a target's rule, and would not if tokens or hidden states were one place off; and
- * files that are refused. */
+/* test_draft_mtp.c - unit tests of the drafter mtp: compares its trees with the layer for multi-token prediction in
+ * double precision, each node by itself over its own path, and with the reference backend; compares steps with prompts;
+ * tests the text in the engine; layers made by hand that predict a target's rule, but would not if tokens or hidden
+ * states were one place off; and files that are refused. */
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -92,13 +92,13 @@ static void free_plain(Plain *p) {
 /* An entry, or a node of the tree. */
 typedef struct Place {
     double log_p[V], feature[H];
-    PlainKv kv; /* behind the entry before, or the parent */
+    PlainKv kv; /* after the entry before, or the parent */
 } Place;
 
 static const double EPS = 1e-6;
 static const PlainHeads heads = {N_HEAD, N_KV, DIM};
 
-/* Norm and rotation of heads, in halves of the first N_ROT components. */
+/* Normalises and rotates heads, in halves of the first N_ROT components. */
 static void finish_heads(const Plain *p, const float *gain, double *x, int32_t n_heads, int32_t position) {
     float cos_sin[N_ROT];
     rope_angles(p->rope, position, cos_sin);
@@ -144,7 +144,8 @@ static void follow(const void *plain, const void *before, int32_t token, void *p
     make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
-/* Proposals for three sequences together, against the search with the layer above; and for each alone. */
+/* Compares proposals for three sequences together with the search over the layer above, and with those for each
+ * sequence by itself. */
 static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t depth, int32_t top) {
     static const int32_t budgets[] = {60, 2, 17};
     static Place entries[3][N_TEXT];
@@ -243,8 +244,8 @@ enum { RULE_H = 320, RULE_V = 320, N_ROW = 320, RULE_TOKENS = 60, RULE_PROMPT = 
 /* The target continues x with rule(x). */
 static int32_t rule(int32_t x) { return x < 3 ? 3 : 3 + (x - 3 + 7) % (RULE_V - 3); }
 
-/* What the layer reads from: E(x_{t+1}) or h_t, by which it is right; or h_t as if it were h_{t+1}, by which it would be right if
- * states were passed one place late. */
+/* The input that the layer uses: E(x_{t+1}) or h_t, with which it is right; or h_t as if it were h_{t+1}, with which it
+ * would be right if states were passed one place late. */
 typedef enum Source { BY_TOKEN, BY_HIDDEN, BY_HIDDEN_LATE } Source;
 
 static void damp(ModelPatch *p, const char *name, float factor) {
@@ -254,8 +255,9 @@ static void damp(ModelPatch *p, const char *name, float factor) {
     for (int64_t i = 0; i < t->dims[0] * t->dims[1]; i++) x[i] *= factor;
 }
 
-/* A random model whose layers add little to one-hot embeddings, so that the LM head, a permutation, continues each token by the
- * rule; its layer for multi-token prediction moves the one-hot vector on by the rule where it starts from x_t. */
+/* A random model whose layers add little to one-hot embeddings, so that the LM head, a permutation, continues each
+ * token by the rule; its layer for multi-token prediction applies the rule to the one-hot vector if it starts from
+ * x_t. */
 static void write_rule_model(const char *path, Source source) {
     const RandomModel m = {.arch = "qwen35", HYBRID, .seed = 8};
     RandomModel wide = m;
@@ -316,7 +318,7 @@ static void a_layer_that_knows_the_rule_is_right(void **state) {
     (void)state;
     static const struct {
         Source source;
-        double least, most; /* accepted nodes of those drafted */
+        double least, most; /* the share of drafted nodes that are accepted */
     } cases[] = {{BY_TOKEN, 0.95, 1}, {BY_HIDDEN, 0.95, 1}, {BY_HIDDEN_LATE, 0, 0.05}};
     static Stream got;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -334,7 +336,8 @@ static void a_layer_that_knows_the_rule_is_right(void **state) {
 
 /* ---- files that are refused ----------------------------------------------------------------------------- */
 
-/* Where the entry of a tensor has its name; then follow the number of dimensions (4 bytes), and each of them (8). */
+/* The place of a tensor's name in its entry. After it come the number of dimensions (4 bytes), and each dimension (8
+ * bytes). */
 static char *find_name(ModelPatch *p, const char *name) {
     size_t n = strlen(name);
     for (size_t i = 0; i + n < p->n; i++)
@@ -359,7 +362,7 @@ static void expect_refusal(const char *path, fr_code code, const char *says) {
     int status = drafter_open(&d, "mtp", &env, 0, &err);
     if (status != code || strncmp(err.message, "mtp: ", 5) != 0 || !strstr(err.message, says) ||
         !strstr(err.message, "or another drafter"))
-        fail_msg("'%s' should be said; status %d: '%s'", says, status, err.message);
+        fail_msg("the error should contain '%s'; status %d: '%s'", says, status, err.message);
     assert_null(d);
     learned_rig_close_reader(&r);
     rig_weights_close(target);
@@ -376,7 +379,7 @@ static void files_without_the_layer_are_refused(void **state) {
     expect_refusal(TARGET, FR_ERR_UNSUPPORTED, "no layer for multi-token prediction (llama.nextn_predict_layers)");
 }
 
-/* The file has two such layers; a tensor of the first is given to the second, where nobody looks. */
+/* The file has two such layers; a tensor of the first is moved to the second, which is not read. */
 static void missing_tensors_are_refused(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -394,7 +397,7 @@ static void missing_tensors_are_refused(void **state) {
         model_patch_open(&p, TARGET);
         char *of_second = find_name(&p, second);
         memcpy(find_name(&p, name), second, strlen(second));
-        memcpy(of_second, "blk.5.x", 7); /* no name twice */
+        memcpy(of_second, "blk.5.x", 7); /* no name occurs twice */
         model_patch_write(&p, TARGET);
         model_patch_close(&p);
         expect_refusal(TARGET, FR_ERR_FORMAT, says);
@@ -422,7 +425,7 @@ static void damaged_tensors_are_refused(void **state) {
 
     write_model(&models[0], TARGET);
     model_patch_open(&p, TARGET);
-    name = BLOCK "nextn.shared_head_norm.weight"; /* optional, and now unknown */
+    name = BLOCK "nextn.shared_head_norm.weight"; /* the tensor is optional, and its new name is unknown */
     memcpy(find_name(&p, name), BLOCK "nextn.shared_tail", strlen(BLOCK "nextn.shared_tail"));
     model_patch_write(&p, TARGET);
     model_patch_close(&p);

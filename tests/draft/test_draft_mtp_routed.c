@@ -1,7 +1,7 @@
-/* test_draft_mtp_routed.c - the drafter mtp with the layers of DeepSeek's and GLM's files: latent attention with a cache of its
- * own, or attention with biases and partial rotation; experts chosen by sigmoids with a bias, and shared ones. Its trees against
- * these layers in double precision, where keys and values of all heads are made of the latents; steps against prompts; texts
- * through the engine; and damaged files. */
+/* test_draft_mtp_routed.c - the drafter mtp with the layers of DeepSeek's and GLM's files: latent attention with a
+ * cache of its own, or attention with biases and partial rotation; experts chosen by sigmoids with a bias, and shared
+ * ones. Compares its trees with these layers in double precision, where keys and values of all heads are computed from
+ * the latents, and steps with prompts; tests texts in the engine, and damaged files. */
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -57,7 +57,7 @@ typedef struct Place {
     int32_t position;
 } Place;
 
-/* A tensor, which is F32 here; NULL: there is none. */
+/* A tensor, which is F32 in these files; NULL: there is none. */
 static const float *find(const Plain *p, const char *name) {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s", p->m->n_layer, name);
@@ -290,7 +290,7 @@ static void the_text_is_the_plain_one(void **state) {
     }
 }
 
-/* The model itself runs; `name` gets another one of the same length. */
+/* The model itself runs; the tensor `name` gets another name of the same length. */
 static void expect_refusal(const RandomModel *m, const char *name, const char *new_name, const char *says) {
     ModelPatch p;
     fr_error err = {0};
@@ -314,7 +314,7 @@ static void expect_refusal(const RandomModel *m, const char *name, const char *n
                             .device = executor_context(r.executor)->device,
                             .n_ctx = 64};
     if (drafter_open(&d, "mtp", &env, 0, &err) != FR_ERR_FORMAT || !strstr(err.message, says))
-        fail_msg("'%s' should be said: '%s'", says, err.message);
+        fail_msg("the error should contain '%s': '%s'", says, err.message);
     assert_null(d);
     learned_rig_close_reader(&r);
     rig_weights_close(target);

@@ -1,4 +1,5 @@
-/* test_draft_ngram_text.c - the text of a sequence (text_index.c): chains, counts of contexts and the list of common tokens. */
+/* test_draft_ngram_text.c - the text of a sequence (text_index.c): chains, counts of contexts and the list of common
+ * tokens. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -20,7 +21,7 @@ static void fill_tokens(void) {
 
 static int descending(const void *a, const void *b) { return *(const int32_t *)b - *(const int32_t *)a; }
 
-/* Counts for every token the positions whose left neighbour differs from that of the position before. */
+/* Counts, for every token, the positions whose left neighbour differs from that of the previous position. */
 static void count_contexts(int32_t n, int32_t counts[V]) {
     int32_t neighbour[V];
     for (int32_t x = 0; x < V; x++) counts[x] = 0, neighbour[x] = -1;

@@ -1,5 +1,5 @@
-/* test_draft_ngram_trie.c - the drafter ngram-trie: both rules against slow reference implementations, on random texts
- * over tiny alphabets, where everything repeats and there are many ties. */
+/* test_draft_ngram_trie.c - the drafter ngram-trie: compares both rules with slow reference implementations, on random
+ * texts over tiny alphabets, in which everything repeats and there are many ties. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -138,7 +138,7 @@ static void the_papers_rule_equals_its_trie(void **state) {
     }
 }
 
-/* ---- our rule, by its recursion ----------------------------------------------------------------- */
+/* ---- the rule `best`, by its recursion -------------------------------------------------------- */
 
 typedef struct Text {
     const int32_t *tokens;
@@ -159,7 +159,7 @@ static double order_0(const Text *t, int32_t x) {
     return (double)of_x / of_all;
 }
 
-/* How many tokens up to position p equal the path of `node` and, if the path contains no guess, the text
+/* The number of tokens up to position p that equal the path of `node` and, if the path contains no guess, the text
  * before it; -1 if the path itself does not match. `guess` is the last guessed node on the path. */
 static int32_t match_at(const Text *t, const Tree *tree, int32_t node, int32_t guess, int32_t p) {
     int32_t m = 0, start = guess >= 0 ? tree->nodes[guess].depth : 0;

@@ -1,4 +1,4 @@
-/* test_draft_pld.c - the drafter pld, against a naive search on random texts over tiny alphabets. */
+/* test_draft_pld.c - compares the drafter pld with a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static int32_t search(const int32_t *text, int32_t n_text, int32_t n, bool lates
     return -1;
 }
 
-/* How many tokens before `place` equal the end of the text. */
+/* The number of tokens before `place` that equal the end of the text. */
 static int32_t match_before(const int32_t *text, int32_t n_text, int32_t place) {
     int32_t m = 0;
     while (m < place && m < 16 && text[place - 1 - m] == text[n_text - 1 - m]) m++;

@@ -1,11 +1,11 @@
-/* test_draft_prediction.c - the drafter prediction, against a naive search on random texts. */
+/* test_draft_prediction.c - compares the drafter prediction with a naive search on random texts. */
 #include "draft_rig.h"
 
 #include <stdlib.h>
 
 enum { MAX_TEXT = 120, V = 64 };
 
-/* The place of the last token of the answer by trying all places. */
+/* The place of the last token of the answer, found by trying all places. */
 static int32_t search(const int32_t *prediction, int32_t n, const int32_t *answer, int32_t n_answer, int32_t expected) {
     int32_t best = -1, best_match = 0;
     for (int32_t p = 0; p < n; p++) {
@@ -13,7 +13,7 @@ static int32_t search(const int32_t *prediction, int32_t n, const int32_t *answe
         while (m < 16 && m < n_answer && m <= p && prediction[p - m] == answer[n_answer - 1 - m]) m++;
         int distance = abs(p - expected), best_distance = abs(best - expected);
         if (m == 0 || (m < 3 && distance > 32)) continue;
-        /* of equal ones the nearer; of two equally near the later, as the walk meets it first */
+        /* of equal places the nearer one; of two equally near ones the later one, as in the drafter's walk */
         if (m > best_match ||
             (m == best_match && (distance < best_distance || (distance == best_distance && p > best))))
             best = p, best_match = m;
@@ -71,7 +71,7 @@ static void without_a_prediction_nothing_is_proposed(void **state) {
         rig_propose(d, 0, 3, 8, V, &t);
         assert_int_equal(t.n, 1);
         d->class->end(d, 0);
-        /* nor is that of the request before, whose sequence this is */
+        /* nor is that of the previous request, which had this sequence */
         assert_int_equal(d->class->set_reference(d, 0, (int32_t[]){1, 2}, 2, &err), FR_OK);
         assert_int_equal(d->class->begin(d, 0, (int32_t[]){5}, 1, &err), FR_OK);
         d->class->end(d, 0);

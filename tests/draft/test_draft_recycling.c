@@ -1,5 +1,5 @@
-/* test_draft_recycling.c - the drafter recycling: matrix, counts, chances given the noise and best tree by brute force,
- * against a simulated target. */
+/* test_draft_recycling.c - the drafter recycling: compares its matrix, counts, probabilities given the noise and best
+ * tree with brute force, on a simulated target. */
 #include "feedback_rig.h"
 
 #include "verify/gumbel.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the matrix, our counts and the chances given the noise, written down plainly ---------------------- */
+/* ---- plain versions of the matrix, the counts and the probabilities given the noise ------------ */
 
 enum { MAX_K = 64, MAX_DEPTH = 16 };
 typedef struct Count {
@@ -38,7 +38,7 @@ static int greater_first(const void *a, const void *b) {
     return x < y ? -1 : 1;
 }
 
-/* The k greatest of the sums of a row and n tokens; of equal ones, those tokens come first. */
+/* The k greatest among the sums of a row and n tokens; among equals, the n tokens come first. */
 static void plain_mix(Plain *p, int32_t token, float kept, const int32_t *added, const float *shares, int32_t n) {
     int32_t *row = p->rows[token], order[2 * MAX_K], n_order = 0;
     float sum[FEEDBACK_V] = {0};
@@ -68,7 +68,7 @@ static void plain_prompt(Plain *p, const int32_t *tokens, int32_t n) {
     for (int32_t i = 0; i + 1 < n; i++) plain_mix(p, tokens[i], 1 - share, &tokens[i + 1], &share, 1);
 }
 
-/* The top k of the logits as probabilities: at the request's temperature, of its top_k tokens. */
+/* The top k of the logits as probabilities, at the request's temperature and among its top_k tokens. */
 static void plain_recycle(Plain *p, const FeedbackSequence *s, int32_t node) {
     int32_t order[FEEDBACK_V], token = s->tree.nodes[node].token;
     float shares[MAX_K], kept = p->rows[token][0] < 0 ? 0 : 0.5f;
@@ -116,7 +116,7 @@ static double plain_share(const Plain *p, int32_t depth, int32_t rank) {
     return (here.right + 8 * share) / (here.n + 8);
 }
 
-/* The chance of each follower of a token at that depth; 0 where there is none. */
+/* The probability of each follower of a token at that depth; 0: there is none. */
 static void plain_chances(const Plain *p, const FeedbackSequence *s, int32_t token, int32_t depth,
                           double chance[MAX_K]) {
     double sum = 2.0 / 3;
@@ -131,7 +131,8 @@ static void plain_chances(const Plain *p, const FeedbackSequence *s, int32_t tok
     for (int32_t r = 0; r < p->k && p->coupled && s->sampling.temperature > 0; r++) chance[r] /= sum;
 }
 
-/* Every node has the p_accept that follows from the counts or from the noise, and no node that was left out has a greater one. */
+/* Checks that every node has the p_accept that follows from the counts or from the noise, and that no node that was
+ * left out has a greater one. */
 static void plain_check(const Plain *p, const FeedbackSequence *s, int32_t budget, const char *what) {
     const Tree *t = &s->tree;
     double least = 1, best_out = -1;
@@ -170,7 +171,7 @@ static void plain_check(const Plain *p, const FeedbackSequence *s, int32_t budge
 
 static FeedbackSequence sequences[3];
 
-/* Several sequences in turn, each with its own target and sampling, beginning and ending, under every budget. */
+/* Several sequences in turn, each with its own target and sampling, begin and end, under every budget. */
 static void matrix_counts_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static Plain plain;
@@ -227,13 +228,15 @@ static FeedbackBands run_bands(const char *spec, float temperature) {
         feedback_rig_observe(d, s);
         if (step > 100) feedback_rig_count(&bands, s);
     }
-    if (temperature == 0) assert_true(s->n > 3000); /* a greedy target ends in a loop, where everything is certain */
+    if (temperature == 0)
+        assert_true(s->n > 3000); /* a greedy target ends in a loop, in which every token is
+                                                     * certain */
     drafter_close(d);
     return bands;
 }
 
-/* Without the noise p_accept is the frequency. With it p_accept supposes a rough q, and the simulated target's rows are close
- * to their means: there it must rank well, and the engine calibrates it. */
+/* Without the noise p_accept is the frequency. With it p_accept supposes a rough q, and the simulated target's rows are
+ * close to their means: there it must rank well, and the engine calibrates it. */
 static void p_accept_matches_the_observed_frequency(void **state) {
     (void)state;
     run_bands("recycling", 0);
@@ -271,7 +274,7 @@ static void the_example_of_the_essay_holds(void **state) {
     drafter_close(d);
 }
 
-/* More is accepted with the noise than without, and under a ratio rule the noise is not looked at. */
+/* More tokens are accepted with the noise than without, and under a ratio rule the noise is not used. */
 static void the_noise_is_used_where_the_target_draws_with_it(void **state) {
     (void)state;
     int64_t n_accepted[2] = {0};
@@ -292,7 +295,7 @@ static void the_noise_is_used_where_the_target_draws_with_it(void **state) {
     if (n_accepted[1] < n_accepted[0] * 6 / 5)
         fail_msg("%d accepted with the noise, %d without", (int)n_accepted[1], (int)n_accepted[0]);
     static Plain plain;
-    plain_open(&plain, 32, 10, false); /* ranks are what a tree with distributions goes by */
+    plain_open(&plain, 32, 10, false); /* a tree with distributions depends on the ranks */
     Drafter *d = feedback_rig_open("recycling", FEEDBACK_V, 1);
     DraftDists *dists = draft_dists_new(FEEDBACK_V);
     FeedbackSequence *s = &sequences[0];
@@ -316,12 +319,12 @@ static void the_noise_is_used_where_the_target_draws_with_it(void **state) {
     drafter_close(d);
 }
 
-/* Where the noise decides, the budget becomes a chain; where several followers are level, it becomes width. */
+/* If the noise decides, the budget goes into a chain; if several followers are equally likely, it goes into width. */
 static void trees_are_narrow_where_the_noise_decides(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("recycling", FEEDBACK_V, 1);
     FeedbackSequence *s = &sequences[0];
-    double n[2] = {0}, width[2] = {0}, depth[2] = {0}; /* of steps whose best child is unlikely and likely */
+    double n[2] = {0}, width[2] = {0}, depth[2] = {0}; /* for steps whose best child is unlikely, and likely */
     feedback_rig_begin(d, s, 0, 9, 10);
     s->sampling.temperature = 2;
     d->class->set_sampling(d, 0, &s->sampling, (uint64_t)s->n);

@@ -1,5 +1,5 @@
-/* test_draft_redrafter.c - unit tests of the drafter redrafter with random weights: its trees against a beam search
- * in double precision, for one sequence and for several, and the text through the engine. */
+/* test_draft_redrafter.c - unit tests of the drafter redrafter with random weights: compares its trees with a beam
+ * search in double precision, for one sequence and for several, and tests the text in the engine. */
 #include "learned_rig.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static const struct Shape {
     int32_t n_blocks;
     bool from_zero;
     TensorType type;
-    int32_t rank; /* of its token info; 0: none */
+    int32_t rank; /* rank of its token info; 0: none */
 } shapes[] = {
     {"build/redrafter-0.gguf", 1, false, TYPE_F32, 0},
     {"build/redrafter-1.gguf", 2, true, TYPE_F16, 0},
@@ -38,7 +38,7 @@ typedef struct FileWeights {
 } FileWeights;
 static FileWeights weights[N_SHAPES];
 
-/* std: deviation of the output. Small ones make flat distributions, in which beams branch; huge ones overflow. */
+/* std: the deviation of the output. Small ones give flat distributions, in which beams branch; huge ones overflow. */
 static void write_drafter(const struct Shape *s, const char *path, FileWeights *w, uint64_t seed, double output_std) {
     char name[64];
     LearnedRig *r = &w->rig;

@@ -1,5 +1,5 @@
-/* test_draft_rest.c - the corpus index and the drafter rest: the suffix array, the search and the tree against brute
- * force; matches do not cross documents; the text does not change. test_corpus_index.c is about the index file. */
+/* test_draft_rest.c - the corpus index and the drafter rest: compares the suffix array, the search and the tree with
+ * brute force; matches do not cross documents; the text does not change. test_corpus_index.c tests the index file. */
 #include "draft_rig.h"
 #include "engine_rig.h"
 #include "random_model.h"
@@ -27,7 +27,8 @@ typedef struct Corpus {
 static const int32_t vocab_sizes[] = {5, 255, 256, 300, 65535, 65536, 70000, 1 << 24};
 enum { N_VOCAB_SIZES = sizeof vocab_sizes / sizeof *vocab_sizes };
 
-/* Documents of 0 to 30 tokens out of a few ids, spread over the vocabulary so that all bytes of an id matter. */
+/* Documents of 0 to 30 tokens with few different ids, which are spread over the vocabulary so that all bytes of an id
+ * matter. */
 static void fill_corpus(Corpus *c, int32_t n_vocab, CorpusBuild *b) {
     *c = (Corpus){.n_vocab = n_vocab};
     *b = (CorpusBuild){.n_vocab = n_vocab};
@@ -97,7 +98,7 @@ static void write_corpus(Corpus *c, int32_t n_vocab) {
 
 /* ---- the search -------------------------------------------------------------------------------- */
 
-/* The positions, in suffix order, at which the m tokens occur and are continued. */
+/* The positions, in suffix order, at which the m tokens occur and are followed by another token. */
 static int32_t places_of(const Corpus *c, const int32_t *query, int32_t m, uint32_t *out) {
     uint32_t sorted[MAX_CORPUS];
     int32_t n = sort_by_comparing(c, sorted), found = 0;
@@ -148,7 +149,7 @@ static void the_search_finds_what_is_there(void **state) {
         }
         corpus_close(&x);
     }
-    assert_true(n_found > 1000 && n_longest > 100); /* the queries do find something */
+    assert_true(n_found > 1000 && n_longest > 100); /* the queries find something */
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------- */
@@ -157,7 +158,7 @@ typedef struct Rule {
     int32_t min_match, max_match, matches, continuation, budget;
 } Rule;
 
-typedef struct Taken { /* the matches that the rule looks at */
+typedef struct Taken { /* the matches that the rule uses */
     uint32_t at[MAX_CORPUS];
     int32_t n, m;
 } Taken;
@@ -175,7 +176,7 @@ static Taken take_places(const Corpus *c, const int32_t *text, int32_t n_text, c
     return t;
 }
 
-/* How many of the matches continue with the path; the end of a document ends a match. */
+/* The number of matches that continue with the path; the end of a document ends a match. */
 static int32_t count(const Corpus *c, const Taken *t, const int32_t *path, int32_t n) {
     int32_t found = 0;
     for (int32_t i = 0; i < t->n; i++) {
@@ -213,8 +214,8 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* The tree has as many nodes as there are, up to the budget, each with the p_accept of its count, and no other tree
- * of that size has a greater sum of p_accept. */
+/* Checks that the tree has all nodes, up to the budget, each with the p_accept of its count, and that no other tree of
+ * that size has a greater sum of p_accept. */
 static void check_tree(const Corpus *c, const int32_t *text, int32_t n_text, const Rule *r, const Tree *tree) {
     Taken t = take_places(c, text, n_text, r);
     int32_t path[64];
@@ -295,7 +296,7 @@ static void sequences_are_independent(void **state) {
 
 #define MODEL "build/test-rest.gguf"
 
-/* The index contains what plain decoding generates, greedily and sampled, so that drafts are accepted. */
+/* The index contains the texts of plain decoding, greedy and sampled, so that drafts are accepted. */
 static void index_streams(const Stream *streams, int n, const Gguf *vocab, int32_t n_vocab) {
     CorpusBuild b = {.n_vocab = n_vocab};
     fr_error err = {0};

@@ -1,6 +1,6 @@
-/* test_draft_space.c - unit tests of the drafter space with random weights: its plan of masks against all plans, its
- * rows against a chain that ends in the masks, its trees against the products of the masks' distributions in double
- * precision, and the text through the engine, also with drafters that add impossible rows. */
+/* test_draft_space.c - unit tests of the drafter space with random weights: compares its plan of masks with all plans,
+ * its rows with a chain that ends with the masks, and its trees with the products of the masks' distributions in double
+ * precision; and tests the text in the engine, also with drafters that add impossible rows. */
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
@@ -22,7 +22,7 @@ static const struct Shape {
     const char *path;
     int32_t n_masks, n_blocks;
     TensorType type;
-    int32_t n_ranks; /* of space.accuracy; 0: none */
+    int32_t n_ranks; /* ranks of space.accuracy; 0: none */
 } shapes[] = {
     {"build/space-0.gguf", 3, 1, TYPE_F32, 3},
     {"build/space-1.gguf", 2, 0, TYPE_Q8_0, 0},
@@ -74,7 +74,8 @@ static int close_all(void **state) {
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* The most that `room` masks after the first n_nodes nodes can bring, over all ways to give each node a number. */
+/* The greatest gain of `room` masks after the first n_nodes nodes, over all ways to give each node a number of
+ * masks. */
 static double best_of_all(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, int32_t room,
                           int32_t node) {
     if (node == n_nodes || room == 0) return 0;
@@ -89,7 +90,7 @@ static double best_of_all(const Tree *t, int32_t n_nodes, const double *gain, in
     return best;
 }
 
-/* A tree whose nodes stand in the order of falling p_accept. */
+/* A tree whose nodes are in the order of falling p_accept. */
 static void make_tree(Tree *t, uint64_t seed) {
     tree_reset(t, 1);
     for (int32_t i = 1; i < 6; i++) {
@@ -152,8 +153,8 @@ static void read_masks(LearnedReader *r, const int32_t *text, int32_t n, const F
         memcpy(hidden + i * H, executor_hidden(r->executor, n + i), H * sizeof *hidden);
 }
 
-/* A step as the engine runs it: the drafter's masks behind a tree, of which a path of n_path nodes is accepted. The text
- * is committed but for its last token, the root. Returns how many masks stood behind the last accepted node. */
+/* Runs a step as the engine does: the drafter's masks follow a tree, of which a path of n_path nodes is accepted. The
+ * text is committed except for its last token, the root. Returns the number of masks after the last accepted node. */
 static int32_t run_step(LearnedReader *r, Drafter *d, const Tree *tree, const VerifyResult *verdict,
                         const int32_t *text, int32_t n, int32_t room) {
     Row rows[N_TEXT + BUDGET + 40];
@@ -212,8 +213,8 @@ static void find_dists(const struct Shape *s, const FileWeights *w, const float 
     free(head);
 }
 
-/* The probability of each node is the product of its tokens' probabilities, and no token that was left out of a node's
- * children is better than one that is there. Nodes do not lie deeper than the masks. */
+/* The probability of each node is the product of its tokens' probabilities, and no token that is not a child of a node
+ * is better than one of its children. Nodes are not deeper than the masks. */
 static void check_tree(const Tree *t, int32_t n_masks, const char *what) {
     for (int32_t i = 1; i < t->n; i++) {
         const TreeNode *node = &t->nodes[i];
@@ -274,7 +275,7 @@ static void texts_are_those_of_plain_decoding(void **state) {
     learned_rig_check_lossless(TARGET, "space:file=build/space-1.gguf,top=2,coupled=0");
 }
 
-/* The row budget counts masks: nodes and masks together are at most --tree-budget. */
+/* The budget of rows counts masks: nodes and masks together are at most --tree-budget. */
 static void masks_share_the_budget(void **state) {
     (void)state;
     static const char *const specs[] = {"space:file=build/space-0.gguf", "ngram-trie"};
@@ -302,7 +303,7 @@ static void masks_share_the_budget(void **state) {
             assert_true(n_drafts == 2 || n_masks > 0);
             assert_true(n_masks + got.stats.drafted <= budget * got.stats.n_steps);
             assert_int_equal(got.drafts.counters[0].accepted, 0);
-            fr_error err; /* masks have no place in an automatic budget, so that none is chosen for them */
+            fr_error err; /* an automatic budget cannot count masks, so none is chosen */
             assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
             o.tree_budget = 0;
             rig_run_request(e, &o, &got);
@@ -349,7 +350,7 @@ static void impossible_rows_cost_the_drafter_and_not_the_text(void **state) {
                             .sampling = fr_sampling_default(),
                             .ignore_eos = 1,
                             .tree_budget = 5};
-    for (fault = 0; fault <= N_ROW_FAULTS; fault++) { /* the last one is none */
+    for (fault = 0; fault <= N_ROW_FAULTS; fault++) { /* the last value is no fault */
         fr_engine *e = rig_open_engine(model, NULL);
         Devil devil = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, V, 3);
         DrafterClass class = *devil.base.class;

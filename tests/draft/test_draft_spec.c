@@ -1,5 +1,5 @@
-/* test_draft_spec.c - unit tests of drafter_registry.c: opening drafters from "method:key=value,...", and the
- * interface of every method. */
+/* test_draft_spec.c - unit tests of draft/drafter.c: opening drafters from "method:key=value,...", and the interface of
+ * every method. */
 #include "draft_rig.h"
 
 #include "base/error.h"
@@ -86,8 +86,8 @@ static void methods_describe_themselves(void **state) {
     assert_null(drafter_find("none"));
 }
 
-/* What the engine requires of every method, including one that was added yesterday. Methods that need a file fail to
- * open without it, with an error that names the method. */
+/* Checks the requirements of the engine for every method, including new ones. Methods that need a file fail to open
+ * without it, with an error that names the method. */
 static void every_method_obeys_the_interface(void **state) {
     (void)state;
     enum { V = 64, N = 400, N_PROMPT = 100 };

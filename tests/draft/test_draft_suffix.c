@@ -1,5 +1,5 @@
-/* test_draft_suffix.c - the drafter suffix: the best tree by brute force over every pattern and pool; the history,
- * its limit and its absence. */
+/* test_draft_suffix.c - the drafter suffix: compares it with the best tree by brute force over every pattern and pool;
+ * tests the history, its limit, and drafting without it. */
 #include "draft_rig.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ typedef struct Pool { /* texts that matches do not cross */
     int32_t tokens[N_REQUESTS][MAX_TEXT];
 } Pool;
 
-/* How often the string is followed by x in the pool (x < 0: by anything). */
+/* The number of times that the string is followed by x in the pool (x < 0: by anything). */
 static int32_t count(const Pool *pool, const int32_t *string, int32_t n, int32_t x) {
     int32_t found = 0;
     for (int32_t q = 0; q < pool->n; q++)
@@ -61,7 +61,7 @@ static int32_t max_spec(const Rule *r, int32_t p) {
     return most < r->budget ? (int32_t)most : r->budget;
 }
 
-/* The score of the best tree for the last p tokens of the text, and how many nodes it has. */
+/* The score of the best tree for the last p tokens of the text, and its number of nodes. */
 static double best_score(const Pool *pool, const int32_t *text, int32_t n_text, int32_t p, const Rule *r,
                          int32_t *n_nodes) {
     int32_t string[3 * MAX_TEXT], most = max_spec(r, p);
@@ -163,7 +163,7 @@ static void the_example_of_the_essay_holds(void **state) {
 
 /* ---- history ------------------------------------------------------------------------------------ */
 
-/* Answers are i, i+1, .., i+9, distinct tokens. Whether a request that ends with i still gets the draft i+1. */
+/* Answers are i, i+1, .., i+9, distinct tokens. Returns whether a request that ends with i still gets the draft i+1. */
 static bool remembers(Drafter *d, int32_t i, int32_t n_vocab) {
     static Tree t;
     rig_feed(d, 1, &i, 1, 1);

@@ -1,6 +1,6 @@
-/* test_drafter_file.c - Unit tests of drafter_file.c: what is written is read back, and a file for another target or
- * a damaged file is refused by name. The files are those of redrafter; they are opened through the registry, as the
- * engine opens them. */
+/* test_drafter_file.c - unit tests of drafter_file.c: a file is read back as it was written, and a file for another
+ * target or a damaged file is refused with a message that names it. The files are those of redrafter; they are opened
+ * through the registry, as the engine opens them. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -190,7 +190,7 @@ static void hostile_files_do_no_harm(void **state) {
         uint32_t dice[4];
         memcpy(bytes, sound, n);
         rng_words(9, RNG_TEST, round, 0, dice);
-        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of what matters is in the first 2 KiB */
+        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of the important bytes are in the first 2 KiB */
             uint32_t word[4];
             rng_words(9, RNG_TEST, round, 1 + k, word);
             bytes[word[0] % (word[1] % 4 ? 2048 : n)] ^= (unsigned char)(1 + word[2] % 255);

@@ -1,5 +1,5 @@
-/* test_feedback.c - feedback.c and the pool of n-grams (text_index.c): the top of a row against a full sort, the pool against
- * a list. */
+/* test_feedback.c - feedback.c and the pool of n-grams (text_index.c): compares the top of a row with a full sort, and
+ * the pool with a list. */
 #include "feedback_rig.h"
 
 #include "draft/text/text_index.h"

@@ -1,6 +1,6 @@
-/* test_learned_top.c - the ranking of tokens with the target's noise (learned_top.c): where the drafter's logits are the
- * target's, its first token is the one that the target chooses, under every sampling option and after every path; the others
- * follow in the order of log q + G; and under a ratio rule the noise is not looked at. */
+/* test_learned_top.c - the ranking of tokens with the target's noise (learned_top.c): if the drafter's logits are the
+ * target's, its first token is the one that the target chooses, under every sampling option and after every path; the
+ * others follow in the order of log q + G; and under a ratio rule the noise is not used. */
 #include "learned_rig.h"
 #include "model_rig.h"
 #include "testing.h"
@@ -42,7 +42,7 @@ static void draw_case(Case *c, uint64_t i) {
     rig_tokens(i, N_VOCAB, c->text, N_TEXT);
     rig_tokens(i + 1000, N_VOCAB, c->path, MAX_PATH);
     for (int32_t t = 0; t < N_VOCAB; t++) c->logits[t] = (float)(2 * gumbel_noise(5, RNG_TEST, i, t));
-    /* Penalties count where tokens of the text and of the path are likely. */
+    /* Makes tokens of the text and of the path likely, so that penalties matter. */
     for (int32_t k = 0; k < N_TEXT; k++) c->logits[c->text[k]] += 6;
     for (int32_t k = 0; k < MAX_PATH; k++) c->logits[c->path[k]] += 6;
     if (i % 3 == 0) bias_case(c, i);
@@ -50,7 +50,7 @@ static void draw_case(Case *c, uint64_t i) {
     for (int32_t k = 0; k < c->sampling.n_bias; k++) c->biased[c->bias[k].token] += c->bias[k].bias;
 }
 
-/* The text, of which all but the last two tokens are known at begin; then those two are generated. */
+/* The text. All tokens except the last two are known at begin; then these two are generated. */
 static void feed(Drafter *d, const Case *c) {
     fr_error err;
     d->class->set_sampling(d, 0, &c->sampling, BEGIN_AT);

@@ -59,7 +59,7 @@ static void corrections_are_those_of_a_full_matrix(void **state) {
     }
 }
 
-/* The target is sure of `right` after x, where the draft is sure of 0. */
+/* The target is sure of `right` after x, and the draft is sure of 0. */
 static void teach(int32_t x, int32_t right) {
     float target[V] = {0}, draft[V] = {0};
     target[right] = 20;

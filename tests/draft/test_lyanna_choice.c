@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* A tree that promises 0.9 + 0.7 + 0.1 = 1.7 nodes: 1 - 2 in a row, and 3. */
+/* A tree whose expected number of accepted nodes is 0.9 + 0.7 + 0.1 = 1.7: the chain 1 - 2, and node 3. */
 static const Tree *tree_of_1_7(void) {
     static Tree t;
     tree_reset(&t, 9);
@@ -57,7 +57,8 @@ static void observations_are_means(void **state) {
     assert_true(fabs(c.resampled.expected - 5.1) < 1e-6 && c.resampled.observed == 3);
     assert_true(lyanna_times_draft_share(&t, 1) == 0);
     double now_s = 100;
-    for (int i = 0; i < 200; i++, now_s += 4) { /* a proposal takes 1 s for two sequences, the rest of a step 3 s */
+    for (int i = 0; i < 200; i++, now_s += 4) { /* a proposal takes 1 s for two sequences, and the other parts of a step
+                                                 * 3 s */
         lyanna_times_begin(&t, now_s);
         lyanna_times_end(&t, now_s + 1, now_s, 2);
     }

@@ -1,5 +1,5 @@
-/* test_lyanna_text.c - lyanna and the text: what it learns from a text, and that no text depends on it, with random weights:
- * through the engine, in every form of re-sampling and with proposals that depend on times. */
+/* test_lyanna_text.c - lyanna in the engine with random weights: what it learns from a text, and that no text depends
+ * on it, with every form of re-sampling and with proposals that depend on times. */
 #include "lyanna_rig.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int write_all(void **state) {
     return 0;
 }
 
-/* The target chooses a token after "x" that the draft did not expect; where x comes again, the draft expects it. */
+/* The target chooses a token after "x" that the draft did not expect; when x comes again, the draft expects it. */
 static void the_text_teaches_what_follows_a_token(void **state) {
     (void)state;
     enum { X = 20, Y = 33, N = 13 };
@@ -41,7 +41,7 @@ static void the_text_teaches_what_follows_a_token(void **state) {
         Drafter *d = learned_rig_open_drafter(&reader, specs[is_live], 2);
         const float *row = hidden, *after[] = {logits};
         fr_error err;
-        for (int32_t sequence = 0; sequence < 2; sequence++) /* what a text taught ends with it */
+        for (int32_t sequence = 0; sequence < 2; sequence++) /* a correction ends with its text */
             for (int round = 0; round < 2; round++) {
                 d->class->set_sampling(d, sequence, &SAMPLING_DEFAULT, 2);
                 if (d->class->begin(d, sequence, tokens, 2, &err) ||
@@ -68,7 +68,7 @@ static void the_text_teaches_what_follows_a_token(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-/* What is proposed depends on times; the text does not. Under a ratio rule no proposal depends on times. */
+/* Proposals depend on times, but the text does not. Under a ratio rule no proposal depends on times. */
 static void steps_without_a_draft_change_no_text(void **state) {
     (void)state;
     static const char *const specs[] = {"lyanna:file=build/lyanna-text-0.gguf,resample=0,fusion=auto",
@@ -109,7 +109,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-text-5.gguf,resample=0");
 }
 
-/* The engine's counts, with re-sampling in its three forms. */
+/* Checks the engine's counts with the three forms of re-sampling. */
 static void re_sampled_nodes_are_counted_separately(void **state) {
     (void)state;
     static const struct {

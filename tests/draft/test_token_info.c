@@ -1,5 +1,5 @@
-/* test_token_info.c - unit tests of token info: every form of it against E'(t) = g * RMSNorm(E[t] W1 W2) in double
- * precision, with and without hot tokens. */
+/* test_token_info.c - unit tests of token info: compares every form of it with E'(t) = g * RMSNorm(E[t] W1 W2) in
+ * double precision, with and without hot tokens. */
 #include "lyanna_rig.h"
 
 #include "base/rng.h"

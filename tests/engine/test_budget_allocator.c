@@ -1,4 +1,4 @@
-/* test_budget_allocator.c - The budget allocator against brute force, and T(n) as the engine keeps it. */
+/* test_budget_allocator.c - compares the budget allocator with brute force, and tests how the engine updates T(n). */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -24,7 +24,7 @@ static void random_tree(uint64_t trial, uint32_t salt, int32_t n, Tree *t) {
     }
 }
 
-/* Any curve that never falls: with flats and steps, convex and not. */
+/* Any curve that never falls, with flat parts and steps, convex or not. */
 static CostCurve random_curve(uint64_t trial) {
     CostCurve c = {.n = 5, .rows = {1, 2, 4, 8, 16}, .seconds = {1}};
     for (int k = 1; k < c.n; k++) c.seconds[k] = c.seconds[k - 1] + (double)(dice(trial, 900 + (uint32_t)k) % 5) * 0.5;
@@ -93,7 +93,7 @@ static void no_set_of_nodes_is_better(void **state) {
             fail_msg("trial %d: %g, by force %g", (int)trial, gain_of(&in, sum, n), best);
         n_none += n == 0, n_some += n > 0;
     }
-    assert_true(n_none > 10 && n_some > 10); /* both happen */
+    assert_true(n_none > 10 && n_some > 10); /* both cases occur */
 }
 
 static int32_t allocated(const CostCurve *curve, const Tree *t, double tokens_per_s, double max_extra_s) {
@@ -121,9 +121,9 @@ static void rows_decide(void **state) {
     const CostCurve step = {.n = 4, .rows = {1, 2, 8, 9}, .seconds = {1, 3, 3, 20}};
     assert_int_equal(allocated(&flat, &t, 1, 1e9), 10);
     assert_int_equal(allocated(&steep, &t, 1, 1e9), 0);
-    assert_int_equal(allocated(&step, &t, 1, 1e9), 7); /* one node alone loses */
+    assert_int_equal(allocated(&step, &t, 1, 1e9), 7); /* a single node does not pay */
     assert_int_equal(allocated(&step, &t, 1, 1.5), 0); /* the step would take too long */
-    assert_int_equal(allocated(&step, &t, 3, 1e9), 0); /* a second costs too many tokens */
+    assert_int_equal(allocated(&step, &t, 3, 1e9), 0); /* a second costs more tokens than the step saves */
     tree_reset(&t, 1);
     assert_int_equal(allocated(&flat, &t, 1, 1e9), 0);
 }
@@ -144,12 +144,12 @@ static void the_curve_follows_the_machine(void **state) {
 
 static CostCurve curve(void) { return (CostCurve){.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}}; }
 
-/* Every rule of cost_curve_observe for sizes other than the observed one. */
+/* Tests every rule of cost_curve_observe for sizes other than the observed one. */
 static void a_forward_corrects_other_sizes(void **state) {
     (void)state;
     CostCurve c = curve();
     for (int i = 0; i < 400; i++)
-        cost_curve_observe(&c, 8, 1e6); /* never more than several forwards of fewer rows would cost */
+        cost_curve_observe(&c, 8, 1e6); /* never more than the cost of several forwards of fewer rows */
     for (int k = 1; k < c.n; k++)
         assert_true(c.seconds[k] <= c.seconds[k - 1] * c.rows[k] / c.rows[k - 1] * (1 + 1e-9));
     c = curve();
@@ -158,12 +158,12 @@ static void a_forward_corrects_other_sizes(void **state) {
     c = curve();
     for (int i = 0; i < 20000; i++)
         cost_curve_observe(&c, 1,
-                           1); /* a size that is never observed slowly becomes cheaper, so that it is tried again */
+                           1); /* a size that is never observed becomes slowly cheaper, so that it is tried again */
     assert_true(cost_curve_at(&c, 8) < 2.5);
     c = curve();
     cost_curve_observe(&c, 17, 1e6); /* more than twice the largest measured size: outside the curve */
     for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] == curve().seconds[k]);
-    cost_curve_observe(&c, 16, 6); /* slower than predicted: no size becomes cheaper by it */
+    cost_curve_observe(&c, 16, 6); /* slower than predicted: no size becomes cheaper because of that */
     for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] > curve().seconds[k]);
 }
 
@@ -178,7 +178,7 @@ static void a_change_of_speed_keeps_the_shape(void **state) {
     assert_true(fabs(cost_curve_at(&c, 8) / cost_curve_at(&c, 1) - 3) < 1.2);
 }
 
-/* Forwards of few rows whose times vary say nothing about many rows. */
+/* Forwards of few rows whose times vary do not change the cost of many rows. */
 static void noise_of_few_rows_leaves_the_others(void **state) {
     (void)state;
     CostCurve c = {.n = 6, .rows = {1, 2, 3, 4, 8, 16}, .seconds = {40, 40, 40, 41, 49, 88}};

@@ -1,4 +1,5 @@
-/* test_draft_policy.c - what `auto` may lose and must gain, on a simulated clock; and that it changes no text. */
+/* test_draft_policy.c - the loss that `auto` may have and the gain that it must have, on a simulated clock; and that it
+ * changes no text. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -9,20 +10,20 @@
 
 enum { N_DRAFTS = 2, N_STEPS = 1000, DEPTH = 4, RIGHT = 1, WRONG = 2, TEXT = 128 };
 
-/* A simulated machine and text: T(n), the time of a proposal, and when the drafters are right. */
+/* A simulated machine and text: T(n), the time of a proposal, and the steps in which the drafters are right. */
 typedef struct World {
     double t1_s, slope; /* T(n) = t1_s (1 + slope (n - 1)) */
     double proposal_s;
-    float p_accept;  /* what the drafters declare for each node of their chain, given its parent */
-    int first, last; /* steps in which they are right to the full depth; never otherwise */
+    float p_accept;  /* the p_accept that the drafters declare for each node of their chain, given its parent */
+    int first, last; /* the steps in which they are right to the full depth; in all others they are wrong */
 } World;
 
 typedef struct Outcome {
-    double plain_s, auto_s;                     /* for the same tokens */
+    double plain_s, auto_s;                     /* the times for the same tokens */
     int64_t n_proposals, drafted, late_drafted; /* late: in the second half */
 } Outcome;
 
-/* An engine without executor: draft_policy.c uses nothing else of it. */
+/* An engine without an executor, which has everything that draft_policy.c uses. */
 static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const World *w) {
     static const Tree *trees[1];
     static int32_t budgets[1];
@@ -87,7 +88,8 @@ static Outcome live(const World *w, int n_steps) {
     return out;
 }
 
-/* From a tiny model in the cache, where each row costs a forward and a proposal a tenth of one, to a large model. */
+/* The worlds range from a tiny model in the cache, where each row costs as much as a forward and a proposal a tenth of
+ * one, to a large model. */
 static const World worlds[] = {
     {.t1_s = 20e-6, .slope = 0.9, .proposal_s = 3e-6},   {.t1_s = 20e-6, .slope = 0.4, .proposal_s = 1e-6},
     {.t1_s = 100e-6, .slope = 0.35, .proposal_s = 3e-6}, {.t1_s = 40e-3, .slope = 0.03, .proposal_s = 5e-6},
@@ -105,14 +107,14 @@ static void little_is_lost_where_no_draft_is_right(void **state) {
             print_message("T(1) %6.0f us, declared %.1f: %.4f of plain, %d proposals, %d drafted\n", 1e6 * w.t1_s,
                           (double)p_accept, o.plain_s / o.auto_s, (int)o.n_proposals, (int)o.drafted);
             assert_true(o.plain_s / o.auto_s > 0.98);
-            assert_true((double)o.late_drafted * w.slope < 0.01 * N_STEPS / 2); /* it has learned */
+            assert_true((double)o.late_drafted * w.slope < 0.01 * N_STEPS / 2); /* by then it has learned */
             o = live(&w, TEXT);
             assert_true(o.plain_s / o.auto_s > 0.965 ||
-                        w.proposal_s > w.t1_s / 4); /* the first forwards of a short text included */
+                        w.proposal_s > w.t1_s / 4); /* including the first forwards of a short text */
         }
 }
 
-/* The negative control: without the accounts, where every proposed node gets a row, these worlds lose. */
+/* Negative control: without the policy, when every proposed node gets a row, these worlds lose time. */
 static void a_fixed_budget_would_lose(void **state) {
     (void)state;
     for (int i = 0; i < N_WORLDS; i++) {
@@ -136,7 +138,7 @@ static void what_is_right_is_taken(void **state) {
     }
 }
 
-/* A quotation after a long text of its own: the idle drafter proposes again, and is idle after it. */
+/* A quotation after a long text without one: the idle drafter proposes again, and is idle after the quotation. */
 static void idle_drafters_are_used_again(void **state) {
     (void)state;
     for (int i = 0; i < N_WORLDS - 1; i++) {
@@ -174,7 +176,7 @@ static void auto_is_lossless_and_is_counted(void **state) {
     rig_run_request(e, &o, &plain);
     assert_int_equal(plain.drafts.n_undrafted_steps, plain.n);
     assert_int_equal(plain.drafts.n_proposals, 0);
-    assert_int_equal(e->policy.cost.n, 0); /* nothing is measured where no request needs it */
+    assert_int_equal(e->policy.cost.n, 0); /* nothing is measured if no request needs it */
     for (int n = 1; n <= 2; n++) {
         o = request_of(drafts, n);
         rig_run_request(e, &o, &got);
@@ -190,7 +192,8 @@ static void auto_is_lossless_and_is_counted(void **state) {
     fr_model_close(model);
 }
 
-/* Devils under an automatic budget: the text is that of plain decoding, and the wrong one is hardly used. */
+/* Devils under an automatic budget: the text is that of plain decoding, and the devil that is always wrong is hardly
+ * used. */
 static void devils_may_have_automatic_budgets(void **state) {
     (void)state;
     static Stream plain, got;

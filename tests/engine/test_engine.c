@@ -1,4 +1,4 @@
-/* test_engine.c - the engine through its public API: everything but losslessness (test_lossless.c). */
+/* test_engine.c - the engine through its public API: everything except losslessness (test_lossless.c). */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -57,7 +57,7 @@ static void refuse(fr_request_options o, fr_code code, const char *fragment) {
     int status = rig_open_request(&r, fx.engine, &o, &err); /* a draft is refused when it is opened */
     if (status != (int)code) fail_msg("status %d where %d was expected (%s)", status, code, fragment);
     assert_null(r);
-    if (!strstr(err.message, fragment)) fail_msg("'%s' does not say '%s'", err.message, fragment);
+    if (!strstr(err.message, fragment)) fail_msg("'%s' does not contain '%s'", err.message, fragment);
 }
 
 static void senseless_requests_are_refused_by_name(void **state) {
@@ -80,7 +80,8 @@ static void senseless_requests_are_refused_by_name(void **state) {
     o.sampling.top_p = NAN, refuse(o, FR_ERR_ARGUMENT, "top_p");
 }
 
-/* Opening a request reads no file and measures nothing: what it needs must be there, or the remedy is named. */
+/* Opening a request reads no file and measures nothing: everything that it needs must be open, or the error names the
+ * remedy. */
 static void requests_open_no_draft_and_measure_nothing(void **state) {
     (void)state;
     static const char *const pld[] = {"pld"}, *const automatic[] = {"auto"}, *const none[] = {"none"};
@@ -98,7 +99,7 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
         strstr(err.message,
                "'pld' is not open in this engine: name it in fr_engine_options.drafts, or call fr_engine_open_draft"));
     assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK);
-    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK); /* once more is fine */
+    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK); /* opening it again is fine */
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
     fr_request_close(r);
     o.tree_budget = FR_TREE_BUDGET_AUTO;
@@ -126,7 +127,7 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     assert_non_null(strstr(err.message, "teleport"));
 }
 
-/* "a+b" is what a and b are as two drafts. */
+/* "a+b" means the same as a and b as two drafts. */
 static void a_plus_unites_drafts(void **state) {
     (void)state;
     static const char *const one[] = {"pld+suffix"}, *const two[] = {"pld", "suffix"}, *const mixed[] = {"auto+pld"};
@@ -158,7 +159,7 @@ static void a_plus_unites_drafts(void **state) {
     fr_engine_close(e);
 }
 
-/* 32 drafts with a request each: there is no place for another one until a request ends. */
+/* 32 drafts with one request each: there is no place for another draft until a request ends. */
 static void a_draft_in_use_makes_no_room(void **state) {
     (void)state;
     fr_request *r[ENGINE_MAX_DRAFTERS];
@@ -254,14 +255,14 @@ static void a_prompt_of_one_token_and_one_that_fills_the_context(void **state) {
     assert_int_equal(s.n, 1);
     assert_int_equal(s.finish, FR_FINISH_CONTEXT);
     o.n_prompt = 256;
-    rig_run_request(fx.engine, &o, &s); /* the last token can still be decided; it just cannot be read again */
+    rig_run_request(fx.engine, &o, &s); /* the last token can still be chosen, but it cannot be read */
     assert_true(s.n <= 1);
 }
 
 static void an_end_of_text_token_ends_the_text(void **state) {
     (void)state;
     static Stream s;
-    const char *text = "The end."; /* the target ends its text after this */
+    const char *text = "The end."; /* the target ends its text here */
     fr_request_options o = greedy(0);
     o.ignore_eos = 0;
     int32_t *tokens;
@@ -285,8 +286,8 @@ static int gather_text(void *user, const fr_token_event *event) {
     return 0;
 }
 
-/* For every place of the plain text, a stop string that begins there: the text ends before its first
- * occurrence, and what the callback saw is the text. */
+/* For every place of the plain text, tests a stop string that begins there: the text ends before its first occurrence,
+ * and the callback received exactly that text. */
 static void stop_strings_cut_the_text_exactly(void **state) {
     (void)state;
     static Stream plain, s, drafted;
@@ -344,7 +345,7 @@ static void closing_a_running_request_leaves_the_others_alone(void **state) {
     fr_request_close(stays);
 }
 
-/* ---- what is known about a text ------------------------------------------------------------------------- */
+/* ---- information about a text ---------------------------------------------------------------------------- */
 
 typedef struct Logprobs {
     double sum;
@@ -399,13 +400,14 @@ static void statistics_add_up(void **state) {
     assert_int_equal(s.stats.n_generated, s.n);
     assert_true(s.stats.accepted <= s.stats.drafted);
     assert_int_equal(s.stats.n_prompt, fx.n_prompt);
-    /* Each step brings one token of the target's own; where a draft's ends the text, that of the last step is behind it. */
+    /* Each step gives one token of the target's own; if a draft's token ends the text, the target's token of the last
+     * step would come after it. */
     assert_int_equal(s.stats.n_steps + s.stats.accepted, s.n + (last >= 0));
     assert_true(s.stats.accepted > 0); /* this small model repeats itself */
     assert_true(s.stats.decode_s > 0 && s.stats.forward_s > 0 && s.stats.forward_s <= s.stats.decode_s);
 }
 
-/* Drafters outlive the requests that opened them: what one answer taught serves the next. */
+/* Drafters outlive the requests that opened them: they learn from one answer for the next. */
 static void drafters_remember_earlier_requests(void **state) {
     (void)state;
     static Stream first, again;
@@ -417,7 +419,7 @@ static void drafters_remember_earlier_requests(void **state) {
     rig_run_request(engine, &o, &again);
     rig_assert_same(&first, &again, "again");
     assert_true(again.stats.accepted > first.stats.accepted);
-    char specs[ENGINE_MAX_DRAFTERS + 2][32]; /* more specs than places: unused ones make room */
+    char specs[ENGINE_MAX_DRAFTERS + 2][32]; /* more specs than places: unused drafters are closed */
     static Stream s;
     o.max_tokens = 2, o.drafts = &draft;
     for (int i = 0; i < ENGINE_MAX_DRAFTERS + 2; i++) {

@@ -1,5 +1,5 @@
 /* test_engine_memory.c - with a large vocabulary the logits are the largest part of an engine's memory: there is memory
- * for those of the trees that the open requests may have, and for no others. */
+ * only for the logits of the trees that the open requests may have. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -8,7 +8,7 @@
 #include <malloc.h>
 
 enum { N_VOCAB = 17000, N_CTX = 256, N_REQUESTS = 32 };
-#define ROW_MB (N_VOCAB * sizeof(float) / 1e6) /* of logits: 68 kB */
+#define ROW_MB (N_VOCAB * sizeof(float) / 1e6) /* a row of logits: 68 kB */
 
 static const char *const path = "build/engine-memory.gguf";
 static fr_model *model;
@@ -35,7 +35,7 @@ static int close_model(void **state) {
     return 0;
 }
 
-/* Memory that the program has taken; 0 where the allocator does not count it (sanitizers). */
+/* The memory that the program has taken; 0 if the allocator does not count it (sanitizers). */
 static double taken_mb(void) {
     struct mallinfo2 m = mallinfo2();
     return (double)(m.uordblks + m.hblkhd) / 1e6;
@@ -81,11 +81,11 @@ static void logits_take_memory_by_planned_rows(void **state) {
     before = taken_mb();
     open_request(e, 8);
     open_request(e, 255);
-    double rows_mb = (10 + 9 + 256 - N_REQUESTS) * ROW_MB; /* memory for N_REQUESTS rows was there */
+    double rows_mb = (10 + 9 + 256 - N_REQUESTS) * ROW_MB; /* memory for N_REQUESTS rows existed before */
     expect_mb("one of 8 and one of 255 nodes", taken_mb() - before, rows_mb - 4, rows_mb + 4);
     before = taken_mb();
     for (int i = 0; i < 100; i++) open_request(e, 8);
-    rows_mb = (30 * 9 - 10) * ROW_MB; /* 32 run together; and the requests themselves */
+    rows_mb = (30 * 9 - 10) * ROW_MB; /* 32 run together; the requests themselves take memory, too */
     expect_mb("100 more of 8 nodes", taken_mb() - before, rows_mb - 4, rows_mb + 9);
     fr_error err;
     before = taken_mb();

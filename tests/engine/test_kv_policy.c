@@ -1,5 +1,5 @@
-/* test_kv_policy.c - which request gives pages to which, step by step: the example of src/engine/kv_policy.c, and the
- * order of its rule. That no token changes is tested in test_kv_pressure.c. */
+/* test_kv_policy.c - which requests lose pages, and to which requests, step by step: the example of
+ * src/engine/kv_policy.c, and the order of its rule. test_kv_pressure.c tests that no token changes. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -7,7 +7,7 @@
 #include "random_model.h"
 
 /* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more
- * after each step then. */
+ * slot after each further step. */
 enum { PAGE = 4, N_PAGES = 5, N_CTX = PAGE * N_PAGES, N_VOCAB = 300, MOST = 4 };
 
 static const char *const path = "build/pages.gguf";
@@ -71,7 +71,7 @@ static void step(Scene *s, int n) {
         if (fr_engine_step(s->engine, &err) < 0) fail_msg("%s", err.message);
 }
 
-/* How many tokens of request i are in the cache. */
+/* The number of tokens of request i in the cache. */
 static int held(const Scene *s, int i) { return executor_sequence_length(s->engine->executor, s->r[i]->sequence); }
 
 static void leave(Scene *s, int i) {
@@ -105,7 +105,7 @@ static void one_page_is_wanted_and_one_is_given(void **state) {
     close_scene(&s);
 }
 
-/* In chunks of 2: what is read again is counted once. */
+/* In chunks of 2: a token that is read again is counted once. */
 static void it_is_read_again_in_chunks(void **state) {
     (void)state;
     Scene s = open_scene(2);
@@ -135,7 +135,7 @@ static void the_youngest_gives_first(void **state) {
     close_scene(&s);
 }
 
-/* The last one would fit, and would take the pages that the second waits for. */
+/* The last request would fit, but it would take the pages for which the second one waits. */
 static void a_waiting_request_makes_younger_ones_wait(void **state) {
     (void)state;
     Scene s = open_scene(32);

@@ -1,9 +1,9 @@
-/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone,
- * by plain decoding, with room.
+/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates the text that it
+ * generates by itself, by plain decoding, with enough memory.
  *
  * The requests are made once: prompts that share beginnings of random lengths or are equal, every kind of sampling,
- * budgets, stop strings, mixed drafters. In each trial some of them start and end at random, with few pages; a
- * request that gives pages back reads its context again, which must be visible in its statistics only. */
+ * budgets, stop strings, mixed drafters. In each trial some of them start and end at random, with few pages; a request
+ * that loses pages reads its context again, which must be visible only in its statistics. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
@@ -25,14 +25,14 @@ enum { N_SEEDS = 8 };
 static const char *const path = "build/kv-pressure.gguf";
 static fr_model *model;
 
-/* One of the requests, and the text that it generates alone. */
+/* One of the requests, and the text that it generates by itself. */
 typedef struct Role {
     int32_t prompt[N_CTX];
     fr_request_options options;
     const char *drafts[4];
     char stop[8];
     const char *stops[1];
-    int32_t stream[2 * N_CTX]; /* prompt and output, for devils that know */
+    int32_t stream[2 * N_CTX]; /* prompt and output, for devils that use them */
     Stream alone;
 } Role;
 static Role cast[N_CAST];
@@ -43,13 +43,13 @@ static uint64_t dice_seed, n_dice;
 
 static int32_t draw(int32_t n) { return (int32_t)(rng_uniform(dice_seed, RNG_TEST, n_dice++, 0) * n); }
 
-/* ---- the cast ---------------------------------------------------------------------------------------- */
+/* ---- the requests ---------------------------------------------------------------------------------------- */
 
 static void make_prompt(Role *r, int32_t stems[N_STEMS][STEM], int i) {
     const Role *earlier = &cast[draw(i + 1)];
     r->options.struct_size = sizeof r->options;
     r->options.prompt = r->prompt;
-    if (i > 4 && draw(4) == 0) { /* the same, or the next turn of the same talk */
+    if (i > 4 && draw(4) == 0) { /* the same prompt, or the next turn of its conversation */
         int64_t said = draw(2) ? earlier->alone.n : 0, n = earlier->options.n_prompt + said;
         if (earlier != r && n + 4 < N_CTX) {
             memcpy(r->prompt, earlier->stream, (size_t)n * sizeof *r->prompt);
@@ -77,7 +77,7 @@ static fr_sampling make_sampling(void) {
     return s;
 }
 
-/* Runs it alone, plainly, in a roomy engine that shares nothing. */
+/* Runs it by itself, by plain decoding, in an engine with enough memory that shares nothing. */
 static void run_alone(Role *r) {
     fr_request_options o = r->options;
     fr_engine_options options = {.struct_size = sizeof options, .n_threads = 1, .n_ctx = N_CTX, .prefix_cache = -1};
@@ -90,7 +90,7 @@ static void run_alone(Role *r) {
     fr_engine_close(e);
 }
 
-/* Some end at a string that their plain text contains. */
+/* Some requests stop at a string that their plain text contains. */
 static void add_stop(Role *r) {
     size_t n = strlen(r->alone.text);
     if (n < 6 || draw(3)) return;
@@ -141,14 +141,14 @@ static int drop_cast(void **state) {
     return 0;
 }
 
-/* ---- worlds ------------------------------------------------------------------------------------------ */
+/* ---- trials ------------------------------------------------------------------------------------------------ */
 
 typedef struct Actor {
-    fr_request *request; /* NULL: nobody plays here */
+    fr_request *request; /* NULL: the place is free */
     const Role *role;
-    int n_until_cancel; /* tokens after which the callback cancels */
-    int step_of_close;  /* or the step at which it is closed; 0: never */
-    char seen[4096];    /* [n_seen] bytes of text, by the callback */
+    int n_until_cancel; /* the number of tokens after which the callback cancels */
+    int step_of_close;  /* the step at which it is closed; 0: never */
+    char seen[4096];    /* [n_seen] bytes of text that the callback received */
     size_t n_seen;
 } Actor;
 
@@ -160,7 +160,7 @@ typedef struct World {
     int64_t oldest_progress;
     int step;
     const char *label;
-    fr_stats sums; /* of the statistics about memory */
+    fr_stats sums; /* sums of the statistics about memory */
 } World;
 
 static void open_world(World *w, const fr_engine_options *options, const char *label) {
@@ -175,7 +175,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
     rig_add_drafter(w->engine, "malformed", &w->malformed.base);
 }
 
-/* In the end every page is free except those of the prefix cache, which prefix_cache_drop frees. */
+/* At the end every page is free except those of the prefix cache, which prefix_cache_drop frees. */
 static void close_world(World *w) {
     while (prefix_cache_drop(w->engine)) {}
     assert_int_equal(executor_n_free_pages(w->engine->executor), executor_n_pages(w->engine->executor));
@@ -211,7 +211,7 @@ static void leave(World *w, Actor *a) {
     char label[128];
     snprintf(label, sizeof label, "%s, request %d", w->label, (int)(a->role - cast));
     if (got.finish == FR_FINISH_ERROR) fail_msg("%s: %s", label, fr_request_error(a->request)->message);
-    if (got.finish == FR_FINISH_CANCELLED || got.finish == FR_FINISH_NONE) { /* cut short: it said the beginning */
+    if (got.finish == FR_FINISH_CANCELLED || got.finish == FR_FINISH_NONE) { /* cut short: its text is a beginning */
         assert_true(got.n <= a->role->alone.n);
         assert_memory_equal(got.tokens, a->role->alone.tokens, (size_t)got.n * sizeof *got.tokens);
         assert_memory_equal(a->seen, a->role->alone.text, a->n_seen);
@@ -229,7 +229,7 @@ static void leave(World *w, Actor *a) {
     a->request = NULL;
 }
 
-/* Whatever the others do, each step brings the oldest request further. */
+/* Whatever the other requests do, the oldest one makes progress in each step. */
 static void check_oldest(World *w) {
     fr_request *oldest = NULL;
     for (int p = 0; p < N_PLACES; p++) {
@@ -239,7 +239,7 @@ static void check_oldest(World *w) {
     int64_t progress = oldest ? 2 * oldest->n_context + executor_sequence_length(w->engine->executor, oldest->sequence)
                               : 0;
     if (oldest && oldest == w->oldest && progress <= w->oldest_progress)
-        fail_msg("%s, step %d: the oldest request did not get further", w->label, w->step);
+        fail_msg("%s, step %d: the oldest request made no progress", w->label, w->step);
     w->oldest = oldest;
     w->oldest_progress = progress;
 }
@@ -252,7 +252,7 @@ static void check_cache(const World *w) {
     }
 }
 
-/* Each node of a tree has its row, also where it was cut. */
+/* Each node of a tree has its row, also if the tree was cut. */
 static void check_rows(const World *w) {
     for (int p = 0; p < N_PLACES; p++) {
         const fr_request *r = w->actors[p].request;
@@ -260,7 +260,7 @@ static void check_rows(const World *w) {
     }
 }
 
-/* Lets n requests come and go; few_steps: how many steps between arrivals at most. */
+/* Opens and closes n requests; few_steps: the most steps between two arrivals. */
 static void play(World *w, int n, int few_steps) {
     int n_started = 0, n_here = 0;
     for (w->step = 1; n_started < n || n_here; w->step++) {
@@ -310,7 +310,8 @@ static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
         }
     print_message("%lld preemptions, %lld tokens read again, %lld shared\n", (long long)sums.n_preempted,
                   (long long)sums.n_recomputed, (long long)sums.n_prompt_shared);
-    assert_true(sums.n_preempted > 9 * N_SEEDS * 3 && sums.n_recomputed > sums.n_preempted); /* or it proved nothing */
+    assert_true(sums.n_preempted > 9 * N_SEEDS * 3 && sums.n_recomputed > sums.n_preempted); /* otherwise the trials
+                                                                                              * prove nothing */
 }
 
 static void with_room_for_all_no_request_gives_pages_back(void **state) {
@@ -333,7 +334,8 @@ static void with_room_for_all_no_request_gives_pages_back(void **state) {
 
 /* ---- trees that may not be cut ------------------------------------------------------------------------- */
 
-/* Sizes of the trees by request (its seed) and length of its context: written alone, then compared. */
+/* The sizes of the trees by request (its seed) and length of its context: written when a request runs by itself, then
+ * compared. */
 static int32_t sizes[N_PLACES][N_CTX + 1];
 static int n_other_sizes;
 
@@ -341,7 +343,7 @@ static uint64_t keys[N_PLACES];
 static int n_keys;
 
 static int verify_sizes(const VerifyInput *in, VerifyScratch *scratch, VerifyResult *out, fr_error *err) {
-    int place = 0; /* of the request: each has a noise key of its own */
+    int place = 0; /* the request's place: each has a noise key of its own */
     while (place < n_keys && keys[place] != in->sampling->seed) place++;
     assert_true(place < N_PLACES);
     if (place == n_keys) keys[n_keys++] = in->sampling->seed;
@@ -351,7 +353,7 @@ static int verify_sizes(const VerifyInput *in, VerifyScratch *scratch, VerifyRes
     return verify_sampled(in, scratch, out, err);
 }
 
-/* N_PLACES requests in an engine of so many places: one after the other with one place, or all at once. */
+/* Runs N_PLACES requests in an engine with n_places places: one after the other with one place, or all at once. */
 static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_tokens, const char *draft) {
     fr_engine_options options = {.struct_size = sizeof options,
                                  .n_threads = 1,
@@ -406,7 +408,7 @@ static void the_tree_of_a_ratio_rule_is_not_cut(void **state) {
     }
 }
 
-/* ---- what cannot fit --------------------------------------------------------------------------------- */
+/* ---- requests that cannot fit ---------------------------------------------------------------------------- */
 
 static void a_cache_smaller_than_one_context_is_refused(void **state) {
     (void)state;
@@ -419,14 +421,14 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
     options.kv_tokens = -5;
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
     options = (fr_engine_options){.struct_size = sizeof(fr_engine_options),
-                                  .kv_tokens = 50}; /* no context given: what fits */
+                                  .kv_tokens = 50}; /* no context is given: the largest that fits */
     e = rig_open_engine(model, &options);
     assert_int_equal(e->options.n_ctx, 50);
     fr_engine_close(e);
 }
 
-/* Somebody (here the test) holds pages for good. The request that can never fit ends, with a sentence; another one,
- * which fits beside, does not notice. */
+/* The test holds some pages for ever. A request that can never fit ends with an error; another one, which fits, is not
+ * affected. */
 static void a_request_that_can_never_fit_ends_alone(void **state) {
     (void)state;
     static Stream alone, got;

@@ -1,5 +1,5 @@
-/* test_misuse.c - mistakes of a program that calls the library: every one of them is refused with its sentence, or has
- * the effect that forerun.h promises, and none crashes. */
+/* test_misuse.c - mistakes of a program that calls the library: each is refused with its message, or has the effect
+ * that forerun.h promises, and none crashes. */
 #include "engine_rig.h"
 
 #include "random_model.h"
@@ -57,7 +57,7 @@ static fr_request_options good_request(void) {
 
 static int n_misuses;
 
-/* The call failed with that code and that sentence, and fills in no result. */
+/* Checks that the call failed with that code and that message, and filled in no result. */
 static void refused_as(int status, fr_code code, const char *sentence, int line) {
     if (status != code || err.code != code || !strstr(err.message, sentence))
         fail_msg("line %d: %d, '%s' instead of %d, '%s'", line, status, err.message, code, sentence);
@@ -276,7 +276,7 @@ static void the_list_is_long(void **state) {
 
 typedef struct Caller {
     fr_engine *engine;
-    fr_request *requests[2]; /* [0]: whose callback it is */
+    fr_request *requests[2]; /* [0]: the request whose callback runs */
     int n_calls[2];
     int (*then)(struct Caller *c, int i); /* at the third token of each request */
 } Caller;
@@ -285,7 +285,7 @@ static int on_token_of(Caller *c, int i) { return ++c->n_calls[i] == 3 ? c->then
 static int on_first(void *user, const fr_token_event *event) { return event->token < 0 || on_token_of(user, 0); }
 static int on_second(void *user, const fr_token_event *event) { return event->token < 0 || on_token_of(user, 1); }
 
-/* Two requests of an engine of their own, whose callbacks call `then`. */
+/* Runs two requests in an engine of their own; their callbacks call `then`. */
 static void begin(Caller *c, int (*then)(Caller *c, int i)) {
     *c = (Caller){.then = then};
     c->engine = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),

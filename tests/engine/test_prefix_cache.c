@@ -1,5 +1,5 @@
-/* test_prefix_cache.c - requests that begin with the same tokens: what is shared, from which sequence, and what is not.
- * That sharing changes no token is tested here in each case, and at random in test_kv_pressure.c. */
+/* test_prefix_cache.c - requests that begin with the same tokens: which tokens are shared, and from which sequence.
+ * Each case also checks that sharing changes no token; test_kv_pressure.c does so at random. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -12,7 +12,7 @@ enum { N_CTX = 200, N_VOCAB = 300, N_PROMPT = 40 };
 
 static const char *const path = "build/prefix-cache.gguf";
 static fr_model *model;
-static int32_t prompts[4][N_CTX]; /* different from their first token on */
+static int32_t prompts[4][N_CTX]; /* they differ from their first token on */
 
 static int open_model(void **state) {
     (void)state;
@@ -60,8 +60,8 @@ static fr_request_options ask(const int32_t *prompt, int64_t n) {
     return o;
 }
 
-/* Runs it in `e` and in an engine that shares nothing, and holds them against each other. Returns how many tokens of
- * the prompt were shared. */
+/* Runs the request in `e` and in an engine that shares nothing, and compares the two. Returns the number of tokens of
+ * the prompt that were shared. */
 static int64_t check_shared(fr_engine *e, const fr_request_options *o, Stream *got) {
     static Stream alone;
     fr_engine *apart = open_engine(16, -1);
@@ -109,7 +109,7 @@ static void the_next_turn_takes_over_the_answer_too(void **state) {
     for (int turn = 0; turn < 4; turn++) {
         fr_request_options o = ask(talk, n);
         int64_t shared = check_shared(e, &o, &s);
-        assert_int_equal(shared, turn ? n - 6 : 0); /* the last token of an answer was said, not read */
+        assert_int_equal(shared, turn ? n - 6 : 0); /* the last token of an answer was generated, but not read */
         memcpy(talk + n, s.tokens, (size_t)s.n * sizeof *talk);
         n += s.n;
         for (int i = 0; i < 5; i++) talk[n++] = 30 + turn + i;
@@ -138,7 +138,7 @@ static void expect_shared(fr_engine *e, const int32_t *prompt, int64_t n, int64_
     assert_int_equal(check_shared(e, &o, &s), n_shared);
 }
 
-/* Also by a request that goes its own way later: its beginning was of use. */
+/* An entry also counts as used by a request that shares only its beginning. */
 static void to_be_begun_with_is_use(void **state) {
     (void)state;
     int32_t own[N_CTX];
@@ -147,13 +147,13 @@ static void to_be_begun_with_is_use(void **state) {
     fr_engine *e = open_engine(16, 2);
     expect_shared(e, prompts[0], N_PROMPT, 0);
     expect_shared(e, prompts[1], N_PROMPT, 0);
-    expect_shared(e, own, N_PROMPT, 20); /* takes the place of prompts[1] */
+    expect_shared(e, own, N_PROMPT, 20); /* replaces prompts[1] */
     expect_shared(e, prompts[0], N_PROMPT, N_PROMPT - 1);
     expect_shared(e, prompts[1], N_PROMPT, 0);
     fr_engine_close(e);
 }
 
-/* What another entry holds takes no place, and the next turn takes that of the turn before. */
+/* An entry that another one contains takes no place, and the next turn replaces the previous turn. */
 static void one_talk_takes_one_place(void **state) {
     (void)state;
     static Stream s;
@@ -173,7 +173,7 @@ static void one_talk_takes_one_place(void **state) {
     fr_engine_close(e);
 }
 
-/* Where pages are wanted, what was used last goes last. */
+/* When pages are needed, the entry that was used last is dropped last. */
 static void the_least_recently_used_is_dropped_first(void **state) {
     (void)state;
     fr_engine *e = open_engine(16, 3);
@@ -203,7 +203,7 @@ static void sharing_can_be_switched_off(void **state) {
     fr_engine_close(e);
 }
 
-/* Five equal prompts come together: the oldest reads, and the others wait for what it reads. */
+/* Five equal prompts come together: the oldest request reads, and the others wait for it. */
 static void twins_read_their_prompt_once(void **state) {
     (void)state;
     static Stream alone, got;
@@ -229,7 +229,7 @@ static void twins_read_their_prompt_once(void **state) {
     fr_engine_close(apart);
 }
 
-/* Two that have little in common read side by side. */
+/* Two requests that have little in common read at the same time. */
 static void strangers_do_not_wait(void **state) {
     (void)state;
     fr_engine *e = open_engine(16, 0);
@@ -247,7 +247,7 @@ static void strangers_do_not_wait(void **state) {
     fr_engine_close(e);
 }
 
-/* A request may end amid an accepted path: rows behind its last token are no part of its text. */
+/* A request may end within an accepted path: rows after its last token are not part of its text. */
 static void what_was_accepted_behind_the_end_is_not_kept(void **state) {
     (void)state;
     static Stream plain, s;
@@ -270,7 +270,7 @@ static void what_was_accepted_behind_the_end_is_not_kept(void **state) {
     o.stops = stops, o.n_stops = 1, o.drafts = &draft, o.n_drafts = 1, o.tree_budget = 40;
     rig_run_request(e, &o, &s);
     assert_int_equal(s.finish, FR_FINISH_STOP);
-    assert_int_equal(s.stats.n_steps, 1); /* 40 tokens were accepted, and few of them said */
+    assert_int_equal(s.stats.n_steps, 1); /* 40 tokens were accepted, and only a few of them are in the text */
     assert_int_equal(e->prefixes.entries[0].n_tokens, N_PROMPT + s.n);
     assert_memory_equal(e->prefixes.entries[0].tokens, stream, (size_t)(N_PROMPT + s.n) * sizeof *stream);
     int32_t n_kept = e->prefixes.entries[0].n_tokens; /* the next request changes it */

@@ -1,6 +1,7 @@
-/* test_prompt_marks.c - models that can be cut at marks only (recurrent states, windows whose pages are given back) through the
- * engine: prompts with common instructions read what differs, up to the distance of marks the first time and of a page later;
- * pages of windows in use; and the same texts where pages of windows, of everything, or marks run out. */
+/* test_prompt_marks.c - models that can only be cut at marks (recurrent states, windows whose pages are released) in
+ * the engine: prompts with common instructions read only the part that differs, from the last mark the first time and
+ * from the last page later; windows use only their pages; and texts are the same when pages of windows, all pages, or
+ * marks run out. */
 #include "engine_rig.h"
 
 #include "compute/sequences.h"
@@ -42,7 +43,7 @@ static fr_engine *open_engine(const fr_model *model, int64_t kv_tokens, int pref
     return rig_open_engine(model, &options);
 }
 
-/* Request i: the instructions, and a question of its own. */
+/* Request i has the instructions, and a question of its own. */
 static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     static const char *const draft = "suffix";
     rig_tokens(1, N_VOCAB, prompt, N_COMMON);
@@ -102,7 +103,7 @@ static void prompts_read_only_what_differs(void **state) {
     }
 }
 
-/* Pages of windows that one long request holds in each step; and the memory of both kinds of layers. */
+/* Checks the pages of windows that one long request holds in each step, and the memory of both kinds of layers. */
 static void windows_hold_few_pages(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
@@ -138,7 +139,8 @@ static void windows_hold_few_pages(void **state) {
     }
 }
 
-/* Keys and values of Gemma 3 1B (26 layers, of which 22 have a window of 512; one KV head of 256) for one context of 8192. */
+/* Keys and values of Gemma 3 1B (26 layers, of which 22 have a window of 512; one KV head of 256) for one context of
+ * 8192. */
 static void memory_of_gemma3_1b(void **state) {
     (void)state;
     const RandomModel m = {.arch = "gemma3",
@@ -164,7 +166,7 @@ static void memory_of_gemma3_1b(void **state) {
     fr_model_close(model);
 }
 
-/* All at once; n_window_pages > 0: as if the cache had no more of them. */
+/* Runs all requests at once; n_window_pages > 0: the cache behaves as if it had no more pages of windows. */
 static int run_together(const fr_model *model, const Stream *alone, int64_t kv_tokens, int prefix_cache,
                         int32_t n_window_pages, const char *what) {
     static Stream got;

@@ -1,5 +1,5 @@
-/* test_prompt_plan.c - long prompts beside streams: in every step each stream gets its token, the prompts share one chunk,
- * and a short prompt does not wait for the long ones. Counted in steps and rows. */
+/* test_prompt_plan.c - long prompts beside streams: in every step each stream gets its token, the prompts share one
+ * chunk, and a short prompt does not wait for the long ones. The test counts steps and rows. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -10,7 +10,7 @@ enum { N_CTX = 400, N_VOCAB = 300, CHUNK = 16, MOST = 8 };
 
 static const char *const path = "build/prompt-plan.gguf", *const draft_model = "sps:model=build/prompt-plan.gguf";
 static fr_model *model;
-static int32_t prompts[MOST][N_CTX]; /* different from their first token on */
+static int32_t prompts[MOST][N_CTX]; /* they differ from their first token on */
 
 static int open_model(void **state) {
     (void)state;
@@ -91,10 +91,10 @@ static void streams_go_on_while_prompts_are_read(void **state) {
             for (int i = 0; i < 3; i++) {
                 if (n_before[i] >= 200) continue;
                 sum += n_read(readers[i]) - n_before[i];
-                assert_true(n_read(readers[i]) > n_before[i]); /* none of them waits, either */
+                assert_true(n_read(readers[i]) > n_before[i]); /* none of them waits */
             }
             assert_true(sum <= CHUNK);
-            if (n_reading == 3) assert_int_equal(sum, CHUNK); /* and nothing of the chunk is lost */
+            if (n_reading == 3) assert_int_equal(sum, CHUNK); /* and no part of the chunk is unused */
             assert_true(n < 60);
         }
         fr_engine_close(e);
@@ -111,7 +111,7 @@ static void a_short_prompt_does_not_wait_for_long_ones(void **state) {
     fr_engine_close(e);
 }
 
-/* n requests of one prompt: while the oldest reads, it has the chunk for itself. */
+/* n requests with the same prompt: while the oldest reads, it gets the whole chunk. */
 static void those_that_wait_leave_their_share(void **state) {
     (void)state;
     fr_engine *e = open_engine();
@@ -126,7 +126,8 @@ static void those_that_wait_leave_their_share(void **state) {
     fr_engine_close(e);
 }
 
-/* Opening a request runs no forward of a draft model, and a step reads no more of its prompt than of the target's. */
+/* Opening a request runs no forward of a draft model, and in a step the draft model reads no more of the prompt than
+ * the target. */
 static void a_draft_model_reads_in_chunks(void **state) {
     (void)state;
     fr_engine *e = open_engine();

@@ -1,5 +1,5 @@
-/* test_request_queue.c - more requests than may run at once: who waits, who runs next, and what closing a request gives
- * back in each of its states. */
+/* test_request_queue.c - more requests than may run at once: which requests wait, which one runs next, and what closing
+ * a request frees in each of its states. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -99,7 +99,7 @@ static void requests_run_in_order_of_arrival(void **state) {
         assert_true(n_running <= N_RUNNING);
         assert_int_equal(left, n_open); /* waiting requests count as well */
         while (n_begun < N_OPEN && !is_waiting(r[n_begun])) n_begun++;
-        for (int i = n_begun; i < N_OPEN; i++) assert_true(is_waiting(r[i])); /* none overtakes */
+        for (int i = n_begun; i < N_OPEN; i++) assert_true(is_waiting(r[i])); /* no request overtakes another */
     }
     check_counts(e, 0, 0);
     for (int i = 0; i < N_OPEN; i++) {
@@ -126,7 +126,7 @@ static void a_full_queue_refuses(void **state) {
     assert_int_equal(fr_request_open(&more, e, &o, &err), FR_ERR_MEMORY);
     assert_null(more);
     assert_non_null(strstr(err.message, "the queue is full"));
-    wrong.n_prompt = 0; /* what is wrong with a request is known at once */
+    wrong.n_prompt = 0; /* an invalid request is refused at once */
     assert_int_equal(fr_request_open(&more, e, &wrong, &err), FR_ERR_ARGUMENT);
     fr_request_close(r[3]);
     assert_int_equal(fr_request_open(&r[3], e, &o, &err), FR_OK);
@@ -135,7 +135,7 @@ static void a_full_queue_refuses(void **state) {
     assert_int_equal(fr_request_open(&more, e, &o, &err), FR_ERR_MEMORY); /* r[0] is still open */
     fr_request_close(r[0]);
     r[0] = open_request(e, N_OPEN);
-    assert_true(is_waiting(r[0])); /* behind r[4] and r[3] */
+    assert_true(is_waiting(r[0])); /* after r[4] and r[3] */
     step(e);
     assert_false(is_waiting(r[2]));
     while (is_waiting(r[4])) step(e);
@@ -145,7 +145,7 @@ static void a_full_queue_refuses(void **state) {
     fr_engine_close(e); /* closes those that run and those that wait */
 }
 
-/* A request that has ended keeps its results, and neither a sequence nor pages. */
+/* A request that has ended keeps its results, but no sequence and no pages. */
 static void an_ended_request_makes_room_before_it_is_closed(void **state) {
     (void)state;
     static Stream first;
@@ -167,7 +167,7 @@ static void an_ended_request_makes_room_before_it_is_closed(void **state) {
 
 typedef enum State { QUEUED, JUST_OPENED, IN_PREFILL, DECODING, N_STATES } State;
 
-/* Closing it between two steps frees its pages at once, and its place goes to whoever waits. */
+/* Closing a request between two steps frees its pages at once, and its place goes to a waiting request. */
 static void closing_gives_pages_back_in_each_state(void **state) {
     (void)state;
     for (int prefix_cache = -1; prefix_cache <= 0; prefix_cache++)

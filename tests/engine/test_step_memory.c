@@ -1,7 +1,7 @@
-/* test_step_memory.c - A decoding step neither allocates nor frees memory. Every allocation of the program is counted
- * (the linker puts the functions below in the place of malloc and its relatives; see the Makefile), over all steps of
- * a request except the first and the last: the first one finishes the prompt, and the last one hands the text to what
- * outlives the request (prefix cache, histories). */
+/* test_step_memory.c - a decoding step neither allocates nor frees memory. Every allocation of the program is counted
+ * (the linker replaces malloc and its relatives by the functions below; see the Makefile), over all steps of a request
+ * except the first and the last: the first one finishes the prompt, and the last one passes the text to the prefix
+ * cache and to histories, which outlive the request. */
 #include "engine_rig.h"
 
 #include "random_model.h"
@@ -56,7 +56,7 @@ static int write_models(void **state) {
     return 0;
 }
 
-/* A text that repeats itself, so that copying drafters propose much. */
+/* A text that repeats itself, so that drafters that copy propose many tokens. */
 static void make_prompt(int32_t *prompt) {
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + (i * i % 11 + i % 7) * 19 % 290;
 }
@@ -72,12 +72,12 @@ typedef struct Case {
 static int on_token(void *user, const fr_token_event *event) {
     const Case *c = user;
     if (!c->allocate) return 0;
-    void *volatile p = malloc(event->n_bytes + 1); /* or the compiler leaves both out */
+    void *volatile p = malloc(event->n_bytes + 1); /* volatile, or the compiler removes both calls */
     free(p);
     return 0;
 }
 
-/* Allocations and releases in all steps but the first and the last. */
+/* The number of allocations and releases in all steps except the first and the last. */
 static long count(fr_engine *engine, const Case *c) {
     int32_t prompt[N_PROMPT];
     make_prompt(prompt);
@@ -136,7 +136,7 @@ static void steps_allocate_nothing(void **state) {
         fr_engine *engine = rig_open_engine(
             model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 2, .n_ctx = N_CONTEXT});
         long first = count(engine, &c);
-        c.sampling = sampled; /* and memory that the first request left is used again */
+        c.sampling = sampled; /* and memory of the first request is used again */
         long second = count(engine, &c);
         if (first || second)
             fail_msg("%s: %ld and %ld allocations in the steps of two requests", c.name, first, second);

@@ -1,5 +1,5 @@
-/* test_struct_size.c - structs of callers that are shorter or longer than the library's own, as programs pass them that were
- * compiled with an older or a newer header. tests/api_0 runs a program of an older header as a whole. */
+/* test_struct_size.c - structs of callers that are shorter or longer than the library's own, as in programs that were
+ * compiled with an older or a newer header. tests/api_0 runs a whole program with an older header. */
 #include "engine_rig.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define MODEL "models/target.gguf"
-#define CANARY 0xa5 /* in every byte that the library must not use */
+#define CANARY 0xa5 /* the value of every byte that the library must not use */
 
 static fr_model *model;
 static fr_engine *engine;
@@ -74,7 +74,7 @@ static int open_request(const Caller *c) {
     return status;
 }
 
-/* For each struct of options: its size, and how many of its first bytes an older header might have had. */
+/* For each struct of options: its size, and the number of its first bytes that an older header might have had. */
 static const struct {
     const char *name;
     size_t size, shorter;
@@ -108,7 +108,7 @@ static void options_may_be_shorter(void **state) {
         if (options[i].call(&c)) fail_msg("%s: %s", options[i].name, err.message);
     }
     Caller c = good_options(1, options[1].shorter);
-    c.struct_size = options[1].size; /* the canaries are no valid options of an engine */
+    c.struct_size = options[1].size; /* the canaries are not valid options of an engine */
     assert_int_equal(open_engine(&c), FR_ERR_ARGUMENT);
 }
 
@@ -221,7 +221,8 @@ static void the_header_has_the_version_of_the_makefile(void **state) {
     assert_string_equal(fr_version(), FORERUN_VERSION);
 }
 
-/* What an older program left in the padding at the end of its struct would be read as a field that is added there. */
+/* Bytes that an older program left in the padding at the end of its struct would be read as a field that is added
+ * there. */
 #define ENDS_WITH(type, field) \
     _Static_assert(offsetof(type, field) + sizeof(((type *)0)->field) == sizeof(type), #type " ends with padding")
 ENDS_WITH(fr_model_options, progress_user);

@@ -1,7 +1,7 @@
-/* fuzz_chat.c - any text as a chat template, which is recognised or not; and any conversation in every family's
- * format, which is refused, or written with each answer at the reported place.
+/* fuzz_chat.c - any text as a chat template, which is recognised or not; and any conversation in every family's format,
+ * which is refused, or written with each answer at the reported place.
  *
- * Each line of an input is a message: its first byte chooses the role, the rest is the content. */
+ * Each line of an input is a message: its first byte chooses the role, and the other bytes are the content. */
 #include "base/error.h"
 #include "text/chat.h"
 

@@ -1,4 +1,4 @@
-/* fuzz_checkpoint.c - any bytes as a checkpoint: it is refused and nothing of it is taken over, or all of it is. */
+/* fuzz_checkpoint.c - any bytes as a checkpoint: it is refused and changes nothing, or all of it is read. */
 #include "scratch_file.h"
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ static int read_checkpoint(const char *path) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     static bool has_sound;
-    if (!has_sound) { /* or every input would be refused for the same reason */
+    if (!has_sound) { /* otherwise every input might be refused for the same reason */
         fr_assert(read_checkpoint(memory_file_of("tests/fuzz/corpus/checkpoint/sound", 0)) == FR_OK);
         has_sound = true;
     }

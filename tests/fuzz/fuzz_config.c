@@ -1,4 +1,4 @@
-/* fuzz_config.c - any bytes as the config.json beside published weights: a key is an integer, or it is not there. */
+/* fuzz_config.c - any bytes as the config.json beside published weights: a key is an integer, or it is missing. */
 #include "scratch_file.h"
 
 #include "base/error.h"

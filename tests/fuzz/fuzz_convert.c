@@ -1,5 +1,6 @@
-/* fuzz_convert.c - any bytes as one of the small files of a published model, after one byte that chooses which: config.json,
- * tokenizer.json, tokenizer.model, tokenizer_config.json. They are refused, or every token has a spelling. */
+/* fuzz_convert.c - any bytes as one of the small files of a published model, after one byte that chooses the file:
+ * config.json, tokenizer.json, tokenizer.model, tokenizer_config.json. They are refused, or every token has a
+ * spelling. */
 #include "scratch_file.h"
 
 #include "cli/convert/convert_arch.h"

@@ -20,7 +20,7 @@ static void check_span(const CorpusIndex *x, CorpusSpan span, int32_t n_vocab) {
         }
 }
 
-/* Searches for what stands behind some suffixes of the index itself, and for other tokens. */
+/* Searches for the tokens of some suffixes of the index itself, and for other tokens. */
 static void search(const CorpusIndex *x, int32_t n_vocab) {
     int64_t n_places = (int64_t)x->header->n_places;
     check_span(x, (CorpusSpan){0, n_places}, n_vocab);

@@ -1,7 +1,7 @@
 /* fuzz_cost_cache.c - arbitrary bytes as a cost file: it is ignored, or it is a curve that can be used.
  *
- * Byte 0 of an input chooses: even, the rest is the file; odd, the rest is the file without its last line, the hash,
- * which is added here, because no fuzzer guesses one. */
+ * If byte 0 of an input is even, the other bytes are the file; if it is odd, they are the file without its last line,
+ * the hash, which is added here, because a fuzzer cannot guess it. */
 #include "scratch_file.h"
 
 #include "compute/cost.h"

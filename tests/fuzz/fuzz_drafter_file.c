@@ -1,9 +1,9 @@
 /* fuzz_drafter_file.c - arbitrary bytes as the file of a learned drafter: the file is refused, or it drafts and the
  * text is that of plain decoding, whatever its weights are.
  *
- * Byte 0 of an input selects the method, the rest is the file. A file contains the fingerprint of its target, which
- * is here tests/fuzz/target.gguf; the files of the corpus were trained for it (tests/fuzz/README.md). Everything goes
- * through the public API. */
+ * Byte 0 of an input selects the method, and the other bytes are the file. A file contains the fingerprint of its
+ * target, which is here tests/fuzz/target.gguf; the files of the corpus were trained for it (tests/fuzz/README.md).
+ * Everything goes through the public API. */
 #include "scratch_file.h"
 
 #include "base/error.h"

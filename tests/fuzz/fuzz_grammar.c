@@ -1,7 +1,8 @@
-/* fuzz_grammar.c - takes any text as a GBNF grammar, a regular expression or a JSON schema, by its first byte, and reads what follows
- * the first zero byte by it. Compiling ends within its limits, with an error or with an automaton that can read any bytes, and
- * the time that it takes is in proportion to the steps that it counts. States agree with their copies in a fresh epoch, and
- * with those that are computed in slices, none of which does much more than its quota. */
+/* fuzz_grammar.c - takes any text as a GBNF grammar, a regular expression or a JSON schema, chosen by its first byte,
+ * and reads the bytes after the first zero byte with it. Compiling ends within its limits, with an error or with an
+ * automaton that can read any bytes, and the time that it takes is in proportion to the steps that it counts. States
+ * agree with their copies in a fresh epoch, and with those that are computed in slices, none of which does much more
+ * than its quota. */
 #include "grammar/readers.h"
 #include "grammar/states.h"
 

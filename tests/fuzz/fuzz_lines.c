@@ -1,5 +1,5 @@
-/* fuzz_lines.c - any bytes as a text file, compressed with zstd or not: each line is handed out whole, within its limit,
- * or the reader stops with an error. Byte 0: bit 0, the file is zstd; bit 1, the whole file is one line. */
+/* fuzz_lines.c - any bytes as a text file, compressed with zstd or not: each line is returned whole, within its limit,
+ * or the reader stops with an error. Bit 0 of byte 0: the file is zstd; bit 1: the whole file is one line. */
 #include "scratch_file.h"
 
 #include "train/records.h"

@@ -1,8 +1,8 @@
 /* fuzz_options.c - any text as the options of a drafter or a verification rule, or as a specification with its name:
- * they are refused with a sentence, or every number is in its range.
+ * they are refused with a message, or every number is in its range.
  *
- * Byte 0 chooses: the table of a drafter, by its number (no drafter is opened: a valid number may ask for much memory);
- * a rule with its name; or the names of drafters, which are opened if they have no options. */
+ * Byte 0 chooses: the table of a drafter, by its number (no drafter is opened: a valid number may need much memory); a
+ * rule with its name; or the names of drafters, which are opened if they have no options. */
 #include "base/mem.h"
 #include "draft/drafter.h"
 #include "verify/verifier.h"

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any bytes given to the safetensors reader: they are refused, or all data of all tensors is
- * there. */
+/* fuzz_safetensors.c - any bytes given to the safetensors reader: they are refused, or all data of all tensors can be
+ * read. */
 #include "base/error.h"
 #include "train/safetensors.h"
 

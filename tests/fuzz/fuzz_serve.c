@@ -1,8 +1,8 @@
-/* fuzz_serve.c - what a client may send to `forerun serve`: a request is refused with a sentence, or prepared as one that
- * the engine may be given.
+/* fuzz_serve.c - any request of a client of `forerun serve`: it is refused with a message, or prepared as a valid
+ * request to the engine.
  *
- * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one", "format"}, of which the grammar of calls is made;
- * else the endpoint, by its number, whose body follows. */
+ * Byte 0 chooses: 'h': the head of a request; 't': {"family", "tools", "tool_choice", "one", "format"}, from which the
+ * grammar of calls is made; otherwise the number of an endpoint, whose body follows. */
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
 #include "server/api/answers.h"
@@ -55,7 +55,7 @@ static const Endpoint *endpoint_at(unsigned i) {
     return found[i % n];
 }
 
-/* What chat_messages_apply lets through. */
+/* Checks the tools that chat_messages_apply accepts. */
 static bool are_tools(const json_t *tools) {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (!json_is_string(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name")))
@@ -90,7 +90,7 @@ static void prepare(void *user) {
     else fr_assert(w->call.endpoint->prepare(&w->call, body) == 0 || w->call.error.status);
 }
 
-/* What the engine would be given is in range. */
+/* Checks that the values for the engine are in range. */
 static void check_plan(const Plan *p) {
     fr_assert(p->n >= 1 && p->n_prompts * p->n <= API_MAX_CHOICES && p->max_tokens >= 0);
     for (int i = 0; i < p->n_prompts; i++) {

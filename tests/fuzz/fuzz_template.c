@@ -1,5 +1,5 @@
-/* fuzz_template.c - any text as a chat template, rendered with a conversation; and any text as the JSON of one. A render ends
- * within its limits, with an error that says why or with spans that lie in its output. */
+/* fuzz_template.c - any text as a chat template, rendered with a conversation; and any text as the JSON of one. A
+ * render ends within its limits, with an error that gives the reason or with spans that lie in its output. */
 #include "text/template/template.h"
 
 #include <string.h>
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     fr_assert(template_variables_open(&v, NULL, &err) == FR_OK);
     fr_assert(template_set_members(v, conversation, sizeof conversation - 1, TEMPLATE_MESSAGES, &err) == FR_OK);
     template_set_time(v, 0);
-    if (n > 0 && (text[0] == '[' || text[0] == '"')) { /* a template that begins so would be dull */
+    if (n > 0 && (text[0] == '[' || text[0] == '"')) { /* such an input is more useful as JSON */
         if (template_set_json(v, "x", text, n, TEMPLATE_MESSAGES, &err) == FR_OK) run(echo, sizeof echo - 1, v);
         else fr_assert(err.message[0] != '\0');
     } else run(text, n, v);

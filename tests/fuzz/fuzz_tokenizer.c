@@ -1,8 +1,8 @@
-/* fuzz_tokenizer.c - any text under any flags, on vocabularies in which every byte has a token: the pieces
- * give back the text. And any file as a vocabulary: it is refused, or it encodes and decodes without a fault.
+/* fuzz_tokenizer.c - any text under any flags, on vocabularies in which every byte has a token: the pieces give back
+ * the text. And any file as a vocabulary: it is refused, or it encodes and decodes without a fault.
  *
- * Byte 0 of an input: bits 0-2 the flags, bits 3-6 which vocabulary; with bit 7 the rest is a GGUF file
- * instead. */
+ * Byte 0 of an input: bits 0-2 are the flags, bits 3-6 choose the vocabulary; with bit 7 the other bytes are a GGUF
+ * file instead. */
 #include "vocab_build.h"
 
 #include "base/error.h"
@@ -36,7 +36,7 @@ static const Tokenizer *vocabulary(size_t i) {
     return opened[i];
 }
 
-/* What the text is to the vocabulary: SentencePiece cannot tell U+2581 from a space. */
+/* The text as the vocabulary reads it: SentencePiece cannot distinguish U+2581 from a space. */
 static size_t normalise(const Tokenizer *t, const char *text, size_t n, char *out) {
     size_t n_out = 0;
     for (size_t i = 0; i < n; n_out++) {

@@ -1,7 +1,7 @@
 /* replay_main.c - runs a fuzz target over its committed corpus without libFuzzer, as a part of `make test`.
  *
- * The program replay_NAME reads tests/fuzz/corpus/NAME, or the files and folders named on its command line,
- * and reports in the words that run_tests.c counts. */
+ * The program replay_NAME reads tests/fuzz/corpus/NAME, or the files and folders named on its command line, and reports
+ * in the format that run_tests.c counts. */
 #define _DEFAULT_SOURCE
 #include "base/mem.h"
 
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Returns the number of inputs run, or -1 after saying what went wrong. */
+/* Returns the number of inputs, or -1 after printing an error. */
 static int replay_file(const char *path) {
     FILE *f = fopen(path, "rb");
     struct stat st;
@@ -23,10 +23,10 @@ static int replay_file(const char *path) {
         return -1;
     }
     size_t n = (size_t)st.st_size;
-    uint8_t *bytes = malloc(n ? n : 1); /* its exact size, so that a sanitizer sees a step past the end */
+    uint8_t *bytes = malloc(n ? n : 1); /* the exact size, so that a sanitizer detects an access past the end */
     bool whole = bytes && fread(bytes, 1, n, f) == n;
     fclose(f);
-    printf("%s\n", path); /* the last line before a crash names the culprit */
+    printf("%s\n", path); /* the last line before a crash names the input */
     fflush(stdout);
     if (whole) LLVMFuzzerTestOneInput(bytes, n);
     free(bytes);

@@ -1,5 +1,5 @@
-/* golden_cases.h - the models of test_golden_own.c: of every architecture, kind of rope and tensor type. Values of each are in
- * tests/golden/data/NAME.json. */
+/* golden_cases.h - the models of test_golden_own.c: of every architecture, kind of rope and tensor type. The values of
+ * each are in tests/golden/data/NAME.json. */
 #ifndef TESTS_GOLDEN_CASES_H
 #define TESTS_GOLDEN_CASES_H
 
@@ -20,9 +20,9 @@ enum { N_VOCAB = 320 };
 #define BLOCKS 5e-4
 #define ROUNDED_BF16 2e-2
 
-/* peer_tolerance: llama.cpp looks GELU up in a table of half precision, multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for
- * BF16 weights and to 8 bits for blocks. Its text may then part from the exact one at a near tie; `greedy` is the
- * exact one. */
+/* peer_tolerance: llama.cpp looks up GELU in a table of half precision, multiplies F32 in single precision, and rounds
+ * inputs to F16 for F16 weights, to BF16 for BF16 weights and to 8 bits for blocks. So its text may differ from the
+ * exact one at a near tie; `greedy` is the exact one. */
 static const struct Case {
     const char *name;
     double tolerance, peer_tolerance;

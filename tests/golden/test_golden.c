@@ -1,16 +1,16 @@
 /* test_golden.c - the golden files of ../shared/data/golden: logits by llama.cpp and exact logits of models of every
  * type. test_golden_own.c needs no ../shared.
  *
- * The rule for each case: the relative rms error of forerun's logits against the exact ones (float64, nothing
- * rounded) is at most 1.5 times that of llama.cpp plus 1e-5. The latter is recomputed from the files, over prompt and
- * continuation together; where the manifest states it, both must agree. (stories260k states none.) llama.cpp rounds
- * activations to 8 bits, which is 2 % of noise; forerun rounds them to 16 and stays below 2e-4, so that 5e-4 is an
- * additional limit, except for BF16, which both round alike.
+ * The rule for each case: the relative rms error of forerun's logits against the exact ones (float64, nothing rounded)
+ * is at most 1.5 times that of llama.cpp plus 1e-5. The latter is computed again from the files, over prompt and
+ * continuation together; if the manifest states it, both must agree. llama.cpp rounds activations to 8 bits, which is 2
+ * % of noise; forerun rounds them to 16 and stays below 2e-4, so 5e-4 is an additional limit, except for BF16, which
+ * both round alike.
  *
  * The greedy continuation must be the stored one, token for token.
  *
  * With 8-bit activations (--act q8) the error is like that of llama.cpp: Q8_LIMIT is the bound, and 2.8e-2 the worst
- * measured. A continuation that differs there, where two tokens are nearly equal, is printed and is not a failure. */
+ * measured. A continuation that differs because two tokens are nearly equal is printed and is not a failure. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -30,7 +30,7 @@ typedef struct Golden {
     int32_t n_prompt, n_gen, n_vocab;
     int32_t *tokens;       /* [n_prompt + n_gen] prompt, then the greedy continuation */
     float *peer, *exact;   /* [n_prompt + n_gen][n_vocab] */
-    double stated_rel_rms; /* of the peer; negative: not stated */
+    double stated_rel_rms; /* the peer's error; negative: not stated */
 } Golden;
 
 static json_t *read_json(const char *path) {
@@ -112,7 +112,7 @@ static int32_t argmax(const float *x, int32_t n) {
 /* The error of llama.cpp: the scale for the error of an engine that rounds its inputs. */
 static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
-    /* the exact logits lie rounded to float in their files: 2^-24 / sqrt(3) more */
+    /* the exact logits are rounded to float in their files: 2^-24 / sqrt(3) more */
     if (c->stated_rel_rms >= 0 && fabs(error - c->stated_rel_rms) > 1e-3 * error + 4e-8)
         fail_msg("%s: the peer's error is %.4e by its files and %.4e by the manifest", c->name, error,
                  c->stated_rel_rms);

@@ -1,9 +1,9 @@
-/* test_golden_long.c - the logits of Llama 4 behind more than 8192 tokens, where its second chunk begins and its scores begin to
- * grow. No key of its files changes these numbers for llama.cpp, so that nothing shorter can be held against it.
+/* test_golden_long.c - the logits of Llama 4 after more than 8192 tokens, where its second chunk begins and its scores
+ * begin to grow. No key of its files changes these numbers for llama.cpp, so nothing shorter can be compared with it.
  *
- * tests/golden/data/llama4-long.json has the most probable tokens at positions before and behind the border, by llama.cpp. The
- * text is not stored: it is drawn from the name.
- * `test_golden_long --write FOLDER` writes the model, for make_golden.py. */
+ * tests/golden/data/llama4-long.json has the most probable tokens at positions before and after the border, by
+ * llama.cpp. The text is not stored: it is drawn from the name. `test_golden_long --write FOLDER` writes the model, for
+ * make_golden.py. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -35,7 +35,7 @@ static const RandomModel model = {.arch = "llama4",
                                   .rope_factors = true,
                                   .seed = 180};
 
-/* As prompt_of in make_golden.py. */
+/* The same text as prompt_of in make_golden.py. */
 static void draw_tokens(int32_t *out) {
     uint32_t state = 0, power = 1;
     for (const char *c = NAME; *c; c++, power *= 31) state += (uint32_t)(unsigned char)*c * power;
@@ -76,7 +76,7 @@ static const float *row_of(const float *logits, const json_t *row) {
     return logits + i * N_VOCAB;
 }
 
-/* The greatest difference to a log-probability by llama.cpp. */
+/* The greatest difference from a log-probability by llama.cpp. */
 static double peer_error(const json_t *file, const float *logits) {
     const json_t *row, *token;
     size_t k, i;
@@ -105,7 +105,7 @@ static void logits_behind_the_border_are_the_stored_ones(void **state) {
     json_decref(file);
 }
 
-/* A chunk that ends one position earlier or later, and scores that grow one position earlier. */
+/* Controls: a chunk that ends one position earlier or later, and scores that grow one position earlier. */
 static void a_border_off_by_one_is_caught(void **state) {
     (void)state;
     json_t *file = read_golden();
@@ -116,7 +116,7 @@ static void a_border_off_by_one_is_caught(void **state) {
         double error = peer_error(file, logits);
         print_message("window %d, temperature_length %d: error %.2e\n", wrong[i].window, wrong[i].temperature_length,
                       error);
-        if (!(error > 1e-3)) fail_msg("nobody would notice: %.3e", error);
+        if (!(error > 1e-3)) fail_msg("not detected: %.3e", error);
         free(logits);
     }
     json_decref(file);

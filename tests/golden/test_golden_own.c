@@ -1,9 +1,9 @@
-/* test_golden_own.c - logits and greedy texts against values that other programs computed, all of them in this
+/* test_golden_own.c - compares logits and greedy texts with values that other programs computed, all of them in this
  * repository.
  *
  * The models are small and random, of every architecture, kind of rope and tensor type that forerun runs;
- * random_model.c makes them again from their seeds. For each, tests/golden/data/NAME.json holds (its README says how
- * it was made)
+ * random_model.c makes them again from their seeds. For each, tests/golden/data/NAME.json (whose README explains how it
+ * was made) has
  *
  *   exact       whole rows of logits by a forward in double precision, written in Python for this purpose alone, of the
  *               dequantised weights and of inputs that are not rounded
@@ -92,7 +92,7 @@ static void compute_logits(const char *model, const Golden *g, const char *optio
     fclose(f);
 }
 
-/* Relative rms error of all rows that are stored exactly. */
+/* The relative rms error of all rows that are stored exactly. */
 static double exact_error(const Golden *g) {
     const json_t *rows = json_object_get(g->file, "exact");
     json_t *row;
@@ -118,7 +118,7 @@ static double log_sum_exp(const float *x) {
     return max + log(sum);
 }
 
-/* Rms difference of the log-probabilities that llama.cpp gave. */
+/* The rms difference from the log-probabilities of llama.cpp. */
 static double peer_error(const Golden *g) {
     const json_t *rows = json_object_get(g->file, "llama_cpp");
     json_t *row;
@@ -168,7 +168,7 @@ static void logits_are_the_stored_ones(void **state) {
     }
 }
 
-/* ---- negative controls: what the values above must catch ------------------------------------------------------------- */
+/* ---- negative controls: errors that the values above must detect ------------------------------------------------- */
 
 static const struct Case *case_named(const char *name) {
     int i = 0;
@@ -180,7 +180,7 @@ static void expect_caught(const char *model, const Golden *g, const char *what) 
     compute_logits(model, g, "");
     double error = exact_error(g);
     print_message("%-32s error %.2e\n", what, error);
-    if (!(error > 10 * TIGHT)) fail_msg("%s: nobody would notice; the error is %.3e", what, error);
+    if (!(error > 10 * TIGHT)) fail_msg("%s: not detected; the error is %.3e", what, error);
 }
 
 static void swap_halves(char *at, const GgufTensor *t) {
@@ -193,7 +193,7 @@ static void swap_halves(char *at, const GgufTensor *t) {
     }
 }
 
-/* A convolution that is off by one position: each tap in the place of the next. */
+/* A convolution that is off by one position: each tap moves to the place of the next. */
 static void shift_taps(char *at, const GgufTensor *t) {
     size_t row = (size_t)t->dims[0] * sizeof(float);
     for (int64_t i = 0; i < t->dims[1]; i++, at += row) {
@@ -216,7 +216,7 @@ static void change_is_caught(const struct Case *c, const Golden *g, const char *
     expect_caught(bad, g, name);
 }
 
-/* Each tensor of a layer that only such models have, with its halves exchanged. */
+/* Exchanges the halves of each tensor that only such layers have. */
 static void a_wrong_recurrent_layer_is_caught(void **state) {
     (void)state;
     static const struct {
@@ -235,7 +235,7 @@ static void a_wrong_recurrent_layer_is_caught(void **state) {
     }
 }
 
-/* Likewise, and one of the experts' matrices. */
+/* The same, and one of the experts' matrices. */
 static void a_wrong_gpt_oss_is_caught(void **state) {
     (void)state;
     static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
@@ -253,7 +253,7 @@ static void a_wrong_gpt_oss_is_caught(void **state) {
     json_decref(g.file);
 }
 
-/* The last rows of a matrix are the rotated part of the keys: its components off by one. */
+/* The last rows of a matrix are the rotated part of the keys: shifts its components by one. */
 static void rotate_rows(char *at, const GgufTensor *t) {
     enum { N_ROT = 10 };
     char kept[64 * sizeof(float)];
@@ -304,7 +304,7 @@ static void a_wrong_glm4moe_is_caught(void **state) {
     json_decref(g.file);
 }
 
-/* Only the factors of matrices change, and two experts have each other's. */
+/* Changes only the factors of matrices: two experts exchange theirs. */
 static void wrong_scales_are_caught(void **state) {
     (void)state;
     const struct Case *c = case_named("nvfp4-scales");
@@ -319,7 +319,8 @@ static void wrong_scales_are_caught(void **state) {
     json_decref(g.file);
 }
 
-/* Temperatures whose steps are off by one token, another factor of YaRN, experts that are weighted or chosen otherwise. */
+/* Temperatures whose steps are off by one token, another factor of YaRN, and experts that are weighted or chosen
+ * differently. */
 static void wrong_keys_are_caught(void **state) {
     (void)state;
     const RandomModel mistral3 = case_named("mistral3-f32")->m, latent = case_named("deepseek2-temperature-f32")->m,

@@ -1,5 +1,4 @@
-/* test_reference.c - the values of the CPU backend's forward, against those of the reference backend in double
- * precision.
+/* test_reference.c - compares the CPU backend's forward with the reference backend in double precision.
  *
  * Tolerances, relative rms of logits:
  *   F32, F16 weights     1e-5   some hundred float roundings (2^-24 each) on the way, seen up to 2e-6
@@ -8,12 +7,14 @@
  *   block types          32 Gaussian inputs have a largest of about 2.3 sigma, a step of 2.3/32512 sigma and so
  *                        an rms error of 2.3/32512/sqrt(12) = 0.002 % of each input, likewise.
  *   The bound is 3 * each * sqrt(d) more: residual branches carry little of the sum, but norms after a small
- *   residual and a steep softmax may amplify; and so may queries that read little from the state of a Gated DeltaNet, after
+ *   residual and a steep softmax may amplify; and so may queries that read little from the state of a Gated DeltaNet,
+ *   after
  *   which there is a norm: twice as much there. (That this is the model's own doing, and no fault of a type or of tied
- *   weights: the same numbers stored as F32 have the same error divided by 130 to 220, whatever the layers are. research/DIARY.md.)
- * For BF16 a second comparison, with the same rounding imitated, leaves only what single precision costs: 1e-5
- * again in the quarter of the tokens that agree best. (A few inputs lie so near to a rounding edge that single
- * precision pushes them over, and from there on the rounding of everything after them is another one.) */
+ *   weights: the same numbers stored as F32 have the same error divided by 130 to 220, whatever the layers are.
+ *   research/DIARY.md.)
+ * For BF16 a second comparison, with the same rounding imitated, leaves only what single precision costs: 1e-5 again in
+ * the quarter of the tokens that agree best. (A few inputs lie so near to a rounding edge that single precision pushes
+ * them over, and from there on the rounding of everything after them is another one.) */
 #include "testing.h"
 
 #include "model_rig.h"

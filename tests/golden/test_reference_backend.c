@@ -1,9 +1,10 @@
-/* test_reference_backend.c - what not every model has, in the reference backend, against values worked out by hand: sliding
- * windows, capped scores, attention sinks and mixtures of experts. test_reference.c compares the CPU backend with it.
+/* test_reference_backend.c - compares parts of the reference backend that not every model has with values worked out by
+ * hand: sliding windows, capped scores, attention sinks and mixtures of experts. test_reference.c compares the CPU
+ * backend with it.
  *
- * The specs are changed in memory: a layer of a plain random model gets a window, and so on. Where a change must make
- * no difference (a window as long as the text, a cap far above every score, a single expert) the logits must be the
- * same; where it must, they must not. */
+ * The specs are changed in memory: a layer of a plain random model gets a window, and so on. If a change must make no
+ * difference (a window as long as the text, a cap far above every score, a single expert) the logits must be the same;
+ * otherwise they must differ. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -27,7 +28,7 @@ static const RandomModel shape = {.arch = "llama",
                                   .n_types = 1,
                                   .seed = 17};
 
-/* A model whose layers are ours to change. */
+/* A model whose layers the test may change. */
 typedef struct Changed {
     Gguf *g;
     Model *opened, model;
@@ -78,7 +79,7 @@ static void a_window_hides_what_lies_before_it(void **state) {
     assert_int_equal(differ_from(windowed, full), N);
     for (int i = 0; i < N_LAYER; i++) c.layers[i].window = 5;
     logits_of(&c, windowed);
-    assert_int_equal(differ_from(windowed, full), 5); /* rows 0 to 4 see all that there is */
+    assert_int_equal(differ_from(windowed, full), 5); /* rows 0 to 4 see all keys */
     close_changed(&c);
 }
 
@@ -98,8 +99,8 @@ static void a_cap_bends_scores_and_a_high_one_does_not(void **state) {
     close_changed(&c);
 }
 
-/* A sink of logit s beside the single key of score x leaves exp(x) / (exp(x) + exp(s)) of the value: with s far
- * above, nothing. */
+/* A sink of logit s beside the single key of score x leaves exp(x) / (exp(x) + exp(s)) of the value, which is nothing
+ * if s is far above x. */
 static void a_sink_takes_its_share_of_attention(void **state) {
     (void)state;
     Changed c;
@@ -121,7 +122,7 @@ static void a_sink_takes_its_share_of_attention(void **state) {
 
 /* ---- experts -------------------------------------------------------------------------------------- */
 
-/* n copies of a matrix, one behind the other, as a tensor of experts; `scale` multiplies those of the last. */
+/* n copies of a matrix, one after the other, as a tensor of experts; `scale` multiplies the last one. */
 static GgufTensor experts_of(const GgufTensor *t, int64_t n, float scale) {
     GgufTensor out = *t;
     int64_t each = t->dims[0] * t->dims[1];
@@ -156,7 +157,7 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
             up[k][i] = experts_of(before[i].matrices[MATRIX_UP], N_EXPERT, 1);
             down[k][i] = experts_of(before[i].matrices[MATRIX_DOWN], N_EXPERT, k ? 2 : 1);
         }
-    for (int used = 1; used <= N_EXPERT; used++) { /* equal experts are one, however many share the work */
+    for (int used = 1; used <= N_EXPERT; used++) { /* equal experts are the same as one, however many are used */
         for (int i = 0; i < N_LAYER; i++) {
             LayerSpec *l = &c.layers[i];
             l->ffn = FFN_EXPERTS, l->matrices[MATRIX_ROUTER] = &router, l->n_expert_used = used;
@@ -169,13 +170,14 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     }
     Weights *w = NULL;
     fr_error err;
-    c.layers[1].n_expert_used = N_EXPERT + 1; /* more than there are */
+    c.layers[1].n_expert_used = N_EXPERT + 1; /* more experts than the layer has */
     assert_int_equal(backend_reference.weights_open(&w, &c.model, &(WeightsOptions){.n_threads = 1}, &err),
                      FR_ERR_UNSUPPORTED);
     assert_null(w);
     assert_non_null(strstr(err.message, "layer 1 uses 4 of 3 experts"));
     c.layers[1].n_expert_used = N_EXPERT;
-    /* A router of zeros gives all the same probability: with all used, the last one's doubled output weighs a third. */
+    /* A router of zeros gives all experts the same probability: if all are used, the last one's doubled output has a
+     * weight of a third. */
     for (int i = 0; i < N_LAYER; i++) c.layers[i].matrices[MATRIX_EXPERT_DOWN] = &down[1][i];
     logits_of(&c, mixed);
     for (int i = 0; i < N_LAYER; i++) { /* by hand: a dense layer whose output is (1 + 1 + 2) / 3 as large */

@@ -1,10 +1,9 @@
-/* test_tokenizer_own.c - token ids of llama.cpp's tokenizer for the shipped vocabulary and for byte-level BPE under
- * each pre-tokenizer, all of them in this repository: tests/golden/data/tokens.json (its README says how it was
- * made).
+/* test_tokenizer_own.c - compares with the token ids of llama.cpp's tokenizer for the shipped vocabulary and for
+ * byte-level BPE under each pre-tokenizer, all of them in this repository: tests/golden/data/tokens.json (the README
+ * there explains how it was made).
  *
- * The vocabularies of byte-level BPE have the 256 bytes and data/merges.txt. Those merges were trained on text that
- * nothing had split, so they cross every boundary at which a pre-tokenizer may split, and the ids depend on where it
- * does.
+ * The vocabularies of byte-level BPE have the 256 bytes and data/merges.txt. Those merges were trained on text that was
+ * not split, so they cross every boundary at which a pre-tokenizer may split, and the ids depend on these boundaries.
  *
  * `test_tokenizer_own --write FOLDER` writes these vocabularies as bpe-NAME.gguf, for make_golden.py. */
 #include "testing.h"
@@ -27,7 +26,7 @@ enum { N_PRES = sizeof pres / sizeof *pres, MAX_MERGES = 1000, MAX_TOKEN = 64 };
 
 /* ---- the vocabularies ------------------------------------------------------------------------------------ */
 
-/* All lines of data/merges.txt; a merge's token is the line without its space. */
+/* Reads all lines of data/merges.txt; the token of a merge is its line without the space. */
 static VocabSpec read_bpe(const char *pre) {
     static char lines[MAX_MERGES][MAX_TOKEN], made[MAX_MERGES][MAX_TOKEN];
     static const char *merges[MAX_MERGES], *tokens[256 + MAX_MERGES];
@@ -88,7 +87,7 @@ static void print_ids(const char *what, const int32_t *ids, size_t n) {
     print_message("\n");
 }
 
-/* 1 where the ids of the text are not `want`, after printing both. */
+/* Returns 1 and prints both if the ids of the text are not `want`. */
 static int differs(const Tokenizer *t, const char *name, const json_t *text, const json_t *want) {
     int32_t *got, expected[1024];
     int64_t n_got;
@@ -136,7 +135,7 @@ static void every_pre_tokenizer_splits_as_in_llama_cpp(void **state) {
 
 enum { N_TEXTS = 2000, TEXTS_OF_HASH = 20, MAX_TEXT = 400 };
 
-/* What the texts are made of: everything that some pattern treats in its own way, and characters of many scripts. */
+/* The parts of the texts: everything that some pattern treats specially, and characters of many scripts. */
 static const char *const parts[] = {
     " ",
     "  ",
@@ -306,7 +305,7 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
     return (uint32_t)((*state >> 33) % n);
 }
 
-/* The texts, made once. */
+/* The texts, which are made once. */
 static const char *const *random_texts(void) {
     static char bytes[N_TEXTS][MAX_TEXT];
     static const char *texts[N_TEXTS];
@@ -323,9 +322,9 @@ static const char *const *random_texts(void) {
     return texts;
 }
 
-/* A vocabulary whose merges are all pairs of neighbours in the random texts, in no order: neighbouring bytes, or for
- * a family that reads characters neighbouring characters. So wherever a text is split otherwise, pairs are torn or
- * joined that were not before, and the ids differ. */
+/* A vocabulary whose merges are all pairs of neighbours in the random texts, in no order: neighbouring bytes, or for a
+ * family that reads characters neighbouring characters. So if a text is split at other places, other pairs are
+ * separated or joined, and the ids differ. */
 typedef struct PairVocab {
     VocabSpec spec;
     const char **tokens;
@@ -345,7 +344,7 @@ static int by_hash(const void *a, const void *b) {
     return h != k ? (h < k ? -1 : 1) : strcmp(x, y);
 }
 
-/* The unit of a text at p, in its spelling: its length in bytes is returned. */
+/* The unit of a text at p, in its spelling. Returns its length in bytes. */
 static size_t next_unit(const char *p, bool characters, const char *const *alphabet, char spelling[8]) {
     size_t n = 1;
     if (characters)
@@ -426,7 +425,7 @@ static PairVocab open_pairs(const char *pre, bool characters) {
     return v;
 }
 
-/* The names of a family, one after the other: false after the last. */
+/* The next name of a family; false after the last one. */
 static bool next_name(const char **at, char name[64]) {
     size_t n = strcspn(*at, " ");
     snprintf(name, 64, "%.*s", (int)n, *at);
@@ -434,7 +433,7 @@ static bool next_name(const char **at, char name[64]) {
     return n > 0;
 }
 
-/* Writes a hash of the ids of each 20 random texts. */
+/* Writes a hash of the ids for each group of 20 random texts. */
 static void hash_ids(const Tokenizer *t, char out[N_TEXTS / TEXTS_OF_HASH * 8 + 1]) {
     const char *const *texts = random_texts();
     for (int i = 0; i < N_TEXTS; i += TEXTS_OF_HASH) {

@@ -1,4 +1,4 @@
-/* test_tokenizer_vectors.c - test vectors of other projects' tokenizers:
+/* test_tokenizer_vectors.c - compares with test vectors of other projects' tokenizers:
  * ../shared/data/{tokenizers,golden/tokenizer.json}. test_tokenizer_own.c needs no ../shared. */
 #include "testing.h"
 
@@ -38,7 +38,7 @@ static void print_ids(const char *what, const int32_t *ids, int64_t n) {
     print_message("\n");
 }
 
-/* 1 where the ids differ, after printing both. */
+/* Returns 1 and prints both if the ids differ. */
 static int differs(const Tokenizer *t, const char *name, const char *text, size_t n, unsigned flags,
                    const int32_t *want, int64_t n_want) {
     int32_t *got;
@@ -88,7 +88,7 @@ static void vectors_of_llama_cpp_hold(void **state) {
     static const char *const names[] = {"llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-llm", "deepseek-coder"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int n_cases, wrong = count_wrong(names[i], &n_cases);
-        if (wrong || n_cases < 40) fail_msg("%s: %d of %d texts are encoded otherwise", names[i], wrong, n_cases);
+        if (wrong || n_cases < 40) fail_msg("%s: %d of %d texts are encoded differently", names[i], wrong, n_cases);
     }
 }
 

@@ -1,8 +1,8 @@
 /* test_alloc_failures.c - memory runs out at any moment. For every drafting method under every verification rule, the
  * k-th allocation of opening an engine, a draft and requests, of their steps and of closing them fails: nothing
- * crashes, nothing leaks, and the outcome is an error with a sentence or, under the rule `sampled`, the text that is
- * generated where memory suffices. (The linker puts the functions below in the place of malloc and its relatives; see
- * the Makefile.)
+ * crashes, nothing leaks, and the outcome is an error with a message or, under the rule `sampled`, the text that is
+ * generated with enough memory. (The linker replaces malloc and its relatives by the functions below; see the
+ * Makefile.)
  *
  *     test_alloc_failures        every STRIDE-th k
  *     test_alloc_failures all    every k, and also all allocations from the k-th on */
@@ -19,8 +19,8 @@ enum { STRIDE = 7, N_PROMPT = 20, N_TOKENS = 12 };
 
 /* ---- allocations ---------------------------------------------------------------------------------------- */
 
-static long n_calls, fail_at, n_live; /* all in one thread; fail_at 0: never */
-static bool fails_on;                 /* from fail_at on, not there alone */
+static long n_calls, fail_at, n_live; /* the program has one thread; fail_at 0: never */
+static bool fails_on;                 /* from fail_at on, and not only there */
 
 static bool refuses(void) {
     n_calls++;
@@ -66,8 +66,8 @@ typedef struct Case {
     int tree_budget;
 } Case;
 
-/* What came of it: an error, or the texts of three requests: the second drafts nothing, and the third waits until one of
- * them has ended and takes over what it can of their prompt. */
+/* The outcome: an error, or the texts of three requests. The second drafts nothing, and the third waits until another
+ * one has ended and shares its prompt as far as possible. */
 enum { N_REQUESTS = 3 };
 typedef struct Outcome {
     int status;
@@ -76,7 +76,7 @@ typedef struct Outcome {
 
 static int32_t prompt[N_PROMPT];
 static const fr_model *model;
-static fr_grammar *grammar; /* of the request that drafts by it; NULL: none */
+static fr_grammar *grammar; /* the grammar of the request that drafts by it; NULL: none */
 
 static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error *err) {
     static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
@@ -96,7 +96,7 @@ static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error 
     return fr_request_open(out, e, &o, err);
 }
 
-/* For the drafter that proposes what a grammar forces: one that never ends. */
+/* A grammar that never ends, for the drafter that proposes forced text. */
 static int open_grammar(const Case *c, fr_error *err) {
     static const char regex[] = "(?:abab ){100,}";
     if (strcmp(c->draft, "grammar") != 0) return FR_OK;
@@ -116,7 +116,7 @@ static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err
     return status;
 }
 
-/* The k-th allocation fails, k 0: none. Returns how many there were. */
+/* Lets the k-th allocation fail; k 0: none. Returns the number of allocations. */
 static long run(const Case *c, long k, Outcome *out) {
     fr_engine *e;
     fr_error err = {0};
@@ -140,7 +140,7 @@ static long run(const Case *c, long k, Outcome *out) {
     fail_at = 0;
     long n = n_calls;
     if (out->status && (err.code != (fr_code)out->status || !err.message[0]))
-        fail_msg("%s, %s, allocation %ld: no sentence for error %d", c->draft, c->rule, k, out->status);
+        fail_msg("%s, %s, allocation %ld: no message for error %d", c->draft, c->rule, k, out->status);
     if (n_live != n_live_before)
         fail_msg("%s, %s, allocation %ld: %ld blocks were not freed", c->draft, c->rule, k, n_live - n_live_before);
     return n;
@@ -151,7 +151,7 @@ static long run(const Case *c, long k, Outcome *out) {
 static bool does_all;
 static Outcome whole, got;
 
-/* A request that met the failure may have lost its drafter, or ended with an error; not with another text. */
+/* A request that met the failure may have lost its drafter or ended with an error, but its text must not differ. */
 static void check(const Case *c, long k) {
     char what[160];
     bool is_sampled = strcmp(c->rule, "sampled") == 0;
@@ -219,7 +219,7 @@ static void every_allocation_may_fail(void **state) {
     assert_true(n_runs > 500);
 }
 
-/* Opening a model, too. */
+/* Tests opening a model, too. */
 static void opening_a_model_may_fail(void **state) {
     (void)state;
     long n = 1;

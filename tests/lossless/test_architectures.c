@@ -1,6 +1,6 @@
-/* test_architectures.c - every architecture through the engine: texts with drafts are those of plain decoding, alone and in a
- * batch whose requests choose other experts, with pages of one token and with pages taken away; and tests that would notice a
- * wrong window or a swapped expert. */
+/* test_architectures.c - every architecture in the engine: texts with drafts are those of plain decoding, for a single
+ * request and in a batch whose requests choose other experts, with pages of one token and with pages taken away; and
+ * tests that detect a wrong window or a swapped expert. */
 #include "engine_rig.h"
 
 #include "model_rig.h"
@@ -65,7 +65,10 @@ enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 }
 
 static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     rig_tokens((uint64_t)(i / 2), 300, prompt, N_PROMPT);
-    for (int k = 0; k < N_PROMPT; k++) prompt[k] = k % 8 < 4 ? prompt[k % 4] : prompt[k]; /* something to look up */
+    for (int k = 0; k < N_PROMPT; k++)
+        prompt[k] = k % 8 < 4 ? prompt[k % 4] : prompt[k]; /* the prompt repeats itself,
+                                                                                           * so that drafters find
+                                                                                           * matches */
     fr_request_options o = {.struct_size = sizeof o,
                             .prompt = prompt,
                             .n_prompt = N_PROMPT,
@@ -82,7 +85,7 @@ enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
 
 static int n_drafts_of(const RandomModel *m) { return m->n_nextn ? N_DRAFTS : N_DRAFTS - 1; }
 
-/* All requests at once: each as it is alone and plain. `options`: of the batch. */
+/* All requests at once: each text is that of plain decoding by itself. `options`: of the batch. */
 static int64_t check_batch(const fr_model *model, int n, const Stream *plain, const fr_engine_options *options) {
     fr_request *r[N_DRAFTS];
     int32_t prompts[N_DRAFTS][N_PROMPT];
@@ -138,9 +141,9 @@ static void drafts_and_company_change_nothing(void **state) {
     }
 }
 
-/* The second turn of a conversation: its prompt begins with all of the first. What was read then is not read again, and the
- * text is that of an engine which keeps nothing; and once more the same. A model with a recurrent state keeps the one behind
- * the last token, and that at the last border of a page in the prompt. */
+/* The second turn of a conversation: its prompt begins with the whole first turn. Tokens that were read then are not
+ * read again, and the text is that of an engine which keeps nothing; the same holds once more. A model with a recurrent
+ * state keeps the state after the last token, and the one at the last border of a page in the prompt. */
 static void a_second_turn_takes_over_the_first(void **state) {
     (void)state;
     enum { N_MORE = 5, PAGE = 4 };
@@ -179,7 +182,7 @@ static void a_second_turn_takes_over_the_first(void **state) {
     }
 }
 
-/* Another window, another temperature, or one expert more, is another text: the tests above would notice. */
+/* Another window, another temperature, or one more expert gives another text, which the tests above would detect. */
 static void what_is_special_matters(void **state) {
     (void)state;
     static Stream a, b;
@@ -199,7 +202,7 @@ static void what_is_special_matters(void **state) {
             fr_engine_close(e);
             fr_model_close(model);
         }
-        if (a.stats.logits_hash == b.stats.logits_hash) fail_msg("%s: nobody notices", models[m].arch);
+        if (a.stats.logits_hash == b.stats.logits_hash) fail_msg("%s: not detected", models[m].arch);
     }
 }
 

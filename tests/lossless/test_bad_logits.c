@@ -1,7 +1,7 @@
-/* test_bad_logits.c - a model of finite weights whose numbers overflow: after a hostile token all logits are NaN. A
- * request ends with an error where plain decoding meets such a row, after the same tokens, and no other request
- * notices; rows of rejected drafts have no influence. Under every rule no drafter crashes, neither on what it is shown
- * of such rows, nor where its own numbers overflow. */
+/* test_bad_logits.c - a model with finite weights whose numbers overflow: after a hostile token all logits are NaN. A
+ * request ends with an error where plain decoding meets such a row, after the same tokens, and no other request is
+ * affected; rows of rejected drafts have no influence. Under every rule no drafter crashes, neither on the data of such
+ * rows, nor if its own numbers overflow. */
 #include "engine_rig.h"
 
 #include "all_drafters.h"
@@ -27,8 +27,8 @@ enum {
     N_SHORT = 12
 };
 
-/* Component 0 of the residual stream is 0 but for hostile tokens, and multiplied by the greatest floats where it is
- * not: gate * up is infinite there, and everything after it is NaN. */
+/* Component 0 of the residual stream is 0 except for hostile tokens, and is multiplied by the greatest floats: for
+ * hostile tokens gate * up is infinite, and everything after it is NaN. */
 static void write_target(const char *path, bool avoids) {
     const RandomModel m = {.arch = "llama",
                            .n_layer = 2,
@@ -97,7 +97,7 @@ static const char *const rules[] = {"sampled", "chain",     "block",     "multi-
                                     "k-seq",   "recursive", "transport", "typical"};
 enum { N_RULES = sizeof rules / sizeof *rules, N_SEEDS = 6 };
 
-/* Makes the numbers of a tensor the greatest of their sign. Accuracies are checked. */
+/* Makes the numbers of a tensor the greatest of their sign, except accuracies, which are checked. */
 static void inflate(ModelPatch *p, const GgufTensor *t) {
     char *data = model_patch_tensor(p, t->name);
     size_t each = t->type == TYPE_F32 ? 4 : 2;
@@ -106,7 +106,7 @@ static void inflate(ModelPatch *p, const GgufTensor *t) {
         else memcpy(data, *(uint16_t *)(void *)data & 0x8000 ? &(uint16_t){0xfbff} : &(uint16_t){0x7bff}, each);
 }
 
-/* Runs the request with each draft on its own: the same tokens, and the same error, as plain decoding's. */
+/* Runs the request with each draft separately: the tokens and the error are those of plain decoding. */
 static void check_with_each(fr_engine *e, fr_request_options *o, const char *const *drafts, size_t n_drafts,
                             const Stream *plain, const fr_error *plain_why) {
     static Stream got;
@@ -149,7 +149,7 @@ static void the_text_ends_where_plain_decoding_ends(void **state) {
     assert_true(n_errors > 1);
 }
 
-/* Accepted drafts before the hostile token, and behind it: an oracle drafts the plain text, and more. */
+/* Accepted drafts before the hostile token, and drafts after it: an oracle drafts the plain text, and more. */
 static void accepted_drafts_before_the_error_count(void **state) {
     (void)state;
     static Stream plain, got;
@@ -167,7 +167,7 @@ static void accepted_drafts_before_the_error_count(void **state) {
             int32_t stream[N_PROMPT + N_TOKENS + 16];
             memcpy(stream, prompt, sizeof prompt);
             memcpy(stream + N_PROMPT, plain.tokens, (size_t)plain.n * sizeof *stream);
-            for (int i = 0; i < 16; i++) stream[N_PROMPT + plain.n + i] = i; /* drafted behind the hostile token */
+            for (int i = 0; i < 16; i++) stream[N_PROMPT + plain.n + i] = i; /* drafted after the hostile token */
             Devil right = devil_make(DEVIL_RIGHT, DEVIL_FAULT_NONE, VOCAB, 1);
             for (int s = 0; s < 2; s++) devil_oracle(&right, s, stream, N_PROMPT + plain.n + 16);
             rig_add_drafter(e, "right", &right.base);
@@ -270,7 +270,7 @@ static void run_every_rule(const fr_model *model, const char *draft, const Strea
     fr_engine_close(e);
 }
 
-/* Each tensor of the drafter's file in turn, and all of them. */
+/* Tests each tensor of the drafter's file in turn, and all of them. */
 static void check_inflated(const fr_model *model, const char *draft, const char *path, const Stream *plain) {
     ModelPatch p;
     model_patch_open(&p, path);
@@ -316,7 +316,8 @@ static void drafters_that_overflow(void **state) {
 
 #define HUGE_NUMBERS "build/bad-huge.gguf"
 
-/* The first error or the whole text, plainly and with three drafters. Returns whether it was an error. */
+/* Compares the first error or the whole text, of plain decoding and with three drafters. Returns whether it was an
+ * error. */
 static bool check_huge(const char *backend) {
     static const char *const drafts[] = {"ngram-trie", "recycling", "lookahead"};
     static Stream plain;

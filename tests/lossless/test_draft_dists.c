@@ -41,7 +41,7 @@ static int make_models(void **state) {
                      .n_vocab = N_VOCAB,
                      .seed = 5};
     if (random_model_write(&m, A, &err)) fail_msg("%s", err.message);
-    m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first, and not the same */
+    m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first model, but not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);
     target = rig_gguf(A);
     weights = rig_weights(target, NULL);
@@ -76,7 +76,7 @@ static SamplingOptions sampling_of(uint64_t seed) {
     return (SamplingOptions){.temperature = 1, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1, .seed = seed};
 }
 
-/* The tree that a drafter draws after `text`, whose next token has that output position, with its distributions. */
+/* The tree, with its distributions, that a drafter draws after `text`, whose next token has that output position. */
 static void propose(Drafter *d, const SamplingOptions *o, uint64_t position, const int32_t *text, int32_t n,
                     int32_t budget, DraftDists *dists, Tree *out) {
     fr_error err;
@@ -98,7 +98,7 @@ static void path_of(const Tree *t, int32_t node, int32_t *tokens) {
 
 /* ---- the declared distribution is the draft's ------------------------------------------------------------------ */
 
-/* The distribution after text and path, of a model that runs them from nothing. */
+/* The distribution after text and path, by a model that runs them from the beginning. */
 static void fresh_dist(const char *path, const SamplingOptions *o, const int32_t *context, int32_t n, float *dist) {
     static float logits[64 * N_VOCAB];
     Gguf *g = rig_gguf(path);
@@ -155,7 +155,8 @@ static void dists_are_the_drafts_own(void **state) {
 
 /* ---- tokens follow their distributions ------------------------------------------------------------------------- */
 
-/* Draws that had the same distribution and the same history: where they stood, and what was drawn there before. */
+/* Draws that had the same distribution and the same history, that is, the same place and the same earlier draws
+ * there. */
 typedef struct Bucket {
     uint64_t key; /* 0: free */
     int n, n_tokens, counts[TOP_K];
@@ -187,7 +188,7 @@ static void fill_bucket(Bucket *b, const DistDraw *draw, const int32_t *before, 
     for (int i = 0; i < b->n_tokens; i++) b->p[i] /= sum;
 }
 
-/* What a rule would see of a tree: is the node offered? n_best > 0: only the nodes of best p_accept are (which is
+/* Whether a rule would be offered the node. n_best > 0: only the nodes with the best p_accept are offered (which is
  * wrong). */
 static bool is_offered(const Tree *t, int32_t node, int32_t n_best) {
     int32_t n_better = 0;
@@ -215,7 +216,7 @@ static void count_draws(const Tree *t, int32_t n_best) {
     }
 }
 
-/* Over all buckets in which every outcome is expected 5 times. */
+/* The chi-square over all buckets in which every outcome is expected 5 times. */
 static double chi_square_of_buckets(int *df) {
     double x = 0;
     *df = 0;
@@ -262,7 +263,7 @@ static void tokens_follow_their_dists(void **state) {
     }
 }
 
-/* The test can fail: cut by p_accept, as the sampled rule may, the tokens that stay are not draws from q. */
+/* Control: if trees are cut by p_accept, as the rule `sampled` allows, the remaining tokens are not draws from q. */
 static void pruning_by_est_is_seen(void **state) {
     (void)state;
     for (int k = RSD_C; k < N_SPECS; k++) {
@@ -272,8 +273,8 @@ static void pruning_by_est_is_seen(void **state) {
     }
 }
 
-/* A token that was drawn for the step after next is not drawn again when that step comes: where the first tree is
- * x, y and x is taken, the root of the second draws anew, whatever y was. */
+/* A token that was drawn for the step after next is not drawn again when that step comes: if the first tree is x, y and
+ * x is accepted, the root of the second tree draws independently of y. */
 static void noise_is_used_once(void **state) {
     (void)state;
     enum { N_SEEDS = 12000 };
@@ -309,8 +310,8 @@ static int32_t same_place(const Tree *t, const Tree *cut, int32_t node) {
     return at;
 }
 
-/* The whole tree's draws, fewer of them: whole levels from the root on, then a part of one. specinfer deals its
- * budget out to its models, each of which does so. */
+/* A budget keeps some of the whole tree's draws: whole levels from the root on, then a part of one. specinfer divides
+ * its budget among its models, each of which does this. */
 static void budgets_cut_the_shape(void **state) {
     (void)state;
     static Tree whole, cut;
@@ -339,7 +340,7 @@ static void budgets_cut_the_shape(void **state) {
     draft_dists_free(cut_dists);
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------- */
+/* ---- other properties --------------------------------------------------------------------------------- */
 
 static void several_draws_can_be_one_node(void **state) {
     (void)state;

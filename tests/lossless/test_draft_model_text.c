@@ -1,5 +1,5 @@
-/* test_draft_model_text.c - the drafters that are a second model, through the engine: the text is that of plain
- * decoding, whatever the requests beside it are, and a draft model with another vocabulary is refused by name. */
+/* test_draft_model_text.c - the drafters that are a second model, in the engine: the text is that of plain decoding,
+ * whatever the other requests are, and a draft model with another vocabulary is refused with the difference. */
 #include "engine_rig.h"
 
 #include "gguf/gguf_write.h"
@@ -103,8 +103,8 @@ static void nothing_changes_the_text(void **state) {
     fr_model_close(model);
 }
 
-/* Requests come and go in one engine, several of them with the same drafter: each generates the text that it
- * generates alone. */
+/* Requests come and go in one engine, several of them with the same drafter: each generates the text that it generates
+ * by itself. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N = 8, N_PLACES = 3 };
@@ -125,7 +125,7 @@ static void neighbours_change_nothing(void **state) {
         plain.n_drafts = 0;
         rig_run_request(e, &plain, &alone[i]);
         rig_run_request(e, &o[i], &got);
-        alone[i].stats.accepted = got.stats.accepted; /* the same trees, too */
+        alone[i].stats.accepted = got.stats.accepted; /* the trees are the same, too */
         fr_engine_close(e);
     }
     fr_engine *e = rig_open_engine(

@@ -1,5 +1,6 @@
-/* test_grammar_text.c - texts that a grammar constrains: the same tokens and logits without drafts, with every drafter, in batches
- * and at every temperature; matching texts under ratio rules too; the end of a grammar; and what a request refuses. */
+/* test_grammar_text.c - texts that a grammar constrains: the same tokens and logits without drafts, with every drafter,
+ * in batches and at every temperature; matching texts also under ratio rules; the end of a grammar; and grammars that a
+ * request refuses. */
 #include "engine_rig.h"
 #include "grammar_rig.h"
 
@@ -30,7 +31,7 @@ static const struct {
      .after = NULL},
     {FR_GRAMMAR_REGEX, "(yes|no|maybe), [0-9]{2}(\\.[0-9]+)? because [a-z ]{5,40}\\.", .after = NULL},
     {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":3}", .after = "a"},
-    /* free text in which each "the" is followed by what the grammar wants */
+    /* free text in which the grammar constrains the text after each "the" */
     {FR_GRAMMAR_GBNF,
      "root ::= %text \" the\" (%mark \" the\" [a-z]{0,3} %json {\"enum\": [\"red one\", \"green one\", 17]} %text \" "
      "the\")*",
@@ -54,7 +55,7 @@ static fr_model *model;
 static fr_grammar *opened[N_GRAMMARS];
 static int32_t *prompt;
 enum { MAX_BIAS = 100 };
-static fr_logit_bias for_q[MAX_BIAS], against_q[MAX_BIAS]; /* of tokens that begin with Q */
+static fr_logit_bias for_q[MAX_BIAS], against_q[MAX_BIAS]; /* biases of the tokens that begin with Q */
 static int n_bias;
 static int64_t n_prompt;
 
@@ -105,7 +106,7 @@ static fr_request_options request_of(int grammar, int sampling, const char *cons
                                 .n_logit_bias = grammars[grammar].opening ? n_bias : 0};
 }
 
-/* A finished text matches, and one that was cut can go on. */
+/* Checks that a finished text matches, and that a text that was cut can be continued. */
 static void check_text(int grammar, const Stream *s) {
     GrammarRig r;
     const char *text = s->text;
@@ -148,7 +149,7 @@ static void every_drafter_gives_the_same_text(void **state) {
             assert_int_equal(plain.stats.drafted, 0);
             check_text(g, &plain);
             n_finished += plain.finish == FR_FINISH_EOS;
-            o = request_of(g, s, NULL, 0); /* the drafter of the grammar alone */
+            o = request_of(g, s, NULL, 0); /* only the drafter of the grammar */
             o.tree_budget = 8;             /* once "auto" has measured costs, 0 would depend on them */
             rig_run_request(e, &o, &got);
             snprintf(what, sizeof what, "grammar %d, sampling %d", g, s);
@@ -164,7 +165,7 @@ static void every_drafter_gives_the_same_text(void **state) {
             }
         }
     fr_engine_close(e);
-    print_message("%d of %d texts finished, %d tokens drafted by the grammar alone\n", n_finished,
+    print_message("%d of %d texts finished, %d tokens drafted with only the grammar's drafter\n", n_finished,
                   N_GRAMMARS * N_SAMPLINGS, n_accepted);
     assert_true(n_finished >= N_SAMPLINGS && n_accepted > 50);
 }
@@ -228,8 +229,8 @@ static void ratio_rules_keep_to_the_grammar(void **state) {
 
 /* ---- the quota of a step --------------------------------------------------------------------------------- */
 
-/* Runs a request with a fresh grammar, whose masks are not known, where grammars may do that much work in a step. Returns the
- * most work that a step has done. */
+/* Runs a request with a fresh grammar, whose masks are not known, and a limit on the work of grammars in a step.
+ * Returns the most work of any step. */
 static int64_t run_with_quota(int64_t quota, int grammar, fr_request_options o, Stream *out, int *n_waits) {
     fr_error err;
     fr_grammar *g;

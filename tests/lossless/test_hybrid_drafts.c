@@ -1,6 +1,6 @@
-/* test_hybrid_drafts.c - drafters beyond the architecture llama: draft models with a recurrent state, whose state must be that of
- * the accepted text whatever was drafted, rejected, proposed twice or taken over from other requests; and every drafter on
- * targets with a recurrent state and on others with norms of query heads or windows. */
+/* test_hybrid_drafts.c - drafters with architectures other than llama: draft models with a recurrent state, which must
+ * be that of the accepted text whatever was drafted, rejected, proposed twice or shared with other requests; and every
+ * drafter on targets with a recurrent state, norms of query heads, or windows. */
 #include "engine_rig.h"
 
 #include "all_drafters.h"
@@ -125,8 +125,8 @@ static void propose(Drafter *d, int n, const int32_t *which, int32_t *const *tex
     if (d->class->propose(d, which, budgets, at, n, &err)) fail_msg("%s", err.message);
 }
 
-/* Three sequences in one drafter, which propose together, in turns, twice with nothing between, and not at all, while their
- * texts go on by different strides: the trees are those of a drafter that begins with the text so far. */
+/* Three sequences in one drafter propose together, in turns, twice in a row, or not at all, while their texts grow by
+ * different numbers of tokens: the trees are those of a drafter that begins with the text so far. */
 static void trees_are_those_of_a_fresh_start(void **state) {
     (void)state;
     enum { N = 120, N_FIRST = 20 };
@@ -144,7 +144,7 @@ static void trees_are_those_of_a_fresh_start(void **state) {
         for (int i = 0; i < N_SEQUENCES; i++) begin(d, i, text[i], n[i], 0);
         for (int step = 0; step < 24; step++) {
             if (step % 3) propose(d, N_SEQUENCES, all, texts, n, got);
-            else propose(d, 1, &all[step % N_SEQUENCES], texts, n, got); /* the others stay behind */
+            else propose(d, 1, &all[step % N_SEQUENCES], texts, n, got); /* the other sequences wait */
             if (step % 4 == 1) propose(d, 2, all + 1, texts, n, got);    /* the same again, not used before */
             if (step % 4 == 2) propose(d, N_SEQUENCES, all, texts, n, got);
             for (int i = 0; i < N_SEQUENCES && step % 3; i++) {
@@ -188,8 +188,8 @@ static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
     return o;
 }
 
-/* A model is always right about its own text, in each rank of the batch: an error of one token in the state of the drafter
- * would be seen. */
+/* A model always predicts its own text, at each rank of the batch, so an error of one token in the drafter's state
+ * would be detected. */
 static void a_hybrid_as_its_own_draft_is_always_right(void **state) {
     (void)state;
     enum { N = 4 };
@@ -231,8 +231,9 @@ static void a_hybrid_as_its_own_draft_is_always_right(void **state) {
         }
 }
 
-/* Requests with each spec together in an engine with pages of each size, with enough of them and with too few: each text is that
- * of plain decoding alone. Returns how many drafts were accepted; *n_preempted counts requests whose pages were taken. */
+/* Runs requests with each spec together in an engine with pages of each size, with enough of them and with too few:
+ * each text is that of plain decoding by itself. Returns the number of accepted drafts; *n_preempted counts requests
+ * whose pages were taken. */
 static int64_t check_batches(const fr_model *model, const char *const *drafts, int n_drafts, int64_t *n_preempted) {
     enum { MOST = 24 };
     static Stream plain[MOST], got;
@@ -289,11 +290,11 @@ static void hybrid_drafts_change_no_text(void **state) {
     }
 }
 
-/* ---- what was read before ------------------------------------------------------------------------------ */
+/* ---- prompts that were read before -------------------------------------------------------------------- */
 
-/* A prompt again, the second turn of its conversation, and that again: texts and proposals are those of an engine that keeps
- * nothing, and the drafter reads again at most what stands behind the last border of a page. A prompt that is another in its
- * middle shares what stands in front of the last mark before that: a chunk. */
+/* A prompt is repeated, then the second turn of its conversation follows, and is repeated: texts and proposals are
+ * those of an engine that keeps nothing, and the drafter reads again at most the tokens after the last border of a
+ * page. A prompt that differs in its middle shares the tokens before the last mark before that place: a chunk. */
 static void turns_of_a_conversation(void **state) {
     (void)state;
     static Stream want, got;
@@ -313,7 +314,7 @@ static void turns_of_a_conversation(void **state) {
             fr_request_options o = request_of(talk, 1);
             o.drafts = &specs[k], o.n_drafts = 1, o.tree_budget = 12;
             for (int turn = 0; turn < 5; turn++) {
-                if (turn == 4) talk[20] = 222; /* in front of what was kept */
+                if (turn == 4) talk[20] = 222; /* before the part that was kept */
                 rig_run_request(apart, &o, &want);
                 rig_run_request(sharing, &o, &got);
                 rig_assert_same(&want, &got, specs[k]);

@@ -1,7 +1,7 @@
-/* test_isolation.c - what a request's random numbers and trees depend on: under a ratio or lossy rule the text and the trees
- * are a function of the request alone, also with drafters that remember other requests; a request repeated with its seed
- * follows the target's distribution although its first answer is remembered; requests of one seed with different
- * prompts are independent; and a drafter that fails for one request goes on for the others. */
+/* test_isolation.c - a request's random numbers and trees: under a ratio or lossy rule the text and the trees depend
+ * only on the request, also with drafters that remember other requests; a request that is repeated with its seed
+ * follows the target's distribution although its first answer is remembered; requests with the same seed and different
+ * prompts are independent; and a drafter that fails for one request keeps working for the others. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 
@@ -18,7 +18,8 @@
 enum { N_VOCAB = 260, N_TOKENS = 24, N_PROMPT = 12 };
 
 static const char *const drafts[] = {"suffix", "lookahead-trie", "recycling", "lookahead", "ngram-trie"};
-static const char *const rules[] = {"multi-round", "recursive", "transport", "typical"}; /* those that take any tree */
+static const char *const rules[] = {"multi-round", "recursive", "transport", "typical"}; /* the rules that accept any
+                                                                                          * tree */
 enum { N_DRAFTS = 5, N_RULES = 3 };
 
 static int make_model(void **state) {
@@ -42,7 +43,7 @@ static int remove_model(void **state) {
     return remove(TARGET);
 }
 
-/* The prompt of each request; several begin alike, so that what one wrote can be drafted for another. */
+/* The prompt of each request; several begin alike, so that the text of one can be drafted for another. */
 static void set_prompt(int32_t prompt[N_PROMPT], int i) {
     rig_tokens(3, N_VOCAB, prompt, N_PROMPT);
     prompt[0] = 3 + i;
@@ -72,7 +73,7 @@ static void assert_same_trees(const Stream *a, const Stream *b, const char *what
     assert_int_equal(a->stats.accepted, b->stats.accepted);
 }
 
-/* A request alone; then after others with its seed and after itself; then beside them. */
+/* Runs a request by itself; then after others with its seed and after itself; then beside them. */
 static void nothing_outside_a_request_reaches_its_trees(void **state) {
     (void)state;
     static Stream alone, got;
@@ -162,8 +163,8 @@ static void a_failing_proposal_leaves_other_requests_their_drafter(void **state)
     fr_model_close(model);
 }
 
-/* The first tokens after two prompts, for many seeds: each seed is used for both. Tokens are counted modulo N_KINDS, and the
- * counts of pairs are compared with the product of the shares of their tokens. */
+/* The first tokens after two prompts, for many seeds: each seed is used for both. Tokens are counted modulo N_KINDS,
+ * and the counts of pairs are compared with the product of the shares of their tokens. */
 static void requests_of_one_seed_are_independent(void **state) {
     (void)state;
     enum { N_SEEDS = 4000, N_KINDS = 4 };

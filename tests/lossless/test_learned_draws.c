@@ -86,7 +86,7 @@ static void flatten(DraftDists *d) {
     }
 }
 
-/* Keeps the most probable child of the root by q, and nothing else. */
+/* Keeps only the most probable child of the root by q. */
 static void cut_by_q(Tree *t) {
     DraftDists *d = t->dists;
     const DistDraw *best = NULL;
@@ -149,7 +149,7 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
             if (n != LENGTH || *why) fail_msg("%s: %d tokens; %s", draft, (int)n, why);
             int k = 0;
             while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
-            if (k == x->n) fail_msg("%s, %s: generated what the target cannot generate", rule, draft);
+            if (k == x->n) fail_msg("%s, %s: generated a text that the target cannot generate", rule, draft);
             counts[k]++;
             drafted += stats.n_steps, accepted += stats.accepted;
             fr_request_close(r[i]);
@@ -158,7 +158,7 @@ static double count_sequences(fr_engine *e, const char *rule, const char *draft,
     return (double)accepted / (double)drafted;
 }
 
-/* Chi-square of the counts; outcomes expected less than 5 times are taken together. */
+/* The chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
 static double distance(const int *counts, const Exact *x, int *df) {
     int n = 0, pooled[N_OUTCOMES + 1] = {0};
     double p[N_OUTCOMES + 1], rare = 0;

@@ -1,7 +1,7 @@
-/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens
- * that may come next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the
- * temperature, or by LEARNED_MIN_TEMPERATURE if that is larger. Four sequences of the same text with a temperature
- * each draft in one proposal; the drafters are those of models/. */
+/* test_learned_temperature.c - the p_accept of a learned drafter is the probability of a token at the temperature of
+ * its request: for two possible tokens, log(p_accept / p_accept') is that of the distribution at temperature 1, divided
+ * by the temperature, or by LEARNED_MIN_TEMPERATURE if that is larger. Four sequences of the same text, each with its
+ * own temperature, draft in one proposal; the drafters are those of models/. */
 #include "learned_rig.h"
 #include "model_rig.h"
 #include "testing.h"
@@ -39,7 +39,7 @@ static void propose(LearnedReader *reader, Drafter *d, int32_t i_text, Tree *tre
     if (d->class->propose(d, order, budgets, in_order, N_SEQUENCES, &err)) fail_msg("%s", err.message);
 }
 
-/* Children of the root that both trees have, against the first of them. */
+/* Compares the children of the root that both trees have with the first of them. */
 static int check(const Tree *dist, const Tree *tree, double temperature, const char *method) {
     int n_checked = 0;
     double base = 0, base_dist = 0;

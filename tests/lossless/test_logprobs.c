@@ -1,6 +1,7 @@
-/* test_logprobs.c - log-probabilities and logit_bias through the engine: those of an event are softmax(logits) of the row
- * that decided its token, under every rule; and with drafters, threads, kernel tables and neighbours they have the bits
- * of plain decoding. A bias changes tokens as it should, and drafting changes none of them. */
+/* test_logprobs.c - log-probabilities and logit_bias in the engine: the log-probabilities of an event are those of
+ * softmax(logits) in the row that decided its token, under every rule; and with drafters, threads, kernel tables and
+ * neighbours they have the bits of plain decoding. A bias changes tokens as it should, and drafting changes none of
+ * them. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -57,7 +58,7 @@ static int by_logit(const void *a, const void *b, void *logits) {
     return x[i] != x[k] ? (x[i] < x[k] ? 1 : -1) : (i > k) - (i < k);
 }
 
-/* Against softmax in double, and a sorted row. */
+/* Compares an event with softmax in double precision, and with a sorted row. */
 static void check_event(const float *logits, const fr_token_event *e) {
     static float row[N_VOCAB];
     int32_t order[N_VOCAB];
@@ -124,8 +125,8 @@ static void run_one(fr_engine *e, Run *run, const fr_request_options *o) {
 static void assert_same_events(const Run *want, const Run *got, const char *what) {
     for (int k = 0; k < N_TOKENS; k++)
         if (memcmp(&want->events[k], &got->events[k], sizeof *want->events) != 0)
-            fail_msg("%s: event %d: token %d with %.17g, plainly %d with %.17g", what, k, got->events[k].token,
-                     got->events[k].logprob, want->events[k].token, want->events[k].logprob);
+            fail_msg("%s: event %d: token %d with %.17g, in plain decoding %d with %.17g", what, k,
+                     got->events[k].token, got->events[k].logprob, want->events[k].token, want->events[k].logprob);
 }
 
 enum { N_CASES = 12 };
@@ -144,7 +145,7 @@ static void run_plainly(const fr_model *model) {
     fr_engine_close(e);
 }
 
-/* ThreadSanitizer makes everything thirty times slower: under it only the test whose subject is threads runs in full. */
+/* ThreadSanitizer makes everything thirty times slower: with it only the test of threads runs in full. */
 #if defined(__SANITIZE_THREAD__)
 enum { UNDER_TSAN = 1 };
 #else
@@ -178,7 +179,7 @@ static void drafts_and_tables_change_no_bit(void **state) {
     }
 }
 
-/* All cases at once, each twice, so that prompts are shared and trees are verified side by side. */
+/* All cases at once, each twice, so that prompts are shared and trees are verified in parallel. */
 static void neighbours_change_no_bit(void **state) {
     (void)state;
     static Run got[2 * N_CASES];
@@ -201,7 +202,7 @@ static void neighbours_change_no_bit(void **state) {
     fr_model_close(model);
 }
 
-/* Texts are others there; on_token compares each event with its row. */
+/* The texts differ there; on_token compares each event with its row. */
 static void events_of_all_rules_are_those_of_their_rows(void **state) {
     (void)state;
     fr_model *model = rig_open_model(TARGET, NULL);
@@ -245,7 +246,7 @@ static void a_bias_bans_and_favours_with_and_without_drafts(void **state) {
         run_one(e, &biased, &o);
         assert_false(has_token(&biased, bias[0].token));
         assert_false(has_token(&biased, bias[2].token));
-        /* log-probabilities are the model's: those of the first row are as before */
+        /* log-probabilities are the model's, so those of the first row have not changed */
         assert_memory_equal(biased.events[0].top, first.events[0].top, sizeof biased.events[0].top);
         for (int d = 0; d < N_DRAFTS; d++) {
             o = request_of(&got, i);
@@ -270,7 +271,7 @@ static void refuse(fr_engine *e, const fr_request_options *o, const char *fragme
     fr_request *r;
     assert_int_equal(fr_request_open(&r, e, o, &err), FR_ERR_ARGUMENT);
     assert_null(r);
-    if (!strstr(err.message, fragment)) fail_msg("'%s' does not say '%s'", err.message, fragment);
+    if (!strstr(err.message, fragment)) fail_msg("'%s' does not contain '%s'", err.message, fragment);
 }
 
 static void senseless_options_are_refused(void **state) {

@@ -78,7 +78,7 @@ static void make_prompt(int32_t n_vocab, uint64_t seed, int32_t *prompt) {
         prompt[i] = 3 + (int32_t)((seed * 2654435761u + (uint64_t)(i % 9) * 40503u) % (uint64_t)(n_vocab - 3));
 }
 
-/* ---- what is drafted, and how tokens are sampled ------------------------------------------------------------ */
+/* ---- drafts and sampling ------------------------------------------------------------------------------------ */
 
 static fr_sampling sampling_case(int i) {
     fr_sampling s = fr_sampling_default();
@@ -102,8 +102,8 @@ static fr_request_options request_of(const int32_t *prompt, int i_sampling) {
                                 .ignore_eos = 1};
 }
 
-/* Every method that needs no file, and some options. To keep the time in bounds each sees every `stride`-th budget, and
- * which those are shifts with the sampling, so that over the ladder each sees all. */
+/* Every method that needs no file, and some options. To limit the time each runs with every `stride`-th budget; these
+ * shift with the sampling, so that over the ladder each runs with all. */
 enum { MAX_DRAFTERS = 40 };
 static struct {
     const char *spec;
@@ -124,7 +124,7 @@ static void list_methods(fr_engine *e) {
 }
 
 /* Runs with one drafter and compares with plain decoding; returns the statistics. */
-/* What was generated; it is valid until the next call. */
+/* Writes the generated tokens to *out; they are valid until the next call. */
 static const Stream *check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain,
                            const char *what) {
     static Stream got;
@@ -170,7 +170,7 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
     }
 }
 
-/* ThreadSanitizer makes everything thirty times slower: under it only the tests whose subject is threads run. */
+/* ThreadSanitizer makes everything thirty times slower: with it only the tests of threads run. */
 #if defined(__SANITIZE_THREAD__)
 #define not_under_tsan() (print_message("skipped: not about threads\n"), skip())
 #else
@@ -215,7 +215,7 @@ static void random_models_are_lossless(void **state) {
 
 static void also_with_activations_of_8_bits(void **state) {
     (void)state;
-    for (int i = 1; i < N_RANDOM; i++) ladder_of(random_path(i), "q8", i, i); /* the first has floats only */
+    for (int i = 1; i < N_RANDOM; i++) ladder_of(random_path(i), "q8", i, i); /* the first one has only floats */
 }
 
 static void the_reference_backend_is_lossless(void **state) {
@@ -232,7 +232,7 @@ static void the_shipped_models_are_lossless(void **state) {
     ladder_of("models/target.gguf", NULL, 0, 1);
 }
 
-/* A second model drafts: see test_draft_model.c for more. */
+/* A second model drafts; test_draft_model.c has more tests. */
 static void draft_models_are_lossless(void **state) {
     (void)state;
     static const char *const drafts[] = {"sps:model=models/draft.gguf", "rsd-c:model=models/draft.gguf,branch=4x2x2",
@@ -368,7 +368,7 @@ static void both_kinds_of_kv_agree_with_themselves(void **state) {
 }
 
 /* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different steps: each
- * generates what it generates alone. */
+ * generates the text that it generates by itself. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N_REQUESTS = 9, N_PLACES = 4 };

@@ -1,6 +1,6 @@
-/* test_ratio_engine.c - ratio rules through the engine, with the drafters that draw: greedy texts equal plain decoding
- * bit for bit, a seed gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the
- * target's distribution exactly. Negative control: drafters that declare wrong distributions fail the test. */
+/* test_ratio_engine.c - ratio rules in the engine, with the drafters that draw: greedy texts equal plain decoding bit
+ * for bit, a seed gives one text whatever other requests run, and over thousands of seeds whole sequences follow the
+ * target's distribution. Negative control: drafters that declare wrong distributions fail the test. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 
@@ -19,7 +19,7 @@
 
 enum { N_VOCAB = 260 };
 
-/* Every rule with every drafter whose trees it takes. */
+/* Every rule with every drafter whose trees it accepts. */
 #define COMBINATIONS(A, B) \
     {"chain", "sps:length=3,model=" A}, {"block", "sps:length=3,model=" A}, \
         {"multi-round", "spectr:paths=3,length=3,model=" A}, {"multi-round", "specinfer:length=3,models=" A "+" B}, \
@@ -110,7 +110,7 @@ static void greedy_is_plain_decoding(void **state) {
     fr_model_close(model);
 }
 
-/* Each combination alone, on other pages and threads, and all of them at once. */
+/* Each combination by itself, with other pages and threads, and all of them at once. */
 static void a_seed_gives_one_text(void **state) {
     (void)state;
     static Stream alone[N_COMBINATIONS], got;
@@ -207,7 +207,7 @@ static void find_exact(Exact *x) {
     gguf_close(g);
 }
 
-/* Runs N_SEEDS requests and counts what they said. Returns the share of drafted tokens that was accepted. */
+/* Runs N_SEEDS requests and counts their texts. Returns the share of drafted tokens that was accepted. */
 static double count_sequences(fr_engine *e, const Combination *c, const Exact *x, int *counts) {
     static const int32_t prompt[] = {PENDING};
     int64_t drafted = 0, accepted = 0;
@@ -241,7 +241,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
                          fr_request_draft_error(r[i]));
             int k = 0;
             while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
-            if (k == x->n) fail_msg("%s, %s: said what the target cannot say", c->rule, c->draft);
+            if (k == x->n) fail_msg("%s, %s: generated a text that the target cannot generate", c->rule, c->draft);
             counts[k]++;
             drafted += stats.drafted, accepted += stats.accepted;
             fr_request_close(r[i]);
@@ -250,7 +250,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
     return (double)accepted / (double)(drafted > 0 ? drafted : 1);
 }
 
-/* Chi-square of the counts; outcomes expected less than 5 times are taken together. */
+/* The chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
 static double distance(const int *counts, const Exact *x, int *df) {
     int n = 0, pooled[N_OUTCOMES + 1] = {0};
     double p[N_OUTCOMES + 1], rare = 0;
@@ -290,13 +290,13 @@ static void sequences_follow_the_targets_dist(void **state) {
     fr_model_close(model);
 }
 
-/* ---- liars -------------------------------------------------------------------------------------------- */
+/* ---- drafters that declare wrong distributions ---------------------------------------------------------- */
 
 /* A drafter that passes on another one's trees and declares wrong distributions for them. */
 typedef enum Lie {
     NO_LIE,
     FLATTER_DIST,    /* declares a distribution half way to the uniform one */
-    CUT_BY_P_ACCEPT, /* keeps the 4 nodes of best p_accept, as one may under `sampled` */
+    CUT_BY_P_ACCEPT, /* keeps the 4 nodes with the best p_accept, as is allowed under `sampled` */
     N_LIES
 } Lie;
 

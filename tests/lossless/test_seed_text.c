@@ -1,6 +1,6 @@
 /* test_seed_text.c - a seed gives one text under ratio rules and lossy ones, whatever else the engine does.
  *
- * The text under such a rule depends on the trees, so the trees must depend on the request alone. For each drafter, each
+ * The text under such a rule depends on the trees, so the trees must depend only on the request. For each drafter, each
  * request runs by itself in a new engine, and then among others in a crowded one: its drafters were opened in another
  * order there, prompts begin alike and are shared, they are read in chunks of a few tokens, requests come at different
  * times, and there are too few pages for all of them, so that requests wait with a finished tree, or give up pages and
@@ -20,8 +20,8 @@ typedef struct Ask {
 
 typedef struct Case {
     const char *draft, *rules[2];
-    const char *opened_before; /* in the crowded engine; NULL: nothing */
-    bool has_grammar;          /* half of the requests have one, and so the drafter `grammar` */
+    const char *opened_before; /* a draft that is opened first in the crowded engine; NULL: none */
+    bool has_grammar;          /* half of the requests have a grammar, and so the drafter `grammar` */
 } Case;
 
 #define ANY \
@@ -78,7 +78,7 @@ static int32_t dice(int32_t n) {
     return (int32_t)((dice_state >> 33) % (uint64_t)n);
 }
 
-/* Texts of a few words, so that every drafter is right now and then. */
+/* Texts have few words, so that every drafter is right now and then. */
 static void make_ask(Ask *a, int i, const Case *c, const char *rule) {
     static fr_logit_bias bias[N_WORDS];
     for (int k = 0; k < N_WORDS; k++) bias[k] = (fr_logit_bias){.token = ALL_DRAFTERS_TOKEN(k), .bias = 60};
@@ -136,7 +136,7 @@ static void run_crowd(const Ask *asks, const Case *c, int round, Stream *got, Co
     fr_engine_close(e);
 }
 
-/* Returns how many requests have another text, or other trees, in the crowd. */
+/* Returns the number of requests whose text or trees differ in the crowded engine. */
 static int check_round(const Case *c, const char *rule, int round, Counts *n) {
     static Stream alone, got[N_REQUESTS];
     static Ask asks[N_REQUESTS];
@@ -174,7 +174,7 @@ static void check_cases(const char *target, const Case *c, size_t n_cases) {
             fail_msg("%s: %d preemptions, %d tokens shared and %d accepted are too few to test anything", c->draft,
                      (int)n.preempted, (int)n.shared, (int)n.accepted);
         if (n_bad)
-            print_error("%s: %d of %d requests are not what they are alone\n", c->draft, n_bad,
+            print_error("%s: %d of %d requests differ from those that run by themselves\n", c->draft, n_bad,
                         2 * N_ROUNDS * N_REQUESTS);
         n_bad_cases += n_bad > 0;
     }

@@ -1,6 +1,6 @@
-/* test_shared_prefix.c - requests with drafters that keep something of each prompt token (hidden states, keys of a layer
- * or of a model of their own) take it over from requests that began with the same tokens. A prompt that was read before
- * is not read again, and neither texts nor proposals differ from those of an engine that shares nothing. */
+/* test_shared_prefix.c - requests whose drafters keep data of each prompt token (hidden states, keys of a layer or of a
+ * model of their own) share these data with requests that began with the same tokens. A prompt that was read before is
+ * not read again, and neither texts nor proposals differ from those of an engine that shares nothing. */
 #include "engine_rig.h"
 
 #include "all_drafters.h"
@@ -94,7 +94,7 @@ typedef struct Pair {
     const char *spec;
 } Pair;
 
-/* Each request has another sequence than the two before it. */
+/* Each request has a different sequence from the two before it. */
 static void run_in_turns(fr_engine *e, const fr_request_options *o, Stream *got) {
     static int n_runs;
     fr_request *others[2] = {NULL}, *r;
@@ -113,7 +113,8 @@ static void run_in_turns(fr_engine *e, const fr_request_options *o, Stream *got)
     fr_request_close(r);
 }
 
-/* Runs a request in both engines. Returns how many tokens of its prompt were computed, the pending one included. */
+/* Runs a request in both engines. Returns the number of tokens of its prompt that were computed, including the pending
+ * one. */
 static int64_t compute(const Pair *p, const fr_request_options *o, Stream *got) {
     static Stream alone;
     rig_run_request(p->apart, o, &alone);
@@ -209,7 +210,7 @@ static void the_text_of_a_ratio_rule_does_not_depend_on_sharing(void **state) {
         Pair p = {open_engine(model, 3, 1, 0), open_engine(model, 16, 1, -1), shipped[i]};
         fr_request_options o = ask(prompt, n_prompt, &p.spec, 1);
         o.n_drafts = 0;
-        rig_run_request(p.sharing, &o, &got); /* its pages hold nothing for a drafter */
+        rig_run_request(p.sharing, &o, &got); /* its pages have no data for a drafter */
         o.n_drafts = 1;
         o.verify = strncmp(p.spec, "sp", 2) == 0 ? "multi-round" : "recursive";
         for (int k = 0; k < 3; k++) assert_true(compute(&p, &o, &got) <= (k ? 2 : n_prompt));
@@ -218,8 +219,8 @@ static void the_text_of_a_ratio_rule_does_not_depend_on_sharing(void **state) {
     }
 }
 
-/* The last entry of a drafter's layer is made of a token that the target has not read yet. Another text may have another one
- * there, whether it comes with that drafter or makes the entry of the cache longer without it. */
+/* The last entry of a drafter's layer is computed from a token that the target has not read yet. Another text may have
+ * a different token there, whether it uses that drafter or makes the entry of the cache longer without it. */
 static void another_token_behind_is_noticed(void **state) {
     (void)state;
     static Stream got;

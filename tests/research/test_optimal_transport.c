@@ -1,5 +1,5 @@
-/* test_optimal_transport.c - Unit tests of lab/optimal_transport.c against a maximum flow, and of lab/acceptance.c:
- * the exact acceptance probability of each rule, against the optimum that no rule can exceed. */
+/* test_optimal_transport.c - unit tests of research/acceptance.c: compares the optimum with a maximum flow, and the
+ * exact acceptance probability of each rule with that optimum, which no rule can exceed. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -117,7 +117,7 @@ static void no_rule_accepts_more_than_the_optimum(void **state) {
                         optimal_transport_acceptance(p, n_vocab, sets) + TOLERANCE);
             if (k == 1) assert_true(fabs(multi_round - optimum) < TOLERANCE && fabs(k_seq - optimum) < 1e-9);
             if (k == 1) continue;
-            assert_true(multi_round <= k_seq + 1e-9); /* as stated in rejection.c */
+            assert_true(multi_round <= k_seq + 1e-9); /* as stated in src/verify/ratio.c */
             n++;
             n_k_seq_ahead += k_seq > multi_round + 1e-9;
             n_at_optimum += multi_round > optimum - 1e-9;
@@ -153,7 +153,7 @@ static void both_of_two_tokens_are_always_accepted(void **state) {
         }
 }
 
-/* The example of rule_k_seq.c and optimal_transport.c. */
+/* The example of rule_k_seq.c and acceptance.c. */
 static void the_worked_example(void **state) {
     (void)state;
     const double p[2] = {0.2, 0.8};

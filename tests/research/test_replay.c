@@ -1,4 +1,4 @@
-/* test_replay.c - Unit tests of lab/replay.c and of `forerun replay`: the loop with random and malformed drafters,
+/* test_replay.c - unit tests of research/replay.c and of `forerun replay`: the loop with random and malformed drafters,
  * the program's results on good and bad traces, and the reference figures on recorded answers (with ../shared). */
 #include "testing.h"
 
@@ -247,7 +247,7 @@ static void the_papers_rule_gives_the_reference_figures(void **state) {
                 fail_msg("live=%d, %s: %.3f, the reference is %.2f", r, categories[i], got, want);
         }
         double drafted = figure(root, "all", "drafted_per_step");
-        if (r == 1 && fabs(drafted - 20.8) > 0.02 * 20.8) fail_msg("%.2f nodes a step, published 20.8", drafted);
+        if (r == 1 && fabs(drafted - 20.8) > 0.02 * 20.8) fail_msg("%.2f nodes per step, published 20.8", drafted);
         json_decref(root);
     }
 }

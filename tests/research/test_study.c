@@ -1,4 +1,4 @@
-/* test_study.c - `forerun study` as a program: the arithmetic of its tables, and what it refuses. */
+/* test_study.c - `forerun study` as a program: the arithmetic of its tables, and the arguments that it refuses. */
 #include "cli_rig.h"
 
 #include <jansson.h>
@@ -26,7 +26,8 @@ static double total(const json_t *row, const char *key) {
     return sum;
 }
 
-/* Of two Bernoulli distributions everything is known in closed form: p target, d draft, of a one. */
+/* For two Bernoulli distributions everything is known in closed form: p is the target's and d the draft's probability
+ * of a one. */
 static void the_toy_is_what_pen_and_paper_say(void **state) {
     (void)state;
     char args[600], path[560];
@@ -37,7 +38,7 @@ static void the_toy_is_what_pen_and_paper_say(void **state) {
     for (size_t i = 0; i < 19; i++) {
         double d = 0.05 * (double)(i + 1), p = 0.4;
         /* One round accepts 1 - |p - d|. Then the residual is all on the token that the draft has too little of, and
-         * the second draft is accepted where it is that token. */
+         * the second draft is accepted if it is that token. */
         double one = 1 - fabs(p - d), scarce = d > p ? 1 - d : d;
         double optimum = fmin(p, 1 - (1 - d) * (1 - d)) + fmin(1 - p, 1 - d * d);
         const char *names[] = {"multi-round", "optimum with replacement", "recursive"};

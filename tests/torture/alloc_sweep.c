@@ -1,9 +1,9 @@
-/* alloc_sweep.c - makes allocations of every command fail, with fail_malloc.so: the k-th alone, all from the k-th on,
- * or each with some probability.
+/* alloc_sweep.c - makes allocations of every command fail, with fail_malloc.so: only the k-th, all from the k-th on, or
+ * each with some probability.
  *
- * Each run must end with 0 and the same output as without a failure, or with another status, a sentence, the old
- * output files and no temporary file. In round i a command gets the i-th of all its k in an order that follows from
- * the seed, so that enough time covers every k once in each mode. */
+ * Each run must end with 0 and the same output as without a failure, or with another status, an error message, the old
+ * output files and no temporary file. In round i a command gets the i-th of all its k in an order that follows from the
+ * seed, so that enough time covers every k once in each mode. */
 #include "jobs.h"
 
 #include "base/error.h"
@@ -37,7 +37,7 @@ static void arm(const Torture *t, Child *c, uint64_t k, const char *how, uint64_
     c->env[n] = NULL;
 }
 
-/* The number of allocations of an undisturbed run. */
+/* The number of allocations in an undisturbed run. */
 static uint64_t count_allocations(const Torture *t, const Job *j) {
     char line[4096], path[TORTURE_PATH + 32];
     uint64_t n = 0;
@@ -86,7 +86,7 @@ static void sweep_round(Torture *t, Sweep *sweeps, uint64_t round) {
         uint64_t k = (uint64_t)permutation_at(t->seed + (uint64_t)i, (uint32_t)(round / 3 / n), (int64_t)n,
                                               (int64_t)(round / 3 % n)) +
                      1;
-        /* Random failures: from every second allocation to about one in the run. */
+        /* Random failures: from every second allocation to about one per run. */
         if (round % 3 == 2) k = 2 + (n >> torture_below(t, 64 - (uint64_t)__builtin_clzll(n)));
         attack(t, j, s, k, how);
     }

@@ -1,13 +1,13 @@
 /* fail_malloc.c - a shared object for LD_PRELOAD that makes allocations fail on purpose.
  *
  *     FAIL_MALLOC_AT=K       the K-th allocation fails, counted from 1
- *     FAIL_MALLOC_MODE=      once: that one alone; from: all from there on; random: each with the probability 1/K
- *     FAIL_MALLOC_SEED=S     of random
+ *     FAIL_MALLOC_MODE=      once: only that one; from: all from there on; random: each with the probability 1/K
+ *     FAIL_MALLOC_SEED=S     the seed of random
  *     FAIL_MALLOC_COUNT=FILE the number of allocations is kept in FILE, 8 bytes; it exists and is that long
  *
- * Allocations are malloc, calloc, realloc, aligned_alloc, posix_memalign, memalign, anonymous mmap and
- * pthread_create; all that the C library allocates in their names (strdup, fopen, getline) is among them. Counting
- * begins when the program's libraries have been loaded and initialised. Children of the program are left alone. */
+ * Allocations are malloc, calloc, realloc, aligned_alloc, posix_memalign, memalign, anonymous mmap and pthread_create;
+ * all that the C library allocates in their names (strdup, fopen, getline) is among them. Counting begins when the
+ * program's libraries have been loaded and initialised. Children of the program are left alone. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

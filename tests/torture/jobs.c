@@ -13,8 +13,8 @@
 #define TARGET "-m %k/target.gguf -t 1 "
 #define RUN "run " TARGET "-p abab -n 12 "
 #define SAMPLED "--temp 1 --seed 3 "
-/* BF16, because loading OpenBLAS loads libgfortran, whose own answer to a failing allocation at that moment is to call itself
- * until the stack is full. */
+/* BF16, because loading OpenBLAS loads libgfortran, which calls itself until the stack is full if an allocation fails
+ * at that moment. */
 #define TRAIN TARGET "--precision bf16 --data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 -o %o/new.gguf "
 #define TRAINED \
     .outputs = {"new.gguf"}, \
@@ -137,7 +137,7 @@ const Job jobs[] = {
      .line = "imatrix " TARGET "%k/text.txt -c 8 --windows 1 -o %o/new.imatrix",
      .outputs = {"new.imatrix"}},
     {.name = "perplexity", .line = "perplexity " TARGET "%k/text.txt -c 8 --base %k/target.gguf"},
-    {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map what it wrote */
+    {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map the file that it wrote */
     {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
 };
 const int n_jobs = sizeof jobs / sizeof *jobs;
@@ -167,8 +167,8 @@ void job_child(const Torture *t, const Job *j, char *line, size_t size, Child *c
 
 /* ---- comparison ------------------------------------------------------------------------------------------------ */
 
-/* Each number, with sign, point and exponent, becomes one '#', and each run of blanks one blank, because tables are
- * aligned. */
+/* Replaces each number, with sign, point and exponent, by one '#', and each run of blanks by one blank, because tables
+ * are aligned. */
 static void mask(Buf *b) {
     size_t n = 0;
     for (size_t i = 0; i < b->n; i++) {
@@ -199,7 +199,7 @@ void job_result_free(JobResult *r) {
     for (int i = 0; i < JOB_FILES; i++) buf_free(&r->files[i]), buf_free(&r->grown[i]);
 }
 
-/* Runs the job into *r; the exit status may be any that is documented. */
+/* Runs the job into *r; any documented exit status is allowed. */
 static bool run_undisturbed(Torture *t, const Job *j, JobResult *r) {
     char line[4096];
     Child c;
@@ -219,7 +219,7 @@ static bool run_undisturbed(Torture *t, const Job *j, JobResult *r) {
     return !fault;
 }
 
-/* What differs between two runs is masked; what differs even then is not compared later. */
+/* Numbers that differ between two runs are masked; outputs that still differ are not compared later. */
 static void settle(Buf *a, Buf *b, bool *is_masked, bool *varies) {
     if (same(a, b)) return;
     mask(a), mask(b);
@@ -238,7 +238,7 @@ bool job_reference(Torture *t, const Job *j, JobResult *r) {
     return sound;
 }
 
-/* Whether the file holds whole lines of the complete one, from the first on. */
+/* Whether the file consists of whole lines of the complete one, from the first on. */
 static bool is_beginning(const Buf *part, const Buf *whole) {
     bool at_line_end = part->n == 0 || part->data[part->n - 1] == '\n';
     return at_line_end && part->n <= whole->n && memcmp(part->data, whole->data, part->n) == 0;
@@ -252,7 +252,7 @@ const char *job_files_fault(const Torture *t, const Job *j, const JobResult *r, 
         bool is_old = is.n == strlen(old_text) && memcmp(is.data, old_text, is.n) == 0;
         bool is_new = r->files_vary[i] ? is.n > strlen(old_text) : same(&is, &r->files[i]);
         if (succeeded && !is_new)
-            fault = "it ended with 0, but its output file is another than without the disturbance";
+            fault = "it ended with 0, but its output file differs from that of an undisturbed run";
         if (!succeeded && !is_old && !is_new)
             fault = "it failed, and its output file is neither the old one nor complete";
         buf_free(&is);
@@ -296,7 +296,7 @@ const char *job_fault(const Torture *t, const Job *j, const JobResult *r, const 
     if (c->rc == 0 && !r->out_varies && !lacks_drafter) {
         Buf is = copy_of(&c->out);
         if (r->is_masked) mask(&is);
-        if (!same(&is, &r->out)) fault = "it ended with 0, but printed something else than without the disturbance";
+        if (!same(&is, &r->out)) fault = "it ended with 0, but printed something other than an undisturbed run";
         buf_free(&is);
     }
     return fault ? fault : job_leftover(t, j);

@@ -1,9 +1,9 @@
 /* killer.c - stops commands that write files: by kill -9 at a random moment, and by a full disk.
  *
- * After a kill each output file is the old one or complete, records that were written one by one are whole lines but
- * for the last, and the same command ends, run again, with the bytes of a run that nothing stopped. A full disk
- * (RLIMIT_FSIZE, and /dev/full for standard output) must end with a sentence, the old files and no temporary file; then
- * the same command succeeds. */
+ * After a kill each output file is the old one or complete, records that were written one by one are whole lines except
+ * for the last, and the same command, run again, ends with the bytes of an undisturbed run. A full disk (RLIMIT_FSIZE,
+ * and /dev/full for standard output) must end with an error message, the old files and no temporary file; then the same
+ * command succeeds. */
 #include "jobs.h"
 
 #include "base/error.h"
@@ -22,7 +22,7 @@ static const char *after_kill = "killed, it left an output file that is neither 
 
 static bool writes_files(const Job *j) { return j->outputs[0] || j->grows[0]; }
 
-/* The last line may be incomplete: the file without it. */
+/* The last line may be incomplete, so it is removed. */
 static void cut_to_lines(const char *path) {
     Buf is;
     if (!file_read(path, &is)) return;
@@ -84,7 +84,7 @@ static void attack_by_full_disk(Torture *t, const Job *j, const Undisturbed *u) 
     child_run(&c);
     t->n_runs++;
     const char *fault = child_fault(&c);
-    /* Records may end anywhere then; running again must mend that. */
+    /* Records may end anywhere then; running the command again must repair that. */
     bool is_cut = c.rc != 0 && j->grows[0];
     if (!fault && !is_cut) fault = job_fault(t, j, &u->result, &c);
     if (!fault) fault = job_leftover(t, j);
@@ -95,7 +95,7 @@ static void attack_by_full_disk(Torture *t, const Job *j, const Undisturbed *u) 
     child_free(&c);
 }
 
-/* Standard output that cannot be written: an error, unless the command prints nothing there. */
+/* Standard output that cannot be written must give an error, unless the command prints nothing there. */
 static void attack_standard_output(Torture *t, const Job *j, const Undisturbed *u) {
     char line[4096];
     Child c;

@@ -1,8 +1,8 @@
 /* mutate.c - feeds damaged files of every kind to the commands that read them.
  *
- * A mutant is made from a sound file of the kit by the mutators of its kind (mutators.h), and follows from the seed and
- * its number. The command must accept it or refuse it with a sentence: no signal, no hang, no memory out of proportion,
- * no raw control bytes on a terminal, and JSON where JSON was asked for. Mutants that showed a fault are kept in
+ * A mutant is made from a sound file of the kit by the mutators of its kind (mutators.h), and depends only on the seed
+ * and its number. The command must accept it or refuse it with an error message: no signal, no hang, no excessive
+ * memory, no raw control bytes on a terminal, and valid JSON with --json. Mutants that showed a fault are kept in
  * build/torture/mutate/kept. */
 #include "mutators.h"
 
@@ -16,12 +16,13 @@
 
 enum { MAX_LINES = 12, TIMEOUT_S = 20, MOST_MIB = 1024 };
 
-/* What a command prints: '.': anything; '!': no control bytes; '{': and JSON, if it succeeds. %m is the mutant. */
+/* The first character describes the output: '.': anything; '!': no control bytes; '{': JSON without control bytes, if
+ * it succeeds. %m is the mutant. */
 typedef struct Kind {
     const char *name, *file; /* the sound file in the kit */
     Mutator *mutate;
-    const char *place;     /* where the mutant lies, below %o; NULL: under the name of the file */
-    const char *beside[2]; /* a sound file that is copied, and where to, below %o */
+    const char *place;     /* the place of the mutant below %o; NULL: the name of the file */
+    const char *beside[2]; /* a sound file that is copied, and its place below %o */
     bool is_cache;         /* %o/cache is the cache folder */
     const char *lines[MAX_LINES];
 } Kind;
@@ -119,7 +120,7 @@ static void read_kit(const Torture *t, const char *name, Buf *out) {
     fr_assert(file_read(path, out));
 }
 
-/* Empties the folder of outputs and writes the mutant and what belongs beside it. */
+/* Empties the folder of outputs, and writes the mutant and the file beside it. */
 static void lay_out(Torture *t, const Kind *k, const Buf *mutant, const char *path) {
     folder_empty(t->out);
     char place[2 * TORTURE_PATH];
@@ -159,7 +160,7 @@ static const char *fault_of(const Child *c, char what) {
         while (at + n < c->out.n && (c->out.data[at + n] == '\n' || c->out.data[at + n] == ' ')) n++;
         if (n == 0) break;
     }
-    return is_json ? NULL : "what it printed is not JSON";
+    return is_json ? NULL : "its output is not JSON";
 }
 
 static void keep(const Torture *t, const Kind *k, const Buf *mutant, uint64_t number, const char *path) {

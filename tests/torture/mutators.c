@@ -1,4 +1,5 @@
-/* mutators.c - mutators that need no structure, and those of texts: JSON, safetensors headers, zstd, cost files. */
+/* mutators.c - mutators that do not use the format of a file, and those of JSON, safetensors headers, zstd and cost
+ * files. */
 #include "mutators.h"
 
 #include "base/error.h"
@@ -99,7 +100,7 @@ void mutate_blind(Torture *t, Buf *f) {
     if (f->n == 0) return;
     size_t at = torture_below(t, f->n), most = f->n - at, n = 1 + torture_below(t, most < 64 ? most : 64);
     for (size_t i = 0; i < sizeof rubbish; i++) rubbish[i] = (char)torture_random(t);
-    /* Formats keep what matters in front. */
+    /* The most important bytes of a format are at its beginning. */
     if (torture_below(t, 2)) at = torture_below(t, f->n < 512 ? f->n : 512), n = n > f->n - at ? f->n - at : n;
     switch (torture_below(t, 9)) {
     case 0: splice(f, at, f->n - at, "", 0); break;
@@ -151,7 +152,7 @@ static void change_number(Torture *t, Buf *f) {
     splice(f, at, n, number, strlen(number));
 }
 
-/* Puts text behind a quotation mark: the beginning of a string, or what follows its end. */
+/* Inserts text after a quotation mark, which is at the beginning or the end of a string. */
 static void change_string(Torture *t, Buf *f) {
     static const char *const escapes[] = {"\\u0000", "\\ud800",   "\\udfff\\ud800", "\\u001b[31m",
                                           "\\x41",   "\\",        "\\u12",          "\\\"",
@@ -174,7 +175,7 @@ static void nest(Torture *t, Buf *f) {
     buf_free(&deep);
 }
 
-/* The text between two commas or braces, once more. */
+/* Repeats the text between two commas or braces. */
 static void repeat_part(Torture *t, Buf *f) {
     static const char marks[] = {',', '{', '\n', '['};
     size_t at = find_some(t, f, marks[torture_below(t, 4)]), n = 1;
@@ -283,7 +284,7 @@ void mutate_zstd(Torture *t, Buf *f) {
     }
 }
 
-/* The last line is the hash of all before it. */
+/* The last line is the hash of all lines before it. */
 static void correct_cost_hash(Buf *f) {
     size_t n = f->n;
     char hash[32];

@@ -12,7 +12,7 @@ Mutator mutate_blind;
 /* GGUF: counts, lengths, types, offsets, values, strings, key-values twice or not at all, NaN and infinity in
  * tensors. */
 Mutator mutate_gguf;
-/* A GGUF file whose hash is corrected afterwards, as only an attacker does it: a checkpoint of forerun. */
+/* A GGUF file with a hash that is corrected afterwards, as an attacker would do: a checkpoint of forerun. */
 Mutator mutate_checkpoint;
 /* The header of an index, or its places and tokens. */
 Mutator mutate_index;
@@ -22,12 +22,12 @@ Mutator mutate_cost;
 Mutator mutate_json;
 /* A safetensors file: its JSON header, with or without the right length. */
 Mutator mutate_safetensors;
-/* JSON lines in zstd: damaged before compression, or a few bytes that become very many. */
+/* JSON lines in zstd: damaged before compression, or a few bytes that decompress to very many. */
 Mutator mutate_zstd;
 
 /* Replaces `n` bytes at `at` by `n_new` others. */
 void splice(Buf *file, size_t at, size_t n, const void *bytes, size_t n_new);
-/* One of the integers at which checks go wrong: around 0, powers of two, and the value that stood there. */
+/* One of the integers at which checks often fail: around 0, powers of two, and the old value. */
 uint64_t nasty_integer(Torture *t, uint64_t is);
 /* A text with control characters, escapes, format directives, or no valid UTF-8; *n may be large. */
 const char *nasty_text(Torture *t, size_t *n);

@@ -1,5 +1,5 @@
-/* mutators_gguf.c - mutators of GGUF files and of indexes. A reader of its own lists the fields of the header, because
- * the program's reader is what is attacked. */
+/* mutators_gguf.c - mutators of GGUF files and of indexes. A separate reader lists the fields of the header, because
+ * the program's reader is attacked. */
 #include "mutators.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ typedef enum FieldKind { COUNT, TYPE, NUMBER, REAL, TEXT } FieldKind;
 
 typedef struct Field {
     FieldKind kind;
-    size_t at, n;  /* TEXT: the bytes behind the length */
+    size_t at, n;  /* TEXT: the bytes after the length */
     int i_key;     /* -1: none */
     bool is_value; /* of a key-value, not of its name or type */
 } Field;
@@ -159,7 +159,7 @@ static void change_data(Torture *t, Buf *f, size_t end) {
 
 static void change_field(Torture *t, Buf *f, const Shape *s) {
     const Field *field = &s->fields[torture_below(t, (uint64_t)s->n_fields)];
-    /* Vocabularies would win by their number: every other time, a field that is not part of them. */
+    /* Most fields belong to the vocabulary, so every other time chooses a field that does not. */
     for (int tries = 0; tries < 40 && field->i_key >= 0 && s->keys[field->i_key + 1] - s->keys[field->i_key] > 400;
          tries++)
         field = &s->fields[torture_below(t, (uint64_t)s->n_fields)];
@@ -187,7 +187,7 @@ void mutate_gguf(Torture *t, Buf *f) {
     free(s);
 }
 
-/* ---- what has a hash or a header of its own -------------------------------------------------------------- */
+/* ---- files that have a hash or a header of their own --------------------------------------------------------- */
 
 /* The value of a string or an integer of the file, in place; NULL: there is none of n bytes. */
 static char *find_value(Buf *f, const Shape *s, const char *key, size_t n) {
@@ -200,7 +200,7 @@ static char *find_value(Buf *f, const Shape *s, const char *key, size_t n) {
     return NULL;
 }
 
-/* The fingerprint as checkpoint.c forms it. */
+/* The fingerprint as checkpoint.c computes it. */
 static void correct_checkpoint(Buf *f, Shape *s) {
     Gguf *g = NULL;
     char *hash = find_value(f, s, "checkpoint.hash", 16), hex[32];

@@ -1,9 +1,9 @@
-/* torture.h - what the torture programs share: arguments, folders, a kit of small sound files, child processes with
- * limits, and the judgement of how a child ended.
+/* torture.h - arguments, folders, a kit of small sound files, child processes with limits, and the judgement of their
+ * exits, for all torture programs.
  *
- * A torture program attacks `forerun` from the outside for a given time. Everything random follows from --seed, and
- * a fault is printed with the command that repeats it. Without arguments a program makes a hundred runs with one seed,
- * as a part of `make test`; `make torture` runs it for longer and with other seeds. */
+ * A torture program attacks `forerun` from the outside for a given time. Everything random follows from --seed, and a
+ * fault is printed with the command that repeats it. Without arguments a program makes a hundred runs with one seed, as
+ * a part of `make test`; `make torture` runs it for longer and with other seeds. */
 #ifndef TORTURE_TORTURE_H
 #define TORTURE_TORTURE_H
 
@@ -26,10 +26,10 @@ typedef struct Child {
     int64_t memory_mib;               /* RLIMIT_AS; 0: no limit */
     int64_t file_bytes;               /* RLIMIT_FSIZE, and SIGXFSZ is ignored; -1: no limit */
 
-    /* What came of it. */
-    Buf out, err;                        /* what it printed, at most 4 MiB each */
+    /* The result of a child. */
+    Buf out, err;                        /* its output, at most 4 MiB each */
     int rc;                              /* exit status, if signal is 0 */
-    int signal;                          /* that ended it */
+    int signal;                          /* the signal that ended it */
     bool timed_out, was_killed, flooded; /* flooded: it printed more than is kept */
     double seconds;
     int64_t peak_mib; /* resident */
@@ -42,22 +42,22 @@ void child_free(Child *c);
 void child_words(Child *c, char *text);
 /* Runs the child to its end. A program that cannot be started ends with status 127. */
 void child_run(Child *c);
-/* What is wrong with the end of a child, whatever it was asked to do; NULL: nothing. Wrong are a signal, a timeout, an
- * exit status other than 0, 1 and 2, a failure without a sentence, and raw control bytes on standard error. */
+/* The fault in the exit of a child, whatever its task was; NULL: there is none. Faults are a signal, a timeout, an exit
+ * status other than 0, 1 and 2, a failure without an error message, and raw control bytes on standard error. */
 const char *child_fault(const Child *c);
-/* Whether the bytes hold control characters other than newline and tab, in ASCII or as UTF-8. */
+/* Whether the bytes contain control characters other than newline and tab, in ASCII or as UTF-8. */
 bool has_control_bytes(const char *bytes, size_t n);
-/* The command line, as it can be typed into a shell. */
+/* The command line for a shell. */
 void child_print(const Child *c, Buf *out);
 
 /* ---- one torture program (torture_rig.c) ----------------------------------------------------------------- */
 
 typedef struct Torture {
     const char *name; /* "mutate" */
-    double seconds;   /* how long to go on */
+    double seconds;   /* the duration of the attack */
     uint64_t seed;
     uint64_t random;                                 /* state of torture_random */
-    const char *only;                                /* names of cases contain this; NULL: all */
+    const char *only;                                /* only cases whose names contain this; NULL: all */
     int64_t memory_mib;                              /* limit of a child's address space */
     bool is_smoke;                                   /* no arguments were given */
     char program[TORTURE_PATH], tools[TORTURE_PATH]; /* forerun; the folder of make_model and fail_malloc.so */
@@ -69,13 +69,13 @@ typedef struct Torture {
 } Torture;
 
 /* Parses the arguments, makes the folders build/torture/NAME, .../kit and .../out, and fills the kit (torture_kit.c).
- * Ends the program where that is impossible. */
+ * Ends the program if that is impossible. */
 void torture_begin(Torture *t, const char *name, int argc, char **argv);
 bool torture_goes_on(const Torture *t);
-/* Counts a fault; prints it with the command that repeats it unless the same case showed the same fault before.
+/* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before.
  * Returns true the first time. */
 bool torture_fault(Torture *t, const char *what_case, const char *fault, const Child *c);
-/* Prints the counts in the words that run_tests.c reads, and returns the exit status. */
+/* Prints the counts in the format that run_tests.c reads, and returns the exit status. */
 int torture_end(Torture *t);
 
 uint64_t torture_random(Torture *t);
@@ -85,10 +85,10 @@ uint64_t torture_below(Torture *t, uint64_t n);
 /* Replaces %k by the kit's folder, %o by the folder of outputs and %f by the folder of the program. */
 void torture_expand(const Torture *t, const char *text, char *out, size_t size);
 /* Child with the program as its first word and the environment of all runs: a cache, a home and a folder for temporary
- * files of its own, and one thread of OpenBLAS. `line` is the expanded rest, which is cut in place. */
+ * files of its own, and one thread of OpenBLAS. `line` has the other words, expanded; it is cut in place. */
 void torture_child(const Torture *t, Child *c, char *line);
 
-/* Files: the content (false: there is none; free bytes with buf_free), a whole file written, a folder emptied. */
+/* Reads a file (false: there is none; free the bytes with buf_free), writes a whole file, and empties a folder. */
 bool file_read(const char *path, Buf *out);
 void file_write(const char *path, const void *bytes, size_t n);
 void folder_empty(const char *path);

@@ -1,5 +1,5 @@
-/* torture_child.c - runs one command with limits on time, memory and the size of files, keeps what it prints, and
- * judges how it ended. The child gets a process group of its own, so that nothing that it starts survives it. */
+/* torture_child.c - runs one command with limits on time, memory and the size of files, keeps its output, and judges
+ * its exit. The child gets a process group of its own, so that no process that it starts survives it. */
 #include "torture.h"
 
 #include "base/system.h"
@@ -64,7 +64,7 @@ static _Noreturn void become(const Child *c, int out, int err) {
     _exit(127);
 }
 
-/* Reads what is there; false at the end of the stream. */
+/* Reads the available bytes; false at the end of the stream. */
 static bool drain(int fd, Buf *to, bool *flooded) {
     char chunk[CHUNK];
     ssize_t n = read(fd, chunk, sizeof chunk);
@@ -106,7 +106,7 @@ static void collect(Child *c, pid_t pid, double begin) {
         (void)check_time(c, pid, begin);
         usleep(200);
     }
-    kill(-pid, SIGKILL); /* what it started and left behind */
+    kill(-pid, SIGKILL); /* processes that it started and left */
     c->seconds = clock_s() - begin;
     c->peak_mib = usage.ru_maxrss >> 10;
     c->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -134,7 +134,7 @@ void child_run(Child *c) {
 
 /* ---- judgement ---------------------------------------------------------------------------------------------- */
 
-/* The length of the UTF-8 character at s, whose code is put into *code; 0: it is none. */
+/* The length of the UTF-8 character at s, whose code point is put into *code; 0: there is no character. */
 static size_t utf8_char(const unsigned char *s, size_t n, uint32_t *code) {
     size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xf0 && s[0] < 0xf8 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc2 ? 2 : 0;
     if (length == 0 || length > n || s[0] >= 0xf8) return 0;
@@ -155,7 +155,7 @@ bool has_control_bytes(const char *bytes, size_t n) {
     return false;
 }
 
-/* A sentence has at least three words of letters. */
+/* An error message has at least three words of letters. */
 static bool has_sentence(const Buf *err) {
     int n_words = 0;
     bool in_word = false;
@@ -176,7 +176,7 @@ const char *child_fault(const Child *c) {
     if (c->signal == SIGFPE) return "it died of SIGFPE";
     if (c->signal) return "it died of a signal";
     if (c->rc < 0 || c->rc > 2) return "its exit status is none of 0, 1 and 2";
-    if (c->rc && !has_sentence(&c->err)) return "it failed without a sentence on standard error";
+    if (c->rc && !has_sentence(&c->err)) return "it failed without an error message";
     if (has_control_bytes(c->err.data, c->err.n)) return "it printed control bytes on standard error";
     return c->flooded ? "it printed more than 4 MiB" : NULL;
 }

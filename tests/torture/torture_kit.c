@@ -189,7 +189,7 @@ static void make_hub(const Torture *t) {
         "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}}\n");
 }
 
-/* ---- what the program itself leaves behind ------------------------------------------------------------------- */
+/* ---- files that the program itself leaves --------------------------------------------------------------------- */
 
 /* A training run is killed as soon as its first checkpoint is there. */
 static void make_checkpoint(const Torture *t) {

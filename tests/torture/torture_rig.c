@@ -103,7 +103,7 @@ int torture_end(Torture *t) {
     return passed ? 0 : 1;
 }
 
-/* splitmix64: not the program's own generator, which is among what is attacked. */
+/* splitmix64, because the program's own generator is part of the code that is attacked. */
 uint64_t torture_random(Torture *t) {
     uint64_t z = t->random += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

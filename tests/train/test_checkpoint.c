@@ -1,6 +1,5 @@
 /* test_checkpoint.c - checkpoints and the training loop: a checkpoint that is truncated, damaged or of another run is
- * refused; a run that was stopped, or killed with SIGKILL at any moment, ends with the very bytes of an undisturbed
- * one. */
+ * refused; a run that was stopped, or killed with SIGKILL at any moment, ends with the bytes of an undisturbed one. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -48,7 +47,7 @@ static char *slurp(const char *path, size_t *n) {
 
 static void remove_files(void) { unlink(PATH), unlink(PATH ".previous"), unlink(LOG), unlink(OUT); }
 
-/* Some lines of a little language, tokenized with the vocabulary of a random model. */
+/* Some lines of a small language, tokenized with the vocabulary of a random model. */
 static int make_data(void **state) {
     (void)state;
     const RandomModel m = {.arch = "llama",
@@ -127,7 +126,7 @@ static void expect_refusal(const char *message, Checkpoint *c, int code) {
         fail_msg("want %d '%s', got %d '%s'", code, message, status, status ? err.message : "");
 }
 
-/* The file truncated to many lengths, and with a flipped bit in every part of it. */
+/* Truncates the file to many lengths, and flips a bit in every part of it. */
 static void a_damaged_file_is_refused(void **state) {
     (void)state;
     Arrays x, got, before;
@@ -186,7 +185,7 @@ static void a_checkpoint_of_another_run_is_refused(void **state) {
     assert_int_equal(checkpoint_write("/nowhere/x", &x.checkpoint, NULL), FR_ERR_IO);
 }
 
-/* Files whose fingerprint is right, as a forger computes it. */
+/* Files with a correct fingerprint, as a forger could compute it. */
 static void forged_numbers_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -236,7 +235,7 @@ static LoopOptions loop_options(void) {
         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
 }
 
-/* One process of a run; writes the table if the run came to its end. */
+/* One process of a run; writes the table if the run has ended. */
 static int train(const LoopOptions *o, LoopResult *result, fr_error *err) {
     Trainer *t = toy_trainer_open(N_VOCAB);
     int status = loop_run(t, &data, o, result, err);
@@ -272,7 +271,7 @@ static void the_loss_falls_and_is_logged(void **state) {
     LoopResult r;
     assert_int_equal(train(&o, &r, NULL), 0);
     double loss = r.train.loss / (double)r.train.n, valid = r.valid.loss / (double)r.valid.n;
-    assert_true(loss < 4.5 && valid < 4.5); /* from log(300) = 5.7 */
+    assert_true(loss < 4.5 && valid < 4.5); /* the loss begins at log(300) = 5.7 */
     assert_int_equal(r.valid.n, data.valid.n_counted);
     size_t n, n_steps = 0, n_valid = 0;
     char *log = slurp(LOG, &n);
@@ -288,7 +287,7 @@ static void the_loss_falls_and_is_logged(void **state) {
     free(log);
 }
 
-/* A loss that is no number is null in the log, which keeps its line. */
+/* A loss that is not a number is null in the log, and its line is kept. */
 static void a_loss_of_nan_is_null(void **state) {
     (void)state;
     remove_files();
@@ -342,7 +341,7 @@ static void a_stopped_run_resumes_exactly(void **state) {
     assert_int_equal(status, 0);
     assert_true(r.valid.n > 0);
     expect_out(bytes, n);
-    assert_int_equal(r.valid.n, data.valid.n_counted); /* for the training record in the file */
+    assert_int_equal(r.valid.n, data.valid.n_counted); /* this is needed for the training record in the file */
     free(bytes);
     char *log = slurp(LOG, &n);
     int n_lines = 0;
@@ -351,8 +350,8 @@ static void a_stopped_run_resumes_exactly(void **state) {
     free(log);
 }
 
-/* A log that goes on beyond the checkpoint and ends within a line is truncated to the checkpoint, and its processor time
- * goes on from there. */
+/* A log that continues beyond the checkpoint and ends within a line is truncated to the checkpoint, and its processor
+ * time continues from there. */
 static void a_resumed_log_has_each_step_once(void **state) {
     (void)state;
     remove_files();

@@ -1,5 +1,5 @@
-/* test_dataset.c - the data that training reads: lines, records, documents and their loss masks, sequences, their
- * order, and held-out documents. Expectations are written by hand; the vocabulary is that of the shipped model. */
+/* test_dataset.c - training data: lines, records, documents and their loss masks, sequences, their order, and held-out
+ * documents. Expectations are written by hand; the vocabulary is that of the shipped model. */
 #include "testing.h"
 
 #include "base/mem.h"
@@ -160,7 +160,7 @@ static void order_is_a_permutation(void **state) {
 
 enum { N_DOCUMENTS = 23, LENGTH = 8, BASE = 100 };
 
-/* Documents of 1 to 23 tokens, no token twice; every third token is outside the loss. */
+/* Documents of 1 to 23 tokens without repeated tokens; every third token is outside the loss. */
 static int32_t make_sequences(Sequences *s, int32_t n_vocab, bool packs) {
     int32_t next = BASE;
     sequences_begin(s, n_vocab, LENGTH, packs);
@@ -375,7 +375,7 @@ static void a_line_that_is_too_long_is_refused(void **state) {
     line_reader_close(r);
 }
 
-/* Where the vocabulary's file names no chat format, conversations get the plain one, and the dataset says so. */
+/* If the vocabulary's file names no chat format, conversations get the plain one, and the dataset reports that. */
 static void a_file_without_chat_format_gets_the_plain_one(void **state) {
     (void)state;
     const RandomModel m = {.arch = "llama",

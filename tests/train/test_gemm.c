@@ -1,6 +1,6 @@
-/* test_gemm.c - the BF16 products of training: AVX-512 and tiles give the bits of plain C on shapes around every edge and read
- * nothing outside the matrices; plain C is as near to double precision as BF16 inputs allow, and no nearer; so is a
- * whole layer. And the loops over single numbers give the same bits for every instruction set. */
+/* test_gemm.c - the BF16 products of training: AVX-512 and tiles give the bits of plain C on shapes around every edge
+ * and read nothing outside the matrices; plain C is as near to double precision as BF16 inputs allow, and no nearer; so
+ * is a whole layer. The loops over single numbers give the same bits for every instruction set. */
 #include "train/gemm.h"
 
 #include "base/rng.h"
@@ -19,7 +19,7 @@
 
 /* ---- matrices that end at a protected page ------------------------------------------------------------- */
 
-enum { GAP = 3 }; /* between the rows: their numbers must not be touched */
+enum { GAP = 3 }; /* the gap between two rows, whose numbers must not be changed */
 static const float canary = 77;
 
 typedef struct Matrix {
@@ -143,7 +143,7 @@ static void avx512_has_the_bits_of_plain_c(void **state) {
     check_same_bits(gemm_bf16_plain, gemm_bf16_avx512);
 }
 
-/* Tiles in plain C; where the CPU has tiles, these too. */
+/* Tests tiles in plain C, and the CPU's tiles if it has any. */
 static void tiles_have_the_bits_of_plain_c(void **state) {
     (void)state;
     check_same_bits(gemm_bf16_tiles_plain, gemm_bf16_plain_tiles);
@@ -153,7 +153,7 @@ static void tiles_have_the_bits_of_plain_c(void **state) {
 }
 #endif
 
-/* The two orders of sums differ: a kernel that took one for the other would be found. */
+/* The two orders of sums differ, so a kernel that uses the wrong one is detected. */
 static void the_two_orders_of_sums_differ(void **state) {
     (void)state;
     Case pairs = make_case(16, 16, 64, 0), tiles = make_case(16, 16, 64, 0);
@@ -167,14 +167,14 @@ static void the_two_orders_of_sums_differ(void **state) {
     drop_case(&pairs), drop_case(&tiles);
 }
 
-/* One output of 34 inputs, worked out by hand: the chains of a step lose what is small beside what they have, and the
- * odd chain does not see the even one. */
+/* One output of 34 inputs, worked out by hand: a chain loses numbers that are small compared with its sum, and the odd
+ * chain is separate from the even one. */
 static void a_sum_of_tiles_is_as_written_down(void **state) {
     (void)state;
     float a[34] = {0}, b[34], c = 5;
     for (int i = 0; i < 34; i++) b[i] = 1;
     a[0] = 0x1p24f, a[1] = 1, a[2] = 1, a[3] = 1, a[4] = -0x1p24f; /* even: 2^24 + 1 is 2^24, then 0; odd: 2 */
-    a[32] = 0x1p-126f, a[33] = -0x1.8p-126f;                       /* their sum is subnormal: a zero */
+    a[32] = 0x1p-126f, a[33] = -0x1.8p-126f;                       /* their sum is subnormal, so it becomes zero */
     const Bf16Product p = {1, 1, 34, {a, 34, true}, {b, 34, true}, 1, false, &c, 1};
     gemm_bf16_tiles_plain(&p);
     assert_true(c == 2);
@@ -202,8 +202,8 @@ static double worst_error(const Case *t) {
     return worst;
 }
 
-/* gemm.h gives the bound. Control: with inputs in float the error is a thousandth of that, so a product that does
- * not round its inputs would be found. */
+/* gemm.h gives the bound. Control: with inputs in float the error is a thousandth of that, so a product that does not
+ * round its inputs is detected. */
 static void errors_are_those_of_bf16(void **state) {
     (void)state;
     for (int precision = GEMM_F32; precision <= GEMM_BF16_TILES; precision++) {
@@ -268,7 +268,7 @@ static void a_layer_in_bf16_is_near_the_layer_in_float(void **state) {
         double apart = distance(in_bf16 + parts[i], in_float + parts[i], parts[i + 1] - parts[i]);
         if (!(apart > 1e-4 && apart < 4e-3)) fail_msg("part %d is %g away", i, apart);
     }
-    assert_memory_equal(in_bf16 + DB, in_float + DB, OUT * sizeof(float)); /* no matrix product */
+    assert_memory_equal(in_bf16 + DB, in_float + DB, OUT * sizeof(float)); /* the bias takes no matrix product */
 }
 
 /* ---- loops for several instruction sets --------------------------------------------------------------- */
@@ -317,7 +317,7 @@ static void all_instruction_sets_give_the_same_bits(void **state) {
 }
 
 #if defined(__x86_64__)
-/* A run is resumed in the precision that it began with, so the default must not change from run to run. */
+/* A run is resumed in the precision with which it began, so the default must not change from run to run. */
 static void the_measured_default_is_the_same_each_time(void **state) {
     (void)state;
     if (!gemm_has_instructions(GEMM_BF16)) skip();
@@ -326,7 +326,7 @@ static void the_measured_default_is_the_same_each_time(void **state) {
 }
 #endif
 
-/* OpenBLAS does not choose by its list of processors, which lacks those that are newer than its release. */
+/* OpenBLAS must not choose its kernels by its list of processors, which lacks those that are newer than its release. */
 static void float_products_use_what_the_processor_has(void **state) {
     (void)state;
     fr_error err;

@@ -1,5 +1,5 @@
-/* test_import.c - train/import and `forerun import-drafter`: a checkpoint in its authors' layout becomes the same drafter
- * as the same weights written directly; checkpoints of another target or method are refused. */
+/* test_import.c - train/import.c and `forerun import-drafter`: a checkpoint in its authors' layout becomes the same
+ * drafter as the same weights written directly; checkpoints of another target or method are refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -60,7 +60,7 @@ static float *embedding_of(const Target *t) {
 typedef struct Pair {
     LearnedRig direct;
     SafeTensorsBuild published;
-    TensorType type; /* of the tensors of both */
+    TensorType type; /* the type of the tensors of both */
 } Pair;
 
 static void begin(Pair *p, const char *method, const Target *t, TensorType type) {
@@ -114,7 +114,7 @@ static void make_eagle(Pair *p, const Target *t, const Target *embedding, bool p
     free(e);
 }
 
-/* Two equal blocks, of which the checkpoint has the first; with a prefix, it has the whole model. */
+/* Two equal blocks, of which the checkpoint contains only the first; with a prefix, it contains the whole model. */
 static void make_medusa(Pair *p, const Target *t, const char *prefix) {
     static char names[16][64];
     begin(p, "medusa", t, TYPE_F16);
@@ -144,7 +144,7 @@ static void make_medusa(Pair *p, const Target *t, const char *prefix) {
     free(e);
 }
 
-/* Blocks after dropout layers, the second and the third equal; biases everywhere. */
+/* Blocks after dropout layers; the second and the third are equal; all tensors have biases. */
 static void make_hydra(Pair *p, const Target *t) {
     static char names[16][64];
     begin(p, "hydra", t, TYPE_BF16);
@@ -179,7 +179,7 @@ static void make_hydra(Pair *p, const Target *t) {
     }
 }
 
-/* A tensor whose checkpoint has the hidden state first, in its columns, its rows, or both. */
+/* A tensor for which the checkpoint has the hidden state first, in its columns, its rows, or both. */
 static void add_swapped(Pair *p, const char *name, const char *published, int64_t n_out, bool rows) {
     enum { N = 2 * H };
     float *x = learned_rig_tensor(&p->direct, name, p->type, N, n_out, 0.1),
@@ -204,7 +204,7 @@ static void make_redrafter(Pair *p, const Target *t) {
     add_swapped(p, "redrafter.output.weight", "lm_head.2.weight", V, false);
 }
 
-/* ---- both are equal ---------------------------------------------------------------------------------- */
+/* ---- comparisons ------------------------------------------------------------------------------------- */
 
 static int try_import(const char *method, const Target *t, const char *path, TensorType type, fr_error *err) {
     Published c;
@@ -311,7 +311,7 @@ static void write_text(const char *path, const char *text) {
     fclose(f);
 }
 
-/* From a folder with config.json; bfloat16 becomes F32 without loss. */
+/* Imports from a folder with config.json; bfloat16 becomes F32 without loss. */
 static void an_imported_hydra_equals_the_direct_one(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
@@ -341,7 +341,7 @@ static void an_imported_redrafter_equals_the_direct_one(void **state) {
     close_target(&t);
 }
 
-/* ---- refused ----------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------- */
 
 static void expect_refusal(const char *method, const Target *t, TensorType type, int code, const char *message) {
     fr_error err = {0};
@@ -451,7 +451,7 @@ static void numbers_out_of_range_are_refused(void **state) {
     close_target(&t);
 }
 
-/* The command: import, inspect, and a text equal to plain decoding. */
+/* Tests the command: import, inspect, and a text that equals plain decoding. */
 static void the_command_imports_and_runs(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);

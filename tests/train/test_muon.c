@@ -52,7 +52,7 @@ static void new_gradients(int step) {
         for (int64_t k = 0; k < sizes[i]; k++) grads[i][k] = (float)normal((uint64_t)(9000 * step + i * MAX + k));
 }
 
-/* x = a x + (b A + c A A) x with A = x x^T, five times, plainly; x: [m][n] of any form, which needs no transposition */
+/* x = a x + (b A + c A A) x with A = x x^T, five times; x: [m][n] of any shape, without a transposition */
 static void orthogonalize(double *x, int64_t m, int64_t n) {
     static double gram[48 * 48], square[48 * 48], old[MAX];
     double sum = 0;
@@ -186,7 +186,7 @@ static void bits_do_not_depend_on_threads(void **state) {
     }
 }
 
-/* Without a gradient, as where a drafter's part is not used, a matrix decays and nothing is NaN. */
+/* Without a gradient, for example in a part of a drafter that is not used, a matrix decays and nothing is NaN. */
 static void a_zero_gradient_gives_no_direction(void **state) {
     (void)state;
     Optimizer o;

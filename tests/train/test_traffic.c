@@ -1,5 +1,5 @@
-/* test_traffic.c - records of generations as training data: the tokens are learned as they are, hostile values are
- * refused, and of a file of records the right lines are read. */
+/* test_traffic.c - records of generations as training data: the tokens are learned unchanged, hostile values are
+ * refused, and the right lines of a file of records are read. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -56,7 +56,7 @@ static void write_record(const Document *d, int64_t n_prompt, char *out, size_t 
     assert_true((size_t)snprintf(out + n, size - n, "]}") < size - n);
 }
 
-/* Where text can be told from its tokens, a record of ids is the document that a prompt with its response makes. */
+/* If the text determines its tokens, a record of ids gives the same document as a prompt with its response. */
 static void ids_make_the_document_of_their_text(void **state) {
     (void)state;
     static const char *const lines[] = {"{\"prompt\": \"Q: two\\nA:\", \"response\": \" 2\"}",
@@ -85,7 +85,7 @@ static void what_was_generated_is_learned(void **state) {
     static const struct {
         const char *line;
         int n;
-        const char *loss_mask; /* of the record's tokens */
+        const char *loss_mask; /* the loss mask of the record's tokens */
         bool adds_eos;         /* as a separator, which is not learned */
     } cases[] = {
         {"{\"tokens\": [1, 300, 301, 302], \"prompt_tokens\": 2}", 4, "0011", true},
@@ -151,9 +151,9 @@ static void lines_of_this_target_are_read(void **state) {
     Dataset d;
     fr_error err;
     spill(RECORD(10) "{\"tokens\": [11, 5], \"prompt_tokens\": 1, \"target\": \"fedcba9876543210\"}\n"
-                     "{\"tokens\": [12, 5], \"prompt_tokens\": 1}\n"             /* of no target */
-                     "{\"prompt\": \"a\", \"response\": \"b\", \"target\": 1}\n" /* likewise */
-                     "{\"tokens\": [13, 5, \n"                                   /* what a kill left */
+                     "{\"tokens\": [12, 5], \"prompt_tokens\": 1}\n"             /* it names no target */
+                     "{\"prompt\": \"a\", \"response\": \"b\", \"target\": 1}\n" /* it names no target, either */
+                     "{\"tokens\": [13, 5, \n"                                   /* a line that a kill cut off */
                      "\n" RECORD(14) RECORD(15) "{\"tokens\": [16");
     assert_int_equal(open_traffic(&d, 0, 0, 8, 0, &err), 0);
     assert_int_equal(d.n_documents, 3);
@@ -167,7 +167,7 @@ static void lines_of_this_target_are_read(void **state) {
     assert_int_equal(open_traffic(&d, 0, 7, 8, 0, &err), 0); /* all are read, and one is new */
     assert_true(d.n_documents == 3 && d.n_new == 1);
     dataset_close(&d);
-    assert_int_equal(open_traffic(&d, 7, 7, 8, 0, &err), 0); /* the new one alone */
+    assert_int_equal(open_traffic(&d, 7, 7, 8, 0, &err), 0); /* only the new one */
     assert_true(d.n_documents == 1 && d.n_new == 1 && sequences_token(&d.train, 0) == 15);
     dataset_close(&d);
     assert_int_equal(open_traffic(&d, 0, 0, 7, 0, &err), 0); /* a line after the end is left for the next time */
@@ -179,7 +179,7 @@ static void lines_of_this_target_are_read(void **state) {
     assert_non_null(strstr(err.message, "3 records of other models, 1 lines that are no records"));
 }
 
-/* A record of this target with wrong tokens is no accident of a kill. */
+/* A record of this target with wrong tokens cannot result from a kill. */
 static void wrong_tokens_end_the_reading(void **state) {
     (void)state;
     Dataset d;
@@ -188,7 +188,7 @@ static void wrong_tokens_end_the_reading(void **state) {
     assert_int_equal(open_traffic(&d, 0, 0, 2, 0, &err), FR_ERR_FORMAT);
     assert_non_null(strstr(err.message, DATA ": line 2 has a list \"tokens\" whose item 1"));
     spill(RECORD(10) "{\"tokens\": [70000], \"prompt_tokens\": 0, \"target\": \"fedcba9876543210\"}\n");
-    assert_int_equal(open_traffic(&d, 0, 0, 2, 0, &err), 0); /* another model's vocabulary is another one */
+    assert_int_equal(open_traffic(&d, 0, 0, 2, 0, &err), 0); /* another model has another vocabulary */
     dataset_close(&d);
 }
 

@@ -1,5 +1,5 @@
-/* test_train_archs.c - `forerun train` for targets of other architectures than llama: each method trains, its drafter runs and
- * changes no text; what cannot be trained is refused by name. */
+/* test_train_archs.c - `forerun train` for targets of other architectures than llama: each method trains, its drafter
+ * runs and changes no text; methods that cannot be trained for a target are refused with the reason. */
 #define DIR "build/test-train-archs"
 #include "train_rig.h"
 
@@ -53,7 +53,7 @@ static void each_method_trains_for_each_target(void **state) {
             snprintf(args, sizeof args,
                      "compare -m " TARGET " -p 'the cat read' -n 24 --temp 0.8 --draft %s:file=" OUT " 2>&1",
                      methods[k]);
-            cli_expect(args, 0, methods[k]); /* the status is 1 where a text differs */
+            cli_expect(args, 0, methods[k]); /* the status is 1 if a text differs */
         }
     }
 }
@@ -68,7 +68,7 @@ static void masks_are_refused_by_name(void **state) {
     }
 }
 
-/* Heads alone can be trained for a model with latent attention; its cache fits no drafter's layer. */
+/* Only heads can be trained for a model with latent attention; its cache fits no drafter's layer. */
 static void layers_are_refused_for_latents(void **state) {
     (void)state;
     static const RandomModel latent = {SHAPE("deepseek2", 2), .kv_rank = 24, .plain_dim = 10, .n_rot = 6,

@@ -1,6 +1,6 @@
-/* test_train_drafters.c - the networks of medusa, eagle, lyanna and space in double: the gradient of every tensor against
- * finite differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the
- * loss mask. */
+/* test_train_drafters.c - the networks of medusa, eagle, lyanna and space in double: compares the gradient of every
+ * tensor with finite differences, on shapes with grouped queries in which no two widths are equal, and with predictions
+ * outside the loss mask. */
 #include "double_nets.h"
 
 #include "base/rng.h"

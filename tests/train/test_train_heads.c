@@ -1,5 +1,5 @@
-/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals one that is written
- * down plainly here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions
+/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals that of a plain
+ * implementation here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions
  * outside the loss mask. */
 #include "double_nets.h"
 
@@ -113,7 +113,7 @@ static TrainSums learn_run(double *const *dw, double weight) {
     return sums;
 }
 
-/* ---- the logits of a step, written down plainly --------------------------------------------------- */
+/* ---- the logits of a step, in a plain implementation ------------------------------------------- */
 
 /* y = W x + b; b may be NULL */
 static void plain_linear(const double *w, const double *b, const double *x, int32_t n_in, int32_t n_out, double *y) {
@@ -187,7 +187,7 @@ static void log_softmax(double *x) {
     for (int32_t i = 0; i < V; i++) x[i] -= log(sum);
 }
 
-/* Of a step in the mean over the steps. */
+/* The weight of a step in the mean over the steps. */
 static double share_of(const HeadLossOptions *o, int32_t step) {
     double sum = 0;
     for (int32_t s = 0; s < o->n_steps; s++) sum += o->step_weights ? o->step_weights[s] : 1;
@@ -274,7 +274,7 @@ static double worst_error(int max_tried, char *name) {
     return worst;
 }
 
-/* Also with more positions than HEAD_LOSS_ROWS. Gradients are added to those of an earlier call. */
+/* Tests also more positions than HEAD_LOSS_ROWS. Gradients are added to those of an earlier call. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
     static const struct {
@@ -319,7 +319,8 @@ static void a_wrong_sign_is_detected(void **state) {
     }
 }
 
-/* An empty mask gives no loss and no gradient. The loss at one position does not depend on the rest of the mask. */
+/* An empty mask gives no loss and no gradient. The loss at one position does not depend on the other positions of the
+ * mask. */
 static void positions_outside_the_mask_change_nothing(void **state) {
     (void)state;
     for (int i = 0; i < N_CASES; i++) {

@@ -121,7 +121,7 @@ static void loss_falls_on_a_repeated_text(void **state) {
     if (gemm_has_instructions(GEMM_BF16)) loss_falls(GEMM_BF16); /* in plain C it would take minutes */
 }
 
-/* With weight 0 no gradient is touched; two halves of the weight add up to the whole. */
+/* With weight 0 no gradient changes; two halves of the weight add up to the whole. */
 static void gradients_add_up(void **state) {
     (void)state;
     Gguf *g = open_vocabulary();
@@ -306,7 +306,7 @@ static void the_file_has_the_vocabulary_and_the_training_precision(void **state)
     gguf_close(vocabulary);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------------------ */
 
 static void bad_options_and_batches_are_refused(void **state) {
     (void)state;

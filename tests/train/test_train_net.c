@@ -1,8 +1,9 @@
-/* test_train_net.c - the whole network of train/llama_net.c in double: the gradient of every tensor against
- * finite differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the
- * loss mask. */
+/* test_train_net.c - the whole network of train/llama_net.c in double: compares the gradient of every tensor with
+ * finite differences, on a shape with grouped queries in which no two widths are equal, and with predictions outside
+ * the loss mask. */
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used.
+/* Each operation comes before those that use it: clang cannot clone a function for several instruction sets once it has
+ * been used.
  * */
 #include "train/attention_ops.c"
 #include "train/ops.c"
@@ -92,7 +93,7 @@ static void gradients_match_finite_differences(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* More rows than LLAMA_HEAD_ROWS and than a block of attention. */
+/* Tests more rows than LLAMA_HEAD_ROWS and than a block of attention. */
 static void sequences_longer_than_a_block(void **state) {
     (void)state;
     char name[64] = "";

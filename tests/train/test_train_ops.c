@@ -1,6 +1,6 @@
-/* test_train_ops.c - the ops of train/ops in double against finite differences: every derivative of every op on odd
- * shapes. The check has its own negative control: each derivative is also tried with its sign flipped, which must be
- * detected. */
+/* test_train_ops.c - the operations of train/ops.h in double: compares every derivative of every operation with finite
+ * differences, on odd shapes. The check has its own negative control: each derivative is also tried with its sign
+ * flipped, which must be detected. */
 #define TRAIN_DOUBLE
 #include "train/attention_ops.c"
 #include "train/ops.c"
@@ -15,8 +15,8 @@
 
 enum { N_MAX = 4096, TRIED = 40 };
 
-/* What all ops work on: inputs a, b, c with their derivatives, an output y, and the weights g of
- * the loss sum_i g_i y_i, which are also the derivative of that loss by y. */
+/* The data of all operations: inputs a, b, c with their derivatives, an output y, and the weights g of the loss sum_i
+ * g_i y_i, which are also the derivative of that loss by y. */
 static struct {
     int64_t rows, n, n_out, n_kv; /* n_kv: key-value heads */
     int kind;
@@ -41,7 +41,7 @@ static void fill(int64_t rows, int64_t n, int64_t n_out, int64_t n_kv, int kind)
 
 static double weighted(int64_t n) { return real_dot(r.y, r.g, n); }
 
-/* One op: its loss, its backward, and the sizes of a, b, c that have derivatives (0: no such input). */
+/* One operation: its loss, its backward function, and the sizes of a, b, c that have derivatives (0: no such input). */
 typedef struct Op {
     const char *name;
     double (*loss)(void *);
@@ -65,7 +65,7 @@ static void check_accumulation(const Op *op, const GradientVar *vars) {
 
 static void check_op(const Op *op) {
     static double flipped[N_MAX];
-    op->loss(NULL); /* the forward pass leaves what the backward pass needs */
+    op->loss(NULL); /* the forward pass stores the numbers that the backward pass needs */
     op->backward();
     GradientVar vars[] = {{"a", r.a, r.da, op->n_a}, {"b", r.b, r.db, op->n_b}, {"c", r.c, r.dc, op->n_c}};
     GradientVar unflipped[] = {vars[0], vars[1], vars[2]};
@@ -149,7 +149,7 @@ static void silu_and_swiglu(void **state) {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
         fill(1, 37, 0, 0, kind);
-        for (int i = 0; i < 8; i++) r.a[i] *= 20; /* also where the sigmoid saturates */
+        for (int i = 0; i < 8; i++) r.a[i] *= 20; /* tests also inputs for which the sigmoid saturates */
         check_op(&(Op){kind ? "swiglu" : "silu", silu_loss, silu_back, r.n, kind ? r.n : 0, 0});
     }
 }
@@ -318,8 +318,8 @@ static int32_t wide_n(const Trainer *t) { return (void)t, N_WIDE; }
 static Param *wide_param_0(Trainer *t, int32_t i) { return (void)t, &wide[0][i]; }
 static Param *wide_param_1(Trainer *t, int32_t i) { return (void)t, &wide[1][i]; }
 
-/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same,
- * and each element is its own. */
+/* Parameters of odd lengths, some of them shorter than a piece: the bits do not depend on the number of threads, and
+ * elements do not affect each other. */
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int64_t lengths[N_WIDE] = {1, 2777, 3, 17, 160, 2000, 42};

@@ -1,5 +1,5 @@
-/* test_train_space.c - the trainer of space: the drafter that runs a trainer's file computes the network that was trained,
- * training improves held-out texts, and targets whose layers the network does not compute are refused. */
+/* test_train_space.c - the trainer of space: the drafter that runs a trainer's file computes the network that was
+ * trained, training improves held-out texts, and targets whose layers the network does not compute are refused. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -80,7 +80,7 @@ static void scatter_values(Trained *p) {
 
 /* ---- the file is the network ---------------------------------------------------------------------- */
 
-/* What the drafter of the file proposes after a step that accepted nothing: masks stood behind the token before the last
+/* The proposal of the file's drafter after a step that accepted nothing: the masks followed the token before the last
  * of the text. */
 static void propose(const char *target, const int32_t *text, Tree *out) {
     Trained p;

@@ -1,5 +1,5 @@
 /* test_train_unroll.c - the trained layers of eagle and lyanna: the drafter that opens the file computes what the
- * network computes, at every step of its own predictions; training lowers the loss; noise; hot tokens. */
+ * network computes, at every step of its own predictions; training lowers the loss. Also tests noise and hot tokens. */
 #include "learned_rig.h"
 #include "random_model.h"
 
@@ -37,7 +37,7 @@ static void open_target(const char *arch) {
     if (strcmp(arch, "gemma3") == 0) m.window = 9;
     if (strcmp(arch, "qwen35") == 0) {
         m.n_key_heads = 2, m.n_value_heads = 4, m.delta_dim = 16, m.n_conv = 3, m.attention_interval = 2;
-        m.n_rot = 8; /* a part of each head */
+        m.n_rot = 8; /* only a part of each head is rotated */
     }
     if (random_model_write(&m, TARGET, &err)) fail_msg("%s", err.message);
     gguf = rig_gguf(TARGET);
@@ -216,8 +216,8 @@ static void check_tree(bool is_eagle, const char *path) {
     mem_free(hidden);
 }
 
-/* The chance that the network's confidence head gives to the best token at step n after the text: its loss is -log of
- * that, or of one minus it where that token is wrong. */
+/* The probability that the network's confidence head gives to the best token at step n after the text: its loss is -log
+ * of that probability, or of one minus it if the token is wrong. */
 static double chance(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
     double loss = 0;
     bool is_right = false;
@@ -294,7 +294,7 @@ static void eagle_drafts_as_the_network_computes(void **state) {
     }
 }
 
-/* With numbers in the head that matter: training from zeros in a few steps would move them little. */
+/* Gives the head numbers that matter, because a few steps of training from zeros would change them little. */
 static void the_confidence_is_the_networks(void **state) {
     (void)state;
     open_target("llama");
@@ -344,15 +344,15 @@ static void lyanna_drafts_as_the_network_computes(void **state) {
     close_target();
 }
 
-/* What fc computes from a token has a mean square of about 1, as hidden states have. */
+/* The output of fc for a token has a mean square of about 1, as hidden states have. */
 static void token_columns_start_at_the_right_size(void **state) {
     (void)state;
     const float embd[] = {3, 4, 0, 0, 0, 5}; /* two rows whose squares sum to 25 */
     assert_true(fabs(start_token_std(embd, 2, 3) - 1.0 / 5) < 1e-12);
 }
 
-/* Whatever the size of the target's residual stream: a layer that has learned nothing passes the state on, so that it predicts
- * h_{p-1} + fc's columns of the token for h_p. */
+/* A layer that has learned nothing passes the state on, whatever the size of the target's residual stream, so it
+ * predicts h_{p-1} + fc's columns of the token for h_p. */
 static void the_layer_adds_nothing_at_first(void **state) {
     (void)state;
     enum { P = 6 };
@@ -385,7 +385,7 @@ static void the_layer_adds_nothing_at_first(void **state) {
     close_target();
 }
 
-/* Uniform in (-width, width), a function of seed, sequence number and component alone. */
+/* Uniform in (-width, width), and a function of only seed, sequence number and component. */
 static void noise_is_uniform(void **state) {
     (void)state;
     enum { N = 4001 };
