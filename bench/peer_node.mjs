@@ -1,5 +1,5 @@
-// peer_node.mjs FOLDER FILE.gguf THREADS CONTEXT ROWS,... - what node-llama-cpp, installed in FOLDER, takes to evaluate so many rows
-// behind a context: a line of JSON each, the median of three. A part of bench/peers.sh.
+// peer_node.mjs FOLDER FILE.gguf THREADS CONTEXT ROWS,... - the times that node-llama-cpp, installed in FOLDER, takes to evaluate
+// these numbers of rows after a context: a line of JSON for each, the median of three. A part of bench/peers.sh.
 import {createRequire} from "node:module";
 import {resolve} from "node:path";
 
@@ -8,7 +8,7 @@ const {getLlama} = await import(createRequire(resolve(folder, "package.json")).r
 const counts = rows.split(",").map(Number), nContext = Number(context), nThreads = Number(threads);
 
 const llama = await getLlama({gpu: false, build: "never", maxThreads: nThreads, logLevel: "error"});
-console.error(llama.systemInfo); // "... | AMX_INT8 = 1 | ..." where AMX is on: peers.sh reads it
+console.error(llama.systemInfo); // "... | AMX_INT8 = 1 | ..." if AMX is on; peers.sh reads that
 const model = await llama.loadModel({modelPath: file, useMmap: false});
 const most = Math.max(...counts);
 const session = await model.createContext({contextSize: nContext + most, batchSize: most, threads: nThreads, flashAttention: true});

@@ -1,13 +1,14 @@
-/* test_layers.c - the order of the layers, read from the sources: a room includes only rooms that lie below it.
+/* test_layers.c - checks the order of the layers in the sources: a room includes only rooms below it.
  *
- *     base <- gguf, text/template <- text <- grammar; gguf <- model <- compute <- draft <- engine; gguf <- compute/cpu/kernels
+ *     base <- gguf, text/template <- text <- grammar; gguf <- model <- compute <- draft <- engine; gguf <-
+ *     compute/cpu/kernels
  *     tree <- verify <- draft <- draft/{text, models, learned}
  *     The library, src/, includes none of train, cli, server and research.
  *     train <- cli <- server
  *
- * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that the library needs
- * no library but its own three, that file names are unique, that no file is too long, and that the shared library exports
- * nothing but fr_*. */
+ * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that the
+ * library needs no library but its own three, that file names are unique, that no file is too long, and that the shared
+ * library exports nothing but fr_*. */
 #include "testing.h"
 
 #include <ftw.h>
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 #define METHODS_SEE " base gguf text grammar model compute tree verify draft "
-#define PROGRAM_SEES METHODS_SEE "research cli " /* of the engine it sees forerun.h alone */
+#define PROGRAM_SEES METHODS_SEE "research cli " /* of the engine it may include only forerun.h */
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */
@@ -60,7 +61,7 @@ static const struct {
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 1000 };
 
-/* `to` as an #include names it: without src/. */
+/* The path of `to` in an #include: without src/. */
 static bool may_include(const char *from, const char *to) {
     char wanted[40];
     snprintf(wanted, sizeof wanted, " %.30s ", to);
@@ -93,7 +94,7 @@ static int read_tree(void **state) {
     static const char *const roots[] = {"src",      "include", "train", "cli",  "server",
                                         "research", "tests",   "tools", "bench"};
     for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) nftw(roots[i], note_file, 16, 0);
-    return n_files > 20 ? 0 : -1; /* fewer: the program was not started in the root of the project */
+    return n_files > 20 ? 0 : -1; /* with fewer files, the program was not started in the root of the project */
 }
 
 static int free_tree(void **state) {
@@ -102,7 +103,7 @@ static int free_tree(void **state) {
     return 0;
 }
 
-/* The folder of a path; false if it names none. */
+/* The folder of a path; false if the path has none. */
 static bool folder_of(const char *path, char *out, size_t n) {
     const char *slash = strrchr(path, '/');
     if (!slash) return false;
@@ -132,7 +133,7 @@ static const char *complaint(const char *file, const char *line, char *out, size
     return out;
 }
 
-static void a_layer_includes_only_what_stands_to_its_left(void **state) {
+static void a_layer_includes_only_lower_layers(void **state) {
     (void)state;
     int n_bad = 0, n_includes = 0;
     char line[1024], text[600];
@@ -150,7 +151,7 @@ static void a_layer_includes_only_what_stands_to_its_left(void **state) {
     if (n_bad) fail_msg("%d includes against the order of the layers", n_bad);
 }
 
-/* The check itself: it must see what is wrong and let pass what is right. */
+/* Tests the check itself: it must report wrong includes and accept right ones. */
 static void the_check_can_fail(void **state) {
     (void)state;
     static const struct {
@@ -191,9 +192,9 @@ static void the_check_can_fail(void **state) {
             fail_msg("%s in %s should %s", cases[i].line, cases[i].file, cases[i].fine ? "pass" : "be refused");
 }
 
-/* ---- what the library needs -------------------------------------------------------------------------- */
+/* ---- the headers that the library needs ----------------------------------------------------------------- */
 
-/* Whether a header of the system may be included in src/ and include/: those of C, POSIX, Linux and the compiler, and those
+/* Whether a header of the system may be included in src/ and include/: the headers of C, POSIX, Linux and the compiler,
  * of the three libraries that libforerun is linked with, and of Random123. `make lib` needs no others. */
 static bool is_for_library(const char *header) {
     static const char *const allowed[] = {
@@ -301,7 +302,7 @@ static bool is_public(const char *symbol) {
            strcmp(symbol, "_fini") == 0;
 }
 
-/* Runs "COMMAND build/<mode>/libforerun.so" and returns its output; skips the test where that cannot be done. */
+/* Runs "COMMAND build/<mode>/libforerun.so" and returns its output; skips the test if that is impossible. */
 static FILE *ask_about_library(const char *tool, const char *options) {
     char self[4096] = "", library[4200], command[4400];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -357,7 +358,7 @@ static void the_library_is_linked_with_no_fourth_library(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layer_includes_only_what_stands_to_its_left),
+        cmocka_unit_test(a_layer_includes_only_lower_layers),
         cmocka_unit_test(the_check_can_fail),
         cmocka_unit_test(the_library_includes_no_header_of_a_fourth_library),
         cmocka_unit_test(file_names_are_unique),

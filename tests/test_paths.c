@@ -1,6 +1,6 @@
-/* test_paths.c - the files that documents, scripts and comments name exist. A path counts where it begins with a folder of the project
- * ("src/", "docs/", ...) and ends in a file name with an extension, and so does the target of a link in Markdown. CHANGELOG.md and
- * research/DIARY.md describe earlier states of the tree, and are left out. */
+/* test_paths.c - the files that documents, scripts and comments name exist. A path counts if it begins with a folder of
+ * the project ("src/", "docs/", ...) and ends with a file name that has an extension; so does the target of a link in
+ * Markdown. CHANGELOG.md and research/DIARY.md describe earlier states of the tree, and are left out. */
 #include "testing.h"
 
 #include <ctype.h>
@@ -20,7 +20,7 @@ static int n_missing, n_checked;
 
 static bool is_path_char(char c) { return isalnum((unsigned char)c) || strchr("_-./", c); }
 
-/* Only what has an extension of letters and digits is a file; a full stop that ends a sentence belongs to the sentence. */
+/* Only a name with an extension of letters and digits is a file; a full stop at the end belongs to the sentence. */
 static bool names_a_file(char *path) {
     size_t n = strlen(path);
     while (n && strchr(".-/", path[n - 1])) path[--n] = '\0';
@@ -28,8 +28,8 @@ static bool names_a_file(char *path) {
     return dot && (!slash || dot > slash + 1) && strlen(dot) >= 2 && strlen(dot) <= 6;
 }
 
-/* `ends_in_pattern`: the path goes on with a character of a pattern, such as '*', and names no single file. NAME is a placeholder, and
- * object files are not in the tree. */
+/* `ends_in_pattern`: the path continues with a character of a pattern, such as '*', and names no single file. NAME is a
+ * placeholder, and object files are not in the tree. */
 static void check(const char *from, int line, char *path, bool ends_in_pattern) {
     if (ends_in_pattern || !names_a_file(path) || strstr(path, "NAME") || strcmp(strrchr(path, '.'), ".o") == 0) return;
     if (strncmp(from, "tests/", 6) == 0 && strncmp(path, "models/", 7) == 0)
@@ -79,8 +79,8 @@ static bool is_read(const char *path) {
     return false;
 }
 
-/* These folders hold nothing that is written by hand, and other tests create and remove files in build/ at the same time, which would
- * end a walk through it. */
+/* These folders contain no files written by hand, and other tests create and remove files in build/ at the same time,
+ * which would end a walk through it. */
 static bool is_skipped(const char *folder) {
     static const char *const skipped[] = {"build", ".git", "node_modules", "tests/fuzz/corpus"};
     for (size_t i = 0; i < sizeof skipped / sizeof *skipped; i++)
@@ -110,7 +110,7 @@ static int read_file(const char *path, const struct stat *st, int kind, struct F
 static void every_file_that_is_named_exists(void **state) {
     (void)state;
     assert_int_equal(nftw(".", read_file, 16, FTW_ACTIONRETVAL), 0); /* the runner of tests links the folders */
-    assert_true(n_checked > 200); /* fewer: the program was not started in the root of the project */
+    assert_true(n_checked > 200); /* with fewer paths, the program was not started in the root of the project */
     if (n_missing) fail_msg("%d paths lead nowhere", n_missing);
 }
 

@@ -1,4 +1,4 @@
-// check_schemas.mjs - holds the texts of bench_schemas against npm's ajv, and makes the golden file of
+// check_schemas.mjs - checks the texts of bench_schemas with npm's ajv, and makes the golden file of
 // tests/grammar/test_schema.c.
 //
 //   npm install --prefix DIR ajv ajv-formats

@@ -1,4 +1,4 @@
-// make_schemas.mjs - random JSON schemas, one a line, of the keywords that forerun supports (docs/CONSTRAINED.md).
+// make_schemas.mjs - writes random JSON schemas, one per line, with the keywords that forerun supports (docs/CONSTRAINED.md).
 //
 //   node make_schemas.mjs [N] [SEED] > schemas.jsonl
 

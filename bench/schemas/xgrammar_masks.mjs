@@ -3,17 +3,17 @@
 //   npm install --prefix DIR @mlc-ai/web-xgrammar
 //   NODE_PATH=DIR/node_modules node xgrammar_masks.mjs > tests/data/xgrammar_masks.jsonl
 //
-// The first line is the vocabulary, token 0 being the one that ends a text. Each other line: a grammar in GBNF,
+// The first line is the vocabulary, in which token 0 ends a text. Each other line: a grammar in GBNF,
 // the tokens read so far, and the tokens that may follow, in ascending order.
 //
-// Not among them, because 0.1.27 is wrong there: tokens that end several rules at once (root ::= "(" root ")" | "" forbids "))" behind
-// "(("), and characters beyond ASCII in a class, which then allows everything.
+// Two cases are left out, because version 0.1.27 is wrong about them: tokens that end several rules at once (root ::= "(" root ")" | ""
+// forbids "))" after "(("), and characters beyond ASCII in a class, which then allows everything.
 import {createRequire} from 'node:module';
 import {copyFileSync, mkdtempSync} from 'node:fs';
 import {tmpdir} from 'node:os';
 import {join} from 'node:path';
 
-// The package calls itself a module, but is none: it is read under another name.
+// The package is declared as a module, but is not one, so it is read under another name.
 const copy = join(mkdtempSync(join(tmpdir(), 'xgrammar-')), 'xgrammar.cjs');
 copyFileSync(process.env.NODE_PATH + '/@mlc-ai/web-xgrammar/lib/index.js', copy);
 const xg = createRequire(copy)(copy);

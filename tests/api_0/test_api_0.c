@@ -1,6 +1,6 @@
 /* test_api_0.c - a program that was compiled with the header of version 0.1 runs with today's library.
  *
- * The forerun.h of this folder is a copy that never changes, and this program sees no other. It is linked with
+ * The forerun.h of this folder is a copy that never changes, and this program includes no other. It is linked with
  * libforerun.so, which exports only the functions of the API. tests/bindings/test_python.py checks that today's header
  * has every struct of this one, with the same fields at the same places. */
 #include "forerun.h"

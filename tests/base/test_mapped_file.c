@@ -164,7 +164,7 @@ static void expect_changed(MappedFile *f) {
     mapped_file_close(f);
 }
 
-static void writes_of_every_kind_are_noticed(void **state) {
+static void writes_of_every_kind_are_detected(void **state) {
     (void)state;
     MappedFile *f = open_fresh();
     overwrite(path, 3, "x");
@@ -434,7 +434,7 @@ int main(void) {
         cmocka_unit_test(released_pages_are_read_again_and_other_memory_stays),
         cmocka_unit_test(pipes_devices_sockets_and_folders_are_refused_without_waiting),
         cmocka_unit_test(a_text_may_come_from_a_descriptor_that_is_open),
-        cmocka_unit_test(writes_of_every_kind_are_noticed),
+        cmocka_unit_test(writes_of_every_kind_are_detected),
         cmocka_unit_test(a_file_that_gets_another_name_mode_or_successor_has_not_changed),
         cmocka_unit_test(addresses_are_found_while_a_file_is_open),
         cmocka_unit_test(values_of_a_gguf_file_are_copies),

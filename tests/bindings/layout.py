@@ -1,7 +1,7 @@
-"""layout.py - what the C compiler makes of the structs of forerun.h: {struct: {size, fields: [name, offset, size, declaration]}}.
+"""layout.py - the layout that the C compiler gives the structs of forerun.h: {struct: {size, fields: [name, offset, size, declaration]}}.
 
 The members are read from the header itself, so that a field that is appended there is missing in a binding until it is
-added, and the tests say so. Run as a program it prints JSON, for the test of the Node binding.
+added, and the tests report that. Run as a program it prints JSON, for the test of the Node binding.
 """
 
 import json
@@ -33,7 +33,7 @@ def structs_of(header):
 
 
 def layout(header=HEADER):
-    """What the compiler makes of a header."""
+    """The layout of all structs of a header."""
     with open(header, encoding="utf-8") as f:
         structs = structs_of(f.read())
     lines = ['#include "forerun.h"', "#include <stdio.h>", "int main(void) {"]
@@ -60,7 +60,7 @@ def layout(header=HEADER):
 
 
 def differences(compiled, bound, file):
-    """Sentences; bound: {struct: {"size", "fields": {name: (offset, size)}}}."""
+    """The differences as sentences; bound: {struct: {"size", "fields": {name: (offset, size)}}}."""
     found = []
     for name, struct in compiled.items():
         mine = bound.get(name)

@@ -28,7 +28,7 @@ def bound_layout():
 
 
 def program(*options):
-    """What `forerun run` prints, without the newline that it adds."""
+    """The output of `forerun run`, without the newline that it adds."""
     return subprocess.run([PROGRAM, "run", "-m", MODEL, *options], check=True, capture_output=True, text=True).stdout[:-1]
 
 
@@ -38,7 +38,7 @@ def structs_have_the_layout_of_the_c_compiler():
 
 
 def structs_only_grow_at_their_end():
-    """Every struct of the header of version 0.1 has its fields where they were; one without struct_size is what it was."""
+    """Every struct of the header of version 0.1 has its fields at their old places; one without struct_size has not changed."""
     now = layout.layout()
     for name, old in layout.layout("tests/api_0/forerun.h").items():
         new, n = now[name], len(old["fields"])
@@ -50,7 +50,7 @@ def structs_only_grow_at_their_end():
 
 
 def a_field_that_is_missing_is_named():
-    """The comparison itself: an appended field, a wrong type and a removed field are told apart."""
+    """The comparison itself distinguishes an appended field, a wrong type and a removed field."""
     bound, compiled = bound_layout(), layout.layout()
     compiled["fr_stats"]["fields"].append(["new_count", 5000, 8, "int64_t new_count"])
     (sentence,) = [s for s in layout.differences(compiled, bound, "X") if "new_count" in s]
@@ -62,7 +62,7 @@ def a_field_that_is_missing_is_named():
 
 
 def raised(call):
-    """The type and the text of what a call raises."""
+    """The type and the text of the exception of a call."""
     try:
         call()
     except Exception as why:

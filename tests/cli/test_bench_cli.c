@@ -1,5 +1,5 @@
-/* test_bench_cli.c - `forerun bench` as a program: its table, its JSON, its figure, and what it refuses. No test
- * depends on how long something took, only on whether the figures agree with each other. */
+/* test_bench_cli.c - `forerun bench` as a program: its table, its JSON, its figure, and its errors. No test depends on
+ * times, only on whether the figures agree with each other. */
 #include "cli_rig.h"
 
 #include <jansson.h>
@@ -59,7 +59,7 @@ static const char two_categories[] =
     "{\"prompt\": \"What is seven times eight?\", \"category\": \"sums\"}\n"
     "{\"prompt\": \"What is seven times nine?\", \"category\": \"sums\"}\n";
 
-/* ---- what is refused ------------------------------------------------------------------------------- */
+/* ---- refusals --------------------------------------------------------------------------------------- */
 
 static void wrong_usage_is_refused(void **state) {
     (void)state;
@@ -119,8 +119,8 @@ static void bad_lines_are_named(void **state) {
     cli_expect(args, 1, "has no questions");
 }
 
-/* Before anything is measured: the model need not even be there. */
-static void missing_gnuplot_is_said_at_the_start(void **state) {
+/* These are refused before anything is measured: the model need not even exist. */
+static void missing_gnuplot_is_reported_at_the_start(void **state) {
     (void)state;
     char args[512], *path = strdup(getenv("PATH"));
     ask(two_categories);
@@ -131,7 +131,7 @@ static void missing_gnuplot_is_said_at_the_start(void **state) {
     free(path);
 }
 
-/* ---- what is measured ------------------------------------------------------------------------------ */
+/* ---- measurements ------------------------------------------------------------------------------------ */
 
 /* The sum of a field over the records of a category, method and run ("all", any method; -1: any run). */
 static double sum_of(const json_t *j, const char *category, const char *method, int i_run, const char *field) {
@@ -190,7 +190,7 @@ static void sums_agree_with_single_answers(void **state) {
            *rows = json_object_get(j, "summary");
     size_t i;
     const json_t *row;
-    /* mt_bench, sums and all; plain, two drafts and the chain. */
+    /* The categories are mt_bench, sums and all; the methods are plain, two drafts and the chain. */
     assert_int_equal(json_array_size(rows), 3 * 4);
     json_array_foreach(rows, i, row) check_row(j, row);
     assert_int_equal(json_array_size(json_object_get(j, "records")), 2 * 4 * 4);
@@ -235,7 +235,7 @@ static void table_names_methods_and_verdicts(void **state) {
         if (!strstr(text, wanted[i])) fail_msg("no '%s' in '%s'", wanted[i], text);
 }
 
-/* Two turns cost what their two prompts cost by themselves, the second with the first answer inside. */
+/* Two turns cost as much as their two prompts by themselves, the second of which contains the first answer. */
 static void answers_become_part_of_the_conversation(void **state) {
     (void)state;
     char answer[4096], lines[16384];
@@ -310,7 +310,7 @@ static void batches_change_no_text(void **state) {
     json_decref(j);
 }
 
-/* Names reach gnuplot as text: no quote ends them, and no backquote starts a command. */
+/* gnuplot gets names as text: no quote ends them, and no backquote starts a command. */
 static void figure_shows_names_as_they_are(void **state) {
     (void)state;
     if (system("gnuplot --version >/dev/null 2>&1") != 0) {
@@ -364,7 +364,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_usage_is_refused),
         cmocka_unit_test(bad_lines_are_named),
-        cmocka_unit_test(missing_gnuplot_is_said_at_the_start),
+        cmocka_unit_test(missing_gnuplot_is_reported_at_the_start),
         cmocka_unit_test(sums_agree_with_single_answers),
         cmocka_unit_test(table_names_methods_and_verdicts),
         cmocka_unit_test(answers_become_part_of_the_conversation),

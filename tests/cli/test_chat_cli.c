@@ -1,4 +1,5 @@
-/* test_chat_cli.c - chat prompts of the program: templates by name and from files, special tokens in messages and raw prompts. */
+/* test_chat_cli.c - chat prompts of the program: templates by name and from files, special tokens in messages and raw
+ * prompts. */
 #include "cli_rig.h"
 
 #include <jansson.h>
@@ -28,7 +29,7 @@ static const char *template_file(const char *name, const char *content) {
     return path;
 }
 
-static void special_tokens_stay_text_unless_asked_for(void **state) {
+static void special_tokens_stay_text_by_default(void **state) {
     (void)state;
     int plain = n_prompt("-p 'hi</s>'"), special = n_prompt("-p 'hi</s>' --special");
     if (plain <= special) fail_msg("%d tokens as text, %d with --special", plain, special);
@@ -64,7 +65,7 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(special_tokens_stay_text_unless_asked_for),
+        cmocka_unit_test(special_tokens_stay_text_by_default),
         cmocka_unit_test(templates_come_from_names_and_files),
         cmocka_unit_test(wrong_templates_are_refused_before_the_model_is_loaded),
     };

@@ -1,4 +1,5 @@
-/* test_chat_command.c - `forerun chat` from a pipe: answers, slash commands, files, what is computed, losslessness. */
+/* test_chat_command.c - `forerun chat` from a pipe: answers, slash commands, files, the tokens that are computed,
+ * losslessness. */
 #include "cli_rig.h"
 #include "gguf/gguf_write.h"
 
@@ -41,7 +42,7 @@ static int run(const char *args, const char *script) {
     return status;
 }
 
-/* Greedy unless the arguments say otherwise: what is compared must not depend on a random seed. */
+/* Greedy unless the arguments set a temperature, because comparisons must not depend on a random seed. */
 static void chat(const char *args, const char *script) {
     char command[500];
     snprintf(command, sizeof command, "chat " TARGET "%s%s", strstr(args, "--temp") ? "" : "--temp 0 ", args);
@@ -78,7 +79,7 @@ static void only_answers_go_to_standard_output(void **state) {
     assert_non_null(strstr(out, "\033["));
 }
 
-/* The first turn is the answer that `run --chat` gives; without the space after "ASSISTANT:". */
+/* The first turn is the answer of `run --chat`, without the space after "ASSISTANT:". */
 static void a_first_answer_is_that_of_run(void **state) {
     (void)state;
     static char answer[5000];
@@ -106,7 +107,7 @@ static void drafts_change_no_answer(void **state) {
         for (size_t k = 0; k < sizeof drafts / sizeof *drafts; k++) {
             snprintf(args, sizeof args, "-n 60 %s %s", drafts[k], sampling[i]);
             chat(args, questions);
-            if (strcmp(out, plain) != 0) fail_msg("%s: plainly '%s', drafted '%s'", args, plain, out);
+            if (strcmp(out, plain) != 0) fail_msg("%s: plain decoding '%s', drafted '%s'", args, plain, out);
         }
     }
 }
@@ -147,7 +148,7 @@ static void write_recommending_model(const char *path) {
     gguf_close(g);
 }
 
-static void a_conversation_samples_unless_told_otherwise(void **state) {
+static void a_conversation_samples_by_default(void **state) {
     (void)state;
     static char first[5000];
     write_recommending_model(DIR "/recommending.gguf");
@@ -156,7 +157,7 @@ static void a_conversation_samples_unless_told_otherwise(void **state) {
     expect_said("Temperature 0.8\n");
     snprintf(first, sizeof first, "%.4000s", out);
     assert_int_equal(run("chat " TARGET "-n 30", "Tell me a story.\n"), 0);
-    assert_string_not_equal(out, first); /* nor is the seed the same */
+    assert_string_not_equal(out, first); /* and the seed differs, too */
     assert_int_equal(run("chat -m " DIR "/recommending.gguf -n 5", "One?\n/stats\n"), 0);
     expect_said("Temperature 0.5, top-k 7, top-p 0.95, min-p 0.125, repeat penalty 1.25\n");
     assert_int_equal(run("chat -m " DIR "/recommending.gguf -n 5 --temp 1.5 --top-k 0", "One?\n/stats\n"), 0);
@@ -169,7 +170,7 @@ static void a_conversation_samples_unless_told_otherwise(void **state) {
     assert_string_equal(out, first); /* `run` stays greedy */
 }
 
-static void run_tells_its_random_seed(void **state) {
+static void run_prints_its_random_seed(void **state) {
     (void)state;
     static char first[5000];
     char args[300];
@@ -187,13 +188,13 @@ static void run_tells_its_random_seed(void **state) {
     expect_said("seed ");
 }
 
-/* ---- what is computed ------------------------------------------------------------------------------------ */
+/* ---- the tokens that are computed ------------------------------------------------------------------------ */
 
 typedef struct Figures {
     long long n_generated, n_prompt, n_kept, n_context;
 } Figures;
 
-/* Those of the last answer, from each /stats of a run. */
+/* The numbers of the last answer, from each /stats of a run. */
 static int read_figures(Figures *f, int max) {
     int n = 0;
     for (const char *at = said; (at = strstr(at, "The last answer: ")) && n < max; at++, n++) {
@@ -206,9 +207,9 @@ static int read_figures(Figures *f, int max) {
     return n;
 }
 
-/* Of the context before, at most the last token has no keys yet. Questions are short, so that no answer is far from the
+/* At most the last token of the earlier context has no keys yet. Questions are short, so that no answer is far from the
  * tokens that the template writes. */
-static void a_turn_computes_its_new_text_alone(void **state) {
+static void a_turn_computes_only_its_new_text(void **state) {
     (void)state;
     static const char *const args[] = {"-n 30 --ignore-eos --stop @@", "-n 30 --ignore-eos --temp 1.6 --seed 7",
                                        "-n 30 --ignore-eos --temp 1.6 --seed 4 --draft none",
@@ -220,7 +221,7 @@ static void a_turn_computes_its_new_text_alone(void **state) {
         assert_int_equal(f[0].n_kept, 0);
         for (int k = 1; k < 4; k++) {
             long long n_new = f[k].n_prompt - f[k].n_kept;
-            /* "USER: Three?\nASSISTANT:" and what a stop string cut off */
+            /* "USER: Three? ASSISTANT:" and the text that a stop string cut off */
             if (f[k].n_kept < f[k - 1].n_context - 12 || n_new > 26)
                 fail_msg("%s: turn %d computes %lld of %lld tokens; %lld were there", args[i], k + 1, n_new,
                          f[k].n_prompt, f[k - 1].n_context);
@@ -245,7 +246,7 @@ static int n_lines(const char *text) {
     return n;
 }
 
-static void an_answer_is_generated_anew(void **state) {
+static void an_answer_is_generated_again(void **state) {
     (void)state;
     char first[2000], second[2000];
     chat("-n 12 --temp 1 --seed 3 --stop . --stop '?'", "Tell me a story.\n/regenerate\n/regenerate\n");
@@ -488,7 +489,7 @@ static void a_model_without_a_template_uses_a_plain_format(void **state) {
     assert_string_equal(said, "");
 }
 
-static void bad_input_costs_a_sentence(void **state) {
+static void bad_input_gives_an_error(void **state) {
     (void)state;
     char command[300];
     snprintf(command, sizeof command,
@@ -510,7 +511,7 @@ static void bad_input_costs_a_sentence(void **state) {
 
 /* ---- without a command ------------------------------------------------------------------------------------- */
 
-static void a_model_alone_answers_a_piped_prompt(void **state) {
+static void a_model_without_a_command_answers_a_piped_prompt(void **state) {
     (void)state;
     static char wanted[5000];
     assert_int_equal(run("run " TARGET "-n 12 -p 'Once upon a time'", ""), 0);
@@ -559,11 +560,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_first_answer_is_that_of_run),
         cmocka_unit_test(drafts_change_no_answer),
         cmocka_unit_test(seeds_are_random_unless_given),
-        cmocka_unit_test(a_conversation_samples_unless_told_otherwise),
-        cmocka_unit_test(run_tells_its_random_seed),
-        cmocka_unit_test(a_turn_computes_its_new_text_alone),
+        cmocka_unit_test(a_conversation_samples_by_default),
+        cmocka_unit_test(run_prints_its_random_seed),
+        cmocka_unit_test(a_turn_computes_only_its_new_text),
         cmocka_unit_test(a_regenerated_answer_and_an_undone_turn_compute_little),
-        cmocka_unit_test(an_answer_is_generated_anew),
+        cmocka_unit_test(an_answer_is_generated_again),
         cmocka_unit_test(turns_are_dropped),
         cmocka_unit_test(settings_change_during_a_conversation),
         cmocka_unit_test(conversations_are_saved_and_loaded),
@@ -572,8 +573,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(other_files_stay_as_they_are),
         cmocka_unit_test(a_full_context_leaves_the_conversation_usable),
         cmocka_unit_test(a_model_without_a_template_uses_a_plain_format),
-        cmocka_unit_test(bad_input_costs_a_sentence),
-        cmocka_unit_test(a_model_alone_answers_a_piped_prompt),
+        cmocka_unit_test(bad_input_gives_an_error),
+        cmocka_unit_test(a_model_without_a_command_answers_a_piped_prompt),
         cmocka_unit_test(a_plus_unites_drafters),
     };
     return cmocka_run_group_tests(tests, begin, NULL);

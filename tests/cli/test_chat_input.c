@@ -9,7 +9,8 @@
 
 /* ---- lines to messages --------------------------------------------------------------------------------- */
 
-/* Feeds lines that are separated by '\n'; each message or command is appended to `out` in brackets, a command with '!'. */
+/* Feeds lines that are separated by ' ', and appends each message or command to `out` in brackets, with '!' before a
+ * command. */
 static const char *messages_of(const char *lines) {
     static char out[1000];
     ChatInput in = {.text.max_bytes = CHAT_INPUT_MAX_BYTES};

@@ -1,4 +1,5 @@
-/* test_chat_terminal.c - `forerun chat` and `run` in a terminal: keys, colours, closing lines, Ctrl-C, remembered lines. */
+/* test_chat_terminal.c - `forerun chat` and `run` in a terminal: keys, colours, closing lines, Ctrl-C, remembered
+ * lines. */
 #include "cli_rig.h"
 #include "pty_rig.h"
 
@@ -18,7 +19,7 @@ static Pty p;
 static int begin(void **state) {
     (void)state;
     unsetenv("NO_COLOR");
-    setenv("XDG_STATE_HOME", DIR, 1); /* relative, so it does not count */
+    setenv("XDG_STATE_HOME", DIR, 1); /* a relative path, which is ignored */
     setenv("LC_ALL", "C", 1);
     if (system("rm -rf " DIR " && mkdir -p " DIR)) return -1;
     char *folder = realpath(DIR, NULL);
@@ -47,7 +48,7 @@ static void a_conversation_is_held_in_a_terminal(void **state) {
     pty_expect(&p, "Dropped with its answer: Tell \\nme more.");
     pty_expect(&p, ">>> ");
     pty_send(&p, "/system gr\xc3\xbc\xc3\x9f"
-                 "e\r"); /* though the locale is C */
+                 "e\r"); /* although the locale is C */
     pty_expect(&p, "System message: gr\xc3\xbc\xc3\x9f"
                    "e");
     pty_expect(&p, ">>> ");
@@ -59,7 +60,8 @@ static void interrupts_end_a_line_or_an_answer(void **state) {
     (void)state;
     int n_tokens = 0;
     pty_open(&p,
-             "%s chat " SLOW "--chat-template chatml --temp 0"); /* nothing else ends these answers, lines of "<p>" */
+             "%s chat " SLOW "--chat-template chatml --temp 0"); /* only Ctrl-C ends these answers, which are lines of
+                                                                  * "<p>" */
     pty_expect(&p, ">>> ");
     pty_send(&p, "/quit");
     pty_expect(&p, "/quit");
@@ -114,7 +116,8 @@ static void an_interrupt_also_ends_the_reading_of_a_prompt(void **state) {
     assert_int_equal(pty_close(&p), 0);
 }
 
-/* A shell sets the terminal to its own mode when a program is stopped, and leaves it there when it goes on. */
+/* A shell sets the terminal to its own mode when a program is stopped, and leaves that mode when the program
+ * continues. */
 static void a_stopped_conversation_goes_on(void **state) {
     (void)state;
     struct termios mode;
@@ -128,7 +131,7 @@ static void a_stopped_conversation_goes_on(void **state) {
     mode.c_lflag |= ICANON | ECHO;
     assert_int_equal(tcsetattr(p.fd, TCSANOW, &mode), 0);
     kill(p.pid, SIGCONT);
-    pty_expect(&p, "/temp 0.2"); /* shown again */
+    pty_expect(&p, "/temp 0.2"); /* the line is shown again */
     pty_send(&p, "5");
     assert_int_equal(tcgetattr(p.fd, &mode), 0);
     assert_false(mode.c_lflag & (ICANON | ECHO));
@@ -138,7 +141,7 @@ static void a_stopped_conversation_goes_on(void **state) {
     assert_int_equal(pty_close(&p), 0);
 }
 
-/* While a line is edited, the terminal does not echo. The shell that goes on there expects that it does. */
+/* While a line is edited, the terminal does not echo. The shell that continues there expects that it does. */
 static void a_signal_that_ends_the_program_restores_the_terminal(void **state) {
     (void)state;
     static const int signals[] = {SIGTERM, SIGHUP, SIGQUIT};
@@ -159,7 +162,7 @@ static void a_signal_that_ends_the_program_restores_the_terminal(void **state) {
     }
 }
 
-/* A terminal that was asked to brackets what is pasted. */
+/* A terminal brackets pasted text if the program asks for that. */
 static void pasted_lines_are_one_message(void **state) {
     (void)state;
     pty_open(&p, "%s chat " TARGET "-n 5");
@@ -239,7 +242,7 @@ static void no_color_is_respected(void **state) {
     if (strstr(p.text, "\033[3") || strstr(p.text, "\033[2m")) fail_msg("coloured: %s", p.text);
 }
 
-static void a_model_alone_opens_a_conversation(void **state) {
+static void a_model_without_a_command_opens_a_conversation(void **state) {
     (void)state;
     static const char *const commands[] = {"%s models/target.gguf -n 5", "%s -m models/target.gguf -n 5"};
     for (int i = 0; i < 2; i++) {
@@ -260,13 +263,13 @@ static void run_ends_with_one_line(void **state) {
     pty_open(&p, "%s run " TARGET "-n 30 -p 'a cat a cat a cat a cat a cat' --stats");
     pty_expect(&p, "seed ");
     assert_int_equal(pty_close(&p), 0);
-    assert_null(strstr(p.text, "tokens/s]")); /* the summary has it all */
+    assert_null(strstr(p.text, "tokens/s]")); /* the summary has all figures */
     pty_open(&p, "%s run " TARGET);
     pty_expect(&p, "missing prompt: pass -p TEXT or -f FILE, or pipe it in; 'forerun chat' holds a conversation");
     assert_int_equal(pty_close(&p), 2);
 }
 
-/* At this temperature every byte comes up, the control characters too. */
+/* At this temperature every byte occurs, including control characters. */
 static void answers_do_not_control_the_terminal(void **state) {
     (void)state;
     pty_open(&p,
@@ -307,7 +310,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pasted_lines_are_one_message),
         cmocka_unit_test(typed_lines_are_remembered),
         cmocka_unit_test(no_color_is_respected),
-        cmocka_unit_test(a_model_alone_opens_a_conversation),
+        cmocka_unit_test(a_model_without_a_command_opens_a_conversation),
         cmocka_unit_test(run_ends_with_one_line),
         cmocka_unit_test(answers_do_not_control_the_terminal),
         cmocka_unit_test(a_text_cannot_change_the_direction_of_writing),

@@ -65,7 +65,7 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "-p a --kv q5", 2, "'--kv=q5' must be f16, f32 or q8");
     cli_expect("logits " TARGET "--tokens 1 --kv q5 -o -", 2, "'--kv=q5' must be f16, f32 or q8");
     cli_expect("run " TARGET "-p a -n 2 --kv q8", 0, "");
-    cli_expect("run " TARGET "-p a --pin -t 256", 2, "cannot be pinned"); /* no machine of ours has so many cores */
+    cli_expect("run " TARGET "-p a --pin -t 256", 2, "cannot be pinned"); /* no test machine has that many cores */
 }
 
 static void only_the_text_goes_to_standard_output(void **state) {
@@ -144,7 +144,7 @@ static void statistics_have_every_documented_field(void **state) {
     json_decref(drafted);
 }
 
-/* What `shell` writes, run in a shell; %s in it is the program. */
+/* The output of `shell`, run in a shell; %s in it is the program. */
 static void output_of(const char *shell, char *text, size_t size) {
     char program[600], command[2048];
     snprintf(program, sizeof program, "%s/../forerun", cli_rig_folder());
@@ -182,7 +182,7 @@ static void compare_checks_methods_against_plain_decoding(void **state) {
     const json_t *drafted = json_array_get(rows, 1), *by_step = json_object_get(drafted, "acceptance_by_step");
     json_int_t n_steps = json_integer_value(json_object_get(drafted, "n_steps")),
                n_accepted = json_integer_value(json_object_get(drafted, "accepted"));
-    double share = 1, expected = 0; /* nodes accepted in a step, of the first eight depths */
+    double share = 1, expected = 0; /* the nodes accepted per step, over the first eight depths */
     assert_true(json_array_size(by_step) >= 1 && json_is_object(json_object_get(drafted, "counters")));
     for (size_t d = 0; d < json_array_size(by_step); d++)
         expected += share *= json_real_value(json_array_get(by_step, d));
@@ -208,8 +208,8 @@ static json_int_t compared_steps(const char *options, size_t method) {
     return n_steps;
 }
 
-/* All runs write the same text: a drafter that remembers answers would know it from the second one on, or from another
- * method. */
+/* All runs write the same text, which a drafter that remembers answers would know from the second run on, or from
+ * another method. */
 static void compare_lets_no_drafter_remember(void **state) {
     (void)state;
     json_int_t alone = compared_steps("--runs 1 --draft suffix", 1);
@@ -233,7 +233,7 @@ static void logits_are_rows_of_floats(void **state) {
         assert_int_equal(fgetc(f), EOF);
         fclose(f);
     }
-    assert_memory_equal(rows[0], first, sizeof first); /* what comes later changes nothing */
+    assert_memory_equal(rows[0], first, sizeof first); /* later tokens change nothing */
     for (int i = 0; i < 4096; i++) assert_true(isfinite(rows[2][i]));
 }
 
@@ -257,7 +257,7 @@ static void perf_prints_ratios(void **state) {
     }
     assert_true(fabs(bytes * 1e-9 / json_number_value(json_object_get(j, "weight_gb")) - 1) < 1e-3);
     assert_true(seconds <=
-                json_number_value(json_object_get(split, "seconds"))); /* they are stages of that very forward */
+                json_number_value(json_object_get(split, "seconds"))); /* they are stages of the same forward */
     json_decref(j);
 }
 
@@ -273,8 +273,9 @@ static void figures_have_floors(void **state) {
         for (size_t i = 0; i < 5; i++) {
             const json_t *f = json_array_get(figures, i);
             assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
-            assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* of the least time of one row */
-            assert_null(json_object_get(f, "goal"));                          /* goals of ours are not the user's */
+            assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* over the least time of one row */
+            assert_null(json_object_get(f, "goal"));                          /* the user does not see the project's
+                                                                               * goals */
         }
     }
     json_decref(j);
@@ -290,7 +291,7 @@ static void costs_are_kept(void **state) {
     glob_t found;
     snprintf(path, sizeof path, "%s/forerun/cost-*", cli_rig_folder());
     cli_expect("run " DRAFT "-p a -n 2 --draft none", 0, "");
-    assert_int_equal(glob(path, 0, NULL, &found), GLOB_NOMATCH); /* nothing is measured for nobody */
+    assert_int_equal(glob(path, 0, NULL, &found), GLOB_NOMATCH); /* nothing is measured if no request needs it */
     cli_expect("run " DRAFT "-p a -n 2 --draft auto", 0, "");
     assert_int_equal(glob(path, 0, NULL, &found), 0);
     assert_int_equal(found.gl_pathc, 1);
@@ -300,8 +301,8 @@ static void costs_are_kept(void **state) {
     globfree(&found);
 }
 
-/* run, logits, compare and perf in the reference backend: near to the CPU's values, and exact under drafting in
- * itself. */
+/* run, logits, compare and perf in the reference backend: its values are near the CPU's, and its texts do not change
+ * with drafts. */
 static void the_reference_backend_serves_every_command(void **state) {
     (void)state;
     enum { V = 4096 };
@@ -323,7 +324,7 @@ static void the_reference_backend_serves_every_command(void **state) {
         double x = (double)logits[0][i], y = (double)logits[1][i];
         error += (x - y) * (x - y), size += y * y;
     }
-    assert_true(error > 0); /* they are two computations */
+    assert_true(error > 0); /* the two backends compute differently */
     assert_true(error < 1e-6 * size);
     json_t *j = stats_of(DRAFT "-p 'Once upon a time' -n 8 --backend reference --draft ngram-trie");
     assert_string_equal(json_string_value(json_object_get(j, "backend")), "reference");

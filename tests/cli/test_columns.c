@@ -1,5 +1,4 @@
-/* test_columns.c - what the program prints for people fits a terminal of 80 columns, and has no colour unless it is on a
- * terminal without NO_COLOR. */
+/* test_columns.c - output for people fits into 80 columns, and has colour only on a terminal without NO_COLOR. */
 #include "cli_rig.h"
 
 #include <stdbool.h>
@@ -11,7 +10,7 @@ enum { COLUMNS = 80 };
 
 static char text[1 << 18];
 
-/* No line of the output is wider, and no escape sequence is in it. */
+/* Checks that no line of the output is wider, and that it has no escape sequence. */
 static void expect_narrow(const char *args) {
     assert_int_equal(cli_run(args, text, sizeof text), 0);
     assert_true(text[0] != '\0');
@@ -55,7 +54,8 @@ static void tables_fit(void **state) {
 
 static void summaries_of_files_fit(void **state) {
     (void)state;
-    expect_narrow("inspect --tensors models/target.gguf | sed '/^Chat template/,/^Key-values/d'"); /* shown as it is */
+    expect_narrow("inspect --tensors models/target.gguf | sed '/^Chat template/,/^Key-values/d'"); /* the template is
+                                                                                                    * shown unchanged */
     expect_narrow("inspect --tensors models/lyanna.gguf");
     expect_narrow("inspect models/draft.gguf | sed '/^Chat template/,/^Key-values/d'");
 }

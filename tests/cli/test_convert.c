@@ -1,5 +1,6 @@
-/* test_convert.c - cli/convert and `forerun convert`: a model that is taken apart and converted is the same model, for every
- * type and vocabulary (test_convert_arch: every architecture); folders that are incomplete, damaged or of another kind are refused. */
+/* test_convert.c - cli/convert and `forerun convert`: a model that is taken apart and converted is the same model, for
+ * every type and vocabulary (test_convert_arch.c tests every architecture); folders that are incomplete, damaged or of
+ * another kind are refused. */
 #define DIR "build/test-convert"
 
 #include "convert_rig.h"
@@ -101,8 +102,8 @@ static void types_round_once(void **state) {
     gguf_close(model);
 }
 
-/* The factors of Llama 3.1, by the definition in its authors' words: wave lengths below 8192 / 4 stay, those above 8192 / 1 are
- * divided by 8. */
+/* The factors of Llama 3.1, by its authors' definition: frequencies with wavelengths below 8192 / 4 stay, and those
+ * with wavelengths above 8192 / 1 are divided by 8. */
 static void llama_3_scaling_becomes_factors(void **state) {
     (void)state;
     convert_rig_clear();
@@ -273,7 +274,7 @@ static void spoiled_folders_are_refused(void **state) {
     gguf_close(model);
 }
 
-/* Numbers that cannot be what the file says: found while streaming, and the old file stays. */
+/* Numbers that cannot be converted are found while the file is streamed, and the old file stays. */
 static void bad_numbers_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -292,7 +293,7 @@ static void bad_numbers_are_refused(void **state) {
         char *path = strdup(gguf_path(model));
         long at = (long)((const char *)t->data - (const char *)gguf_tensor(model, 0)->data);
         gguf_close(model);
-        FILE *f = fopen(path, "r+b"); /* data begins where the file ends less the data of all tensors */
+        FILE *f = fopen(path, "r+b"); /* the data of all tensors is at the end of the file */
         assert_non_null(f);
         Gguf *g = rig_gguf(path);
         const GgufTensor *last = gguf_tensor(g, gguf_n_tensors(g) - 1);
@@ -329,7 +330,7 @@ static void the_program_converts(void **state) {
 
 /* ---- the wire format ----------------------------------------------------------------------------------- */
 
-static void wire_reads_what_the_format_says(void **state) {
+static void the_wire_format_is_read(void **state) {
     (void)state;
     static const unsigned char message[] = {0x08, 0x96, 0x01, 0x12, 0x02, 'h', 'i', 0x1d, 0, 0, 0x80,
                                             0x3f, 0x21, 1,    0,    0,    0,   0,   0,    0, 0};
@@ -341,7 +342,7 @@ static void wire_reads_what_the_format_says(void **state) {
     assert_true(wire_next(&w, &f) && f.number == 4 && f.value == 1);
     assert_false(wire_next(&w, &f));
     assert_false(w.broken);
-    for (size_t n = 1; n < sizeof message; n++) { /* cut anywhere but between fields */
+    for (size_t n = 1; n < sizeof message; n++) { /* cut at every place except between fields */
         w = wire_begin(message, n);
         while (wire_next(&w, &f)) continue;
         assert_int_equal(w.broken, n != 3 && n != 7 && n != 12);
@@ -370,7 +371,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(spoiled_folders_are_refused),
         cmocka_unit_test(bad_numbers_are_refused),
         cmocka_unit_test(the_program_converts),
-        cmocka_unit_test(wire_reads_what_the_format_says),
+        cmocka_unit_test(the_wire_format_is_read),
     };
     return cmocka_run_group_tests(tests, convert_rig_make_dir, convert_rig_drop_dir);
 }

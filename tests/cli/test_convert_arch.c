@@ -1,5 +1,6 @@
-/* test_convert_arch.c - what single architectures have of their own - experts, factors, windows, caps, fused matrices - is the same
- * after a model was taken apart and converted; a config.json that a GGUF file cannot express is refused. */
+/* test_convert_arch.c - the parts that only some architectures have (experts, factors, windows, caps, fused matrices)
+ * are the same after a model was taken apart and converted; a config.json that a GGUF file cannot express is
+ * refused. */
 #define DIR "build/test-convert-arch"
 
 #include "convert_rig.h"
@@ -12,19 +13,20 @@
 static const RandomModel small = {
     .n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 64, .n_vocab = 600, .seed = 3};
 
-/* A folder with this config.json is refused with a message that contains `why`, and no file is written. */
+/* Checks that a folder with this config.json is refused with a message that contains `why`, and that no file is
+ * written. */
 static void expect_refused(const Gguf *model, const char *config, const char *why) {
     hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = config});
     convert_rig_expect_refused(why);
 }
 
-/* What config.json says beside the shape of the other tests. */
+/* Additions to the config.json of the other tests. */
 static void experts_and_factors_are_converted(void **state) {
     (void)state;
     static const struct {
         const char *arch, *config;
         int32_t n_expert, n_ff_expert, n_ff_shared;
-        const char *wrong; /* in place of `config`; NULL: there is none */
+        const char *wrong; /* used instead of `config`; NULL: there is none */
         const char *why;
     } cases[] = {
         {"llama", ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2", 4, 64, 0,
@@ -80,7 +82,8 @@ static void experts_and_factors_are_converted(void **state) {
     }
 }
 
-/* Windows, caps, bases and fused matrices; a config.json that GGUF files of the architecture cannot express is refused. */
+/* Windows, caps, bases and fused matrices; a config.json that GGUF files of the architecture cannot express is
+ * refused. */
 static void windows_and_caps_are_converted(void **state) {
     (void)state;
     static const struct {
@@ -149,12 +152,12 @@ static size_t append_factors(const Gguf *g, const char *tensor, const char *key,
     return (size_t)(used + snprintf(out + used, n - (size_t)used, "]"));
 }
 
-/* LongRoPE as published for Phi-3, under both names of its type: the two sets of factors and the original context; the factor of cos
- * and sin as given, or as llama.cpp's converter computes it. */
+/* LongRoPE as published for Phi-3, under both names of its type: the two sets of factors and the original context; the
+ * factor of cos and sin as given, or as llama.cpp's converter computes it. */
 static void long_rope_is_converted(void **state) {
     (void)state;
     static const struct {
-        const char *before, *after; /* around the factors */
+        const char *before, *after; /* the text around the factors */
         double magnitude;
     } cases[] = {
         {", \"original_max_position_embeddings\": 4, \"rope_scaling\": {\"type\": \"longrope\", \"attention_factor\": "
@@ -187,7 +190,7 @@ static void long_rope_is_converted(void **state) {
         assert_true(gguf_get_f32(out, "phi3.rope.scaling.attn_factor", &magnitude));
         assert_true(magnitude == (float)cases[i].magnitude);
         assert_true(gguf_get_string(out, "phi3.rope.scaling.type", &type) && type.n == strlen("longrope"));
-        if (cases[i].magnitude == 1.19) { /* both sets */
+        if (cases[i].magnitude == 1.19) { /* both sets are used */
             convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7,8,9 -o - | cksum", MODEL, OUT);
             convert_rig_same_output("logits -m %s --tokens 1,30,40 -o - | cksum", MODEL, OUT);
         }

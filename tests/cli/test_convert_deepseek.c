@@ -1,6 +1,6 @@
-/* test_convert_deepseek.c - models of DeepSeek's and GLM's architectures are the same after they were taken apart as published
- * (hub_deepseek.c) and converted: each tensor, logits bit for bit, and what their layer for multi-token prediction drafts.
- * Configurations that the architecture cannot express are refused. */
+/* test_convert_deepseek.c - models of DeepSeek's and GLM's architectures are the same after they were taken apart as
+ * published (hub_deepseek.c) and converted: each tensor, logits bit for bit, and the drafts of their layer for
+ * multi-token prediction. Configurations that the architecture cannot express are refused. */
 #define DIR "build/test-convert-deepseek"
 
 #include "convert_rig.h"
@@ -36,7 +36,7 @@ typedef struct Case {
     const char *config;
     struct {
         const char *config, *why;
-    } wrong[6]; /* in its place */
+    } wrong[6]; /* used instead of `config` */
 } Case;
 
 static const Case cases[] = {
@@ -62,7 +62,7 @@ static const Case cases[] = {
                {V3 ", \"attention_bias\": true", "attention_bias is not supported"},
                {LATENT_CONFIG(18, 28, 8, 7, 12) EXPERTS_CONFIG(6, 1, 1), "qk_rope_head_dim must be even"},
                {LATENT_CONFIG(18, 28, 8, 8, 13) EXPERTS_CONFIG(6, 1, 1), "self_attn.kv_b_proj.weight"}}},
-    /* GLM-4.7-Flash names neither the gate nor the method. */
+    /* The config.json of GLM-4.7-Flash has neither the gate nor the method. */
     {.model = {SHAPE("deepseek2", 2, 1), LATENT(18, 28, 8, 8, 12), .n_dense = 1, .n_expert = 6, .n_ff_shared = 24,
                .has_sigmoid_router = true, .divides_by_chosen = true, .expert_scale = 2.5, .n_nextn = 1, .seed = 3},
      .config = V3 ARCH("Glm4MoeLiteForCausalLM") ", \"n_group\": 1, \"topk_group\": 1, \"norm_topk_prob\": true",
@@ -113,7 +113,7 @@ static void published_forms_are_converted(void **state) {
     }
 }
 
-/* Checkpoints that transformers wrote lack the layer for multi-token prediction, whatever config.json says. */
+/* Checkpoints that transformers wrote lack the layer for multi-token prediction, even if config.json has it. */
 static void a_layer_that_was_left_out_is_not_missed(void **state) {
     (void)state;
     Case without = cases[1];

@@ -1,6 +1,6 @@
-/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss, LFM2,
- * Granite 4.0 H) are the same after they were taken apart as published (hub_forms.c) and converted: each tensor, and logits
- * bit for bit. */
+/* test_convert_published.c - models whose published tensors are not those of a GGUF file (hybrids of Qwen, gpt-oss,
+ * LFM2, Granite 4.0 H) are the same after they were taken apart as published (hub_forms.c) and converted: each tensor,
+ * and logits bit for bit. */
 #define DIR "build/test-convert-published"
 
 #include "convert_rig.h"
@@ -66,7 +66,7 @@ typedef struct Case {
     RandomModel model;
     const char *config;
     bool text_part, packs_experts;
-    const char *wrong, *why; /* in place of `config`; NULL: not tried */
+    const char *wrong, *why; /* used instead of `config`; NULL: not tested */
 } Case;
 
 static const Case cases[] = {
@@ -152,7 +152,7 @@ static const Case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* Decays are published as logarithms: these are numbers that come back from there. */
+/* Decays are published as logarithms; these numbers are restored exactly. */
 static void round_decays(const RandomModel *m) {
     ModelPatch p;
     model_patch_open(&p, MODEL);
@@ -245,7 +245,7 @@ static void published_forms_are_converted(void **state) {
     }
 }
 
-/* What other programs ask for, and forerun does not read. */
+/* Keys that other programs need, and forerun does not read. */
 static void keys_for_other_programs(void **state) {
     (void)state;
     convert_rig_clear();
@@ -264,8 +264,8 @@ static void keys_for_other_programs(void **state) {
     gguf_close(model);
 }
 
-/* Parts that are left out are named, and so is the type that experts keep. */
-static void what_is_left_out_is_said(void **state) {
+/* The program names the parts that are left out, and the type that experts keep. */
+static void parts_that_are_left_out_are_named(void **state) {
     (void)state;
     static const struct {
         int i;
@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_forms_are_converted),
         cmocka_unit_test(keys_for_other_programs),
-        cmocka_unit_test(what_is_left_out_is_said),
+        cmocka_unit_test(parts_that_are_left_out_are_named),
     };
     return cmocka_run_group_tests(tests, convert_rig_make_dir, convert_rig_drop_dir);
 }

@@ -1,4 +1,5 @@
-/* test_demo.c - the program of `make demo`, without a terminal: the text once, a row for each method, 80 columns. */
+/* test_demo.c - the program of `make demo`, without a terminal: it prints the text once and a row for each method, in
+ * 80 columns. */
 #include "cli_rig.h"
 
 #include <stdio.h>

@@ -87,7 +87,7 @@ static void distilled_answers_are_those_of_run(void **state) {
     answers_are_those_of_run("--temp 0.9 --top-k 50", true);
 }
 
-/* The answer must be the one that the library generates after these turns. */
+/* Checks that the answer is the one that the library generates after these turns. */
 static void expect_answer(const fr_chat_message *turns, int n_turns, const char *answer) {
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *engine = rig_open_engine(model, NULL);
@@ -105,7 +105,7 @@ static void expect_answer(const fr_chat_message *turns, int n_turns, const char 
     fr_model_close(model);
 }
 
-/* Both turns of the assistant are generated anew, the second after the first. */
+/* Both turns of the assistant are generated again, the second after the first. */
 static void conversations_are_answered_turn_by_turn(void **state) {
     (void)state;
     unlink(ANSWERS);
@@ -121,8 +121,8 @@ static void conversations_are_answered_turn_by_turn(void **state) {
     json_decref(object);
 }
 
-/* The questions of Spec-Bench: each turn is answered after those before it, as in a conversation; and the same again
- * when a run is continued. */
+/* The questions of Spec-Bench: each turn is answered after those before it, as in a conversation; a run that is
+ * continued gives the same answers. */
 static void turns_are_answered_one_after_the_other(void **state) {
     (void)state;
     static const char turns[] = DIR "/turns.jsonl";
@@ -156,8 +156,8 @@ static void expect_prompt(int i, const char *prompt) {
     json_decref(object);
 }
 
-/* The prompt is the first words of a text, or a conversation up to its first answer; a second run answers only what
- * is missing. */
+/* The prompt is the first words of a text, or a conversation up to its first answer; a second run generates only the
+ * missing answers. */
 static void texts_are_continued(void **state) {
     (void)state;
     const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
@@ -176,8 +176,8 @@ static void texts_are_continued(void **state) {
     train_rig_shell("cmp " ANSWERS " " DIR "/before.jsonl");
 }
 
-/* Answers that do not follow the target's distribution are marked and training warns of them; answers generated anew
- * are not marked. */
+/* Answers that do not follow the target's distribution are marked and training warns of them; answers that are
+ * generated again are not marked. */
 static void lossy_answers_are_marked(void **state) {
     (void)state;
     const char *train = "train target --vocab models/target.gguf --data " ANSWERS

@@ -1,5 +1,5 @@
-/* test_grammar_cli.c - text held to a schema, a grammar or an expression by `forerun run`: the same with and without drafts, and what
- * is wrong with the files is told. */
+/* test_grammar_cli.c - `forerun run` with a schema, a grammar or an expression: the text is the same with and without
+ * drafts, and errors in the files are reported. */
 #include "cli_rig.h"
 
 #include <jansson.h>
@@ -21,7 +21,7 @@ static const char *write_file(const char *name, const char *text) {
     return to;
 }
 
-/* The text with drafts, which is that of plain decoding. */
+/* Runs with drafts, and checks that the text is that of plain decoding. */
 static void generate(const char *option, const char *value, char *text, size_t size) {
     char args[1200], plain[4000];
     snprintf(args, sizeof args, RUN "--draft none %s '%s'", option, value);
@@ -39,7 +39,7 @@ static void a_schema_of_a_file_holds(void **state) {
                                   "\"age\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 20}}, "
                                   "\"required\": [\"name\", \"age\"], \"additionalProperties\": false}\n");
     generate("--json-schema", path, text, sizeof text);
-    const char *object = strchr(text, '{'); /* the prompt may stand before it */
+    const char *object = strchr(text, '{'); /* the prompt may come before it */
     json_t *dog = object ? json_loads(object, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     if (!dog || json_object_size(dog) != 2) fail_msg("no dog: '%s'", text);
     json_int_t age = json_integer_value(json_object_get(dog, "age"));
@@ -65,7 +65,7 @@ static void a_grammar_of_a_file_and_an_expression_hold(void **state) {
     assert_non_null(strstr(text, "woofwoof"));
 }
 
-static void what_is_wrong_is_told(void **state) {
+static void errors_are_reported(void **state) {
     (void)state;
     static const struct {
         const char *option, *file, *words;
@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_schema_of_a_file_holds),
         cmocka_unit_test(a_schema_may_be_the_argument),
         cmocka_unit_test(a_grammar_of_a_file_and_an_expression_hold),
-        cmocka_unit_test(what_is_wrong_is_told),
+        cmocka_unit_test(errors_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

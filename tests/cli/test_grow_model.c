@@ -1,5 +1,5 @@
 /* test_grow_model.c - tools/grow_model as a program: a grown model generates the text of the small one, with logits
- * that are equal bit for bit where nothing is rounded (width times 4, the same vocabulary) and within float rounding
+ * that are equal bit for bit if nothing is rounded (width times 4, the same vocabulary) and within float rounding
  * otherwise; added tokens are never generated. */
 #include "model_rig.h"
 #include "testing.h"
@@ -35,7 +35,7 @@ static void write_small(const char *arch, bool tied, TensorType type) {
     if (random_model_write(&m, SMALL, &err)) fail_msg("%s", err.message);
 }
 
-/* The exit status; what it said goes to `said`. */
+/* Returns the exit status; the output goes to `said`. */
 static int run(const char *from, const char *options, const char *to, char said[512]) {
     char command[1024];
     snprintf(command, sizeof command, "%s %s %s -o %s 2>&1", program, from, options, to);
@@ -51,7 +51,7 @@ static void grow(const char *from, const char *options, const char *to) {
     if (run(from, options, to, said)) fail_msg("grow_model %s: %s", options, said);
 }
 
-/* Logits after each of N_TOKENS tokens; returns the vocabulary. */
+/* Computes the logits after each of N_TOKENS tokens; returns the size of the vocabulary. */
 static int32_t logits_of(const char *path, float *logits) {
     Gguf *g = rig_gguf(path);
     Weights *m = rig_weights(g, NULL);
@@ -69,8 +69,8 @@ static int32_t logits_of(const char *path, float *logits) {
 
 static float small[N_TOKENS * MAX_VOCAB], big[N_TOKENS * MAX_VOCAB];
 
-/* How far the logits of the small model's tokens are off in the grown one: rms, relative; and no new token comes
- * near. */
+/* The relative rms difference of the logits of the small model's tokens in the grown model. Checks that new tokens are
+ * far below them. */
 static double distance(const char *a, const char *b) {
     int32_t n_a = logits_of(a, small), n_b = logits_of(b, big);
     double off = 0, all = 0;
@@ -101,7 +101,7 @@ static void any_width_and_vocabulary_change_roundings(void **state) {
     for (int tied = 0; tied < 2; tied++) {
         write_small("llama", tied, TYPE_Q8_0);
         grow(SMALL, "--dim 160 --layers 3 --vocab 411", BIG);
-        assert_true(distance(SMALL, BIG) < 2e-4); /* int16 activations round some element the other way */
+        assert_true(distance(SMALL, BIG) < 2e-4); /* int16 activations round some element differently */
         grow(SMALL, "--dim 512 --vocab 411", BIG);
         assert_true(distance(SMALL, BIG) < 2e-4);
     }

@@ -1,8 +1,8 @@
-/* test_hardening.c - the built program and the shared library have the defences that the Makefile asks for: addresses
+/* test_hardening.c - the built program and the shared library have the defences that the Makefile requests: addresses
  * that are bound at start and then read-only, no executable stack, a position-independent program, stack protection,
  * checked string functions, and marks for the CPU's control-flow protection.
  *
- * Builds with sanitizers have other defences; there the test is skipped. */
+ * Builds with sanitizers have other defences, so the test is skipped for them. */
 #include "testing.h"
 
 #include <libgen.h>
@@ -13,7 +13,7 @@
 
 static char folder[256]; /* build/MODE */
 
-/* What `readelf OPTIONS folder/FILE` prints, in static memory. */
+/* The output of `readelf OPTIONS folder/FILE`, in static memory. */
 static const char *readelf(const char *options, const char *file) {
     static char text[8 << 20];
     char command[512];
@@ -68,7 +68,7 @@ static void stacks_and_string_functions_are_checked(void **state) {
     }
 }
 
-/* A whole program is marked only if the C library's start files are, which some systems' are not. */
+/* A whole program is marked only if the C library's start files are, which is not so on some systems. */
 static void objects_are_marked_for_control_flow_protection(void **state) {
     (void)state;
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-/* test_help_cli.c - what follows from the tables of options: --help of every command, the man page, and completions
- * of the shells. */
+/* test_help_cli.c - the texts that are derived from the tables of options: --help of every command, the man page, and
+ * completions of the shells. */
 #include "cli_rig.h"
 
 #include <stdio.h>
@@ -85,7 +85,7 @@ static void what_is_generated_is_up_to_date(void **state) {
     is_in("docs/methods/README.md", "--drafters");
 }
 
-/* A page for each command, with all of its options; the formatter has nothing to complain about. */
+/* There is a page for each command, with all of its options, and the formatter prints no warnings. */
 static void every_command_has_a_man_page(void **state) {
     (void)state;
     static char page[1 << 18];
@@ -118,7 +118,7 @@ static void every_command_has_a_man_page(void **state) {
     cli_expect(args, 1, "cannot be written");
 }
 
-/* The words that bash would offer after these, one line. */
+/* Checks the words that bash would offer after these, in one line. */
 static void offers(const char *words, const char *wanted) {
     char command[2048];
     snprintf(command, sizeof command,
@@ -153,7 +153,7 @@ static void bash_completes_commands_options_and_values(void **state) {
     offers("inspect man/forerun.", "man/forerun.1");
 }
 
-/* Where the shell is installed, it must at least be able to read its script. */
+/* If the shell is installed, it must at least be able to read its script. */
 static void other_shells_can_read_theirs(void **state) {
     (void)state;
     static const char *const shells[] = {"zsh", "fish"};

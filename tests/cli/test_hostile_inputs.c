@@ -1,5 +1,5 @@
-/* test_hostile_inputs.c - the program with files that somebody else made: names with escape sequences, files that are no
- * files, and files that change; and the same output in the sandbox as without it. */
+/* test_hostile_inputs.c - the program with files from strangers: names with escape sequences, paths that are not
+ * regular files, and files that change; the output in the sandbox equals that without it. */
 #include "cli_rig.h"
 
 #include "base/mem.h"
@@ -34,7 +34,7 @@ static void write_text(const char *name, const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* Whatever it prints, no byte of it may be obeyed by a terminal. %s in `format` is the folder. */
+/* Checks that no byte of the output is a control byte for a terminal. %s in `format` is the folder. */
 static int run_safely(const char *format) {
     const char *d = cli_rig_folder();
     snprintf(args, sizeof args, format, d, d, d);
@@ -54,7 +54,7 @@ static void expect_safe(const char *format, int status, const char *fragment) {
 
 /* ---- names in files ------------------------------------------------------------------------------------ */
 
-/* A GGUF file whose names are hostile; `architecture` and `model` are those of a sound file where they are not NULL. */
+/* Writes a GGUF file whose names are hostile; `architecture` and `model`, if not NULL, are valid ones. */
 static void write_model(const char *name, const char *architecture, const char *model) {
     GgufWriter *w = gguf_writer_new();
     assert_non_null(w);
@@ -113,7 +113,7 @@ static void texts_of_json_files_are_escaped(void **state) {
     expect_safe("import-drafter medusa " DRAFT "%s/weights.safetensors -o %s/none.gguf", 1, "");
 }
 
-/* ---- what is no file ------------------------------------------------------------------------------------ */
+/* ---- paths that are not regular files --------------------------------------------------------------------- */
 
 static void pipes_and_devices_are_refused_at_once(void **state) {
     (void)state;
@@ -177,7 +177,7 @@ static void a_pipe_that_is_open_is_a_text(void **state) {
     cli_expect(args, 0, "");
     want[strcspn(want, "\n")] = '\0';
     assert_int_equal(cli_run("tokenize " DRAFT "-f /dev/fd/7 7<<.\nOnce upon a time\n.\n", got, sizeof got), 0);
-    assert_int_equal(strncmp(got, want, strlen(want)), 0); /* and a line end */
+    assert_int_equal(strncmp(got, want, strlen(want)), 0); /* with a line end added */
 }
 
 /* ---- the sandbox ----------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
-/* test_imatrix.c - importance matrices: all matrices of layers with experts or a recurrent state have sums, each expert those of
- * its own rows, on both backends and with any number of threads, and `forerun quantize --imatrix` weights each expert by them. */
+/* test_imatrix.c - importance matrices: all matrices of layers with experts or a recurrent state have sums, each expert
+ * has those of its own rows, on both backends and with any number of threads, and `forerun quantize --imatrix` weights
+ * each expert by them. */
 #include "cli_rig.h"
 #include "model_rig.h"
 
@@ -103,7 +104,7 @@ static void both_backends_sum_the_same_squares_of_each_expert(void **state) {
     }
 }
 
-/* Each row reaches n_used experts, which all read what the router reads. */
+/* Each row reaches n_used experts, which all have the same input as the router. */
 static void experts_together_read_each_row_as_often_as_it_chooses(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
@@ -147,7 +148,7 @@ static void threads_make_no_difference(void **state) {
 
 enum { MOST_SUMS = 9 * 64, MOST_EXPERTS = 9, N_SUMMED = 37 };
 
-/* What forwards of `chunk` rows add up to. */
+/* The sums over forwards of `chunk` rows. */
 typedef struct Sums {
     double sums[INPUT_KINDS][N_LAYER * MOST_SUMS];
     int64_t expert_rows[N_LAYER * MOST_EXPERTS];
@@ -170,7 +171,7 @@ static void sum_in_chunks(Sums *s, const Weights *w, const RandomModel *m, int32
     rig_executor_close(e);
 }
 
-/* Bit for bit: each sum runs over the rows in their order. */
+/* The sums are equal bit for bit, because each sum runs over the rows in their order. */
 static void batches_make_no_difference(void **state) {
     (void)state;
     static Sums whole, parts;
@@ -189,7 +190,8 @@ static void batches_make_no_difference(void **state) {
     }
 }
 
-/* What the matrices of the first layer read is the norm of embeddings: summed here without a forward, for each of the names. */
+/* The inputs of the matrices of the first layer are normalised embeddings, which are summed here without a forward, for
+ * each of the names. */
 static void the_first_layer_reads_norms_of_embeddings(void **state) {
     (void)state;
     static Sums sums;
@@ -222,7 +224,8 @@ static void the_first_layer_reads_norms_of_embeddings(void **state) {
 
 /* ---- quantize ---------------------------------------------------------------------------------------- */
 
-/* importance [n_experts][n]: the mean squares of the file, raised to a thousandth of their mean, or 1 of what was not read. */
+/* importance [n_experts][n]: the mean squares of the file, raised to at least a thousandth of their mean, or 1 for
+ * experts that read no row. */
 static void check_importances(const Importance *im, const char *matrix, const float *importance, int64_t n,
                               int64_t n_experts) {
     char name[100];
@@ -242,7 +245,8 @@ static void check_importances(const Importance *im, const char *matrix, const fl
     }
 }
 
-/* Counts the experts that no row reached; fails unless every row is quantised by the importances of its own expert. */
+/* Returns the number of experts that no row reached; fails unless every row is quantised with the importances of its
+ * own expert. */
 static int check_matrix(const GgufTensor *t, const GgufTensor *exact, const Importance *im) {
     enum { WIDEST = 96, N_EXPERT = 16 };
     float importance[WIDEST * N_EXPERT];

@@ -33,7 +33,7 @@ static void it_takes_all_kinds_of_corpora(void **state) {
     cli_expect("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 documents, ");
 }
 
-/* 3000 documents: more than a chunk, compressed and not, give the same index. */
+/* 3000 documents, which are more than a chunk, give the same index with and without compression. */
 static void zstd_changes_nothing(void **state) {
     (void)state;
     static char text[400000], packed[500000];
@@ -55,7 +55,7 @@ static void zstd_changes_nothing(void **state) {
     memset(packed, 0, 4);
     spill(CORPUS ".zst", packed, half);
     cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "damaged zstd data");
-    assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0); /* what stood there stays */
+    assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0); /* the old file stays */
 }
 
 static void replay_drafts_from_it(void **state) {
@@ -72,7 +72,7 @@ static void replay_drafts_from_it(void **state) {
     assert_true(steps > 0 && tokens > 3 * steps);
 }
 
-/* JSON has no text for such a name: it becomes null, and no other key is lost. */
+/* JSON cannot represent such a name: it becomes null, and no other key is lost. */
 static void a_name_that_is_not_utf_8_is_null(void **state) {
     (void)state;
     spill_text(PLAIN, "one plain text\n");

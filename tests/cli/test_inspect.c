@@ -45,8 +45,8 @@ static void people_see_the_shape(void **state) {
     assert_int_equal(run("models/target.gguf", &out), 0);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!strstr(out.data, wanted[i])) fail_msg("\"%s\" is not in\n%s", wanted[i], out.data);
-    assert_null(strstr(out.data, "blk.0")); /* tensors only when asked for */
-    assert_null(strchr(out.data, '\033'));  /* no colours: this is no terminal */
+    assert_null(strstr(out.data, "blk.0")); /* tensors are listed only with --tensors */
+    assert_null(strchr(out.data, '\033'));  /* no colours, because this is not a terminal */
     buf_free(&out);
     assert_int_equal(run("--tensors models/target.gguf", &out), 0);
     assert_non_null(strstr(out.data, "blk.7.ffn_down.weight             Q8_0  [768, 256]  204.0 KiB\n"));
@@ -80,7 +80,7 @@ static void programs_get_json(void **state) {
     buf_free(&out);
 }
 
-/* A file whose strings would play tricks on a terminal, and are not UTF-8. */
+/* A file whose strings contain control sequences and invalid UTF-8. */
 static void hostile_strings_are_shown_harmless(void **state) {
     (void)state;
     char path[] = "/tmp/forerun-inspect-XXXXXX", arguments[64];
@@ -108,7 +108,7 @@ static void hostile_strings_are_shown_harmless(void **state) {
     unlink(path);
 }
 
-static void wrong_calls_and_wrong_files_are_told_apart(void **state) {
+static void wrong_calls_and_wrong_files_have_different_statuses(void **state) {
     (void)state;
     static const struct {
         const char *arguments;
@@ -141,7 +141,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(people_see_the_shape),
         cmocka_unit_test(programs_get_json),
         cmocka_unit_test(hostile_strings_are_shown_harmless),
-        cmocka_unit_test(wrong_calls_and_wrong_files_are_told_apart),
+        cmocka_unit_test(wrong_calls_and_wrong_files_have_different_statuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_limits_cli.c - the program where the system grants little: a limit on its address space, no further threads, no
- * OpenBLAS; and where a small file asks for much. The program does its work or ends with a sentence; it neither hangs nor
- * dies. */
+/* test_limits_cli.c - the program with few resources: a limit on its address space, no further threads, no OpenBLAS;
+ * and small files that need much memory. The program does its work or ends with an error message; it neither hangs nor
+ * crashes. */
 #define DIR "build/test-limits"
 #include "train_rig.h"
 
@@ -46,8 +46,8 @@ static int drop_files(void **state) {
     return train_rig_drop_files(DIR);
 }
 
-/* The next file that is opened gets the number of a standard file that the caller closed: the model would be read as the
- * prompt. */
+/* The next file that is opened gets the number of a standard stream that the caller closed, so the model could be read
+ * as the prompt. */
 static void closed_standard_files_stay_closed(void **state) {
     (void)state;
     static const struct {
@@ -105,8 +105,8 @@ static void any_limit_on_the_address_space_is_handled(void **state) {
     assert_int_equal(run_after("ulimit -v 160000;", TRAIN "bf16"), 0);
 }
 
-/* The limit holds for users, and not for root, who therefore runs the program as another user. */
-static void no_further_thread_is_a_sentence(void **state) {
+/* The limit does not apply to root, so root runs the program as another user. */
+static void a_refused_thread_gives_an_error(void **state) {
     (void)state;
     const char *become = geteuid() == 0 ? "setpriv --reuid=54321 --clear-groups" : "";
     char command[1200];
@@ -121,7 +121,7 @@ static void no_further_thread_is_a_sentence(void **state) {
         fail_msg("got '%s'", got);
 }
 
-/* ---- small files that ask for much ----------------------------------------------------------------- */
+/* ---- small files that need much memory --------------------------------------------------------------- */
 
 #define INDEX "index --vocab " VOCAB " -o " DIR "/index "
 #define TEXT DIR "/text.txt"
@@ -133,7 +133,7 @@ static void spill(const char *path, const void *bytes, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes `head`, `unit` again and again until there are n bytes, and `tail`, compressed if the path ends in .zst. */
+/* Writes `head`, then `unit` repeated until there are n bytes, and `tail`, compressed if the path ends in .zst. */
 static void spill_repeated(const char *path, const char *head, const char *unit, size_t n, const char *tail) {
     char *text = malloc(n + 100), *packed = malloc(ZSTD_compressBound(n + 100));
     assert_true(text && packed);
@@ -159,7 +159,7 @@ static void little_zstd_does_not_become_gigabytes(void **state) {
     cli_expect(TRAIN "bf16 --data " DIR "/big.jsonl.zst", 1, words);
     cli_expect(INDEX DIR "/big.jsonl.zst --max-text 19M", 1, "exceeds the limit of 19922944 bytes");
     spill_repeated(TEXT ".zst", "", "a", 900 << 10, "");
-    cli_expect(INDEX TEXT ".zst", 0, " in 1 documents"); /* little text may be compressed as much as it can be */
+    cli_expect(INDEX TEXT ".zst", 0, " in 1 documents"); /* a small text may be compressed by any factor */
     spill_repeated(TEXT ".zst", "", "a", 1100 << 10, "");
     cli_expect(INDEX TEXT ".zst", 1, words);
     cli_expect(INDEX TEXT ".zst --max-text 2M", 0, " in 1 documents");
@@ -186,8 +186,8 @@ static void json_that_grows_in_memory_is_refused(void **state) {
     cli_expect(INDEX DIR "/deep.jsonl", 1, "maximum parsing depth reached");
 }
 
-/* Of all libraries jansson alone does not notice when memory ends: it crashes, or leaves out what did not fit. */
-static void memory_that_ends_within_json_is_noticed(void **state) {
+/* jansson is the only library that does not notice when memory runs out: it crashes, or leaves out values. */
+static void memory_that_runs_out_within_json_is_reported(void **state) {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); /* the sanitizers reserve terabytes */
@@ -207,7 +207,7 @@ static void memory_that_ends_within_json_is_noticed(void **state) {
     assert_true(n_noticed > 2);
 }
 
-/* One frame with one byte of text, which claims a window of 2 GiB. */
+/* A frame with one byte of text that claims a window of 2 GiB. */
 static void a_window_of_zstd_is_bounded(void **state) {
     (void)state;
     static const unsigned char frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3, 1 << 3 | 1, 0, 0, 'a'};
@@ -223,11 +223,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(closed_standard_files_stay_closed),
         cmocka_unit_test(only_training_in_float_needs_openblas),
         cmocka_unit_test(any_limit_on_the_address_space_is_handled),
-        cmocka_unit_test(no_further_thread_is_a_sentence),
+        cmocka_unit_test(a_refused_thread_gives_an_error),
         cmocka_unit_test(little_zstd_does_not_become_gigabytes),
         cmocka_unit_test(the_limit_on_text_is_for_all_files_together),
         cmocka_unit_test(json_that_grows_in_memory_is_refused),
-        cmocka_unit_test(memory_that_ends_within_json_is_noticed),
+        cmocka_unit_test(memory_that_runs_out_within_json_is_reported),
         cmocka_unit_test(a_window_of_zstd_is_bounded),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);

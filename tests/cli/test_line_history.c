@@ -1,4 +1,4 @@
-/* test_line_history.c - the file of typed lines: its place, who may read it, and how it stays small. */
+/* test_line_history.c - the file of typed lines: its place, its permissions, and its limited size. */
 #include "testing.h"
 
 #include "cli/chat/line_editor.h"
@@ -32,7 +32,7 @@ static int begin(void **state) {
     return system("rm -rf " DIR " && mkdir -p " DIR);
 }
 
-static void it_lies_in_the_state_folder(void **state) {
+static void it_is_in_the_state_folder(void **state) {
     (void)state;
     char *folder = realpath(DIR, NULL), wanted[5000], value[5000];
     assert_non_null(folder);
@@ -51,7 +51,7 @@ static void it_lies_in_the_state_folder(void **state) {
     free(folder);
 }
 
-static void lines_are_appended_for_their_user_alone(void **state) {
+static void lines_are_readable_only_by_their_user(void **state) {
     (void)state;
     struct stat st;
     assert_int_equal(read_lines(PATH), 0);
@@ -84,7 +84,7 @@ static void only_the_last_lines_are_kept(void **state) {
     assert_string_equal(first_line, "line 1002");
 }
 
-static void links_and_devices_are_left_alone(void **state) {
+static void links_and_devices_do_not_change(void **state) {
     (void)state;
     struct stat st;
     assert_int_equal(system("printf 'keep\\n' > " DIR "/other && ln -s ../test-line-history/other " DIR "/link"), 0);
@@ -99,10 +99,10 @@ static void links_and_devices_are_left_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_lies_in_the_state_folder),
-        cmocka_unit_test(lines_are_appended_for_their_user_alone),
+        cmocka_unit_test(it_is_in_the_state_folder),
+        cmocka_unit_test(lines_are_readable_only_by_their_user),
         cmocka_unit_test(only_the_last_lines_are_kept),
-        cmocka_unit_test(links_and_devices_are_left_alone),
+        cmocka_unit_test(links_and_devices_do_not_change),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_load_memory.c - the peak of memory while a model is loaded, as the system counts it for a process of its own: the
- * packed weights, and not the file beside them; the same where they are mapped (`forerun repack`). */
+/* test_load_memory.c - the peak of memory while a model is loaded, as the system counts it for a separate process: it
+ * contains the packed weights without the file; so does a process that maps them (`forerun repack`). */
 #include "cli_rig.h"
 
 #include "cli/sandbox.h"
@@ -16,7 +16,7 @@
 
 static char model[600], cache[640];
 
-/* A random model of more than 130 MB: large beside the few megabytes that the program itself takes. */
+/* A random model of more than 130 MB, which is large compared with the few megabytes of the program itself. */
 static void write_model(const char *options) {
     char command[1400];
     snprintf(model, sizeof model, "%s/load-memory.gguf", cli_rig_folder());
@@ -31,8 +31,8 @@ static void remove_files(void) {
     if (system(command) != 0) fail_msg("%s", command);
 }
 
-/* The peak of the resident memory of `forerun COMMAND`, as a part of the size of the model. The child of a fork begins
- * with the peak of its parent, which is small. */
+/* The peak of the resident memory of `forerun COMMAND`, as a fraction of the size of the model. The child of a fork
+ * begins with the peak of its parent, which is small. */
 static double peak(const char *const *command) {
     char program[600];
     struct rusage used;
@@ -65,7 +65,7 @@ static void the_peak_is_near_the_size_of_the_file(void **state) {
     for (int i = 0; i < 3; i++) {
         write_model(kinds[i]);
         double packing = peak(logits), writing = peak(repack), mapping = peak(logits);
-        print_message("%s: peak %.3f of the file where it is packed, %.3f in repack, %.3f where it is mapped\n",
+        print_message("%s: the peak is %.3f of the file if it is packed, %.3f in repack, %.3f if it is mapped\n",
                       kinds[i], packing, writing, mapping);
         assert_in_range((int)(packing * 1000), 900, 1150);
         assert_in_range((int)(writing * 1000), 900, 1150);

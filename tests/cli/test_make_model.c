@@ -29,7 +29,7 @@ static int remove_paths(void **state) {
     return 0;
 }
 
-/* The exit status; what it said goes to out, where that is given. */
+/* Returns the exit status; the output goes to `out` unless that is NULL. */
 static int run(const char *options, const char *out_path, char *out, size_t n) {
     char command[1024];
     snprintf(command, sizeof command, "%s %s -o %s 2>&1", program, options, out_path);
@@ -61,7 +61,7 @@ static void assert_tensor(const Gguf *g, const char *name, TensorType type, int6
                  (long long)rows);
 }
 
-static void shapes_are_as_asked(void **state) {
+static void shapes_are_as_requested(void **state) {
     (void)state;
     Gguf *g = made("--arch qwen3 --layers 2 --dim 128 --heads 4 --kv-heads 2 --head-dim 64 --ffn 320 --vocab 400 "
                    "--ctx 99 --type F16");
@@ -105,7 +105,7 @@ static void shapes_are_as_asked(void **state) {
     gguf_close(g);
 }
 
-static void layers_of_deepseek_and_glm_are_as_asked(void **state) {
+static void layers_of_deepseek_and_glm_are_as_requested(void **state) {
     (void)state;
     uint32_t v;
     Gguf *g = made(
@@ -129,7 +129,7 @@ static void layers_of_deepseek_and_glm_are_as_asked(void **state) {
     gguf_close(g);
 }
 
-static void temperatures_are_as_asked(void **state) {
+static void temperatures_are_as_requested(void **state) {
     (void)state;
     uint32_t v;
     float f;
@@ -145,7 +145,7 @@ static void temperatures_are_as_asked(void **state) {
     gguf_close(g);
 }
 
-static void recurrent_layers_are_as_asked(void **state) {
+static void recurrent_layers_are_as_requested(void **state) {
     (void)state;
     int64_t n;
     Gguf *g = made("--arch granitehybrid --layers 2 --dim 64 --ssm-heads 6 --ssm-groups 2 --ssm-dim 16 --ssm-state 10 "
@@ -189,7 +189,7 @@ static void mixes_give_more_bits_where_llama_cpp_does(void **state) {
     }
     assert_tensor(g, "output.weight", TYPE_Q6_K, 256, 4096);
     gguf_close(g);
-    g = made("--layers 1 --dim 64 --heads 1 --type Q5_K"); /* rows of 64 are no super-blocks */
+    g = made("--layers 1 --dim 64 --heads 1 --type Q5_K"); /* rows of 64 are not whole super-blocks */
     assert_tensor(g, "blk.0.attn_q.weight", TYPE_Q5_1, 64, 64);
     gguf_close(g);
 }
@@ -231,7 +231,7 @@ static void the_same_options_give_the_same_bytes(void **state) {
     assert_int_not_equal(system(command), 0);
 }
 
-/* The factors by the three branches of Llama 3.1's rule, with its own numbers: 8, 1, 4, 8192 and base 500000.
+/* The factors by the three branches of Llama 3.1's rule, with its published numbers: 8, 1, 4, 8192 and base 500000.
  */
 static void rope_factors_follow_llama_3(void **state) {
     (void)state;
@@ -287,7 +287,8 @@ static void made_up_pieces_can_be_reached_by_merging(void **state) {
     GgufString *pieces = mem_calloc((size_t)n, sizeof *pieces);
     assert_non_null(pieces);
     for (int64_t i = 0; i < n; i++) assert_true(gguf_array_string(g, tokens, i, &pieces[i]));
-    for (int64_t i = 259 + 95; i < n; i += 97) { /* a part of them: each is searched for in all before it */
+    for (int64_t i = 259 + 95; i < n; i += 97) { /* only some tokens, because each is searched for among all tokens
+                                                  * before it */
         bool joined = false;
         for (int64_t a = 259; a < i && !joined; a++) {
             if (pieces[a].n == pieces[i].n && memcmp(pieces[a].data, pieces[i].data, pieces[i].n) == 0)
@@ -347,10 +348,10 @@ int main(int argc, char **argv) {
     const char *tests_folder = strstr(argv[0], "tests/test_make_model");
     snprintf(program, sizeof program, "%.*smake_model", tests_folder ? (int)(tests_folder - argv[0]) : 0, argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_as_asked),
-        cmocka_unit_test(recurrent_layers_are_as_asked),
-        cmocka_unit_test(layers_of_deepseek_and_glm_are_as_asked),
-        cmocka_unit_test(temperatures_are_as_asked),
+        cmocka_unit_test(shapes_are_as_requested),
+        cmocka_unit_test(recurrent_layers_are_as_requested),
+        cmocka_unit_test(layers_of_deepseek_and_glm_are_as_requested),
+        cmocka_unit_test(temperatures_are_as_requested),
         cmocka_unit_test(mixes_give_more_bits_where_llama_cpp_does),
         cmocka_unit_test(weights_have_their_deviation),
         cmocka_unit_test(the_same_options_give_the_same_bytes),

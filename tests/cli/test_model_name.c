@@ -110,7 +110,8 @@ static void split_files_are_taken_whole_and_in_order(void **state) {
     assert_string_equal(CHOOSE(NULL, "m-00001-of-00001.gguf"), "m-00001-of-00001.gguf");
     assert_non_null(strstr(CHOOSE(NULL, "m-00001-of-00002.gguf"), "part 2 of 2 of m-00001-of-00002.gguf is missing"));
     assert_non_null(strstr(CHOOSE(NULL, "m-00002-of-00002.gguf"), "holds no GGUF file"));
-    assert_string_equal(CHOOSE(NULL, "m-00000-of-00002.gguf"), "m-00000-of-00002.gguf"); /* no numbering of parts */
+    assert_string_equal(CHOOSE(NULL, "m-00000-of-00002.gguf"), "m-00000-of-00002.gguf"); /* this name is not a numbered
+                                                                                          * part */
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* test_outputs_cli.c - what commands write: no output destroys an input or another output, all outputs are checked
- * before a command begins, a failed or interrupted run leaves the old file and nothing else. */
+/* test_outputs_cli.c - the files that commands write: no output destroys an input or another output, all outputs are
+ * checked before a command begins, and a failed or interrupted run leaves only the old file. */
 #define DIR "build/test-outputs"
 #include "train_rig.h"
 
@@ -44,7 +44,7 @@ typedef struct Case {
     const char *args, *words;
 } Case;
 
-/* Names and checksums of everything in the folder. */
+/* Lists the names and checksums of all files in the folder. */
 #define LIST "(cd " DIR " && find . | sort && find . -type f -exec cksum {} + | sort)"
 
 static void expect_refusals(const Case *cases, size_t n, int status) {
@@ -116,7 +116,7 @@ static void an_output_is_no_input(void **state) {
     expect_refusals(cases, sizeof cases / sizeof *cases, 2);
 }
 
-/* Nothing has been read, computed or printed then. */
+/* These are refused before anything is read, computed or printed. */
 static void outputs_are_checked_first(void **state) {
     (void)state;
     static const Case cases[] = {
@@ -170,7 +170,7 @@ static double cost_of(const char *args, int status, const char *words) {
            1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
 }
 
-/* A rule that refuses the trees of a drafter does so before plain decoding, which goes first, is measured. */
+/* A rule refuses the trees of a drafter before plain decoding, which comes first, is measured. */
 static void a_rule_is_tried_first(void **state) {
     (void)state;
 #define RULE "-m models/target.gguf -c 1100 -n 1000 --ignore-eos --temp 1 --verify chain --draft recycling "
@@ -232,7 +232,7 @@ static void answers_grow_by_whole_lines(void **state) {
     train_rig_shell("test \"$(cat " DIR "/note)\" = 'one line'");
 }
 
-/* Ctrl-C and its like remove what is unfinished, and end the program as they would have. */
+/* Ctrl-C and similar signals remove unfinished files, and end the program with the same signal. */
 static void a_signal_leaves_no_temporary_file(void **state) {
     (void)state;
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};

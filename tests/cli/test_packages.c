@@ -1,5 +1,5 @@
-/* test_packages.c - what packages are made of: `make install` and `make uninstall`, one version everywhere, and
- * dependencies that debian/control has as well as the Makefile. */
+/* test_packages.c - the basis of packages: `make install` and `make uninstall`, the same version everywhere, and the
+ * same dependencies in debian/control as in the Makefile. */
 #include "cli_rig.h"
 
 #include <stdio.h>
@@ -67,7 +67,7 @@ static void shell(const char *command) {
     if (pclose(out) != 0) fail_msg("%s\n%s", command, text);
 }
 
-/* A bare machine: the first thing that make compiles names what is missing and the remedy. */
+/* On a bare machine, the first file that make compiles gives an error that names the missing package and the remedy. */
 static void make_points_to_deps(void **state) {
     (void)state;
     shell("! env -u MAKEFLAGS PKG_CONFIG_LIBDIR=/nonexistent make -s MODE=none build/none/src/base/mem.o 2>&1");

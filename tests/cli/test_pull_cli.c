@@ -1,5 +1,5 @@
-/* test_pull_cli.c - `forerun pull` against a server that answers as the hub does, also with answers that are cut, wrong,
- * redirected or refused; and the models that were fetched, by name, in other commands. */
+/* test_pull_cli.c - `forerun pull` against a server that answers as the hub does, also with answers that are cut,
+ * wrong, redirected or refused; and other commands that use the fetched models by name. */
 #include "cli_rig.h"
 #include "hub_server.h"
 
@@ -89,7 +89,7 @@ static void expect_same(const char *name, const char *original) {
 
 static void expect_absent(const char *name) { assert_int_not_equal(access(cached(name), F_OK), 0); }
 
-/* How many requests of the log contain both texts. */
+/* The number of requests in the log that contain both texts. */
 static int n_logged_both(const char *text, const char *other) {
     int n = 0;
     char line[2000];
@@ -183,7 +183,7 @@ static void leave_part(const char *name, const char *content, const char *from, 
     assert_int_equal(system(command), 0);
 }
 
-static void a_later_command_goes_on_from_the_part_that_is_there(void **state) {
+static void a_later_command_continues_from_the_existing_part(void **state) {
     (void)state;
     leave_part("resume/tiny.gguf", TARGET, TARGET, 5000000);
     cli_expect("pull --list", 0, "test/resume:tiny.gguf (incomplete)");
@@ -191,11 +191,11 @@ static void a_later_command_goes_on_from_the_part_that_is_there(void **state) {
     expect_same("resume/tiny.gguf", TARGET);
     assert_int_equal(n_logged("range=bytes=5000000- if-range= "), 1);
     unlink(cached("resume/tiny.gguf"));
-    leave_part("resume/tiny.gguf", TARGET, TARGET, 100000000); /* whole: nothing is asked for */
+    leave_part("resume/tiny.gguf", TARGET, TARGET, 100000000); /* it is complete, so nothing is requested */
     cli_expect("pull test/resume", 0, "resume/tiny.gguf");
     assert_int_equal(n_logged("/test/resume/resolve/"), 1);
     unlink(cached("resume/tiny.gguf"));
-    leave_part("resume/tiny.gguf", TARGET, DRAFT, 1000000); /* of another content */
+    leave_part("resume/tiny.gguf", TARGET, DRAFT, 1000000); /* a part of a different file */
     cli_expect("pull test/resume", 1, "has the hash");
     cli_expect("pull test/resume", 0, "resume/tiny.gguf");
     expect_same("resume/tiny.gguf", TARGET);
@@ -267,7 +267,7 @@ static void file_names_cannot_leave_the_folder(void **state) {
     expect_absent("../../../up.gguf");
 }
 
-static void wrong_usage_gets_a_sentence(void **state) {
+static void wrong_usage_gives_an_error(void **state) {
     (void)state;
     cli_expect("pull", 2, "missing model: pass OWNER/NAME");
     cli_expect("pull tiny", 2, "is not the name of a model");
@@ -310,7 +310,7 @@ static void the_token_goes_to_the_hub_and_to_no_other_host(void **state) {
 
 static void two_transfers_of_a_model_exclude_each_other(void **state) {
     (void)state;
-    cli_expect("pull test/locked:none", 2, "holds no file of type none"); /* makes the folder */
+    cli_expect("pull test/locked:none", 2, "holds no file of type none"); /* this creates the folder */
     int fd = open(cached("locked/.lock"), O_RDWR | O_CREAT, 0600);
     assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
     cli_expect("pull test/locked", 1, "another forerun is fetching this model");
@@ -345,13 +345,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_file_without_lfs_is_checked_by_its_git_id),
         cmocka_unit_test(a_transfer_that_breaks_off_goes_on_where_it_stopped),
         cmocka_unit_test(servers_that_answer_ranges_otherwise_are_believed_as_far_as_they_go),
-        cmocka_unit_test(a_later_command_goes_on_from_the_part_that_is_there),
+        cmocka_unit_test(a_later_command_continues_from_the_existing_part),
         cmocka_unit_test(errors_of_the_server_are_tried_again_while_that_may_help),
         cmocka_unit_test(a_server_that_gets_nowhere_is_not_asked_for_ever),
         cmocka_unit_test(wrong_contents_are_removed_and_the_earlier_file_stays),
         cmocka_unit_test(answers_of_the_hub_become_sentences),
         cmocka_unit_test(file_names_cannot_leave_the_folder),
-        cmocka_unit_test(wrong_usage_gets_a_sentence),
+        cmocka_unit_test(wrong_usage_gives_an_error),
         cmocka_unit_test(bad_endpoints_are_refused),
         cmocka_unit_test(the_token_goes_to_the_hub_and_to_no_other_host),
         cmocka_unit_test(two_transfers_of_a_model_exclude_each_other),

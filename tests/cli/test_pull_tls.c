@@ -1,5 +1,5 @@
-/* test_pull_tls.c - `forerun pull` over HTTPS, from a server with a certificate of its own: certificates are checked, and
- * a redirect to plain HTTP is refused. */
+/* test_pull_tls.c - `forerun pull` over HTTPS, from a server with a self-signed certificate: certificates are checked,
+ * and a redirect to plain HTTP is refused. */
 #include "cli_rig.h"
 
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ static void add_extension(int nid, const char *value) {
     X509_EXTENSION_free(e);
 }
 
-/* A certificate for "localhost" that signs itself, also as a file. */
+/* A self-signed certificate for "localhost", also as a file. */
 static void make_certificate(void) {
     key = EVP_EC_gen("P-256");
     certificate = X509_new();

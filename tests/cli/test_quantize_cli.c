@@ -1,5 +1,5 @@
-/* test_quantize_cli.c - `forerun quantize`, `imatrix` and `perplexity` from the outside: every type runs and is as close to F16
- * as its bits promise, on both backends; files that must not be quantised, or not be lost. */
+/* test_quantize_cli.c - `forerun quantize`, `imatrix` and `perplexity` as programs: every type runs and is as close to
+ * F16 as its bits allow, on both backends; some files must not be quantised, and none may be lost. */
 #include "cli_rig.h"
 #include "model_rig.h"
 
@@ -36,7 +36,7 @@ static int end(void **state) {
     return system("rm -rf " DIR);
 }
 
-/* The number behind `label` in what a command prints. */
+/* The number after `label` in the output of a command. */
 static double figure(const char *args, const char *label) {
     char text[8000];
     assert_int_equal(cli_run(args, text, sizeof text), 0);
@@ -52,7 +52,7 @@ static void make_f16(void) {
     cli_expect("quantize models/target.gguf " F16 " --type F16 --requantize 2>&1", 0, "57 F16");
 }
 
-/* Its first layer alone, for the types of three bits and less, whose search takes two microseconds a weight. */
+/* Only its first layer, for the types of three bits and less, whose search takes two microseconds per weight. */
 static void make_shallow(void) {
     Gguf *g = rig_gguf(F16);
     GgufWriter *w = gguf_writer_new();
@@ -72,7 +72,7 @@ static void types_are_as_close_as_their_bits_promise(void **state) {
     (void)state;
     static const struct {
         const char *type;
-        double kl; /* mean divergence from F16, at most */
+        double kl; /* the greatest mean divergence from F16 */
     } cases[] = {{"F32", 1e-6},      {"Q8_0", 2e-4},   {"Q6_K", 1e-3}, {"Q5_K_M", 2e-3},
                  {"Q5_K_S", 2.5e-3}, {"Q5_1", 2.5e-3}, {"Q5_0", 4e-3}, {"Q4_K_M", 9e-3},
                  {"Q4_K_S", 14e-3},  {"Q4_1", 20e-3},  {"Q4_0", 14e-3}};
@@ -90,7 +90,7 @@ static void types_are_as_close_as_their_bits_promise(void **state) {
     }
 }
 
-/* The packed kernels against plain double precision, over a file with every block type. */
+/* Compares the packed kernels with plain double precision, on a file with every block type. */
 static void backends_agree_on_quantised_files(void **state) {
     (void)state;
     static const struct {
@@ -108,7 +108,7 @@ static void backends_agree_on_quantised_files(void **state) {
     }
 }
 
-/* They run and are not worse than their bits promise; those of two bits refuse to be made without an importance matrix. */
+/* The types run and are not worse than their bits allow; those of two bits need an importance matrix. */
 static void types_of_three_bits_and_less(void **state) {
     (void)state;
     static const struct {
@@ -136,7 +136,7 @@ static void types_of_three_bits_and_less(void **state) {
     }
 }
 
-/* The weights of real models are too small for the scales of blocks alone. */
+/* The weights of real models are too small for only the scales of blocks. */
 static void nvfp4_has_a_scale_for_each_matrix(void **state) {
     (void)state;
     cli_expect("quantize " F16 " " OUT " --type NVFP4", 0, "73 F32, 1 Q8_0, 56 NVFP4");
@@ -157,7 +157,7 @@ static void nvfp4_has_a_scale_for_each_matrix(void **state) {
     gguf_close(exact);
     double kl = figure("perplexity -m " OUT " --base " F16 " " TEXT " --windows 2 -c 96", "mean KL divergence ");
     print_message("NVFP4: %g\n", kl);
-    if (kl > 20e-3) fail_msg("divergence %g", kl); /* that of Q4_1 */
+    if (kl > 20e-3) fail_msg("divergence %g", kl); /* the divergence of Q4_1 */
     cli_expect("quantize " OUT " " DIR "/other.gguf --type Q8_0 --requantize 2>&1", 1, "has a scale of its own");
 }
 
@@ -193,7 +193,8 @@ static void both_backends_sum_the_same_squares(void **state) {
     importance_close(&slow);
 }
 
-/* Inputs of the first layer's queries are the norms of embeddings: their mean square is about that of the norm's gain. */
+/* Inputs of the first layer's queries are the norms of embeddings: their mean square is about that of the norm's
+ * gain. */
 static void sums_are_those_of_the_inputs(void **state) {
     (void)state;
     Importance im;
@@ -212,7 +213,7 @@ static void sums_are_those_of_the_inputs(void **state) {
     gguf_close(g);
 }
 
-/* The error of the outputs that a file's layer matrices give, as their inputs' mean squares predict it. */
+/* The error of the outputs of a file's layer matrices, as predicted by the mean squares of their inputs. */
 static double predicted_error(const char *path, const Gguf *exact, const Importance *im) {
     static float importance[4096], x[4096], y[4096];
     Gguf *g = rig_gguf(path);
@@ -255,7 +256,7 @@ static void an_importance_matrix_helps(void **state) {
 
 /* ---- perplexity -------------------------------------------------------------------------------------- */
 
-/* Against the raw logits: the same windows and sums, by hand. */
+/* Compares with the raw logits, with the same windows and sums computed here. */
 static void perplexity_is_that_of_the_logits(void **state) {
     (void)state;
     enum { N = 32, V = 4096 };
@@ -355,7 +356,7 @@ static void wrong_usages_are_refused(void **state) {
     assert_int_equal(system("test \"$(cat " OUT ")\" = old"), 0);
 }
 
-static void odd_rows_are_told(void **state) {
+static void rows_without_whole_blocks_are_reported(void **state) {
     (void)state;
     const RandomModel m = {.arch = "llama",
                            .n_layer = 1,
@@ -416,7 +417,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(perplexity_is_that_of_the_logits),
         cmocka_unit_test(a_model_does_not_differ_from_itself),
         cmocka_unit_test(wrong_usages_are_refused),
-        cmocka_unit_test(odd_rows_are_told),
+        cmocka_unit_test(rows_without_whole_blocks_are_reported),
         cmocka_unit_test(damaged_models_leave_the_old_file),
     };
     return cmocka_run_group_tests(tests, begin, end);

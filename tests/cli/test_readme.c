@@ -1,12 +1,12 @@
 /* test_readme.c - everything in README.md runs as it is printed.
  *
  * Each block is extracted and run in the order of the file: `sh` by a shell that stops at the first failure, `c` is
- * app.c for the shell block after it, `python` by python3. What a reader has is arranged like this:
+ * app.c for the shell block after it, `python` by python3. The reader's environment is set up like this:
  *
- *     FOLDER/readme/root     DESTDIR of `make install`: the installed program and library, which PATH, pkg-config and the
+ *     FOLDER/readme/root DESTDIR of `make install`: the installed program and library, which PATH, pkg-config and the
  *                            linker are pointed to
  *     FOLDER/readme/bin      sudo, which here only runs its command, and does not install packages with apt-get
- *     FOLDER/readme          where the blocks run, with links to what is in the checkout; but blocks with make run in the root
+ *     FOLDER/readme where the blocks run, with links to what is in the checkout; but blocks with make run in the root
  *
  * Every command that is named exists, and so does every file that is linked. Only a release build installs itself. */
 #include "cli_rig.h"
@@ -79,10 +79,11 @@ static void arrange(void) {
     }
     snprintf(value, sizeof value, "%s/bin:%s/root/usr/local/bin:%s", home, home, getenv("PATH"));
     assert_int_equal(setenv("PATH", value, 1), 0);
-    unsetenv("MAKEFLAGS"), unsetenv("MFLAGS"), unsetenv("MAKELEVEL"); /* of the make that runs the tests */
+    unsetenv("MAKEFLAGS"), unsetenv("MFLAGS"), unsetenv("MAKELEVEL"); /* these are set by the make that runs the
+                                                                       * tests */
 }
 
-/* Runs the block of n bytes; false: there is no way to run its language. */
+/* Runs the block of n bytes; false: its language cannot be run. */
 static bool run_block(const char *language, const char *text, size_t n) {
     char path[1024], command[4096];
     snprintf(path, sizeof path, "%s/block", home);
@@ -160,7 +161,7 @@ static void what_it_names_exists(void **state) {
     each_match("\\]\\(([^)]+)\\)", check_link);
 }
 
-/* A newcomer reads it to the end. */
+/* README.md must be short enough for a newcomer to read. */
 static void it_is_short(void **state) {
     (void)state;
     int n_lines = 0;

@@ -1,5 +1,5 @@
-/* test_repack_cli.c - `forerun repack`: commands find the packed weights, generate the same text with them, and go on
- * without them where they cannot be used. */
+/* test_repack_cli.c - `forerun repack`: commands find the packed weights, generate the same text with them, and work
+ * without them if they cannot be used. */
 #include "cli_rig.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static const char *command_of(const char *format) {
     return command;
 }
 
-/* What `run` with a drafter prints: the text, and the hash of its logits. */
+/* The output of `run` with a drafter: the text, and the hash of its logits. */
 static void generate(const char *drafter, char *text, size_t size) {
     char command[2400];
     snprintf(command, sizeof command, RUN "%s 2>&1 && grep logits_hash '%s/stats.json'", model, cache, drafter, cache);
@@ -105,7 +105,7 @@ static void weights_of_an_earlier_model_are_named_and_not_used(void **state) {
     assert_null(strstr(got, "note"));
 }
 
-static void wrong_usage_gets_a_sentence(void **state) {
+static void wrong_usage_gives_an_error(void **state) {
     (void)state;
     char command[2000];
     cli_expect("repack", 2, "missing model: pass -m FILE");
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(texts_are_the_same),
         cmocka_unit_test(damaged_weights_are_named_and_not_used),
         cmocka_unit_test(weights_of_an_earlier_model_are_named_and_not_used),
-        cmocka_unit_test(wrong_usage_gets_a_sentence),
+        cmocka_unit_test(wrong_usage_gives_an_error),
     };
     int status = cmocka_run_group_tests(tests, begin, NULL);
     unlink("build/repack-logits.f32");

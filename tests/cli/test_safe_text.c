@@ -1,4 +1,4 @@
-/* test_safe_text.c - nothing that a terminal obeys is left in an error message, in a name, or in a generated text. */
+/* test_safe_text.c - error messages, names and generated texts contain no control sequences for terminals. */
 #include "testing.h"
 
 #include "cli/safe_text.h"
@@ -23,7 +23,7 @@ static void an_error_is_one_line_of_plain_utf8(void **state) {
     assert_int_equal(error_set(&err, FR_ERR_FORMAT, "file: %s", hostile), FR_ERR_FORMAT);
     expect_no_controls(err.message, "");
     assert_non_null(strstr(err.message, "file: \\x1b]0;title\\x07 \\x0d\\n\\x09\\x7f \\xc2\\x9b31m \\xff\\xc0\\x80 "));
-    assert_non_null(strstr(err.message, "gr\xc3\xbc\xc3\x9f")); /* other languages stay readable */
+    assert_non_null(strstr(err.message, "gr\xc3\xbc\xc3\x9f")); /* text in other languages stays readable */
 }
 
 static void every_byte_and_every_length_fits_in_an_error(void **state) {
@@ -56,7 +56,7 @@ static void names_are_escaped_and_cut(void **state) {
     (void)state;
     SafeText t;
     expect_no_controls(safe_text(&t, hostile), "");
-    assert_null(strstr(t.text, "\xe2\x80\xae")); /* nor may the direction of writing change */
+    assert_null(strstr(t.text, "\xe2\x80\xae")); /* the direction of writing must not change, either */
     char longer[1000];
     memset(longer, '\033', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';

@@ -1,4 +1,5 @@
-/* test_same_text.c - where a text ends that is cut into other tokens: compared with a comparison of the whole texts. */
+/* test_same_text.c - finds the end of a text that is tokenized differently, and compares the result with a comparison
+ * of the whole texts. */
 #include "testing.h"
 
 #include "cli/chat/chat_session.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 
 static fr_model *model;
-static const Tokenizer *tokenizer; /* of the model */
+static const Tokenizer *tokenizer; /* the model's tokenizer */
 
 static int open_vocab(void **state) {
     (void)state;
@@ -23,11 +24,12 @@ static int close_vocab(void **state) {
     return 0;
 }
 
-/* Appends the tokens of a text with its special tokens; `each` encodes it character by character, as no tokenizer would. */
+/* Appends the tokens of a text with its special tokens; `each` encodes it character by character, as no tokenizer
+ * would. */
 static int64_t append(int32_t *tokens, int64_t n, const char *text, bool each) {
     size_t n_text = strlen(text), n_part = each ? 1 : n_text;
     for (size_t i = 0; i < n_text; i += n_part) {
-        if (each) { /* a byte token or the piece of one letter */
+        if (each) { /* a byte token, or a piece of one letter */
             char letter[4] = {text[i]};
             tokens[n++] = text[i] == ' ' ? tokenizer_find(tokenizer, "\xe2\x96\x81", 3)
                                          : tokenizer_find(tokenizer, letter, 1);
@@ -55,10 +57,10 @@ static void other_cuts_of_a_text_are_found(void **state) {
     int64_t n_b = append(b, end_b, "</s>", false);
     n_b = append(b, n_b, " And then", false);
     assert_int_equal(same_text_end(model, a, n_a, a, n_a), n_a);
-    int64_t found = same_text_end(model, a, n_a, b, n_b); /* though b has a space before "because" */
+    int64_t found = same_text_end(model, a, n_a, b, n_b); /* although b has a space before "because" */
     assert_int_equal(found, end_b);
     assert_int_equal(same_text_end(model, a, n_a, b, end_b), end_b);
-    assert_int_equal(same_text_end(model, a, n_a, b, end_b - 1), -1); /* it ends too early */
+    assert_int_equal(same_text_end(model, a, n_a, b, end_b - 1), -1); /* the text ends too early */
     assert_int_equal(same_text_end(model, a, n_a - 1, b, n_b), -1);   /* no token ends there */
     a[n_a] = tokenizer_find(tokenizer, "</s>", 4);
     assert_int_equal(same_text_end(model, a, n_a + 1, b, n_b), end_b + 1);

@@ -1,4 +1,5 @@
-/* test_sandbox.c - in the sandbox of `inspect` and `tokenize`: what they need works, and everything else is refused. */
+/* test_sandbox.c - in the sandbox of `inspect` and `tokenize`, the system calls that they need work, and all others are
+ * refused. */
 #include "testing.h"
 
 #include "cli/sandbox.h"
@@ -22,7 +23,7 @@
 #define MODEL "models/draft.gguf"
 static char planted[] = "build/sandbox-XXXXXX";
 
-/* Each returns a negative number, with errno, where the system refuses. */
+/* Each returns a negative number and sets errno if the system refuses. */
 static long open_to_write(void) { return open(planted, O_WRONLY); }
 static long open_to_read_and_write(void) { return open(MODEL, O_RDWR); }
 static long create(void) { return open("build/sandbox-created", O_RDONLY | O_CREAT, 0600); }

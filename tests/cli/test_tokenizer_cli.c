@@ -40,7 +40,7 @@ static void it_prints_what_it_promises(void **state) {
     }
 }
 
-static void text_goes_there_and_back(void **state) {
+static void text_becomes_tokens_and_text_again(void **state) {
     (void)state;
     char from_stdin[4096], from_file[4096], back[4096], args[5000];
     snprintf(args, sizeof args, TARGET "< tests/data/tokenize.txt");
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_prints_what_it_promises),
-        cmocka_unit_test(text_goes_there_and_back),
+        cmocka_unit_test(text_becomes_tokens_and_text_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

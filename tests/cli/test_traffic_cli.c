@@ -1,6 +1,6 @@
-/* test_traffic_cli.c - `forerun run --record` and `forerun train --from-traffic`: what is kept, by whom it can be read,
- * that several processes and full disks lose no line and no answer; which records are learned, and when the old drafter
- * stays. */
+/* test_traffic_cli.c - `forerun run --record` and `forerun train --from-traffic`: the contents and permissions of the
+ * file of records; several processes and full disks lose no line and no answer; which records are learned, and when the
+ * old drafter stays. */
 #define DIR "build/test-traffic"
 #include "train_rig.h"
 
@@ -44,7 +44,7 @@ static int n_lines(const char *path) {
 
 /* ---- run --record --------------------------------------------------------------------------------- */
 
-/* The ids in a record from `from` on are those of --stats-json. */
+/* Checks that the ids in a record from `from` on are those of --stats-json. */
 static void expect_generated(const json_t *record) {
     json_error_t where;
     json_t *stats = json_load_file(STATS, 0, &where);
@@ -95,7 +95,8 @@ static void a_record_has_the_tokens_of_the_generation(void **state) {
     json_decref(record);
 }
 
-/* Special tokens of the chat format, their spelling in a user's text, and bytes that are not UTF-8 come back as ids. */
+/* Special tokens of the chat format, their spelling in a user's text, and bytes that are not UTF-8 are recorded as
+ * ids. */
 static void prompts_are_exact(void **state) {
     (void)state;
     unlink(KEPT);
@@ -143,13 +144,14 @@ static void several_processes_lose_no_line(void **state) {
     for (int i = 0; i < N_PROCESSES * N_RUNS; i++) json_decref(train_rig_line(KEPT, i));
 }
 
-/* The answer is there, the warning too, and what the full disk cut short disturbs neither the next record nor training. */
+/* The answer and the warning are printed, and a record that the full disk cut short affects neither the next record nor
+ * training. */
 static void a_full_disk_loses_no_answer(void **state) {
     (void)state;
     char command[1000], whole[1000], plain[1000];
     unlink(KEPT);
     cli_expect(RUN "--record " KEPT, 0, "");
-    /* up to 99 bytes below the limit, which the record is longer than */
+    /* up to 99 bytes below the limit; the record is longer than that */
     train_rig_shell("head -c $((3996 - $(wc -c < " KEPT "))) /dev/zero | tr '\\0' ' ' >> " KEPT " && echo >> " KEPT);
     assert_int_equal(cli_run(RUN, plain, sizeof plain), 0);
     snprintf(command, sizeof command,
@@ -164,12 +166,12 @@ static void a_full_disk_loses_no_answer(void **state) {
     train_rig_shell("grep -q 'warning: the generation is not recorded: " KEPT ": cannot be written: ' " DIR "/stderr");
     int before = n_lines(KEPT);
     cli_expect(RUN "--record " KEPT, 0, "");
-    assert_int_equal(n_lines(KEPT), before + 2); /* the piece has become a line, too */
+    assert_int_equal(n_lines(KEPT), before + 2); /* the piece has become a line of its own */
     json_decref(train_rig_line(KEPT, before + 1));
     cli_expect(TRAIN "--steps 1 --valid 0", 0, "steps in ");
 }
 
-static void a_full_file_is_left_alone(void **state) {
+static void a_full_file_does_not_change(void **state) {
     (void)state;
     train_rig_shell("rm -f " KEPT " && echo '{}' > " KEPT " && truncate -s 268435400 " KEPT);
     cli_expect(RUN "--record " KEPT, 0, "has reached 256 MiB, and nothing more is recorded: move or delete it");
@@ -211,7 +213,7 @@ static void new_records_of_the_target_are_learned(void **state) {
     cli_expect(TRAIN, 1, "has no new record of this target");
     record_texts(12);
     cli_expect("run -m models/target.gguf -t 1 -p Once -n 4 --record " KEPT, 0, "");
-    train_rig_shell("printf '{\"tokens\": [1,' >> " KEPT); /* perhaps still being written */
+    train_rig_shell("printf '{\"tokens\": [1,' >> " KEPT); /* this line may still be being written */
     cli_expect(TRAIN "--valid 0 --steps 3", 0, "1 records of other models and 0 lines that are no records");
     unlink(OUT);
     cli_expect(TRAIN "--valid 0", 0, "12 documents, 0 of them held out");
@@ -223,15 +225,16 @@ static void new_records_of_the_target_are_learned(void **state) {
     record_texts(1);
     cli_expect(TRAIN "--valid 0", 0, "2 records of other models and 1 lines that are no records are left out");
     cli_expect(TRAIN, 1, "has no new record");
-    train_rig_shell("tail -n 3 " KEPT " > " DIR "/x && mv " DIR "/x " KEPT); /* rotated: all are new */
+    train_rig_shell("tail -n 3 " KEPT " > " DIR "/x && mv " DIR "/x " KEPT); /* the file was rotated, so all records are
+                                                                              * new */
     cli_expect(TRAIN "--valid 0", 0, "1 document, 0");
     cli_expect("train redrafter -m models/target.gguf --length 16 --batch 1 --valid 0 -t 1 --from-traffic " KEPT
                " -o " OUT,
                0, "1 document, 0"); /* all are new for another target */
 }
 
-/* A drafter goes on from itself with the new records alone. */
-static void it_goes_on_with_new_records(void **state) {
+/* Training continues from the drafter with only the new records. */
+static void training_continues_with_new_records(void **state) {
     (void)state;
 #define NEXT \
     "train redrafter " MODEL "--length 16 --batch 1 --valid 0 --from-traffic " KEPT " --init " OUT " -o " DIR \
@@ -248,7 +251,7 @@ static void it_goes_on_with_new_records(void **state) {
     cli_expect(NEXT, 0, "3 documents, 0 of them held out");
 }
 
-/* The same tokens by --data make the same network. */
+/* The same tokens given by --data give the same network. */
 static void records_are_data_as_well(void **state) {
     (void)state;
     train_rig_shell("rm -f " OUT "* " KEPT);
@@ -314,7 +317,7 @@ static void a_stop_leaves_the_old_file(void **state) {
     assert_false(train_rig_exists(OUT ".checkpoint"));
 }
 
-/* How many threads there are, and how many of them run with SCHED_IDLE. */
+/* Counts the threads, and those of them that run with SCHED_IDLE. */
 static int count_threads(pid_t pid, int *n_idle) {
     enum { IDLE = 5 };
     char pattern[64];
@@ -352,10 +355,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_does_not_finish_is_not_recorded),
         cmocka_unit_test(several_processes_lose_no_line),
         cmocka_unit_test(a_full_disk_loses_no_answer),
-        cmocka_unit_test(a_full_file_is_left_alone),
+        cmocka_unit_test(a_full_file_does_not_change),
         cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(new_records_of_the_target_are_learned),
-        cmocka_unit_test(it_goes_on_with_new_records),
+        cmocka_unit_test(training_continues_with_new_records),
         cmocka_unit_test(records_are_data_as_well),
         cmocka_unit_test(a_worse_drafter_is_not_written),
         cmocka_unit_test(it_refuses_with_a_reason),

@@ -1,5 +1,6 @@
-/* test_train_cli.c - `forerun train` from the command line, with a vocabulary of 300 tokens and models that train in
- * a second: the files it writes, what it refuses, and that kill -9 and --resume change no byte of the result. */
+/* test_train_cli.c - `forerun train` from the command line, with a vocabulary of 300 tokens and models that train in a
+ * second: the files that it writes, the arguments that it refuses, and that kill -9 and --resume change no byte of the
+ * result. */
 #define DIR "build/test-train"
 #include "train_rig.h"
 
@@ -46,7 +47,7 @@ static void it_trains_a_model_that_runs(void **state) {
     assert_true(train_rig_exists(OUT) && train_rig_exists(OUT ".log.jsonl"));
     if (plots)
         train_rig_shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR
-                        "/loss.svg"); /* no step below 0 */
+                        "/loss.svg"); /* no step is below 0 */
     assert_false(train_rig_exists(OUT ".checkpoint") || train_rig_exists(OUT ".checkpoint.previous"));
     json_t *last = NULL, *first = NULL;
     int n_lines = 0;
@@ -64,7 +65,7 @@ static void it_trains_a_model_that_runs(void **state) {
     assert_int_equal(n_lines, 120 + 3);
     double before = json_number_value(json_object_get(first, "loss")),
            after = json_number_value(json_object_get(last, "valid_loss"));
-    assert_true(before > 5 && after < 3); /* from log(300) = 5.7 */
+    assert_true(before > 5 && after < 3); /* the loss begins at log(300) = 5.7 */
     json_decref(first), json_decref(last);
     cli_expect("run -m " OUT " -p 'the cat' -n 8 --ctx 16", 0, "");
     cli_expect("inspect " OUT, 0, "300 tokens");
@@ -200,7 +201,7 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     pid_t child = train_rig_start(DIR, SHAPE "-o " OUT " --steps 1000");
     struct stat st;
     for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++)
-        usleep(1000); /* it is training */
+        usleep(1000); /* by then it is training */
     kill(child, SIGINT);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);

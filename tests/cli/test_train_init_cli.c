@@ -1,6 +1,6 @@
-/* test_train_init_cli.c - `forerun train METHOD --init FILE` goes on from a drafter: nothing is lost on the way, a
- * curriculum takes more steps ahead, files that do not fit are refused, and --resume knows what the run began from.
- * And --step-weights, with which a curriculum is tuned. */
+/* test_train_init_cli.c - `forerun train METHOD --init FILE` continues from a drafter: nothing is lost, a curriculum
+ * takes more steps ahead, files that do not fit are refused, and --resume checks the initial file. Also tests
+ * --step-weights, with which a curriculum is tuned. */
 #define DIR "build/test-train-init"
 #include "random_model.h"
 #include "train_rig.h"
@@ -30,7 +30,7 @@ static void train(const char *command, const char *more) {
     cli_expect(args, 0, "steps in ");
 }
 
-/* The held-out loss in line i of a log; *n_steps: the steps ahead that it has an accuracy of. */
+/* The held-out loss in line i of a log; *n_steps: the number of steps ahead that have an accuracy. */
 static double valid_loss(const char *log, int i, size_t *n_steps) {
     json_t *line = train_rig_line(log, i), *loss = json_object_get(line, "valid_loss");
     assert_non_null(loss);
@@ -40,9 +40,9 @@ static double valid_loss(const char *log, int i, size_t *n_steps) {
     return x;
 }
 
-/* After a step that is too small to matter, the loss on held-out texts is that at the end of the first run: up to the
+/* After a step that is too small to matter, the loss on held-out texts is that at the end of the first run, up to the
  * rounding of the types in the file, and far below that of a new drafter. */
-static void training_goes_on_where_the_file_ended(void **state) {
+static void training_continues_from_the_file(void **state) {
     (void)state;
     static const char *const methods[] = {"lyanna --rank 32",
                                           "lyanna --rank 32 --hot-tokens 64 --ff 64",
@@ -133,7 +133,7 @@ static void a_run_with_init_resumes_exactly(void **state) {
     train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
-/* The same for a target: a step that changes nothing writes the weights that it began with, and --resume knows them. */
+/* The same for a target: a step that changes nothing writes the initial weights, and --resume checks them. */
 #define TARGET "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --threads 2 "
 #define SMALL TARGET "--layers 2 --width 32 --heads 2 --ff 64 --type f32 "
 
@@ -159,7 +159,7 @@ static void a_target_goes_on_from_a_file(void **state) {
     train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
-/* Models that the trainer does not train, of one layer. */
+/* Models with one layer that the trainer does not train. */
 static void write_odd_models(void) {
     RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 2, .n_ff = 32, .seed = 1};
     m.n_vocab = 300;
@@ -199,7 +199,7 @@ static void models_that_do_not_fit_are_refused(void **state) {
     assert_false(train_rig_exists(OUT));
 }
 
-/* Equal weights are no weights; others train something else; a list that does not fit is refused. */
+/* Equal weights have no effect; others change the result; a list that does not fit is refused. */
 static void steps_have_weights(void **state) {
     (void)state;
     train(LYANNA, "-o " OUT);
@@ -235,7 +235,7 @@ static void a_confidence_head_may_be_added(void **state) {
         train(args, "--steps 30 -o " FIRST);
         double before = valid_loss(FIRST ".log.jsonl", 30 + 14, &n_steps);
         train(args, "--steps 1 --lr 1e-12 --confidence --init " FIRST " -o " OUT);
-        assert_true(valid_loss(OUT ".log.jsonl", 1, &n_steps) > before); /* it has a loss of its own */
+        assert_true(valid_loss(OUT ".log.jsonl", 1, &n_steps) > before); /* the head has a loss of its own */
         cli_expect("inspect --tensors " OUT, 0, ".confidence");
         assert_int_equal(cli_run("inspect --tensors " FIRST, said, sizeof said), 0);
         assert_null(strstr(said, ".confidence"));
@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_goes_on_where_the_file_ended),
+        cmocka_unit_test(training_continues_from_the_file),
         cmocka_unit_test(a_curriculum_takes_more_steps_ahead),
         cmocka_unit_test(files_that_do_not_fit_are_refused),
         cmocka_unit_test(a_run_with_init_resumes_exactly),

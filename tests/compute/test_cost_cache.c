@@ -76,7 +76,7 @@ static void it_comes_back_as_it_was(void **state) {
 
 /* A file with any byte altered, with any end cut off, with bytes after its end, or with numbers that no curve has is no
  * entry, and the curve does not change. */
-static void the_damaged_is_no_entry(void **state) {
+static void a_damaged_file_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];
     CostCurve got = {.n = -1};
@@ -110,7 +110,7 @@ static void the_damaged_is_no_entry(void **state) {
 }
 
 /* Puts the entry under the name of another key. */
-static void anothers_is_no_entry(void **state) {
+static void an_entry_of_another_key_is_ignored(void **state) {
     (void)state;
     char text[2048];
     CostCurve got;
@@ -197,8 +197,8 @@ static void an_engine_keeps_and_finds_its_costs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_comes_back_as_it_was, begin, end),
-        cmocka_unit_test_setup_teardown(the_damaged_is_no_entry, begin, end),
-        cmocka_unit_test_setup_teardown(anothers_is_no_entry, begin, end),
+        cmocka_unit_test_setup_teardown(a_damaged_file_is_no_entry, begin, end),
+        cmocka_unit_test_setup_teardown(an_entry_of_another_key_is_ignored, begin, end),
         cmocka_unit_test(keys_differ_where_costs_do),
         cmocka_unit_test_setup_teardown(an_engine_keeps_and_finds_its_costs, begin, end),
     };

@@ -95,7 +95,7 @@ static void check(fr_request *r, int p, const char *where) {
     fr_request_close(r);
 }
 
-static void an_embedding_depends_on_its_prompt_alone(void **state) {
+static void an_embedding_depends_only_on_its_prompt(void **state) {
     (void)state;
     int64_t n_preempted = 0;
     for (int chunk = 3; chunk <= 64; chunk += 61)
@@ -156,7 +156,7 @@ static void it_is_refused_where_there_is_none(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_embedding_depends_on_its_prompt_alone),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_embedding_depends_only_on_its_prompt),
                                        cmocka_unit_test(it_is_refused_where_there_is_none)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

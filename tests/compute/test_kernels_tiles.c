@@ -154,7 +154,7 @@ static void passes_take_turns_over_long_rows(void **state) {
     check_rows(TYPE_Q4_K, ACT_Q8, 70, 8192, 26);
 }
 
-static void a_wrong_product_is_noticed(void **state) {
+static void a_wrong_product_is_detected(void **state) {
     (void)state;
     if (!tiles_run()) skip();
     EACH_TYPE_AND_FORM(type, form) {
@@ -296,7 +296,7 @@ int main(void) {
         cmocka_unit_test(plain_tiles_multiply_signed_bytes),
         cmocka_unit_test(every_number_of_rows_has_the_specified_bits),
         cmocka_unit_test(passes_take_turns_over_long_rows),
-        cmocka_unit_test(a_wrong_product_is_noticed),
+        cmocka_unit_test(a_wrong_product_is_detected),
         cmocka_unit_test(tiles_are_loaded_once_for_several_products),
         cmocka_unit_test(a_missing_table_is_an_error_with_a_remedy),
     };

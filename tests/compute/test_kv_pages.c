@@ -308,7 +308,7 @@ static bool slot_is_padding(const World *w, int32_t slot) {
 
 /* Padding is committed after the existing tokens and never in pages of other sequences; if it does not fit, nothing
  * changes. */
-static void padding_lengthens_one_sequence_alone(void **state) {
+static void padding_lengthens_only_one_sequence(void **state) {
     (void)state;
     for (int type = 0; type < KV_TYPE_COUNT; type++) {
         World w = {.seed = 1};
@@ -346,7 +346,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_operations_do_what_plain_arrays_do),
         cmocka_unit_test(a_fork_keeps_its_own_tail),
-        cmocka_unit_test(padding_lengthens_one_sequence_alone),
+        cmocka_unit_test(padding_lengthens_only_one_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,7 +250,7 @@ static void what_does_not_fit_changes_nothing(void **state) {
 }
 
 /* Control: a table with too narrow a window releases a page too early, and another sequence writes into it. */
-static void a_page_given_back_too_early_is_seen(void **state) {
+static void a_page_released_too_early_is_detected(void **state) {
     (void)state;
     enum { WINDOW = 9, SIZE = 4, N = 40 };
     RandomModel m = shapes[1];
@@ -283,7 +283,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_that_a_window_has_passed_are_free),
         cmocka_unit_test(what_does_not_fit_changes_nothing),
-        cmocka_unit_test(a_page_given_back_too_early_is_seen),
+        cmocka_unit_test(a_page_released_too_early_is_detected),
         cmocka_unit_test(nothing_changes_a_bit),
         cmocka_unit_test(nor_in_the_reference_backend),
     };

@@ -188,7 +188,7 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     learned_rig_check_step(target, "eagle:file=build/eagle-2.gguf");
 }
 
-static void sequences_together_draft_as_each_alone(void **state) {
+static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(target, "eagle:file=build/eagle-0.gguf,depth=3,top=4");
     learned_rig_check_together(target, "eagle:file=build/eagle-2.gguf");
@@ -227,7 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_the_plain_layer),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
-        cmocka_unit_test(sequences_together_draft_as_each_alone),
+        cmocka_unit_test(sequences_draft_together_as_each_by_itself),
         cmocka_unit_test(entries_wait_for_the_proposal),
         cmocka_unit_test(the_text_is_the_plain_one),
     };

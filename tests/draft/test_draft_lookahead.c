@@ -295,7 +295,7 @@ static void p_accept_matches_the_observed_frequency(void **state) {
 }
 
 /* Without a useful prompt, the window by itself finds a text that the target repeats. */
-static void the_window_alone_learns_a_repeated_text(void **state) {
+static void the_window_by_itself_learns_a_repeated_text(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("lookahead:prompt=0", FEEDBACK_V, 1);
     FeedbackSequence *s = &sequences[0];
@@ -360,7 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_pools_and_trees_equal_those_of_a_plain_version),
         cmocka_unit_test(p_accept_matches_the_observed_frequency),
-        cmocka_unit_test(the_window_alone_learns_a_repeated_text),
+        cmocka_unit_test(the_window_by_itself_learns_a_repeated_text),
         cmocka_unit_test(the_drawing_of_the_source_file_holds),
         cmocka_unit_test(it_works_in_the_engine),
     };

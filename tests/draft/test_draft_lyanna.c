@@ -155,7 +155,7 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-5.gguf,live=0");
 }
 
-static void sequences_together_draft_as_each_alone(void **state) {
+static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf,resample=0");
     learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-1.gguf,fusion=off");
@@ -367,9 +367,12 @@ static void invalid_files_and_options_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trees_are_those_of_algorithm_1),      cmocka_unit_test(what_is_left_is_sampled_again),
-        cmocka_unit_test(hits_are_counted_along_the_text),     cmocka_unit_test(invalid_files_and_options_are_refused),
-        cmocka_unit_test(a_step_leads_where_the_prompt_leads), cmocka_unit_test(sequences_together_draft_as_each_alone),
+        cmocka_unit_test(trees_are_those_of_algorithm_1),
+        cmocka_unit_test(what_is_left_is_sampled_again),
+        cmocka_unit_test(hits_are_counted_along_the_text),
+        cmocka_unit_test(invalid_files_and_options_are_refused),
+        cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_draft_together_as_each_by_itself),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

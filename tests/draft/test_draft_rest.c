@@ -121,7 +121,7 @@ static void make_query(const Corpus *c, int32_t *query, int32_t n) {
     if (rig_below(3) == 0) query[rig_below(n)] = c->tokens[0];
 }
 
-static void the_search_finds_what_is_there(void **state) {
+static void the_search_finds_all_matches(void **state) {
     (void)state;
     static Corpus c;
     int n_found = 0, n_longest = 0;
@@ -367,7 +367,7 @@ static int clean(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_suffix_array_is_sorted),
-        cmocka_unit_test(the_search_finds_what_is_there),
+        cmocka_unit_test(the_search_finds_all_matches),
         cmocka_unit_test(it_drafts_the_most_probable_continuations),
         cmocka_unit_test(sequences_are_independent),
         cmocka_unit_test(the_text_equals_that_of_plain_decoding),

@@ -26,7 +26,7 @@ static int write_all(void **state) {
 }
 
 /* The target chooses a token after "x" that the draft did not expect; when x comes again, the draft expects it. */
-static void the_text_teaches_what_follows_a_token(void **state) {
+static void the_text_teaches_the_successors_of_a_token(void **state) {
     (void)state;
     enum { X = 20, Y = 33, N = 13 };
     const int32_t tokens[N] = {5, X, Y, 9, X, Y, 6, X, Y, 7, X, Y, X};
@@ -151,7 +151,7 @@ static void re_sampled_nodes_are_counted_separately(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_text_teaches_what_follows_a_token),
+        cmocka_unit_test(the_text_teaches_the_successors_of_a_token),
         cmocka_unit_test(steps_without_a_draft_change_no_text),
         cmocka_unit_test(re_sampled_nodes_are_counted_separately),
         cmocka_unit_test(the_text_is_the_plain_one),

@@ -328,7 +328,7 @@ static void a_callback_can_cancel(void **state) {
     assert_int_equal(s.n, 3);
 }
 
-static void closing_a_running_request_leaves_the_others_alone(void **state) {
+static void closing_a_running_request_affects_no_other(void **state) {
     (void)state;
     static Stream plain, s;
     fr_request_options o = greedy(20);
@@ -485,7 +485,7 @@ int main(void) {
         cmocka_unit_test(an_end_of_text_token_ends_the_text),
         cmocka_unit_test(stop_strings_cut_the_text_exactly),
         cmocka_unit_test(a_callback_can_cancel),
-        cmocka_unit_test(closing_a_running_request_leaves_the_others_alone),
+        cmocka_unit_test(closing_a_running_request_affects_no_other),
         cmocka_unit_test(logprobs_are_the_same_with_drafts),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(drafters_remember_earlier_requests),

@@ -84,7 +84,7 @@ static void close_scene(Scene *s) {
     fr_engine_close(s->engine);
 }
 
-static void one_page_is_wanted_and_one_is_given(void **state) {
+static void one_page_is_needed_and_one_is_released(void **state) {
     (void)state;
     Scene s = open_scene(32);
     arrive(&s, 8);
@@ -154,7 +154,7 @@ static void a_waiting_request_makes_younger_ones_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_page_is_wanted_and_one_is_given),
+        cmocka_unit_test(one_page_is_needed_and_one_is_released),
         cmocka_unit_test(it_is_read_again_in_chunks),
         cmocka_unit_test(the_youngest_gives_first),
         cmocka_unit_test(a_waiting_request_makes_younger_ones_wait),

@@ -280,7 +280,7 @@ static void play(World *w, int n, int few_steps) {
     }
 }
 
-static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
+static void requests_short_of_pages_generate_the_same_texts(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2},
                      tokens[] = {96, 120, 160};
@@ -429,7 +429,7 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
 
 /* The test holds some pages for ever. A request that can never fit ends with an error; another one, which fits, is not
  * affected. */
-static void a_request_that_can_never_fit_ends_alone(void **state) {
+static void a_request_that_can_never_fit_affects_no_other(void **state) {
     (void)state;
     static Stream alone, got;
     fr_engine_options options = {.struct_size = sizeof options,
@@ -467,11 +467,11 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_short_of_pages_generate_what_they_do_alone),
+        cmocka_unit_test(requests_short_of_pages_generate_the_same_texts),
         cmocka_unit_test(with_room_for_all_no_request_gives_pages_back),
         cmocka_unit_test(the_tree_of_a_ratio_rule_is_not_cut),
         cmocka_unit_test(a_cache_smaller_than_one_context_is_refused),
-        cmocka_unit_test(a_request_that_can_never_fit_ends_alone),
+        cmocka_unit_test(a_request_that_can_never_fit_affects_no_other),
     };
     return cmocka_run_group_tests(tests, make_cast, drop_cast);
 }

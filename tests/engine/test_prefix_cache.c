@@ -139,7 +139,7 @@ static void expect_shared(fr_engine *e, const int32_t *prompt, int64_t n, int64_
 }
 
 /* An entry also counts as used by a request that shares only its beginning. */
-static void to_be_begun_with_is_use(void **state) {
+static void sharing_a_beginning_counts_as_use(void **state) {
     (void)state;
     int32_t own[N_CTX];
     memcpy(own, prompts[2], sizeof own);
@@ -154,7 +154,7 @@ static void to_be_begun_with_is_use(void **state) {
 }
 
 /* An entry that another one contains takes no place, and the next turn replaces the previous turn. */
-static void one_talk_takes_one_place(void **state) {
+static void one_conversation_takes_one_place(void **state) {
     (void)state;
     static Stream s;
     int32_t talk[N_CTX];
@@ -230,7 +230,7 @@ static void twins_read_their_prompt_once(void **state) {
 }
 
 /* Two requests that have little in common read at the same time. */
-static void strangers_do_not_wait(void **state) {
+static void requests_without_a_common_beginning_do_not_wait(void **state) {
     (void)state;
     fr_engine *e = open_engine(16, 0);
     fr_request *r[2];
@@ -248,7 +248,7 @@ static void strangers_do_not_wait(void **state) {
 }
 
 /* A request may end within an accepted path: rows after its last token are not part of its text. */
-static void what_was_accepted_behind_the_end_is_not_kept(void **state) {
+static void tokens_accepted_after_the_end_are_not_kept(void **state) {
     (void)state;
     static Stream plain, s;
     static Devil right;
@@ -284,13 +284,13 @@ int main(void) {
         cmocka_unit_test(a_prompt_takes_over_the_longest_beginning),
         cmocka_unit_test(the_next_turn_takes_over_the_answer_too),
         cmocka_unit_test(the_least_recently_used_makes_room),
-        cmocka_unit_test(to_be_begun_with_is_use),
-        cmocka_unit_test(one_talk_takes_one_place),
+        cmocka_unit_test(sharing_a_beginning_counts_as_use),
+        cmocka_unit_test(one_conversation_takes_one_place),
         cmocka_unit_test(the_least_recently_used_is_dropped_first),
-        cmocka_unit_test(strangers_do_not_wait),
+        cmocka_unit_test(requests_without_a_common_beginning_do_not_wait),
         cmocka_unit_test(sharing_can_be_switched_off),
         cmocka_unit_test(twins_read_their_prompt_once),
-        cmocka_unit_test(what_was_accepted_behind_the_end_is_not_kept),
+        cmocka_unit_test(tokens_accepted_after_the_end_are_not_kept),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

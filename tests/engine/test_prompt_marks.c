@@ -77,7 +77,7 @@ static void run_alone(const fr_model *model, Stream *out) {
     }
 }
 
-static void prompts_read_only_what_differs(void **state) {
+static void prompts_read_only_the_part_that_differs(void **state) {
     (void)state;
     static Stream alone[N_REQUESTS], got;
     for (int m = 0; m < N_MODELS; m++) {
@@ -213,7 +213,7 @@ static void shortage_changes_no_text(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_read_only_what_differs),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_read_only_the_part_that_differs),
                                        cmocka_unit_test(windows_hold_few_pages), cmocka_unit_test(memory_of_gemma3_1b),
                                        cmocka_unit_test(shortage_changes_no_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);

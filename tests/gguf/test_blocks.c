@@ -100,7 +100,7 @@ static void scaled_block(TensorType type, uint8_t *block) {
         for (int i = 0; i < 16; i++) block[192 + i] = (uint8_t)(i + 1);
 }
 
-static void each_bit_lies_where_the_format_says(void **state) {
+static void each_bit_is_at_the_place_of_the_format(void **state) {
     (void)state;
     static const Probe probes[] = {
         {TYPE_Q8_0, 2 + 0, 0x81, 0, -254},
@@ -254,7 +254,7 @@ static size_t from_hex(const char *hex, uint8_t *out, size_t max) {
 }
 
 /* tests/golden/data/blocks.txt: random blocks, and the numbers that ggml reads in them (make_blocks.py). */
-static void random_blocks_are_what_ggml_reads(void **state) {
+static void random_blocks_equal_those_of_ggml(void **state) {
     (void)state;
     static char line[4096];
     FILE *f = fopen("tests/golden/data/blocks.txt", "r");
@@ -355,8 +355,8 @@ int main(void) {
         cmocka_unit_test(every_half_is_its_value),
         cmocka_unit_test(floats_round_to_the_nearest_half),
         cmocka_unit_test(brain_floats_are_upper_halves),
-        cmocka_unit_test(each_bit_lies_where_the_format_says),
-        cmocka_unit_test(random_blocks_are_what_ggml_reads),
+        cmocka_unit_test(each_bit_is_at_the_place_of_the_format),
+        cmocka_unit_test(random_blocks_equal_those_of_ggml),
         cmocka_unit_test(packed_scales_unpack),
         cmocka_unit_test(quantisers_stay_within_their_error),
         cmocka_unit_test(odd_values_quantise_sanely),

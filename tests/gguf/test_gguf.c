@@ -91,7 +91,7 @@ static void arrays_are_read_by_index(void **state) {
     buf_free(&b);
 }
 
-static void tensors_are_where_the_file_says(void **state) {
+static void tensors_are_at_the_places_in_the_file(void **state) {
     (void)state;
     Buf b = {.max_bytes = 1 << 16};
     put_sound_file(&b);
@@ -184,7 +184,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scalars_are_read_by_any_fitting_getter),
         cmocka_unit_test(arrays_are_read_by_index),
-        cmocka_unit_test(tensors_are_where_the_file_says),
+        cmocka_unit_test(tensors_are_at_the_places_in_the_file),
         cmocka_unit_test(a_file_without_tensors_opens),
         cmocka_unit_test(shipped_models_open),
         cmocka_unit_test(models_and_vocabularies_by_other_programs_open),

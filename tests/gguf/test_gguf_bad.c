@@ -55,7 +55,7 @@ static void each_recipe_is_refused_with_its_sentence(void **state) {
     }
 }
 
-static void the_corpus_is_refused_as_it_says(void **state) {
+static void the_corpus_is_refused_with_its_message(void **state) {
     (void)state;
     FILE *list = fopen(FOLDER "/expected.txt", "r");
     assert_non_null(list);
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--write") == 0) return write_corpus();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_recipe_is_refused_with_its_sentence),
-        cmocka_unit_test(the_corpus_is_refused_as_it_says),
+        cmocka_unit_test(the_corpus_is_refused_with_its_message),
         cmocka_unit_test(every_prefix_of_a_sound_file_is_refused),
         cmocka_unit_test(every_change_of_one_byte_is_survived),
         cmocka_unit_test(more_entries_than_make_sense_are_refused),

@@ -195,7 +195,7 @@ static void tensors_of_every_type_are_read_back(void **state) {
     gguf_close(g);
 }
 
-static void keys_are_copied_but_for_a_prefix_and_what_is_set(void **state) {
+static void keys_are_copied_except_a_prefix_and_those_already_set(void **state) {
     (void)state;
     fr_error err = {0};
     Gguf *a;
@@ -245,7 +245,7 @@ static void a_key_that_differs_is_named(void **state) {
     gguf_close(g);
 }
 
-static void failures_are_told_at_the_end_and_leave_nothing(void **state) {
+static void failures_are_reported_at_the_end_and_leave_nothing(void **state) {
     (void)state;
     static const char *says[N_WRONGS] = {
         [SET_TWICE] = "a: the key is set twice",         [NO_KEY] = "is too long or empty for a key",
@@ -278,9 +278,9 @@ int main(void) {
         cmocka_unit_test(rewriting_keeps_a_model),
         cmocka_unit_test(setters_are_read_back),
         cmocka_unit_test(tensors_of_every_type_are_read_back),
-        cmocka_unit_test(keys_are_copied_but_for_a_prefix_and_what_is_set),
+        cmocka_unit_test(keys_are_copied_except_a_prefix_and_those_already_set),
         cmocka_unit_test(a_key_that_differs_is_named),
-        cmocka_unit_test(failures_are_told_at_the_end_and_leave_nothing),
+        cmocka_unit_test(failures_are_reported_at_the_end_and_leave_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

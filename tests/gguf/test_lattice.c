@@ -52,7 +52,7 @@ static uint64_t hash_of_list(TensorType type) {
     return hash;
 }
 
-static void every_point_is_what_ggml_reads(void **state) {
+static void every_point_equals_that_of_ggml(void **state) {
     (void)state;
     char name[16];
     uint64_t wanted;
@@ -194,7 +194,7 @@ static void signs_are_even_where_they_must_be(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_point_is_what_ggml_reads),    cmocka_unit_test(points_are_found_by_their_keys),
+        cmocka_unit_test(every_point_equals_that_of_ggml),   cmocka_unit_test(points_are_found_by_their_keys),
         cmocka_unit_test(what_is_read_is_written),           cmocka_unit_test(the_nearest_points_are_found),
         cmocka_unit_test(signs_are_even_where_they_must_be),
     };

@@ -1,6 +1,6 @@
-// llama_cpp.mjs NODE logits|tokens FILE.gguf - what llama.cpp computes; a part of make_golden.py. NODE is a folder where
+// llama_cpp.mjs NODE logits|tokens FILE.gguf - the results of llama.cpp; a part of make_golden.py. NODE is a folder where
 // `npm install node-llama-cpp` was run. Reads JSON on standard input and writes JSON:
-//   logits   [token, ...]  -> [[probability of each token of the vocabulary], ...], a row behind each token; or
+//   logits   [token, ...]  -> [[probability of each token of the vocabulary], ...], a row after each token; or
 //            {"tokens": [token, ...], "from": i}  -> rows from position i on
 //   tokens   [text, ...]   -> [[token, ...], ...], without BOS, special tokens not parsed
 import {readFileSync} from "node:fs";

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_blocks.py LIBGGML - random blocks of every quantised type and what ggml makes of them, for test_blocks.c; checksums of
+"""make_blocks.py LIBGGML - random blocks of every quantised type and the numbers that ggml reads in them, for test_blocks.c; checksums of
 every point of the types with lists of points, for test_lattice.c.
 
 LIBGGML is libggml-base.so of node-llama-cpp. Writes tests/golden/data/blocks.txt: a line for each type with its name, the
@@ -11,7 +11,7 @@ import random
 import struct
 import sys
 
-# name, function, elements and bytes of a block, where its halves are, blocks
+# name, function, elements and bytes of a block, offsets of its halves, number of blocks
 TYPES = [("Q8_0", "q8_0", 32, 34, [0], 3), ("Q4_0", "q4_0", 32, 18, [0], 3), ("Q4_1", "q4_1", 32, 20, [0, 2], 3),
          ("Q5_0", "q5_0", 32, 22, [0], 3), ("Q5_1", "q5_1", 32, 24, [0, 2], 3), ("Q4_K", "q4_K", 256, 144, [0, 2], 1),
          ("Q5_K", "q5_K", 256, 176, [0, 2], 1), ("Q6_K", "q6_K", 256, 210, [208], 1),
@@ -21,7 +21,7 @@ TYPES = [("Q8_0", "q8_0", 32, 34, [0], 3), ("Q4_0", "q4_0", 32, 18, [0], 3), ("Q
          ("IQ3_XXS", "iq3_xxs", 256, 98, [0], 1), ("IQ3_S", "iq3_s", 256, 110, [0], 1), ("IQ1_S", "iq1_s", 256, 50, [0], 1),
          ("IQ1_M", "iq1_m", 256, 56, [], 1), ("NVFP4", "nvfp4", 64, 36, [], 3)]
 
-# name, points, bytes of a block, and where these are: low bits of the first index, its high bits (byte, shift), signs
+# name, points, bytes of a block, and the offsets of: the low bits of the first index, its high bits (byte, shift), signs
 LATTICES = [("IQ2_XXS", 256, 66, 2, None, (6, 0)), ("IQ2_XS", 512, 74, 2, (3, 0), (3, 1)), ("IQ2_S", 1024, 82, 2, (66, 0), (34, 0)),
             ("IQ3_XXS", 256, 98, 2, None, (66, 0)), ("IQ3_S", 512, 110, 2, (66, 0), (74, 0)),
             ("IQ1_S", 2048, 50, 2, (34, 0), (35, 7)), ("IQ1_M", 2048, 56, 0, (32, 0), (32, 3))]

@@ -94,7 +94,7 @@ static double peer_error(const json_t *file, const float *logits) {
     return worst;
 }
 
-static void logits_behind_the_border_are_the_stored_ones(void **state) {
+static void logits_after_the_border_are_the_stored_ones(void **state) {
     (void)state;
     json_t *file = read_golden();
     float *logits = last_logits(&model);
@@ -106,7 +106,7 @@ static void logits_behind_the_border_are_the_stored_ones(void **state) {
 }
 
 /* Controls: a chunk that ends one position earlier or later, and scores that grow one position earlier. */
-static void a_border_off_by_one_is_caught(void **state) {
+static void a_border_off_by_one_is_detected(void **state) {
     (void)state;
     json_t *file = read_golden();
     RandomModel wrong[] = {model, model, model};
@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_behind_the_border_are_the_stored_ones),
-                                       cmocka_unit_test(a_border_off_by_one_is_caught)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_after_the_border_are_the_stored_ones),
+                                       cmocka_unit_test(a_border_off_by_one_is_detected)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,7 +217,7 @@ static void change_is_caught(const struct Case *c, const Golden *g, const char *
 }
 
 /* Exchanges the halves of each tensor that only such layers have. */
-static void a_wrong_recurrent_layer_is_caught(void **state) {
+static void a_wrong_recurrent_layer_is_detected(void **state) {
     (void)state;
     static const struct {
         const char *name, *taps, *others[8];
@@ -236,7 +236,7 @@ static void a_wrong_recurrent_layer_is_caught(void **state) {
 }
 
 /* The same, and one of the experts' matrices. */
-static void a_wrong_gpt_oss_is_caught(void **state) {
+static void a_wrong_gpt_oss_is_detected(void **state) {
     (void)state;
     static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
                                           "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
@@ -265,7 +265,7 @@ static void rotate_rows(char *at, const GgufTensor *t) {
     memcpy(at + (N_ROT - 1) * row, kept, row);
 }
 
-static void a_wrong_deepseek2_is_caught(void **state) {
+static void a_wrong_deepseek2_is_detected(void **state) {
     (void)state;
     static const char *const tensors[] = {"attn_q_a_norm.weight",  "attn_q_b.weight",    "attn_kv_a_mqa.weight",
                                           "attn_kv_a_norm.weight", "attn_k_b.weight",    "attn_v_b.weight",
@@ -286,7 +286,7 @@ static void a_wrong_deepseek2_is_caught(void **state) {
     json_decref(g.file), json_decref(of_joined.file);
 }
 
-static void a_wrong_glm4moe_is_caught(void **state) {
+static void a_wrong_glm4moe_is_detected(void **state) {
     (void)state;
     static const char *const tensors[] = {"attn_q.bias",        "attn_k.bias",        "attn_v.bias",
                                           "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
@@ -305,7 +305,7 @@ static void a_wrong_glm4moe_is_caught(void **state) {
 }
 
 /* Changes only the factors of matrices: two experts exchange theirs. */
-static void wrong_scales_are_caught(void **state) {
+static void wrong_scales_are_detected(void **state) {
     (void)state;
     const struct Case *c = case_named("nvfp4-scales");
     Golden g = read_golden(c->name);
@@ -321,7 +321,7 @@ static void wrong_scales_are_caught(void **state) {
 
 /* Temperatures whose steps are off by one token, another factor of YaRN, and experts that are weighted or chosen
  * differently. */
-static void wrong_keys_are_caught(void **state) {
+static void wrong_keys_are_detected(void **state) {
     (void)state;
     const RandomModel mistral3 = case_named("mistral3-f32")->m, latent = case_named("deepseek2-temperature-f32")->m,
                       llama4 = case_named("llama4-f32")->m, lfm2moe = case_named("lfm2moe-f32")->m;
@@ -411,12 +411,12 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_the_stored_ones),
         cmocka_unit_test(greedy_texts_are_the_stored_ones),
-        cmocka_unit_test(a_wrong_gpt_oss_is_caught),
-        cmocka_unit_test(a_wrong_deepseek2_is_caught),
-        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
-        cmocka_unit_test(a_wrong_glm4moe_is_caught),
-        cmocka_unit_test(wrong_keys_are_caught),
-        cmocka_unit_test(wrong_scales_are_caught),
+        cmocka_unit_test(a_wrong_gpt_oss_is_detected),
+        cmocka_unit_test(a_wrong_deepseek2_is_detected),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_detected),
+        cmocka_unit_test(a_wrong_glm4moe_is_detected),
+        cmocka_unit_test(wrong_keys_are_detected),
+        cmocka_unit_test(wrong_scales_are_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

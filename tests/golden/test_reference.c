@@ -285,7 +285,7 @@ static void a_long_text_has_them(void **state) {
     gguf_close(g);
 }
 
-static void the_models_that_ship_have_them(void **state) {
+static void shipped_models_have_the_reference_values(void **state) {
     (void)state;
     static const char *const paths[] = {RIG_TARGET, "models/draft.gguf"};
     for (int i = 0; i < 2; i++) {
@@ -296,7 +296,7 @@ static void the_models_that_ship_have_them(void **state) {
 }
 
 /* The reference must notice: the same numbers under another rope are far away. */
-static void another_rope_is_seen(void **state) {
+static void another_rope_is_detected(void **state) {
     (void)state;
     RandomModel plain = cases[10].m, scaled = cases[9].m;
     Gguf *a = rig_random_gguf(&plain), *b = rig_random_gguf(&scaled);
@@ -354,8 +354,8 @@ int main(void) {
         cmocka_unit_test(random_models_have_the_values_of_the_formulas),
         cmocka_unit_test(every_kernel_table_has_them),
         cmocka_unit_test(a_long_text_has_them),
-        cmocka_unit_test(the_models_that_ship_have_them),
-        cmocka_unit_test(another_rope_is_seen),
+        cmocka_unit_test(shipped_models_have_the_reference_values),
+        cmocka_unit_test(another_rope_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

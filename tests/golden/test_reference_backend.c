@@ -68,7 +68,7 @@ static int32_t differ_from(const float *a, const float *b) {
     return N;
 }
 
-static void a_window_hides_what_lies_before_it(void **state) {
+static void a_window_hides_earlier_tokens(void **state) {
     (void)state;
     Changed c;
     float full[N * V], windowed[N * V];
@@ -202,7 +202,7 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_window_hides_what_lies_before_it),
+        cmocka_unit_test(a_window_hides_earlier_tokens),
         cmocka_unit_test(a_cap_bends_scores_and_a_high_one_does_not),
         cmocka_unit_test(a_sink_takes_its_share_of_attention),
         cmocka_unit_test(experts_are_chosen_and_weighted_by_the_router),

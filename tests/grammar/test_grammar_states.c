@@ -205,7 +205,7 @@ static bool is_opened_match(GrammarRig *r, const char *text, const char *opening
     return end && grammar_rig_matches(r, end + strlen(after));
 }
 
-static void a_grammar_behind_an_optional_opening(void **state) {
+static void a_grammar_after_an_optional_opening(void **state) {
     (void)state;
     static const char *const grammars[] = {"b+", "[ab]*", "a?b|(ab)*a", "(b|ab){1,3}"};
     static const char bytes[] = "abx";
@@ -246,7 +246,7 @@ int main(void) {
         cmocka_unit_test(ambiguous_grammars_stay_small),
         cmocka_unit_test(deep_nesting_is_read_and_moved),
         cmocka_unit_test(a_grammar_after_a_text),
-        cmocka_unit_test(a_grammar_behind_an_optional_opening),
+        cmocka_unit_test(a_grammar_after_an_optional_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

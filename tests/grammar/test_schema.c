@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void texts_match_as_the_schema_says(void **state) {
+static void texts_match_according_to_the_schema(void **state) {
     (void)state;
     static const struct {
         const char *schema;
@@ -226,7 +226,7 @@ static void ajv_agrees(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_match_as_the_schema_says),
+        cmocka_unit_test(texts_match_according_to_the_schema),
         cmocka_unit_test(what_is_refused_is_named),
         cmocka_unit_test(one_of_is_noted_where_alternatives_overlap),
         cmocka_unit_test(ajv_agrees),

@@ -264,7 +264,7 @@ static void tokens_follow_their_dists(void **state) {
 }
 
 /* Control: if trees are cut by p_accept, as the rule `sampled` allows, the remaining tokens are not draws from q. */
-static void pruning_by_est_is_seen(void **state) {
+static void pruning_by_est_is_detected(void **state) {
     (void)state;
     for (int k = RSD_C; k < N_SPECS; k++) {
         int df;
@@ -404,10 +404,10 @@ static void dists_are_never_coupled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dists_are_the_drafts_own), cmocka_unit_test(tokens_follow_their_dists),
-        cmocka_unit_test(pruning_by_est_is_seen),   cmocka_unit_test(noise_is_used_once),
-        cmocka_unit_test(budgets_cut_the_shape),    cmocka_unit_test(several_draws_can_be_one_node),
-        cmocka_unit_test(greedy_trees_are_points),  cmocka_unit_test(dists_are_never_coupled),
+        cmocka_unit_test(dists_are_the_drafts_own),   cmocka_unit_test(tokens_follow_their_dists),
+        cmocka_unit_test(pruning_by_est_is_detected), cmocka_unit_test(noise_is_used_once),
+        cmocka_unit_test(budgets_cut_the_shape),      cmocka_unit_test(several_draws_can_be_one_node),
+        cmocka_unit_test(greedy_trees_are_points),    cmocka_unit_test(dists_are_never_coupled),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

@@ -397,7 +397,7 @@ static double distance_with_lie(fr_model *model, const Gguf *target, const Combi
     return distance(counts, x, df);
 }
 
-static void liars_are_found_out(void **state) {
+static void wrong_declarations_are_detected(void **state) {
     (void)state;
     static const Combination cases[] = {{"chain", "sps:length=3,model=" A},
                                         {"recursive", "rsd-c:model=" A},
@@ -428,7 +428,7 @@ int main(void) {
         cmocka_unit_test(greedy_is_plain_decoding),
         cmocka_unit_test(a_seed_gives_one_text),
         cmocka_unit_test(sequences_follow_the_targets_dist),
-        cmocka_unit_test(liars_are_found_out),
+        cmocka_unit_test(wrong_declarations_are_detected),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

@@ -221,7 +221,7 @@ static void the_text_of_a_ratio_rule_does_not_depend_on_sharing(void **state) {
 
 /* The last entry of a drafter's layer is computed from a token that the target has not read yet. Another text may have
  * a different token there, whether it uses that drafter or makes the entry of the cache longer without it. */
-static void another_token_behind_is_noticed(void **state) {
+static void another_token_after_it_is_detected(void **state) {
     (void)state;
     static Stream got;
     for (int i = 0; i < 2; i++) /* eagle, lyanna */
@@ -319,7 +319,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_read_before_is_not_read_again),
         cmocka_unit_test(forks_compute_their_prompt_once),
         cmocka_unit_test(the_text_of_a_ratio_rule_does_not_depend_on_sharing),
-        cmocka_unit_test(another_token_behind_is_noticed),
+        cmocka_unit_test(another_token_after_it_is_detected),
         cmocka_unit_test(requests_short_of_pages_share_too),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

@@ -28,7 +28,7 @@ static double total(const json_t *row, const char *key) {
 
 /* For two Bernoulli distributions everything is known in closed form: p is the target's and d the draft's probability
  * of a one. */
-static void the_toy_is_what_pen_and_paper_say(void **state) {
+static void the_toy_experiment_has_its_closed_form(void **state) {
     (void)state;
     char args[600], path[560];
     snprintf(path, sizeof path, "%s/toy.json", cli_rig_folder());
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_toy_is_what_pen_and_paper_say),
+        cmocka_unit_test(the_toy_experiment_has_its_closed_form),
         cmocka_unit_test(the_trees_are_those_of_the_paper),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };

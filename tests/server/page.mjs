@@ -51,7 +51,7 @@ async function answersAndColours() {
   assert.ok(coloured > 0 && coloured < all, `${coloured} of ${all} tokens are coloured`);
   const legend = await page.locator("#legend tbody").innerText();
   assert.match(legend, /(ngram-trie|suffix)\s+\d+\s+\d+ \(\d+ %\)/);
-  // The coloured tokens are those that the legend counts, except what lay behind the end of the text.
+  // The coloured tokens are those that the legend counts, except those after the end of the text.
   const accepted = [...legend.matchAll(/(\d+) \(/g)].reduce((sum, match) => sum + Number(match[1]), 0);
   assert.equal(accepted, coloured);
   for (const id of ["#rate", "#plain-rate", "#ratio", "#step-tokens"]) assert.match(await page.locator(id).innerText(), /\d/);
@@ -59,7 +59,7 @@ async function answersAndColours() {
   assert.equal(await page.locator("#chart path").count(), 1);
   await shoot(page, "light");
 
-  // A second turn knows the first one.
+  // A second turn contains the first one.
   const [request] = await Promise.all([page.waitForRequest(/chat\/completions/), ask(page, "And then?")]);
   assert.deepEqual(request.postDataJSON().messages.map((m) => m.role), ["user", "assistant", "user"]);
   assert.equal(request.postDataJSON().messages[1].content, text);
@@ -140,7 +140,7 @@ async function showsErrors() {
   assert.equal(await page.locator("#log .error").innerText(),
     "All 8 places are <b>taken</b>. Wait for a moment, then send the message again.");
   assert.equal(await page.locator("#log b").count(), 0);
-  assert.equal(await page.inputValue("#message"), "Hello"); // to be sent again
+  assert.equal(await page.inputValue("#message"), "Hello"); // it can be sent again
   await shoot(page, "error");
   problems.length = 0; // the browser reports the status 429 itself
 

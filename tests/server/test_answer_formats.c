@@ -1,5 +1,5 @@
-/* test_answer_formats.c - tool calls and reasoning in answers and events of the APIs, for texts that no shipped model writes:
- * the formats are given a call whose tokens are pieces of such a text, cut at every place. */
+/* test_answer_formats.c - tool calls and reasoning in answers and events of the APIs, for texts that no shipped model
+ * writes: the formats get a call whose tokens are pieces of such a text, cut at every place. */
 #include "serve_rig.h"
 
 #include "server/api/answers.h"
@@ -80,7 +80,7 @@ static json_t *answer(const Endpoint *endpoint, const char *text, fr_finish fini
     return json;
 }
 
-/* What stands at `path` in all events, one after the other. */
+/* The values at `path` in all events, one after the other. */
 static void check_streamed(char *events, const char *path, const char *wanted) {
     Answer a = {.body = events};
     char *text = serve_stream_text(&a, path);
@@ -180,7 +180,7 @@ static void responses(void **state) {
     }
 }
 
-/* Marks that are control tokens have no text; the reader gets their spelling, behind the text before them. */
+/* Marks that are control tokens have no text; the reader gets their spelling, after the text before them. */
 static void marks_without_text(void **state) {
     (void)state;
     Rig r;
@@ -214,7 +214,7 @@ static void tokens_of_reasoning_are_counted(void **state) {
     (void)state;
     static const char *const texts[][6] = {
         {"<th", "ink>", "Hm. <", "/think>\n", "Yes", NULL}, /* the mark is cut, and text follows in its last token */
-        {"<think>", "Hm.", "</think>", "", "Yes", NULL},    /* a token without text behind it is not reasoning */
+        {"<think>", "Hm.", "</think>", "", "Yes", NULL},    /* a token without text after it is not reasoning */
         {"<think>", "Hm.", "", " So", NULL},                /* it has not ended */
         {"\n", "<th", "e end", NULL},                       /* it has not begun */
         {"*", "Hm.", "", "+", "Yes", NULL},                 /* the marks are control tokens */

@@ -30,7 +30,7 @@ static int32_t token_of(const char *text) {
     return token;
 }
 
-/* The n-th token with `n_bytes` of certain text, and one alternative whose number is that of the token. */
+/* The n-th token with `n_bytes` bytes of final text, and one alternative with the number of the token. */
 static void add(AnswerLogprobs *l, int32_t token, size_t n_bytes) {
     const fr_top_logprob top = {.token = token, .logprob = -token};
     const TokenRecord t = {.token = token, .n_text = (uint32_t)n_bytes, .n_top = 1, .logprob = -0.5};
@@ -49,8 +49,8 @@ static void check(const TokenBatch *b, const int32_t *tokens, size_t n) {
     }
 }
 
-/* White space of the form comes before the text, the end of a text is a control token, and a token may be half a character,
- * whose text comes with the next one. */
+/* White space of the format comes before the text, the end of a text is a control token, and a token may be half a
+ * character, whose text comes with the next token. */
 static void an_item_gets_the_tokens_of_its_bytes(void **state) {
     (void)state;
     const int32_t line = token_of("\n"), dog = token_of("dog"), cat = token_of("cat"), half = token_of("\xC3"),

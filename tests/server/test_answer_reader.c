@@ -14,7 +14,7 @@ typedef struct Written {
     size_t n;
 } Written;
 
-/* Items as one line: T[text] R[reasoning] C[name arguments]. */
+/* Writes the items as one line: T[text] R[reasoning] C[name arguments]. */
 static void write_event(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
     Written *w = user;
     char *at = w->text + w->n;
@@ -28,7 +28,7 @@ static void write_event(void *user, AnswerEvent event, const AnswerItem *item, c
     w->n += (size_t)more;
 }
 
-/* The items of a text that comes in pieces which end at a and b. */
+/* Reads the items of a text that comes in pieces that end at a and b. */
 static void read_cut(const AnswerForm *form, const char *text, size_t a, size_t b, Written *w) {
     AnswerReader r;
     size_t n = strlen(text);
@@ -101,7 +101,7 @@ static void calls_of_mistral_and_phi(void **state) {
           "C0[f {\"a\": 1}]");
 }
 
-/* Nothing that was written is lost. */
+/* No part of the text is lost. */
 static void what_is_no_call_stays_text(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -123,7 +123,7 @@ static void what_is_no_call_stays_text(void **state) {
     check("chatml", false, "", "");
 }
 
-/* The end of the text in the middle of a call leaves what came of it. */
+/* If the text ends in the middle of a call, the part of the call that has come is kept. */
 static void a_call_that_is_cut_short(void **state) {
     (void)state;
     check("chatml", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "C0[f {\"a\": \"b]");
@@ -145,8 +145,8 @@ static void reasoning(void **state) {
     assert_string_equal(w.text, "R[So.]T[Yes]");
 }
 
-/* Beside a schema for the answer: what does not begin with a call has none, whatever its strings contain. */
-static void calls_alone_or_text_alone(void **state) {
+/* With a schema for the answer, a text that does not begin with a call has none, whatever its strings contain. */
+static void only_calls_or_only_text(void **state) {
     (void)state;
     char f[] = "f", g[] = "g", *names[] = {f, g};
     AnswerForm hermes = {.tools = tool_form_of("chatml"), .is_either = true, .names = names, .n_names = 2};
@@ -170,7 +170,7 @@ static void calls_alone_or_text_alone(void **state) {
     check_form(&llama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "C0[f {}]");
 }
 
-/* Where the reasoning ends in bytes, however the text is cut; 0 where it has not ended. */
+/* The place in bytes at which the reasoning ends, however the text is cut; 0: it has not ended. */
 static void the_end_of_reasoning_is_noted(void **state) {
     (void)state;
     static const struct {
@@ -196,10 +196,10 @@ static void the_end_of_reasoning_is_noted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_hermes_and_qwen),  cmocka_unit_test(calls_of_llama),
-        cmocka_unit_test(calls_of_mistral_and_phi),  cmocka_unit_test(what_is_no_call_stays_text),
-        cmocka_unit_test(a_call_that_is_cut_short),  cmocka_unit_test(reasoning),
-        cmocka_unit_test(calls_alone_or_text_alone), cmocka_unit_test(the_end_of_reasoning_is_noted),
+        cmocka_unit_test(calls_of_hermes_and_qwen), cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi), cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_short), cmocka_unit_test(reasoning),
+        cmocka_unit_test(only_calls_or_only_text),  cmocka_unit_test(the_end_of_reasoning_is_noted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

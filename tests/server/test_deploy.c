@@ -1,5 +1,5 @@
-/* test_deploy.c - the files of deploy/ fit the program: the unit, the Kubernetes files, the dashboard. haproxy.cfg has a test
- * of its own (test_serve_replicas.c). */
+/* test_deploy.c - the files of deploy/ fit the program: the unit, the Kubernetes files, the dashboard. haproxy.cfg has
+ * a test of its own (test_serve_replicas.c). */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -24,8 +24,8 @@ static char *read_file(const char *path) {
 
 /* ---- systemd ----------------------------------------------------------------------------------------------- */
 
-/* The unit with our program in it, because systemd-analyze wants to see one. They are in a folder whose path has no spaces, which a
- * unit would have to quote. */
+/* Writes the unit with the path of our program, which systemd-analyze requires to exist. Both are in a folder whose
+ * path has no spaces, which a unit would have to quote. */
 static void the_unit_is_valid_and_confined(void **state) {
     (void)state;
     char command[4096], folder[] = "/tmp/forerun-unit-XXXXXX", link[64];
@@ -55,7 +55,7 @@ static void the_unit_is_valid_and_confined(void **state) {
     if (exposed != 0) fail_msg("the exposure is above 1.5");
 }
 
-/* What the default file passes is understood: the model is missing here, or the server would run. */
+/* The server accepts the arguments of the default file. The model is missing here, otherwise the server would run. */
 static void the_default_options_are_understood(void **state) {
     (void)state;
     assert_int_equal(system("test \"$(. deploy/forerun.default; echo $FORERUN_OPTIONS | cut -c1-3)\" = '-m '"), 0);
@@ -109,7 +109,7 @@ static void the_kubernetes_files_fit_the_program(void **state) {
 
 /* ---- Grafana ------------------------------------------------------------------------------------------------ */
 
-/* Each name in an expression is one that /metrics has. */
+/* Checks that /metrics has each name that occurs in an expression. */
 static int check_names(const char *expr, const char *metrics) {
     int n = 0;
     for (const char *at = expr; (at = strstr(at, "forerun_")); n++) {
@@ -124,7 +124,7 @@ static int check_names(const char *expr, const char *metrics) {
     return n;
 }
 
-/* With the dashboard's variables replaced, as a rule that promtool reads. */
+/* Writes the expressions, with the dashboard's variables replaced, as rules for promtool. */
 static void write_rule(FILE *f, int i, const char *expr) {
     static const struct {
         const char *name, *value;

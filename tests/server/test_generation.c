@@ -1,5 +1,5 @@
-/* test_generation.c - the end of a generation between the two threads: whatever is posted when, the event loop is told of the
- * end exactly once, and nothing is delivered after it. */
+/* test_generation.c - the end of a generation between the two threads: whatever is posted at which time, the event loop
+ * gets the end exactly once, and nothing is delivered after it. */
 #include "testing.h"
 
 #include "server/engine/generation.h"

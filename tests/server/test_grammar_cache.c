@@ -1,4 +1,4 @@
-/* test_grammar_cache.c - which grammars are kept, and what happens where requests hold too many. */
+/* test_grammar_cache.c - which grammars are kept, and the effects of requests that hold too many. */
 #include "testing.h"
 
 #include "server/engine/grammar_cache.h"
@@ -12,7 +12,7 @@ static int open_model(void **state) {
     (void)state;
     fr_error err;
     if (fr_model_open(&models[0].model, "models/draft.gguf", NULL, &err)) return -1;
-    models[1].model = models[0].model; /* another one, as far as the cache is concerned */
+    models[1].model = models[0].model; /* a different model for the cache */
     return 0;
 }
 
@@ -44,7 +44,7 @@ static void one_text_of_one_model_is_compiled_once(void **state) {
     assert_ptr_not_equal(a, other);
     assert_ptr_not_equal(a, elsewhere);
     assert_null(get(&c, &models[0], "("));
-    assert_null(get(&c, &models[0], "(")); /* what is wrong is not kept */
+    assert_null(get(&c, &models[0], "(")); /* an invalid grammar is not kept */
     GrammarCacheStats s = grammar_cache_stats(&c);
     assert_int_equal(s.n_queries, 6);
     assert_int_equal(s.n_hits, 1);
@@ -56,8 +56,8 @@ static void one_text_of_one_model_is_compiled_once(void **state) {
     assert_null(cached_grammar(NULL));
 }
 
-/* Those that were used longest ago give way, and none that is held. */
-static void the_one_used_longest_ago_gives_way(void **state) {
+/* The least recently used grammars are dropped, but none that a request holds. */
+static void the_least_recently_used_grammar_is_dropped(void **state) {
     (void)state;
     GrammarCache c;
     char text[16];
@@ -83,7 +83,7 @@ static void the_one_used_longest_ago_gives_way(void **state) {
 static void what_requests_hold_is_bounded(void **state) {
     (void)state;
     GrammarCache c;
-    grammar_cache_open(&c, 100); /* less than one takes */
+    grammar_cache_open(&c, 100); /* less than one grammar takes */
     CachedGrammar *first = get(&c, &models[0], "first");
     assert_non_null(first);
     assert_null(get(&c, &models[0], "second"));
@@ -98,7 +98,7 @@ static void what_requests_hold_is_bounded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_text_of_one_model_is_compiled_once),
-                                       cmocka_unit_test(the_one_used_longest_ago_gives_way),
+                                       cmocka_unit_test(the_least_recently_used_grammar_is_dropped),
                                        cmocka_unit_test(what_requests_hold_is_bounded)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

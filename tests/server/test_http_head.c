@@ -1,4 +1,5 @@
-/* test_http_head.c - heads of requests: what is read out of them, and that no cut or changed one reads outside. */
+/* test_http_head.c - heads of requests: the values that are read from them, and that no cut or changed head leads to a
+ * read outside. */
 #include "testing.h"
 
 #include "server/http/http_head.h"
@@ -7,7 +8,7 @@
 #include <string.h>
 
 static HttpHead head;
-static char *bytes; /* of the last head; of exactly its length, so that sanitizers see what reads beyond it */
+static char *bytes; /* the bytes of the last head, with exactly its length, so that sanitizers detect reads beyond it */
 
 static int parse(const char *text, size_t n) {
     const char *why = NULL;
@@ -55,7 +56,7 @@ static void connections_stay_open_by_version(void **state) {
     }
 }
 
-/* A head that was cut is refused wherever it was cut, and so is one with another byte in it, or it is read. */
+/* A head is refused wherever it is cut; a head with a changed byte is refused or read. */
 static void cut_and_changed_heads(void **state) {
     (void)state;
     static const char text[] = "POST /v1/a%20b?x=%31 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nA: b\r\n\r\n";

@@ -1,4 +1,4 @@
-/* test_json_out.c - what is written is what jansson reads back; and the region that bounds jansson's memory. */
+/* test_json_out.c - jansson reads back the values that were written; and the region that bounds jansson's memory. */
 #include "testing.h"
 
 #include "cli/json_memory.h"
@@ -49,7 +49,7 @@ static void values_come_back(void **state) {
     buf_free(&buf);
 }
 
-/* A double comes back bit for bit, in no more digits than that takes. */
+/* A double is read back bit for bit, and is written with as few digits as that needs. */
 static void exact_numbers_come_back(void **state) {
     (void)state;
     static const struct {
@@ -76,7 +76,7 @@ static void exact_numbers_come_back(void **state) {
     assert_false(json_out_is_text("\xA4", 1));
 }
 
-/* Bytes that are not UTF-8 become U+FFFD, whatever stands around them. */
+/* Bytes that are not UTF-8 become U+FFFD, whatever is around them. */
 static void broken_utf8_is_replaced(void **state) {
     (void)state;
     static const struct {
@@ -98,7 +98,7 @@ static void broken_utf8_is_replaced(void **state) {
     }
 }
 
-static void a_full_buffer_is_noticed(void **state) {
+static void a_full_buffer_is_reported(void **state) {
     (void)state;
     Buf buf = {.max_bytes = 20};
     JsonOut j = json_out_begin(&buf);
@@ -119,7 +119,7 @@ static void load(void *user) {
     w->n_read = json_array_size(json_loads(w->text, 0, NULL));
 }
 
-/* The values of a text need many times its bytes; where the limit is reached, the work is left and nothing leaks. */
+/* The values of a text need many times its bytes; when the limit is reached, the work ends and nothing leaks. */
 static void memory_of_jansson_is_bounded(void **state) {
     (void)state;
     enum { N_VALUES = 20000 };
@@ -133,7 +133,7 @@ static void memory_of_jansson_is_bounded(void **state) {
     w.n_read = 0;
     assert_false(json_memory_limit(1 << 19, load, &w));
     assert_int_equal(w.n_read, 0);
-    json_t *outside = json_loads(text, 0, NULL); /* malloc's again */
+    json_t *outside = json_loads(text, 0, NULL); /* jansson uses malloc again */
     assert_int_equal(json_array_size(outside), N_VALUES);
     json_decref(outside);
     free(text);
@@ -145,7 +145,7 @@ int main(void) {
         cmocka_unit_test(values_come_back),
         cmocka_unit_test(exact_numbers_come_back),
         cmocka_unit_test(broken_utf8_is_replaced),
-        cmocka_unit_test(a_full_buffer_is_noticed),
+        cmocka_unit_test(a_full_buffer_is_reported),
         cmocka_unit_test(memory_of_jansson_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

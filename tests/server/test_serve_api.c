@@ -1,4 +1,4 @@
-/* test_serve_api.c - what the endpoints answer: texts, usage, events, defaults, and refusals by name. */
+/* test_serve_api.c - the answers of the endpoints: texts, usage, events, defaults, and refusals that name the field. */
 #include "serve_rig.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static int stop(void **state) {
     return serve_stop(&server);
 }
 
-static void the_server_tells_what_it_is(void **state) {
+static void the_server_describes_itself(void **state) {
     (void)state;
     json_t *health = serve_json(&server, "/health", 200, NULL), *models = serve_json(&server, "/v1/models", 200, NULL),
            *props = serve_json(&server, "/props", 200, NULL), *slots = serve_json(&server, "/slots", 200, NULL);
@@ -67,7 +67,7 @@ static void a_seed_gives_one_text_and_is_reported(void **state) {
     json_decref(first), json_decref(again), json_decref(other);
 }
 
-/* Choice i has the seed + i. */
+/* Choice i has the request's seed plus i. */
 static void several_choices_are_several_seeds(void **state) {
     (void)state;
     json_t *all = serve_json(&server, "/v1/completions", 200,
@@ -98,7 +98,7 @@ static void stops_and_echo(void **state) {
     json_decref(j);
 }
 
-/* A stream has the text of the whole answer, however it is cut. */
+/* The events of a stream join to the text of the whole answer. */
 static void check_stream(const char *path, const char *body, const char *in_event, const char *in_answer,
                          bool has_done) {
     char streamed_body[600];
@@ -129,7 +129,7 @@ static void a_stream_is_the_whole_answer_in_pieces(void **state) {
                  false);
 }
 
-static void usage_of_a_stream_comes_last_and_only_if_asked_for(void **state) {
+static void usage_of_a_stream_comes_last_and_only_on_request(void **state) {
     (void)state;
     Answer plain = serve_post(
         &server, "/v1/chat/completions",
@@ -203,7 +203,7 @@ static void drafts_are_chosen_by_name_and_change_no_text(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"pld\"}"));
 }
 
-/* Who says nothing of drafts gets `auto`, whose budgets are planned over all requests. */
+/* A request without `draft` gets `auto`, whose budgets are planned over all requests. */
 static void drafts_are_on_by_default(void **state) {
     (void)state;
     static const char format[] = "{\"prompt\": \"a b c d e a b c d e a b c d e a b c\", \"max_tokens\": 60, "
@@ -250,7 +250,7 @@ static void a_prediction_is_a_drafter(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"prediction\": \"text\"}"));
 }
 
-/* What cannot be honoured is refused by name. */
+/* Fields that cannot be honoured are refused by name. */
 static void refusals_name_the_field(void **state) {
     (void)state;
     static const struct {
@@ -321,7 +321,7 @@ static void a_model_is_found_by_its_name(void **state) {
     json_decref(serve_json(&server, "/v1/modelsx", 404, NULL));
 }
 
-/* What is wrong with a body is told in its own terms. */
+/* Errors in a body are reported in the terms of the request. */
 static void a_zero_byte_is_refused_in_words(void **state) {
     (void)state;
     json_t *j = serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"a\\u0000b\"}");
@@ -345,7 +345,7 @@ static void the_content_beside_calls_may_be_null(void **state) {
     json_decref(null), json_decref(empty);
 }
 
-static void the_stopping_word_is_told(void **state) {
+static void the_stop_string_is_reported(void **state) {
     (void)state;
     static const char *const stops[][2] = {{"[\" girl\"]", " girl"},
                                            {"[\"zz\", \"little girl\", \" girl\"]", "little girl"},
@@ -364,8 +364,8 @@ static void the_stopping_word_is_told(void **state) {
     }
 }
 
-/* The same fields with values that ask for nothing are fine. */
-static void fields_that_ask_for_nothing_are_accepted(void **state) {
+/* The same fields are accepted with values that have no effect. */
+static void fields_without_effect_are_accepted(void **state) {
     (void)state;
     json_decref(
         serve_json(&server, "/v1/chat/completions", 200,
@@ -411,13 +411,13 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_server_tells_what_it_is),
+        cmocka_unit_test(the_server_describes_itself),
         cmocka_unit_test(a_completion_has_text_usage_and_timings),
         cmocka_unit_test(a_seed_gives_one_text_and_is_reported),
         cmocka_unit_test(several_choices_are_several_seeds),
         cmocka_unit_test(stops_and_echo),
         cmocka_unit_test(a_stream_is_the_whole_answer_in_pieces),
-        cmocka_unit_test(usage_of_a_stream_comes_last_and_only_if_asked_for),
+        cmocka_unit_test(usage_of_a_stream_comes_last_and_only_on_request),
         cmocka_unit_test(tokens_and_templates),
         cmocka_unit_test(the_native_form_of_llama_cpp),
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
@@ -427,8 +427,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_model_is_found_by_its_name),
         cmocka_unit_test(a_zero_byte_is_refused_in_words),
         cmocka_unit_test(the_content_beside_calls_may_be_null),
-        cmocka_unit_test(the_stopping_word_is_told),
-        cmocka_unit_test(fields_that_ask_for_nothing_are_accepted),
+        cmocka_unit_test(the_stop_string_is_reported),
+        cmocka_unit_test(fields_without_effect_are_accepted),
         cmocka_unit_test(models_are_chosen_by_name),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
     };

@@ -1,8 +1,8 @@
-/* test_serve_choices.c - several choices together with tools, schemas, reasoning, log-probabilities and stops, streamed and not:
- * each is what a request for it alone gets, and usage counts them together.
+/* test_serve_choices.c - several choices together with tools, schemas, reasoning, log-probabilities and stops, streamed
+ * and not: each is the answer of a request for only that choice, and usage counts them together.
  *
- * The models are the shipped one's weights with other templates: `caller` lists tools, and `ponderer` can be told that the
- * prompt has reasoned, so that a grammar holds at once and may write the reasoning itself. */
+ * The models are the shipped one's weights with other templates: `caller` lists tools, and `ponderer` can be told that
+ * the prompt has reasoned, so that a grammar holds at once and may write the reasoning itself. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static int stop(void **state) {
     return serve_stop(&server);
 }
 
-/* ---- an answer without what differs between requests ----------------------------------------------------------------- */
+/* ---- an answer without the parts that differ between requests --------------------------------------------------------------- */
 
 static json_t *new_choice(void) {
     return json_pack("{s:s, s:s, s:[], s:[], s:n}", "content", "", "reasoning", "", "calls", "logprobs", "finish");
@@ -126,7 +126,7 @@ static json_t *read_stream(const Answer *a, int n, json_t **usage) {
     ", \"chat_template_kwargs\": {\"thought\": \"x\"}, \"grammar\": \"root ::= \\\"<think>\\\" [a-z] [a-z ]{4,39} " \
     "\\\"</think>\\\" [a-z]{4,9}\""
 
-/* What each choice has. */
+/* The properties of each choice. */
 typedef enum Wanted { HAS_TEXT = 1, HAS_CALLS = 2, HAS_REASONING = 4, HAS_LOGPROBS = 8 } Wanted;
 
 typedef struct Case {
@@ -202,7 +202,7 @@ static void check_together(const Case *c, const char *draft, const json_t *alone
     answer_free(&a);
 }
 
-static void each_choice_is_what_it_is_alone(void **state) {
+static void each_choice_equals_a_request_for_it(void **state) {
     (void)state;
     for (int k = 0; k < N_CASES; k++) {
         const Case *c = &cases[k];
@@ -225,7 +225,7 @@ static void each_choice_is_what_it_is_alone(void **state) {
     }
 }
 
-/* Ids tell calls apart, also those of different choices. */
+/* Ids of calls are distinct, also between choices. */
 static void calls_of_all_choices_have_ids_of_their_own(void **state) {
     (void)state;
     char body[2400];
@@ -295,7 +295,7 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_choice_is_what_it_is_alone),
+        cmocka_unit_test(each_choice_equals_a_request_for_it),
         cmocka_unit_test(calls_of_all_choices_have_ids_of_their_own),
         cmocka_unit_test(tokens_of_reasoning_are_counted),
     };

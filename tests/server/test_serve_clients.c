@@ -1,4 +1,4 @@
-/* test_serve_clients.c - other people's clients against the server, where they are installed: node with the modules of
+/* test_serve_clients.c - other people's clients with the server, if they are installed: node with the modules of
  * FORERUN_NODE_MODULES, and curl. */
 #include "serve_rig.h"
 
@@ -99,7 +99,7 @@ static void wrk_gets_an_answer_to_each_request(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
-/* A certificate of our own, as the documentation of openssl makes one. */
+/* A self-signed certificate, made as in the documentation of openssl. */
 static void curl_over_tls(void **state) {
     (void)state;
     char command[2048], args[1024];
@@ -137,7 +137,7 @@ static void curl_over_tls(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
-/* promtool finds names, units and types that Prometheus would not want. */
+/* promtool reports names, units and types that Prometheus does not recommend. */
 static void promtool_accepts_the_metrics(void **state) {
     (void)state;
     char path[700], command[1024];

@@ -1,5 +1,5 @@
-/* test_serve_constrained.c - texts held to schemas, grammars and expressions by the fields of OpenAI, llama.cpp and vLLM; what
- * is wrong with them is told, and the server goes on. */
+/* test_serve_constrained.c - texts that are constrained to schemas, grammars and expressions by the fields of OpenAI,
+ * llama.cpp and vLLM; errors in these are reported, and the server continues. */
 #include "serve_rig.h"
 
 #include "base/system.h"
@@ -37,7 +37,7 @@ static json_t *ask(const char *path, const char *fields, const char *draft) {
     return serve_json(&server, path, 200, body);
 }
 
-/* Each spelling of the wish gives a dog, the same one with drafts. */
+/* Each form of the request gives a dog, and the same one with drafts. */
 static void a_schema_holds_in_every_form(void **state) {
     (void)state;
     static const struct {
@@ -144,7 +144,7 @@ static void a_schema_is_compiled_once(void **state) {
     assert_true(serve_metric(&server, "forerun_constrained_requests_total") == ended + 3);
 }
 
-/* What no request holds gives way: more grammars than are kept, one after the other. */
+/* Sends more grammars than are kept, one after the other: those that no request holds are dropped. */
 static void the_cache_is_bounded(void **state) {
     (void)state;
     for (int i = 0; i < 80; i++) {
@@ -214,7 +214,7 @@ static void refusals_name_the_field(void **state) {
     }
 }
 
-/* A text of n bytes with `inner` as often as fits. */
+/* A text of n bytes with `inner` repeated as often as it fits. */
 static char *body_around(const char *before, const char *inner, size_t n, const char *after) {
     char *body = malloc(strlen(before) + n + strlen(inner) + strlen(after) + 1), *at = body;
     at += sprintf(at, "%s", before);
@@ -244,7 +244,7 @@ static void large_and_deep_schemas_are_refused(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"x\", \"max_tokens\": 2}"));
 }
 
-/* ---- what needs too much --------------------------------------------------------------------------------- */
+/* ---- grammars that need too much ------------------------------------------------------------------------ */
 
 static char *regex_body(const char *before, const char *part, size_t n, const char *after) {
     char *inner = body_around(before, part, n * strlen(part), after);
@@ -262,7 +262,7 @@ static void limits_are_named(void **state) {
     } cases[] = {
         {"", "a?", 5000, "", "8000000 transitions, which is the limit"},
         {"(", ".*|", 21000, ".*)x",
-         "20000 places of it, which is the limit"}, /* found when the first mask is computed */
+         "20000 places of it, which is the limit"}, /* this is found when the first mask is computed */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *body = regex_body(cases[i].before, cases[i].part, cases[i].n, cases[i].after);
@@ -287,7 +287,7 @@ static void send_heavy(const ServeRig *s, const char *body, int fds[N_HEAVY]) {
     free(text);
 }
 
-/* What nobody waits for is not compiled: all of it would take as long as N_HEAVY requests. */
+/* Grammars for which no client waits are not compiled: all of them would take as long as N_HEAVY requests. */
 static void a_compilation_ends_with_its_client_and_with_the_server(void **state) {
     (void)state;
     ServeRig s;

@@ -1,8 +1,9 @@
-/* test_serve_exact.c - a request gets the same text alone and among 31 others, with any drafter, streamed or not.
+/* test_serve_exact.c - a request gets the same text by itself and among 31 others, with any drafter, streamed or not.
  *
- * 32 requests that differ in prompt, sampling, drafter, budget, stops, choices, schema, biases and log-probabilities are sent one after the other to a
- * server that drafts nothing and shares nothing, and then all at once, twice, to one that drafts, shares prefixes, and
- * has places for some of them and pages for fewer; meanwhile others hang up. */
+ * 32 requests that differ in prompt, sampling, drafter, budget, stops, choices, schema, biases and log-probabilities
+ * are sent one after the other to a server that drafts nothing and shares nothing, and then all at once, twice, to one
+ * that drafts, shares prefixes, and has places for some of them and pages for fewer; meanwhile other clients hang
+ * up. */
 #include "serve_rig.h"
 
 #include <pthread.h>
@@ -31,7 +32,7 @@ static const char *const samplings[] = {
 static const char *const drafts[] = {
     "\"none\"", "\"ngram-trie\"", "\"suffix\"", "[\"ngram-trie\", \"lookahead-trie\"]", "\"eagle\"", "\"sps\"", "null"};
 
-/* More fields, for every other request. */
+/* Adds more fields to every other request. */
 static const char *const extras[] = {
     "",
     ", \"logprobs\": 3",
@@ -65,7 +66,7 @@ static void add_columns(json_t **to, const json_t *columns) {
         json_array_extend(json_object_get(*to, name), column);
 }
 
-/* The text of one choice out of the events of all. */
+/* The text of one choice, from the events of all. */
 static char *streamed_text(const Answer *a, int index, json_t **logprobs) {
     char *text = calloc(1, a->n_body + 1), *copy = strdup(a->body), *rest = copy;
     for (char *line; (line = strsep(&rest, "\n"));) {
@@ -119,7 +120,7 @@ static void run_together(Case *cases, int n) {
     for (int i = 0; i < n; i++) pthread_join(cases[i].thread, NULL);
 }
 
-static void a_request_gets_the_same_text_alone_and_among_others(void **state) {
+static void a_request_gets_the_same_text_by_itself_and_among_others(void **state) {
     (void)state;
     static Case alone[N], together[N + 8];
     ServeRig plain, crowded;
@@ -165,7 +166,7 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_gets_the_same_text_alone_and_among_others),
+        cmocka_unit_test(a_request_gets_the_same_text_by_itself_and_among_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_serve_http.c - the server against clients that are wrong, slow, many or not allowed. */
+/* test_serve_http.c - the server with clients that are malformed, slow, numerous or not allowed. */
 #include "serve_rig.h"
 
 #include "base/system.h"
@@ -36,7 +36,7 @@ static int stop(void **state) {
 
 #define BODY "{\"prompt\": \"One\", \"max_tokens\": 2}"
 
-/* The status of whatever is sent; 0: closed without an answer. */
+/* The status of the answer to these bytes; 0: the connection was closed without an answer. */
 static int status_of(const char *bytes) {
     int fd = serve_connect(&server);
     serve_send(fd, bytes);
@@ -198,8 +198,7 @@ static void hostile_json_is_refused(void **state) {
     assert_int_equal(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), 200);
 }
 
-/* The memory for the values of a body may end wherever one is made. Leaks show under AddressSanitizer when the server
- * ends. */
+/* The memory for the values of a body may run out at any value. AddressSanitizer reports leaks when the server ends. */
 static void memory_for_a_body_ends_anywhere(void **state) {
     (void)state;
     enum { N_TEXT = 200000, LEAST = 300000, STEP = 3000, N_STEPS = 30 };
@@ -252,7 +251,7 @@ static void requests_share_a_connection(void **state) {
     close(fd);
 }
 
-/* A byte now and then does not extend the time of a request. */
+/* Sending a byte now and then does not extend the time limit of a request. */
 static void slow_senders_are_closed(void **state) {
     (void)state;
     static const char request[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{   ";
@@ -293,7 +292,7 @@ static void a_burst_of_connections_is_answered(void **state) {
     }
 }
 
-/* Connections that send nothing give their places to those that do. */
+/* Connections that send nothing are closed in favour of those that do. */
 static void silent_connections_do_not_shut_others_out(void **state) {
     (void)state;
     enum { N = 500 }; /* more than --max-connections */
@@ -322,7 +321,7 @@ static void bodies_have_a_limit_together(void **state) {
     }
     serve_wait_metric(&s, "forerun_http_responses_total{status=\"5xx\"}", N - N_FIT);
     for (int i = 0; i < N; i++) close(fds[i]);
-    json_decref(serve_json(&s, "/v1/completions", 200, BODY)); /* the bytes were given back */
+    json_decref(serve_json(&s, "/v1/completions", 200, BODY)); /* the memory for the bytes is free again */
     free(piece);
     assert_int_equal(serve_stop(&s), 0);
 }
@@ -376,7 +375,8 @@ static void foreign_pages_are_refused_unless_listed(void **state) {
     assert_int_equal(a.status, 200);
     assert_non_null(strstr(a.head, "Access-Control-Allow-Origin: https://good.example\r\n"));
     answer_free(&a);
-    /* A name that its owner made to mean this machine is no origin of the server's own, unless a key is needed besides. */
+    /* A name that its owner lets resolve to this machine is not an origin of the server itself, unless a key is
+     * required as well. */
     assert_int_equal(
         status_of("GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\nOrigin: http://evil.example:80\r\n\r\n"), 403);
     assert_int_equal(status_of("GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:80\r\nOrigin: http://127.0.0.1:80\r\n\r\n"),

@@ -1,4 +1,4 @@
-/* test_serve_life.c - requests that do not end as they should: hang-ups at each stage, clients that do not read, a full
+/* test_serve_life.c - requests that do not end normally: hang-ups at each stage, clients that do not read, a full
  * queue, the end of the server. The model runs in the slow reference backend, so that there is time for it. */
 #include "serve_rig.h"
 
@@ -29,7 +29,7 @@ static int post(const ServeRig *s, const char *path, const char *body) {
     return fd;
 }
 
-/* A prompt of some hundred tokens, which takes the reference backend a while. */
+/* A prompt of some hundred tokens, which takes the reference backend some time. */
 static const char *long_prompt(void) {
     static char body[4096];
     int n = snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": [1");
@@ -38,7 +38,7 @@ static const char *long_prompt(void) {
     return body;
 }
 
-/* Nothing of an answer has come: a proxy could still send the request elsewhere. */
+/* Checks that no byte of an answer has come, so that a proxy could still send the request elsewhere. */
 static void expect_silence(int fd) {
     char byte;
     assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
@@ -70,7 +70,7 @@ static void a_hang_up_frees_its_place_at_each_stage(void **state) {
     expect_silence(queued);
     close(queued); /* in the queue */
     serve_wait_metric(&s, WAITING, 1);
-    shutdown(half, SHUT_WR); /* whoever closes its own side only has hung up, too */
+    shutdown(half, SHUT_WR); /* a client that closes only its own side counts as hung up, too */
     serve_wait_metric(&s, WAITING, 0);
     close(half);
     assert_true(serve_metric(&s, RUNNING) == 1);
@@ -134,12 +134,12 @@ static void a_full_queue_answers_429(void **state) {
     assert_non_null(strstr(refused.head, "Retry-After: "));
     assert_non_null(strstr(refused.body, "rate_limit"));
     answer_free(&refused);
-    close(running); /* gives its place to the one that waits */
+    close(running); /* its place goes to the waiting request */
     Answer served = serve_read_answer(queued);
     assert_int_equal(served.status, 200);
     answer_free(&served);
     close(queued);
-    json_decref(serve_json(&s, "/v1/completions", 400, "{\"prompt\": \"Once\", \"n\": 3}")); /* never fits */
+    json_decref(serve_json(&s, "/v1/completions", 400, "{\"prompt\": \"Once\", \"n\": 3}")); /* this never fits */
     assert_int_equal(serve_stop(&s), 0);
 }
 
@@ -168,7 +168,7 @@ static void a_slow_reader_is_hung_up_on(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
-static void sigterm_finishes_what_runs_and_refuses_the_rest(void **state) {
+static void sigterm_finishes_running_requests_and_refuses_others(void **state) {
     (void)state;
     ServeRig s;
     serve_start(&s, "-t 1 -c 128 --parallel 1 --backend reference --draft none");
@@ -219,7 +219,7 @@ static void a_second_signal_ends_the_server(void **state) {
     close(running);
 }
 
-static void what_cannot_start_says_why(void **state) {
+static void a_server_that_cannot_start_gives_the_reason(void **state) {
     (void)state;
     static const struct {
         const char *args, *text;
@@ -253,9 +253,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_hang_up_frees_its_place_within_50_ms),
         cmocka_unit_test(a_full_queue_answers_429),
         cmocka_unit_test(a_slow_reader_is_hung_up_on),
-        cmocka_unit_test(sigterm_finishes_what_runs_and_refuses_the_rest),
+        cmocka_unit_test(sigterm_finishes_running_requests_and_refuses_others),
         cmocka_unit_test(a_second_signal_ends_the_server),
-        cmocka_unit_test(what_cannot_start_says_why),
+        cmocka_unit_test(a_server_that_cannot_start_gives_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

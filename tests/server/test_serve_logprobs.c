@@ -1,5 +1,5 @@
-/* test_serve_logprobs.c - log-probabilities and logit_bias in the forms of all APIs: the same with any drafter, streamed or
- * not, bit for bit, because numbers are written with all their digits. */
+/* test_serve_logprobs.c - log-probabilities and logit_bias in the forms of all APIs: the same with any drafter,
+ * streamed or not, bit for bit, because numbers are written with all their digits. */
 #include "serve_rig.h"
 
 #include <math.h>
@@ -22,7 +22,8 @@ static int stop(void **state) {
 
 #define CHAT "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story\"}]"
 
-/* One form of the answer: where its list of tokens is, whole and in an event, and how many tokens the answer has. */
+/* One form of the answer: the path of its list of tokens, in the whole answer and in an event, and of the number of
+ * tokens. */
 typedef struct Form {
     const char *path, *fields, *in_answer, *in_event, *text;
 } Form;
@@ -46,7 +47,7 @@ static json_t *ask(const Form *f, const char *draft) {
     return serve_json(&server, f->path, 200, body);
 }
 
-/* Tokens that join to the text, each with three alternatives of falling probability. */
+/* Checks that the tokens join to the text, and that each has three alternatives with falling probabilities. */
 static void check_list(const json_t *list, const char *text) {
     char joined[2048] = "";
     double sum = 0;
@@ -132,7 +133,7 @@ static void completions_have_columns(void **state) {
     json_decref(none);
 }
 
-/* With a banned first token the text is another one; a strong bias decides it; with drafts nothing changes. */
+/* With a banned first token the text differs; a strong bias decides it; drafts change nothing. */
 static void biases_ban_and_force_tokens(void **state) {
     (void)state;
     static const char format[] = "{\"prompt\": \"Once upon a time\", \"n_predict\": 24, \"temperature\": 0, "

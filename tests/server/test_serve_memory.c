@@ -1,7 +1,7 @@
-/* test_serve_memory.c - the memory of the server stays what it is after its first requests.
+/* test_serve_memory.c - the memory of the server does not grow after its first requests.
  *
- * Requests that never come again, with drafters that remember answers, streamed or not, some refused, some hung up on:
- * after a warm-up the process must not grow. A request that leaves 4 KiB behind grows it by more than is allowed here. */
+ * Requests never repeat, have drafters that remember answers, and are streamed or not; some are refused, some
+ * interrupted: after a warm-up the process must not grow. A leak of 4 KiB per request is more than is allowed here. */
 #include "serve_rig.h"
 
 #include <pthread.h>

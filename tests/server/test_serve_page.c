@@ -1,5 +1,5 @@
-/* test_serve_page.c - the page at /: how it is served, what it names, the field "forerun" that it lives on, and the page in
- * a real Chromium where playwright-core is installed (tests/server/page.mjs). */
+/* test_serve_page.c - the page at /: how it is served, the addresses in it, the field "forerun" that it uses, and the
+ * page in a real Chromium if playwright-core is installed (tests/server/page.mjs). */
 #include "serve_rig.h"
 
 #include "base/system.h"
@@ -30,7 +30,8 @@ static int stop(void **state) {
     return serve_stop(&server);
 }
 
-/* Whatever could make a browser ask another host: "//" behind a scheme, or in a string of its own. */
+/* Finds everything that could make a browser contact another host: "//" after a scheme, or at the beginning of a
+ * string. */
 static void names_no_other_host(const char *text) {
     for (const char *at = text + 1; (at = strstr(at, "//")); at += 2) {
         if (strncmp(at, "//www.w3.org/2000/svg\"", 22) == 0) continue; /* the name of a namespace */
@@ -53,7 +54,7 @@ static void the_page_is_served_with_a_strict_policy(void **state) {
         {"/page.js", "Content-Type: text/javascript; charset=utf-8\r\n", "\"use strict\""},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        Answer a = serve_get(&server, files[i][0]); /* without the key */
+        Answer a = serve_get(&server, files[i][0]); /* without a key */
         assert_int_equal(a.status, 200);
         assert_true(a.is_whole);
         assert_non_null(strstr(a.head, files[i][1]));
@@ -84,7 +85,7 @@ static Answer post_chat(const char *more) {
     return serve_request(&server, "POST", "/v1/chat/completions", "Authorization: Bearer secret\r\n", body);
 }
 
-/* Each step is a tree whose accepted nodes, from the root down, are the step's tokens but the last. */
+/* Each step is a tree whose accepted nodes, from the root down, are the step's tokens except the last. */
 static int64_t check_step(const json_t *step, const json_t *tokens, size_t first) {
     const json_t *tree = json_object_get(step, "tree");
     size_t n = (size_t)json_int_at(step, "n"), at = 0, k = 0;
@@ -107,7 +108,7 @@ static int64_t check_step(const json_t *step, const json_t *tokens, size_t first
     return (int64_t)n;
 }
 
-/* When the tokens were chosen: one after the other, within the time that the answer took. */
+/* The times at which the tokens were chosen: in order, and within the time of the answer. */
 static void check_times(const json_t *tokens, double most_ms) {
     double last = 0;
     for (size_t i = 0; i < json_array_size(tokens); i++) {
@@ -116,10 +117,10 @@ static void check_times(const json_t *tokens, double most_ms) {
             fail_msg("token %zu after %g ms, the one before after %g, all after %g", i, ms, last, most_ms);
         last = ms;
     }
-    assert_true(last > json_real_value(json_at(tokens, "0.ms"))); /* they are not those of the whole answer */
+    assert_true(last > json_real_value(json_at(tokens, "0.ms"))); /* they are not the time of the whole answer */
 }
 
-static void a_stream_tells_who_proposed_each_token(void **state) {
+static void a_stream_names_the_drafter_of_each_token(void **state) {
     (void)state;
     Answer plain = post_chat("");
     double start_s = clock_s();
@@ -165,7 +166,7 @@ static void a_stream_tells_who_proposed_each_token(void **state) {
     answer_free(&a), answer_free(&plain);
 }
 
-static void nobody_gets_the_field_who_did_not_ask(void **state) {
+static void the_field_is_sent_only_on_request(void **state) {
     (void)state;
     Answer a = post_chat(", \"stream\": true"), b = post_chat(", \"stream\": true, \"forerun\": {\"tokens\": true}"),
            c = post_chat(", \"forerun\": {\"tokens\": true}"),
@@ -220,8 +221,8 @@ int main(int argc, char **argv) {
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_is_served_with_a_strict_policy),
-        cmocka_unit_test(a_stream_tells_who_proposed_each_token),
-        cmocka_unit_test(nobody_gets_the_field_who_did_not_ask),
+        cmocka_unit_test(a_stream_names_the_drafter_of_each_token),
+        cmocka_unit_test(the_field_is_sent_only_on_request),
         cmocka_unit_test(props_have_the_costs),
         cmocka_unit_test(the_page_works_in_chromium),
     };

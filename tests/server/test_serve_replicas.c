@@ -1,7 +1,7 @@
-/* test_serve_replicas.c - two replicas behind HAProxy with the configuration that we ship, and one of them killed.
+/* test_serve_replicas.c - two replicas behind HAProxy with the shipped configuration, one of which is killed.
  *
- * 16 clients send requests whose plain answers are known. In their midst one replica gets SIGKILL. A request of which no
- * byte had come must be answered all the same, by the other replica; an answer that had begun must be visibly
+ * 16 clients send requests whose plain answers are known. In their midst one replica gets SIGKILL. A request of which
+ * no byte had come must be answered all the same, by the other replica; an answer that had begun must be visibly
  * incomplete, and the client's second try must get it. No answer may differ. */
 #include "serve_rig.h"
 
@@ -62,7 +62,7 @@ static void start_proxy(Replicas *r) {
     set_address("FORERUN_BIND", r->proxy.port);
     set_address("FORERUN_ONE", r->one.port);
     set_address("FORERUN_TWO", r->two.port);
-    setenv("FORERUN_LOG", "127.0.0.1:9", 1); /* nobody listens there */
+    setenv("FORERUN_LOG", "127.0.0.1:9", 1); /* no program listens there */
     snprintf(command, sizeof command, "%s/haproxy-%d.sock", folder, (int)getpid());
     setenv("FORERUN_STATS", command, 1);
     snprintf(command, sizeof command, "exec haproxy -db -f " CONFIG " >%s/haproxy.log 2>&1", folder);
@@ -119,7 +119,7 @@ static char *text_of(const Answer *a, bool streams) {
     return copy;
 }
 
-/* True: the answer is complete. A failure that must not be goes into `why`. */
+/* True: the answer is complete. An unexpected failure goes into `why`. */
 static bool try_once(Sender *t, int kind) {
     char body[512];
     make_body(body, sizeof body, kind, is_streamed(kind), "");
@@ -180,13 +180,13 @@ static void requests_with_one_first_message_go_to_one_replica(void **state) {
         if (!(one == 3 && two == 0) && !(one == 0 && two == 3)) fail_msg("message %d: %g and %g tokens", i, one, two);
         n_to_one += one > 0;
     }
-    assert_in_range(n_to_one, 1, 5); /* both have some */
+    assert_in_range(n_to_one, 1, 5); /* both replicas got some */
     stop_proxy(&r);
     assert_int_equal(serve_stop(&r.one), 0);
     assert_int_equal(serve_stop(&r.two), 0);
 }
 
-/* A proxy may collect what it passes on; these tokens must come when they are generated. */
+/* A proxy may buffer answers; these tokens must come when they are generated. */
 static void a_stream_comes_token_by_token(void **state) {
     (void)state;
     Replicas r;
@@ -197,7 +197,7 @@ static void a_stream_comes_token_by_token(void **state) {
              "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
              "%zu\r\n\r\n%s",
              strlen(body), body);
-    double least = 1; /* of several times, because other programs run beside the test */
+    double least = 1; /* the least of several times, because other programs run beside the test */
     for (int i = 0; i < 6; i++) {
         int fd = serve_connect(&r.proxy);
         double start_s = clock_s();
@@ -243,7 +243,7 @@ static void a_killed_replica_costs_no_request_that_has_no_byte(void **state) {
         if (senders[i].why[0]) fail_msg("client %d: %s", i, senders[i].why);
     print_message("%d answers, %d cut and sent again\n", n_answered, n_cut);
     assert_int_equal(n_answered, N_CLIENTS * (N_BEFORE + N_AFTER));
-    assert_in_range(n_cut, 0, 4); /* what ran in the replica: --parallel */
+    assert_in_range(n_cut, 0, 4); /* at most the requests that ran in the replica: --parallel */
     stop_proxy(&r);
     assert_int_equal(serve_stop(&r.one), 0);
     for (int kind = 0; kind < N_KINDS; kind++) free(plain[kind]);

@@ -1,6 +1,7 @@
 /* test_serve_shapes.c - the Messages and Responses APIs, tools and reasoning, against a running server.
  *
- * Besides the shipped model there is `thinker`, the same weights with a template that lists tools and begins reasoning. */
+ * Besides the shipped model there is `thinker`, the same weights with a template that lists tools and begins
+ * reasoning. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -194,7 +195,7 @@ static void errors_of_messages_have_their_shape(void **state) {
     json_decref(j);
 }
 
-static void objects_that_ask_for_nothing_are_accepted(void **state) {
+static void objects_without_effect_are_accepted(void **state) {
     (void)state;
     json_decref(serve_json(
         &server, "/v1/responses", 200,
@@ -321,7 +322,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_response_is_the_chat_completion_of_its_items),
         cmocka_unit_test(items_of_tools_reach_the_template),
         cmocka_unit_test(refusals_of_responses_name_the_field),
-        cmocka_unit_test(objects_that_ask_for_nothing_are_accepted),
+        cmocka_unit_test(objects_without_effect_are_accepted),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

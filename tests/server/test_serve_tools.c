@@ -1,8 +1,8 @@
-/* test_serve_tools.c - calls of tools and constrained answers of the conversation APIs, against a running server: calls that must
- * come, reasoning before a schema, and what is told of schemas that cannot be kept.
+/* test_serve_tools.c - calls of tools and constrained answers of the conversation APIs, against a running server:
+ * forced calls, reasoning before a schema, and the reports of schemas that cannot be enforced.
  *
- * The models are the shipped one's weights with other templates: `thinker` begins reasoning, `caller` lists tools, and `ponderer`
- * leaves it to the model whether it reasons. */
+ * The models are the shipped one's weights with other templates: `thinker` begins reasoning, `caller` lists tools, and
+ * `ponderer` leaves it to the model whether it reasons. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static void check_arguments(const char *text) {
     json_decref(arguments);
 }
 
-/* By a schema of the call: whatever the model would have written, it is one, the same with and without drafts. */
+/* The grammar forces a call, whatever the model would have written; it is the same with and without drafts. */
 static void a_call_is_forced(void **state) {
     (void)state;
     static const char named[] = "{" CALL ", \"tools\": " TOOLS
@@ -129,7 +129,7 @@ static void choices_of_tools_that_cannot_be(void **state) {
     json_decref(j);
 }
 
-/* A call could not be read back, or would have no object of arguments. */
+/* These calls could not be read back, or would have no object of arguments. */
 static void tools_that_cannot_be_called(void **state) {
     (void)state;
     char functions[][300] = {"\"name\": \"\"",
@@ -151,7 +151,8 @@ static void tools_that_cannot_be_called(void **state) {
     }
 }
 
-/* With "auto" the model calls a tool or answers in the schema of response_format, as it likes: "<" is the beginning of a call. */
+/* With "auto" the model calls a tool or answers in the schema of response_format, as it likes: "<" is the beginning of
+ * a call. */
 static void beside_tools_an_answer_has_its_schema_or_is_a_call(void **state) {
     (void)state;
     static const char chat
@@ -200,7 +201,7 @@ static void a_message_has_the_format_of_its_schema(void **state) {
     json_decref(j);
 }
 
-/* Where the template has begun reasoning, the schema holds behind it: before it any text may come. */
+/* If the template has begun reasoning, the schema holds after it, and any text may come before. */
 static void reasoning_comes_before_the_schema(void **state) {
     (void)state;
     static const char format[] =
@@ -217,8 +218,8 @@ static void reasoning_comes_before_the_schema(void **state) {
     json_decref(thinking), json_decref(direct);
 }
 
-/* A model whose template knows reasoning may begin it by itself: then the schema holds behind it, else at once. "<" is the first
- * byte of the opening; a bias makes the model write it, and go on with it in its reasoning. */
+/* A model whose template has reasoning may begin it by itself; the schema then holds after it, otherwise at once. "<"
+ * is the first byte of the opening; a bias makes the model write it, also within its reasoning. */
 static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
     (void)state;
     static const char format[] =
@@ -231,7 +232,7 @@ static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
     } cases[] = {
         {-60, "", "\"done\"", NULL},
         {60, "", "", "<<<"},
-        /* where the prompt has reasoned already, nothing comes before the schema */
+        /* if the prompt contains the reasoning, nothing comes before the schema */
         {60, "\"chat_template_kwargs\": {\"thought\": \"x\"}, ", "\"done\"", NULL},
     };
     json_t *tokens = serve_json(&server, "/tokenize", 200, "{\"content\": \"a<\"}");
@@ -253,7 +254,7 @@ static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
     json_decref(tokens);
 }
 
-/* With "auto" the text is the model's own until it calls; what cannot be held to its schema is told or refused. */
+/* With "auto" the text is free until a call begins; schemas that cannot be enforced are reported or refused. */
 static void tools_of_auto_hold_calls_to_their_schemas(void **state) {
     (void)state;
     static const char format[] = "{\"model\": \"caller\", \"max_tokens\": 40, \"seed\": 3, " HI
@@ -278,8 +279,9 @@ static void tools_of_auto_hold_calls_to_their_schemas(void **state) {
     json_decref(plain), json_decref(drafted), json_decref(loose), json_decref(refused);
 }
 
-/* oneOf whose alternatives are not told apart is read as anyOf: told, or refused where the request is strict. */
-static void what_a_schema_does_not_keep_is_told(void **state) {
+/* oneOf whose alternatives cannot be distinguished is read as anyOf, which is reported, or refused if the request is
+ * strict. */
+static void parts_of_a_schema_that_are_not_enforced_are_reported(void **state) {
     (void)state;
     static const char format[] =
         "{\"max_tokens\": 20, " HI ", \"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
@@ -312,7 +314,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(reasoning_comes_before_the_schema),
         cmocka_unit_test(a_model_that_reasons_by_itself_has_a_schema_too),
         cmocka_unit_test(tools_of_auto_hold_calls_to_their_schemas),
-        cmocka_unit_test(what_a_schema_does_not_keep_is_told),
+        cmocka_unit_test(parts_of_a_schema_that_are_not_enforced_are_reported),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -1,5 +1,5 @@
-/* test_tool_grammar.c - the grammar of calls for each family of templates: which answers it allows, that whatever it forces is read
- * as calls with valid arguments, and what is told of schemas that cannot be kept. */
+/* test_tool_grammar.c - the grammar of calls for each family of templates: which answers it allows, that forced text is
+ * read as calls with valid arguments, and the reports of schemas that cannot be enforced. */
 #include "testing.h"
 
 #include "server/api/answers.h"
@@ -41,7 +41,7 @@ static int close_model(void **state) {
     "\"object\", " \
     "\"properties\": {\"x\": {\"oneOf\": [{\"type\": \"integer\"}, {\"type\": \"number\"}]}}}}}"
 
-/* A call of the API up to its grammar. */
+/* Reads a request of the API and makes its grammar. */
 typedef struct Rig {
     ApiCall call;
     Answers answers;
@@ -80,7 +80,7 @@ static void begin_text(const Rig *r, GrammarText *x) {
         fail_msg("%s", err.message);
 }
 
-typedef enum Verdict { REFUSED, PART, WHOLE } Verdict; /* PART: only as a beginning */
+typedef enum Verdict { REFUSED, PART, WHOLE } Verdict; /* PART: it is only a beginning */
 
 static Verdict judge(const Rig *r, const char *text) {
     GrammarText x;
@@ -211,7 +211,7 @@ static void answers_by_family(void **state) {
     "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": \"\\n {\\\"const\\\": \\\"a\\\\n}\\\"}\"}}"
 #define ANYTHING "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": \"true\"}}"
 
-/* With "auto" an answer is calls alone or has the schema; where a call is forced, there is no other answer. */
+/* With "auto" an answer consists only of calls or matches the schema; if a call is forced, there is no other answer. */
 static void a_schema_for_the_answer_beside_tools(void **state) {
     (void)state;
     static const struct {
@@ -284,7 +284,7 @@ static void a_schema_for_the_answer_beside_tools(void **state) {
     rig_end(&r);
 }
 
-/* ---- what is forced is read ------------------------------------------------------------------------------------------ */
+/* ---- forced text is read ------------------------------------------------------------------------------------------ */
 
 static uint64_t seed = 7;
 
@@ -293,7 +293,7 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(seed >> 33) % n;
 }
 
-/* A random text of the grammar, which ends where it may with some chance; false: it became too long. */
+/* A random text of the grammar, which ends with some probability wherever it may; false: it became too long. */
 static bool random_text(const Rig *r, char *out, size_t size) {
     GrammarText x;
     size_t n = 0;
@@ -362,9 +362,9 @@ static void what_is_forced_is_read_as_calls(void **state) {
         }
 }
 
-/* ---- schemas that cannot be kept --------------------------------------------------------------------------------------- */
+/* ---- schemas that cannot be enforced ----------------------------------------------------------------------------------- */
 
-static void a_schema_that_cannot_be_kept_is_told(void **state) {
+static void a_schema_that_cannot_be_enforced_is_reported(void **state) {
     (void)state;
     static const struct {
         const char *tools, *choice, *error, *warning;
@@ -400,7 +400,7 @@ int main(void) {
         cmocka_unit_test(answers_by_family),
         cmocka_unit_test(a_schema_for_the_answer_beside_tools),
         cmocka_unit_test(what_is_forced_is_read_as_calls),
-        cmocka_unit_test(a_schema_that_cannot_be_kept_is_told),
+        cmocka_unit_test(a_schema_that_cannot_be_enforced_is_reported),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

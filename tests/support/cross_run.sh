@@ -1,7 +1,7 @@
 #!/bin/sh
-# cross_run.sh FORERUN "TABLE..." EMULATED... - the program of this machine, with its reference kernels, and a program for
-# another one, with each of these kernel tables, must write the same text and the same logits_hash. EMULATED is the other
-# program with its emulator in front. FORERUN compare then holds drafters against plain decoding there.
+# cross_run.sh FORERUN "TABLE..." EMULATED... - checks that the program of this machine, with its reference kernels, and a program for
+# another one, with each of these kernel tables, write the same text and the same logits_hash. EMULATED is the other
+# program with its emulator in front. `compare` then compares drafters with plain decoding there.
 set -eu
 here=$1
 tables=$2

@@ -4,8 +4,8 @@ src/verify/rule_transport.c and docs/methods/verification.md; nothing of the C c
 
 For random distributions p and q over a small vocabulary it goes through all drafts (independent, or without
 replacement) and adds up the distribution of the emitted token. Fractions do not round, so that the difference from p
-must be exactly 0: for the plan of the description, and for plans of random numbers, which may change how much is accepted but
-not what is emitted. A negative control, in which the row of a draft is computed from another q, must be off.
+must be exactly 0: for the plan of the description, and for plans of random numbers, which may change the acceptance but
+not the emitted distribution. A negative control, in which the row of a draft is computed from another q, must differ.
 
     python3 tests/support/enumerate_transport.py [CASES] [SEED]
 """
@@ -19,7 +19,7 @@ def weights(q, without, floor=F(0)):
 
 
 def plan_of_two(r, q, without):
-    """The plan for the last draft but one: what the last draft can accept, and tau."""
+    """The plan for the last draft but one: the most that the last draft can accept, and tau."""
     v = weights(q, without)
     total = sum(v)
     capacity = [x * (total - w) if without else (1 - x) * x for x, w in zip(q, v)]
@@ -44,7 +44,7 @@ def m_of(r, q, v, total, tau, capacity):
 
 
 def table(r, banked, q, plan):
-    """Rows r_x of the step for one draft: for each x, (r_x on tokens not drafted, the factor of what is banked)."""
+    """Rows r_x of the step for one draft: for each x, (r_x on tokens not drafted, the factor of the banked mass)."""
     v, tau, capacity = plan
     n, total = len(q), sum(v)
     m = [m_of(r[t], q[t], v[t], total, tau, capacity[t]) for t in range(n)]

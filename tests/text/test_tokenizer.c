@@ -63,7 +63,7 @@ static void expect(const Tokenizer *t, const char *text, unsigned flags, const c
     if (strcmp(got, want) != 0) fail_msg("\"%s\": want \"%s\", got \"%s\"", text, want, got);
 }
 
-static void our_vocabulary_says_what_it_is(void **state) {
+static void the_shipped_vocabulary_has_its_special_tokens(void **state) {
     (void)state;
     assert_int_equal(tokenizer_n_vocab(target), 4096);
     assert_int_equal(tokenizer_bos(target), 1);
@@ -383,7 +383,7 @@ static void odd_vocabularies_are_handled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(our_vocabulary_says_what_it_is),
+        cmocka_unit_test(the_shipped_vocabulary_has_its_special_tokens),
         cmocka_unit_test(our_vocabulary_encodes),
         cmocka_unit_test(pieces_give_back_the_text),
         cmocka_unit_test(the_heap_merges_as_the_plain_search_does),

@@ -159,7 +159,7 @@ static void conventions_for_bos_come_with_the_pre_tokenizer_or_the_file(void **s
     tokenizer_close(t);
 }
 
-static void spaces_behind_the_special_tokens_of_phi3_are_swallowed(void **state) {
+static void spaces_after_the_special_tokens_of_phi3_are_removed(void **state) {
     (void)state;
     VocabSpec spec = vocab_build_tiny_bpe("gpt-2");
     spec.name = "Phi-3 mini";
@@ -313,7 +313,7 @@ int main(void) {
         cmocka_unit_test(special_tokens_split_the_text),
         cmocka_unit_test(longest_special_token_wins),
         cmocka_unit_test(conventions_for_bos_come_with_the_pre_tokenizer_or_the_file),
-        cmocka_unit_test(spaces_behind_the_special_tokens_of_phi3_are_swallowed),
+        cmocka_unit_test(spaces_after_the_special_tokens_of_phi3_are_removed),
         cmocka_unit_test(unknown_bytes_become_the_unknown_token),
         cmocka_unit_test(texts_are_split_by_each_pattern),
         cmocka_unit_test(related_names_share_a_pattern),

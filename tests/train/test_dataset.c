@@ -213,7 +213,7 @@ static void an_epoch_has_every_token_once(void **state) {
 }
 
 /* A batch has the sequences of its numbers, also across the end of an epoch. */
-static void a_batch_depends_on_its_first_sequence_alone(void **state) {
+static void a_batch_depends_only_on_its_first_sequence(void **state) {
     (void)state;
     enum { N = 7 };
     Sequences s;
@@ -410,7 +410,7 @@ int main(void) {
         cmocka_unit_test(documents_and_their_loss_mask),
         cmocka_unit_test(order_is_a_permutation),
         cmocka_unit_test(an_epoch_has_every_token_once),
-        cmocka_unit_test(a_batch_depends_on_its_first_sequence_alone),
+        cmocka_unit_test(a_batch_depends_only_on_its_first_sequence),
         cmocka_unit_test(cutting_and_packing),
         cmocka_unit_test(some_documents_are_held_out),
         cmocka_unit_test(errors_name_file_and_line),

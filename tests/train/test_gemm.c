@@ -169,7 +169,7 @@ static void the_two_orders_of_sums_differ(void **state) {
 
 /* One output of 34 inputs, worked out by hand: a chain loses numbers that are small compared with its sum, and the odd
  * chain is separate from the even one. */
-static void a_sum_of_tiles_is_as_written_down(void **state) {
+static void a_sum_of_tiles_is_that_worked_out_by_hand(void **state) {
     (void)state;
     float a[34] = {0}, b[34], c = 5;
     for (int i = 0; i < 34; i++) b[i] = 1;
@@ -351,7 +351,7 @@ int main(void) {
         cmocka_unit_test(the_measured_default_is_the_same_each_time),
 #endif
         cmocka_unit_test(the_two_orders_of_sums_differ),
-        cmocka_unit_test(a_sum_of_tiles_is_as_written_down),
+        cmocka_unit_test(a_sum_of_tiles_is_that_worked_out_by_hand),
         cmocka_unit_test(errors_are_those_of_bf16),
         cmocka_unit_test(float_products_use_what_the_processor_has),
         cmocka_unit_test(a_layer_in_bf16_is_near_the_layer_in_float),

@@ -151,7 +151,7 @@ static void noise_changes_the_input_and_not_the_loss_target(void **state) {
         if (cases[i].class == &eagle_net_class) net_check_noise(&cases[i]);
 }
 
-static void the_confidence_head_leaves_the_layer_alone(void **state) {
+static void the_confidence_head_does_not_change_the_layer(void **state) {
     (void)state;
     const UnrollNet *const nets[] = {&eagles[0], &eagles[4], &lyannas[0], &lyannas[5]};
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) {
@@ -168,7 +168,7 @@ int main(void) {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(a_wrong_sign_is_detected),
         cmocka_unit_test(positions_outside_the_mask_change_nothing),
-        cmocka_unit_test(the_confidence_head_leaves_the_layer_alone),
+        cmocka_unit_test(the_confidence_head_does_not_change_the_layer),
         cmocka_unit_test(noise_changes_the_input_and_not_the_loss_target),
     };
     return cmocka_run_group_tests(tests, make_cases, free_cases);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-static void all_ways_to_ask_give_the_same_noise(void **state) {
+static void all_functions_give_the_same_noise(void **state) {
     (void)state;
     enum { V = 300000 };
     int n_rare = 0;
@@ -107,7 +107,7 @@ static void rare_noise_has_its_frequency(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_ways_to_ask_give_the_same_noise),
+        cmocka_unit_test(all_functions_give_the_same_noise),
         cmocka_unit_test(keys_make_a_difference),
         cmocka_unit_test(it_has_the_moments_of_a_gumbel_variable),
         cmocka_unit_test(rare_noise_has_its_frequency),

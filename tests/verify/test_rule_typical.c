@@ -161,7 +161,7 @@ static json_t *load_stats(void) {
     return j;
 }
 
-static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
+static void lossy_outputs_are_marked(void **state) {
     (void)state;
     char text[65536], command[1200];
     cli_expect("run " RUN, 2, "the rule 'typical' is lossy");
@@ -191,7 +191,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_typical_path_is_taken),
         cmocka_unit_test(it_is_refused_unless_allowed),
-        cmocka_unit_test(no_output_claims_that_its_text_is_plain_decodings),
+        cmocka_unit_test(lossy_outputs_are_marked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // Renders the templates of the families with npm's @huggingface/jinja and compares them with families.json, byte for byte:
 //     node tests/data/templates/check_npm.mjs [FOLDER that holds node_modules]
-// It exits with status 2 where the package is not installed, and with 1 where an output differs that `known` does not list.
+// It exits with status 2 if the package is not installed, and with 1 if an output differs that `known` does not list.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
@@ -15,7 +15,7 @@ try {
     process.exit(2);
 }
 
-// Where that package differs from Jinja itself, which our interpreter follows.
+// Outputs in which that package differs from Jinja, which our interpreter follows.
 const known = new Set(JSON.parse(readFileSync(join(here, "npm_differences.json"), "utf8")));
 const read = (name) => JSON.parse(readFileSync(join(here, name), "utf8"));
 const { defaults, cases } = read("conversations.json");

@@ -2,7 +2,7 @@
 """Writes the golden files of the template tests with python3-jinja2, set up as Hugging Face's transformers does:
 
     python3 tests/data/templates/make_golden.py            write expressions.json and families.json
-    python3 tests/data/templates/make_golden.py --check    compare them with what jinja2 gives now; exit status 1: they differ
+    python3 tests/data/templates/make_golden.py --check    compare them with jinja2's present results; exit status 1: they differ
 
 expressions.txt has a template on each line (U+23CE stands for a newline), all with the variables of variables.json.
 src/text/templates/NAME.jinja are the templates of the families, conversations.json what is rendered with them. An output of null means
@@ -17,7 +17,7 @@ NOW = datetime.datetime(2025, 7, 10, 13, 44, 5)
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %} marks what the assistant wrote; its output is that of its body."""
+    """{% generation %} ... {% endgeneration %} marks the assistant's text; its output is that of its body."""
     tags = {"generation"}
 
     def parse(self, parser):

@@ -2,7 +2,7 @@
 //
 //     node check_ai.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
-// Prints one line a check, and exits with status 1 where one fails.
+// Prints one line per check, and exits with status 1 if one fails.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -11,7 +11,7 @@ import { runChecks } from './run_checks.mjs';
 
 const base = resolve(process.argv[3] ?? process.env.FORERUN_NODE_MODULES ?? process.cwd());
 const require = createRequire(pathToFileURL(base + '/'));
-// Both modules may be published for `import` alone.
+// Both modules may support only `import`.
 const load = (name) => import(pathToFileURL(require.resolve(name)));
 const { generateText, streamText, tool, jsonSchema } = await load('ai');
 const { createOpenAICompatible } = await load('@ai-sdk/openai-compatible');
@@ -55,7 +55,7 @@ const checks = {
     const without = await generateText(options);
     const result = await generateText({ ...options, tools: { weather } });
     assert.ok(result.usage.inputTokens > without.usage.inputTokens);
-    assert.deepEqual(result.toolCalls, []); // the model tells tales, unless it must call
+    assert.deepEqual(result.toolCalls, []); // the model writes a story unless it must call a tool
     assert.ok(result.text.length > 10);
   },
   async 'a tool is called, and its result is there'() {

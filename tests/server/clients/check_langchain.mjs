@@ -2,7 +2,7 @@
 //
 //     node check_langchain.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
-// Prints one line a check, and exits with status 1 where one fails.
+// Prints one line per check, and exits with status 1 if one fails.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -44,7 +44,7 @@ const checks = {
     const chat = model({ model: 'toolbox', maxTokens: 20, temperature: 0 });
     const without = await chat.invoke('Hello'), answer = await chat.bindTools(tools).invoke('Hello');
     assert.ok(answer.usage_metadata.input_tokens > without.usage_metadata.input_tokens);
-    assert.deepEqual(answer.tool_calls, []); // the model tells tales, unless it must call
+    assert.deepEqual(answer.tool_calls, []); // the model writes a story unless it must call a tool
     const call = await model({ model: 'toolbox', maxTokens: 250, temperature: 0 }).bindTools(tools, { tool_choice: 'required' }).invoke('Hello');
     assert.equal(call.tool_calls[0].name, 'weather');
     assert.ok(['Oslo', 'Rome'].includes(call.tool_calls[0].args.city));

@@ -2,7 +2,7 @@
 //
 //     node check_openai.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
-// Prints one line a check, and exits with status 1 where one fails.
+// Prints one line per check, and exits with status 1 if one fails.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -25,7 +25,7 @@ const checks = {
     assert.deepEqual(ids, ['target']);
     assert.equal((await client.models.retrieve('target')).id, 'target');
   },
-  async 'embeddings'() { // the client asks for base64 unless told otherwise
+  async 'embeddings'() { // the client requests base64 by default
     const input = ['The dog ran.', 'A dog was running.', 'Add 2 and 3.'];
     const { data } = await client.embeddings.create({ model: 'target', input });
     const plain = await client.embeddings.create({ model: 'target', input, encoding_format: 'float' });

@@ -2,7 +2,7 @@
 //
 //     node check_responses.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
-// Prints one line a check, and exits with status 1 where one fails.
+// Prints one line per check, and exits with status 1 if one fails.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';

@@ -3,7 +3,7 @@
 //     node check_schemas.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
 // The schemas are those of tests/data/schemas.jsonl and some that people write. Prints one line, and each failure; exits with status 1
-// where there is one.
+// if there is one.
 import { createRequire } from 'node:module';
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';

@@ -1,8 +1,8 @@
-// check_tools.mjs - tools by npm's clients of OpenAI and Anthropic, and by langchain's agents where it is installed.
+// check_tools.mjs - tools by npm's clients of OpenAI and Anthropic, and by langchain's agents if it is installed.
 //
 //     node check_tools.mjs BASE_URL [FOLDER]     FOLDER holds node_modules; default FORERUN_NODE_MODULES
 //
-// The server has the model `toolbox`, whose template lists tools. Prints one line a check, and exits with status 1 where one fails.
+// The server has the model `toolbox`, whose template lists tools. Prints one line per check, and exits with status 1 if one fails.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';

@@ -1,4 +1,4 @@
-// run_checks.mjs - runs named checks in their order: prints one line a check, and exits with status 1 where one fails.
+// run_checks.mjs - runs named checks in their order: prints one line per check, and exits with status 1 if one fails.
 export async function runChecks(checks) {
   let failed = 0;
   for (const [name, check] of Object.entries(checks)) {
