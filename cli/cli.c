@@ -1,8 +1,7 @@
-/* cli.c - what the subcommands share: errors, whole files, the cache folder, the list of drafters, lists of integers.
- * */
+/* cli.c - functions that the subcommands share: errors, whole files, the cache folder, the list of drafters, lists of
+ * integers, and opening a model below the public API. */
 #include "base/files.h"
 #include "base/hash.h"
-#include "base/threads.h"
 #include "cli/cli.h"
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
@@ -87,9 +86,9 @@ static bool put_method(Buf *out, const char *name, const char *summary) {
 }
 
 bool cli_list_drafters(Buf *out, bool without_target) {
-    bool fits = put_method(
-        out, "auto",
-        "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
+    bool fits = put_method(out, "auto",
+                           "in each step, chooses a drafter that needs no model, and how much it drafts; nothing if "
+                           "drafting does not pay");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
         fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, CLI_WIDTH);
@@ -119,7 +118,7 @@ const char *cli_suggest_kernels(int i) {
 
 int cli_parse_ints(const char *name, const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n,
                    fr_error *err) {
-    int32_t *values = malloc((strlen(text) + 1) * sizeof *values); /* each number takes a character at least */
+    int32_t *values = malloc((strlen(text) + 1) * sizeof *values); /* each number takes at least one character */
     if (!values) return error_memory(err, "a list of numbers", strlen(text));
     int64_t count = 0;
     for (const char *p = text;; p++) {
@@ -141,11 +140,7 @@ int cli_parse_ints(const char *name, const char *text, int64_t min, int64_t max,
     return FR_OK;
 }
 
-/* The options of the commands that run a model below the public API, and opening it.
- *
- * `logits` and `perf` read single rows and time single forwards, which the public API hides, so they open the model
- * themselves.
- */
+/* ---- a model below the public API --------------------------------------------------------------------- */
 
 const Option cli_model_options[] = {
     {.key = "model",
@@ -154,29 +149,13 @@ const Option cli_model_options[] = {
      .required = "model",
      .section = "Model",
      .help = "GGUF file of the model"},
-    {.key = "threads",
-     .letter = 't',
-     OPT_INT(CliModel, n_threads, 1, THREADS_MAX),
-     .default_help = "all cores",
-     .help = CLI_HELP_THREADS},
-    {.key = "pin", OPT_FLAG(CliModel, pin), .help = CLI_HELP_PIN},
-    {.key = "kv",
-     OPT_CHOICE(CliModel, kv, "f16", "f32", "q8"),
-     .values = (const int32_t[]){KV_F16, KV_F32, KV_Q8},
-     .default_value = "f16",
-     .help = CLI_HELP_KV},
-    {.key = "backend", OPT_NAME(CliModel, backend, backend_names), .default_value = "cpu", .help = CLI_HELP_BACKEND},
-    {.key = "kernels",
-     OPT_TEXT(CliModel, kernels),
-     .metavar = "NAME",
-     .default_value = "auto",
-     .suggest = cli_suggest_kernels,
-     .help = CLI_HELP_KERNELS},
-    {.key = "act",
-     OPT_CHOICE(CliModel, activations, "q16", "q8"),
-     .values = (const int32_t[]){ACT_PRECISION_Q16, ACT_PRECISION_Q8},
-     .default_value = "q16",
-     .help = CLI_HELP_ACT},
+    CLI_ROW_THREADS(CliModel, n_threads),
+    CLI_ROW_PIN(CliModel, pin),
+    CLI_ROW_KV(CliModel, kv),
+    CLI_ROW_BACKEND(CliModel, backend),
+    CLI_ROW_KERNELS(CliModel, kernels),
+    CLI_ROW_ACT(CliModel, activations, .values = (const int32_t[]){ACT_PRECISION_Q16, ACT_PRECISION_Q8},
+                .default_value = "q16"),
     {.key = NULL},
 };
 
@@ -211,8 +190,7 @@ void cli_model_close(CliModel *m) {
     m->gguf = NULL;
 }
 
-/* The first column of the tables of `compare` and `bench`, where names such as
- * "eagle:file=models/eagle.gguf" can be longer than what a terminal has room for. */
+/* ---- tables ------------------------------------------------------------------------------------------- */
 
 void table_name(const char *name, int width) {
     if ((int)strlen(name) <= width) printf("%-*s", width, name);

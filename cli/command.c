@@ -1,9 +1,8 @@
-/* command.c - from argv into the structs of a command, as its tables of options describe them.
+/* command.c - parses argv into the structs of a command, by its tables of options; prints --help; checks the files.
  *
- * GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before arguments that begin
- * with '-'. A key is written in full; for a misspelt or shortened one the error names the nearest. Of an option that
- * is given twice the last value counts, except for lists, which grow.
- */
+ * Options are written in GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before
+ * arguments that begin with '-'. Keys are written in full; for a misspelt or shortened key the error suggests the
+ * nearest one. If an option is given twice, the last value counts, except for lists, which grow. */
 #include "base/files.h"
 #include "cli/command.h"
 #include "cli/model_name.h"
@@ -54,7 +53,7 @@ bool command_begins_section(const Command *c, const CommandRow *wanted) {
 bool command_row_is_flag(const Option *row) { return row->kind == OPTION_BOOL || row->kind == OPTION_INT_FLAG; }
 bool command_row_takes_value(const Option *row) { return !command_row_is_flag(row) && !row->implied; }
 
-/* The row of "--key" (n characters) or of a letter. */
+/* Find the row of "--key" (n characters) or of a letter. */
 static bool find_key(const Command *c, const char *key, size_t n, CommandRow *at) {
     *at = (CommandRow){.row = NULL};
     while (command_next_row(c, at))
@@ -69,7 +68,7 @@ static bool find_letter(const Command *c, char letter, CommandRow *at) {
     return false;
 }
 
-/* `forerun NAME --help`: usage, what it does, options by section, lists, notes and examples. */
+/* ---- --help ----------------------------------------------------------------------------------------- */
 
 enum { COLUMN = 30 };
 
@@ -83,7 +82,7 @@ static bool put_paragraph(Buf *out, const char *text) {
     return text_wrap(out, text, 0, 0, CLI_WIDTH) && buf_puts(out, "\n");
 }
 
-/* "  -n, --tokens=N", "      --color[=WHEN]"; returns its columns. */
+/* Writes "  -n, --tokens=N" or "      --color[=WHEN]"; returns the number of columns. */
 static int write_name(const Option *row, char *name, size_t size) {
     char room[64];
     const char *value = option_metavar(row, room);
@@ -145,7 +144,6 @@ static bool put_usage(Buf *out, const Command *c) {
     return fits && buf_puts(out, "\n");
 }
 
-/* The text of `forerun NAME --help`. False: no memory. */
 static bool command_help(const Command *c, Buf *out) {
     bool fits = put_usage(out, c) && put_paragraph(out, c->about);
     fits = fits && (c->method ? put_methods(out, c) : put_options(out, c));
@@ -155,10 +153,10 @@ static bool command_help(const Command *c, Buf *out) {
     return fits;
 }
 
-/* Gathers the files of a command line, and checks the outputs among them.
+/* ---- the files of a command line ----------------------------------------------------------------------
  *
- * Outputs are replaced by renaming (base/replace_file.c), so an output that is an input would not damage the run: it
- * would destroy the user's file at the end of it. */
+ * Outputs are replaced by renaming (base/files.h). So an output that is also an input would not disturb the run, but
+ * the user's input file would be lost at its end. */
 
 typedef struct CommandFile {
     char *option, *path;
@@ -170,8 +168,6 @@ struct CommandFiles {
     CommandFile *items;
     size_t n, capacity;
 };
-
-/* ---- the list --------------------------------------------------------------------------------------- */
 
 bool command_files_add(CommandFiles *files, const char *option, const char *path, bool is_output) {
     if (files->n == files->capacity) {
@@ -196,7 +192,7 @@ static void free_files(CommandFiles *files) {
 
 /* ---- gathering -------------------------------------------------------------------------------------- */
 
-/* The i-th value of a row that holds text; NULL after the last. */
+/* The i-th value of a row of texts; NULL after the last. */
 static const char *value_of(const CommandRow *at, int i) {
     const Option *row = at->row;
     const char *base = at->to;
@@ -209,7 +205,7 @@ static const char *value_of(const CommandRow *at, int i) {
     return row->kind == OPTION_BUFFER ? base + row->offset : NULL;
 }
 
-/* Adds the other parts of a model in several files. */
+/* Adds the other parts of a model that is split into several files. */
 static bool add_parts(CommandFiles *files, const char *option, const char *first) {
     char path[GGUF_MAX_PATH];
     bool fits = true;
@@ -218,7 +214,7 @@ static bool add_parts(CommandFiles *files, const char *option, const char *first
     return fits;
 }
 
-/* Adds the n bytes at `path`, or each of the files in them. */
+/* Adds the file named by the n bytes at `path`, or each of several names that are joined by row->joined_by. */
 static bool add_value(CommandFiles *files, const Option *row, const char *option, const char *path, size_t n) {
     char *copy = strndup(path, n), *at = copy;
     bool fits = copy != NULL;
@@ -277,8 +273,8 @@ static int check_distinct(const CommandFiles *files, size_t i_output, fr_error *
     const CommandFile *output = &files->items[i_output];
     for (size_t i = 0; i < files->n; i++) {
         const CommandFile *other = &files->items[i];
-        bool is_done = other->is_output && i <= i_output;                          /* itself, or compared before */
-        bool is_own = other->is_output && other->is_implied && output->is_implied; /* a command's own affair */
+        bool is_done = other->is_output && i <= i_output;                          /* compared before */
+        bool is_own = other->is_output && other->is_implied && output->is_implied; /* the command chose both names */
         bool is_stdin = !other->is_output && strcmp(other->path, "-") == 0;
         if (is_done || is_own || is_stdin || is_stdout(other) || !replace_file_same(output->path, other->path))
             continue;
@@ -289,7 +285,8 @@ static int check_distinct(const CommandFiles *files, size_t i_output, fr_error *
     return FR_OK;
 }
 
-/* A name that the user has not written may have been foreseen by others. */
+/* Whether the output is a symbolic link at a name that the user did not write: somebody else may have guessed the
+ * name. */
 static bool is_foreign_link(const CommandFile *f) {
     struct stat st;
     return f->is_implied && lstat(f->path, &st) == 0 && S_ISLNK(st.st_mode);
@@ -318,7 +315,6 @@ static int check_readable(const CommandFile *input, fr_error *err) {
     return error_set(err, FR_ERR_IO, "%s: %.300s: cannot be opened: %s", input->option, input->path, strerror(errno));
 }
 
-/* For a parsed command line. FR_ERR_ARGUMENT: an output is also an input or another output. */
 static int command_check_files(const Command *c, fr_error *err) {
     CommandFiles files = {.n = 0};
     int status = gather(c, &files) ? FR_OK : (int)error_memory(err, "the names of files", files.n);
@@ -327,6 +323,7 @@ static int command_check_files(const Command *c, fr_error *err) {
     free_files(&files);
     return status;
 }
+
 /* ---- parsing ---------------------------------------------------------------------------------------- */
 
 typedef struct Parser {
@@ -388,10 +385,10 @@ static int refuse_argument(const Command *c, const char *text, fr_error *err) {
     const char *dot = strrchr(text, '.');
     bool is_model = dot && strcmp(dot, ".gguf") == 0 && find_key(c, "model", 5, &at) && at.row->letter == 'm';
     return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'%s", text,
-                     is_model ? "; a model is given by -m FILE" : "");
+                     is_model ? "; pass a model as -m FILE" : "");
 }
 
-/* The n-th positional argument goes to the n-th such row; a list takes all that are left. */
+/* Stores the n-th positional argument in the n-th such row; a list takes all remaining ones. */
 static int parse_argument(Parser *p, const char *text, fr_error *err) {
     int i = 0;
     for (CommandRow at = {.row = NULL}; command_next_row(p->command, &at);) {
@@ -445,7 +442,7 @@ static int parse(Parser *p, fr_error *err) {
     return status ? status : command_check_files(c, err);
 }
 
-/* Wrong usage points to --help; anything else does not depend on how the command was written. */
+/* Prints the error, and refers to --help if the command line is wrong. */
 static int refuse(const Command *c, const fr_error *err) {
     if (err->code == FR_ERR_ARGUMENT)
         fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err->message, c->name);
@@ -462,8 +459,7 @@ static int print_help(const Command *c) {
     return fits ? CLI_OK : CLI_FAILED;
 }
 
-/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else
- * *status is the exit status. */
+/* Parses argv into the command's structs. False: it printed help or an error, and *status is the exit status. */
 static bool command_parse(const Command *c, int argc, char **argv, int *status) {
     Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
     fr_error err;

@@ -1,14 +1,14 @@
-/* command_man.c - man pages in roff, from the tables of options: the section OPTIONS of man/forerun.1, and a page for
- * each command.
+/* command_docs.c - man pages in roff and shell completions, from the tables of options.
  *
- * `forerun --man` prints the section, man/update.sh puts it between the marks in man/forerun.1, and test_help_cli.c
- * fails if the two differ. The rest of that page is written by hand. A table that several commands share is printed
- * with the first of them; the others refer to it.
+ * `forerun --man` prints the section OPTIONS of man/forerun.1. man/update.sh puts it between the marks in that file,
+ * and test_help_cli.c fails if the two differ. The rest of the page is written by hand. A table that several commands
+ * share is printed with the first of them; the others refer to it.
  *
- * `forerun --man-pages FOLDER`, which `make install` runs, writes forerun-run.1, forerun-train-lyanna.1, ... They are
- * whole: each has all options of its command, and what --help says, but for the lists of drafters and rules, which
- * forerun(1) describes.
- */
+ * `forerun --man-pages FOLDER`, which `make install` runs, writes forerun-run.1, forerun-train-lyanna.1, and so on.
+ * Each page has everything that --help prints, except for the lists of drafters and rules, which forerun(1) describes.
+ *
+ * The completions for bash, zsh and fish know commands, methods of `train`, options, the names that a choice can have,
+ * drafters for --draft, and which values are files. `make install` puts the scripts where the shells look for them. */
 #include "cli/command.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static const char *printed_with(const Printed *p, const Option *rows) {
     return NULL;
 }
 
-/* Escapes what roff would read as a command or a hyphen. */
+/* Appends a text, escaping what roff would read as a command or a hyphen. */
 static bool put_escaped(Buf *out, const char *text) {
     bool fits = true, begins = true;
     for (; *text && fits; text++) {
@@ -49,7 +49,7 @@ static bool put_text(Buf *out, const char *text) {
     return fits;
 }
 
-/* "-n, --tokens=N" with bold names and an italic value. */
+/* Appends "-n, --tokens=N" with bold names and an italic value. */
 static bool put_name(Buf *out, const Option *row) {
     char room[64];
     bool fits = buf_puts(out, ".TP\n");
@@ -72,7 +72,7 @@ static bool put_row(Buf *out, const Option *row) {
     return fits;
 }
 
-/* "The options --model, --tokens, ... are those of forerun run." */
+/* Appends "As for forerun run: --model, --tokens, ...". */
 static bool put_reference(Buf *out, const Option *rows, const char *command) {
     Buf text = {.max_bytes = 8192};
     bool fits = buf_puts(&text, "As for forerun ") && buf_puts(&text, command) && buf_puts(&text, ":");
@@ -124,7 +124,7 @@ bool command_man(const Command *const *commands, Buf *out) {
     bool fits = buf_puts(
         out, ".\\\" BEGIN OPTIONS (generated: man/update.sh)\n.SH OPTIONS\n"
              "If an option that takes one value is given more than once, the last value counts, so that a value in an "
-             "alias or a script can be overruled. An option that makes a list, such as \\fB\\-\\-draft\\fR, may be "
+             "alias or a script can be overridden. An option that makes a list, such as \\fB\\-\\-draft\\fR, may be "
              "given several times.\n");
     for (const Command *const *c = commands; *c && fits; c++) fits = put_command(out, *c, &printed);
     return fits && buf_puts(out, ".\\\" END OPTIONS\n");
@@ -132,7 +132,7 @@ bool command_man(const Command *const *commands, Buf *out) {
 
 /* ---- a page for each command ------------------------------------------------------------------------- */
 
-/* "forerun-train-lyanna" for "train lyanna". */
+/* Writes "forerun-train-lyanna" for "train lyanna". */
 static void page_name(const Command *c, char out[80]) {
     snprintf(out, 80, "forerun-%s", c->name);
     for (char *p = out; *p; p++)
@@ -151,7 +151,7 @@ static bool put_synopsis(Buf *out, const Command *c) {
     return fits;
 }
 
-/* The paragraphs of a text are separated by blank lines. */
+/* Appends the paragraphs of a text, which are separated by blank lines. */
 static bool put_paragraphs(Buf *out, const char *text) {
     bool fits = true;
     while (*text && fits) {
@@ -226,13 +226,9 @@ int command_man_pages(const Command *const *commands, const char *folder, fr_err
     return status;
 }
 
-/* command_completions.c - completions for bash, zsh and fish, from the tables of options.
- *
- * Each shell gets a script that knows commands, methods of `train`, options, the names that a choice can have,
- * drafters for --draft and which values are files. `make install` puts the scripts where the shells look for them.
- */
+/* ---- completions ------------------------------------------------------------------------------------- */
 
-/* The words that can be the value of a row, separated by spaces. False: none are known. */
+/* Writes the words that can be the value of a row, separated by spaces. False: none are known. */
 static bool value_words(const Option *row, char *words, size_t size) {
     size_t n = 0;
     words[0] = '\0';
@@ -244,7 +240,7 @@ static bool value_words(const Option *row, char *words, size_t size) {
     return words[0] != '\0';
 }
 
-/* Calls `put` for every command, a method of `train` included. */
+/* Calls `put` for every command and every method of `train`. */
 typedef bool (*PutCommand)(Buf *out, const Command *c);
 static bool put_each(Buf *out, const Command *const *commands, PutCommand put) {
     bool fits = true;
@@ -340,7 +336,7 @@ static bool put_bash(Buf *out, const Command *const *commands) {
 
 /* ---- zsh ------------------------------------------------------------------------------------------- */
 
-/* Inside '...[help]' of _arguments: brackets, colons and quotes are escaped. Sentences end at the first "; ". */
+/* Appends a help text for '...[help]' of _arguments, up to the first "; ", and escapes brackets, colons and quotes. */
 static bool zsh_help(Buf *out, const char *text) {
     bool fits = true;
     for (; *text && fits; text++) {
@@ -411,7 +407,7 @@ static bool put_zsh(Buf *out, const Command *const *commands) {
 
 /* ---- fish ------------------------------------------------------------------------------------------ */
 
-/* Inside '...': quotes and backslashes are escaped. */
+/* Appends a help text for '...', up to the first "; ", and escapes quotes and backslashes. */
 static bool fish_help(Buf *out, const char *text) {
     bool fits = true;
     for (; *text && fits; text++) {
@@ -436,7 +432,7 @@ static bool fish_command(Buf *out, const Command *c) {
         const Option *row = at.row;
         char words[1024];
         bool known = value_words(row, words, sizeof words);
-        if (row->is_argument && !known) continue; /* files, which fish offers by itself */
+        if (row->is_argument && !known) continue; /* fish completes files by itself */
         fits = fish_condition(out, c);
         if (!row->is_argument) fits = fits && buf_printf(out, " -l %s", row->key);
         if (row->letter) fits = fits && buf_printf(out, " -s %c", row->letter);

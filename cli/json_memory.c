@@ -1,14 +1,13 @@
-/* json_memory.c - what happens when jansson finds no memory: the program ends, or one request of the server does.
+/* json_memory.c - keeps allocation failures away from jansson, and writes JSON.
  *
- * When an allocation fails inside jansson, its parser and its containers crash or leave out what did not fit, and
- * report success: `index` and `train` ended with status 0 and another output. Nothing that the callers check can
- * prevent that, so the failure must not reach jansson. The process ends at once with a sentence, by _exit: handlers of
- * exit and buffers of files could need memory too, and what was to be written is incomplete: temporary files are removed.
+ * When an allocation fails inside jansson, its parser and containers crash, or leave out values and report success,
+ * which no caller can detect. So jansson must not see a failure. Instead the process prints an error and ends at once,
+ * by _exit, because exit handlers and file buffers could need memory, too. Temporary files are removed, because their
+ * content is incomplete.
  *
- * A server must not end because one request was too large: a megabyte of "[1,1,1,...]" is 24 megabytes of values. So
- * json_memory_limit gives the thread a region with a limit, jansson's blocks are cut from it, and where it does not
- * suffice a longjmp leaves jansson in the middle; nothing of its state is used again, because all of it is in the
- * region. */
+ * A server must not end because one request is too large: a megabyte of "[1,1,1,...]" becomes 24 megabytes of values.
+ * So json_memory_limit gives the thread a region of limited size for jansson's memory. If it is too small, a longjmp
+ * leaves jansson in the middle. None of jansson's state is used afterwards, because all of it is in the region. */
 #include "base/files.h"
 #include "cli/command.h"
 #include "cli/json_memory.h"
@@ -32,7 +31,7 @@ struct RegionBlock {
 };
 
 typedef struct Region {
-    RegionBlock *blocks; /* the first is being filled */
+    RegionBlock *blocks; /* the first one is being filled */
     size_t n_bytes, max_bytes;
     jmp_buf out;
 } Region;
@@ -98,7 +97,7 @@ bool json_memory_limit(size_t max_bytes, void (*work)(void *user), void *user) {
     return is_done;
 }
 
-/* JSON as an output file of a command: the old file stays until the new one is complete. */
+/* ---- writing JSON -------------------------------------------------------------------------------------- */
 
 int json_file_write(const json_t *json, const char *path, size_t flags, fr_error *err) {
     if (!json)
@@ -108,10 +107,8 @@ int json_file_write(const json_t *json, const char *path, size_t flags, fr_error
     if (status) return status;
     bool is_printed = json_dumpf(json, out.file, flags) == 0;
     if (!is_printed && !ferror(out.file)) status = error_memory(err, "JSON", 1);
-    return replace_file_end(&out, status, err); /* refuses what could not be written */
+    return replace_file_end(&out, status, err); /* fails if not everything was written */
 }
-
-/* Numbers and texts that JSON cannot hold become null, so that no key is lost without a word. */
 
 json_t *json_real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 

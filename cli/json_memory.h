@@ -1,4 +1,4 @@
-/* json_memory.h - the allocator of jansson in the program. */
+/* json_memory.h - jansson's allocator in the program, and JSON as output of commands. */
 #ifndef CLI_JSON_MEMORY_H
 #define CLI_JSON_MEMORY_H
 
@@ -8,32 +8,28 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From now on jansson never sees an allocation fail: the process ends with a sentence and the status CLI_FAILED. Call it
- * at the start of main, before anything uses jansson. */
+/* From now on jansson never sees an allocation fail: instead, the process prints an error and ends with the status
+ * CLI_FAILED. Call it at the start of main, before anything uses jansson. */
 void json_memory_install(void);
 
-/* Calls work(user). What jansson allocates meanwhile in this thread comes from a region of at most max_bytes, which is
- * released as a whole when the function returns, so `work` keeps no JSON and passes nothing of it to free(). False: that
- * memory did not suffice. `work` was then left at the allocation that failed (longjmp), and what it had allocated
- * otherwise must be reachable from `user`. Calls are not nested. */
+/* Calls work(user). Meanwhile, all memory that jansson allocates in this thread comes from a region of at most
+ * max_bytes. The region is released when the function returns, so `work` must not keep JSON or pass any of it to
+ * free(). False: the region was too small. In that case a longjmp left `work` at the failed allocation, so its other
+ * memory must be reachable from `user`. Calls cannot be nested. */
 bool json_memory_limit(size_t max_bytes, void (*work)(void *user), void *user);
 
-/* JSON as an output file of a command. */
-
-/* Replaces the file at `path` when the new content is complete (base/replace_file.h). `json` NULL: it could not be
- * built, which is refused. */
+/* Writes a JSON file. A file at `path` is replaced only when the new one is complete. `json` NULL: it could not be
+ * built, which is an error. */
 int json_file_write(const json_t *json, const char *path, size_t flags, fr_error *err);
 
-/* Values that JSON cannot hold, and printing, for all commands that write JSON. */
-
-/* JSON has no NaN and no infinity, and jansson makes NULL of them, with which json_pack returns NULL for the whole
- * object and json_object_set_new leaves out the key. Here they become null. */
+/* A number, or null for NaN and infinity, which JSON does not have. (jansson turns them into a NULL pointer, which
+ * makes json_pack fail and json_object_set_new leave out the key.) */
 json_t *json_real_or_null(double x);
 
-/* File names need not be UTF-8, but JSON is: a text that is not becomes null. */
+/* A string, or null for a text that is not UTF-8, such as some file names. */
 json_t *json_string_or_null(const char *text);
 
-/* Prints the value and a newline on standard output, and releases it. */
+/* Prints the value and a newline on standard output, and releases the value. */
 int json_print(json_t *value, size_t flags, fr_error *err);
 
 #endif

@@ -39,21 +39,20 @@ const Command *const cli_commands[] = {
 
 static bool put_help(Buf *out) {
     bool fits = buf_puts(out, "Usage: forerun COMMAND [OPTION...]\n"
-                              "       forerun MODEL.gguf [OPTION...]    converse, or answer a piped prompt\n"
-                              "Run language models from GGUF files faster than one token at a time, without\n"
-                              "changing a token.\n\n"
+                              "       forerun MODEL.gguf [OPTION...]    start a chat, or answer a piped prompt\n"
+                              "Run large language models from GGUF files, faster than one token at a time and\n"
+                              "without changing a token.\n\n"
                               "Commands:\n");
     for (const Command *const *c = cli_commands; fits && *c; c++)
         fits = command_put_summary(out, (*c)->name, (*c)->summary);
-    return fits &&
-           buf_puts(
-               out,
-               "\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
-               "Of an option with one value that is given more than once, the last value counts.\n"
-               "'forerun --completions bash|zsh|fish' prints completions for that shell.\n");
+    return fits && buf_puts(out, "\n'forerun help COMMAND' explains a command. 'man forerun' explains the drafters "
+                                 "and\nverification rules.\n"
+                                 "If an option that takes one value is given more than once, the last one counts.\n"
+                                 "'forerun --completions bash|zsh|fish' prints completions for that shell, "
+                                 "and\n'forerun --version' prints the version.\n");
 }
 
-/* Commands write to standard output without checking each call, so it is checked once here. */
+/* Checks standard output once for all, because commands write to it without checking each call. */
 static int finish(int status) {
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (written || status != CLI_OK) return status;
@@ -96,7 +95,7 @@ static int refuse_command(const char *name) {
     return CLI_USAGE;
 }
 
-/* `help COMMAND [METHOD]` is `COMMAND [METHOD] --help`. */
+/* Runs `help COMMAND [METHOD]` as `COMMAND [METHOD] --help`. */
 static int help_command(int n_words, char **words) {
     static char help[] = "--help";
     const Command *command = find_command(words[0]);
@@ -104,7 +103,7 @@ static int help_command(int n_words, char **words) {
     return command ? finish(command_main(command, n_words > 1 ? 3 : 2, argv)) : refuse_command(words[0]);
 }
 
-/* `MODEL.gguf` stands for `chat -m MODEL.gguf` or `run -m MODEL.gguf`. */
+/* Runs `MODEL.gguf` as `chat -m MODEL.gguf` or `run -m MODEL.gguf`. */
 static int run_model(int argc, char **argv) {
     int n;
     char **words = model_argument(argc, argv, &n);
@@ -119,13 +118,13 @@ static int run_command(int argc, char **argv) {
     return command ? finish(command_main(command, argc - 1, argv + 1)) : run_model(argc, argv);
 }
 
-/* Where the caller closed a standard file, the next file that is opened would get its number: a model would be read as the
- * prompt, or messages written into an output. So its place is taken, by a file that can neither be read nor written as it
- * would be. */
+/* Opens /dev/null in place of standard files that the caller closed. Otherwise the next opened file would get such a
+ * number: a model would be read as the prompt, or messages would be written into an output. The modes make any use of
+ * them fail. */
 static void keep_standard_files(void) {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", modes[fd]); /* the lowest free number */
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", modes[fd]); /* takes that number */
 }
 
 int main(int argc, char **argv) {
@@ -149,17 +148,17 @@ int main(int argc, char **argv) {
         return finish(CLI_OK);
     }
     if (strcmp(argv[1], "--completions") == 0) return print_completions(argc > 2 ? argv[2] : NULL);
-    if (strcmp(argv[1], "--man") == 0) { /* for man/update.sh, so --help does not mention it */
+    if (strcmp(argv[1], "--man") == 0) { /* for man/update.sh; --help does not mention it */
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
     }
-    if (strcmp(argv[1], "--drafters") == 0) { /* the table of docs/methods/README.md, likewise */
+    if (strcmp(argv[1], "--drafters") == 0) { /* for the table in docs/methods/README.md */
         puts("| `--draft` | what it does |\n|---|---|");
         for (const DrafterClass *const *c = drafter_classes(); *c; c++)
             printf("| `%s` | %s |\n", (*c)->name, (*c)->summary);
         return finish(CLI_OK);
     }
-    if (strcmp(argv[1], "--man-pages") == 0 && argc > 2) { /* for make install, likewise */
+    if (strcmp(argv[1], "--man-pages") == 0 && argc > 2) { /* for make install */
         fr_error err;
         return command_man_pages(cli_commands, argv[2], &err) ? cli_fail(&err) : CLI_OK;
     }

@@ -1,4 +1,19 @@
-/* model_name.c - recognises a model in place of a command, by the first bytes of the file. */
+/* model_name.c - models on a command line: in place of a command, by their name on a hub, or among the fetched ones.
+ *
+ * A word in place of a command is a model if the file begins like a GGUF file.
+ *
+ * A repository on a hub holds one model in several types, in files whose names contain the type:
+ *
+ *     tiny.Q4_K_M.gguf    Q8_0/tiny-q8_0-00001-of-00002.gguf    Q8_0/tiny-q8_0-00002-of-00002.gguf
+ *
+ * There is no list of types. A type is a word of the path: it begins after one of the separators - . _ / and ends
+ * before - . or / (not _, because names of types contain it). A file that is split counts once, as its first part. The
+ * same choice is made among the files of a repository, when one is fetched, and among the fetched files, when one is
+ * opened.
+ *
+ * `forerun pull` puts files into a folder, so that -m OWNER/NAME:TYPE works in every command. The folder itself is the
+ * index: there is no other file that could disagree with it. A file gets its name only when it is complete and its hash
+ * was checked; until then it is FILE.gguf.HASH.part. A name that exists as a path is never looked up in the folder. */
 #include "base/error.h"
 #include "base/files.h"
 #include "base/mem.h"
@@ -57,19 +72,9 @@ bool model_argument_is_path(const char *word) {
     return strchr(word, '/') || (n > 5 && strcmp(word + n - 5, ".gguf") == 0) || access(word, F_OK) == 0;
 }
 
-/* Names of models on a hub, and which of a repository's files is meant.
- *
- * A repository holds one model in several types, in files whose names contain the type:
- *
- *     tiny.Q4_K_M.gguf    Q8_0/tiny-q8_0-00001-of-00002.gguf    Q8_0/tiny-q8_0-00002-of-00002.gguf
- *
- * There is no list of types: a type is what stands between two of the separators - . / (and _ before it, because names
- * of types contain '_' themselves). A file that is split counts once, as its first part. The same choice is made among
- * the files of a repository, when one is fetched, and among those that have been fetched, when one is opened. */
-
 /* ---- names ------------------------------------------------------------------------------------------ */
 
-/* The hub's own rule; it also keeps "." and ".." out. */
+/* The hub's rule for owners and names; it excludes "." and "..", too. */
 static bool is_name_part(const char *s, size_t n) {
     if (n == 0 || n > MODEL_NAME_PART || strchr("-.", s[0]) || strchr("-.", s[n - 1])) return false;
     for (size_t i = 0; i < n; i++)
@@ -108,14 +113,15 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Whether the path is a model: projectors of images and importance matrices are GGUF files, too. */
+/* Whether the path is a model's. Image projectors and importance matrices are GGUF files, too. */
 static bool is_model(const char *path) {
     size_t n = strlen(path);
     return n > N_SUFFIX && strcasecmp(path + n - N_SUFFIX, suffix) == 0 && !strcasestr(base_name(path), "mmproj") &&
            !strcasestr(base_name(path), "imatrix");
 }
 
-/* "-00001-of-00002.gguf" at the end: the bytes before it, the number of this part and how many there are. */
+/* Whether the path ends in "-00001-of-00002.gguf". *n_stem: bytes before that; *number: number of the part; *count: of
+ * all parts. */
 static bool is_part(const char *path, size_t *n_stem, int *number, int *count) {
     size_t n = strlen(path);
     int n_read = 0;
@@ -125,7 +131,7 @@ static bool is_part(const char *path, size_t *n_stem, int *number, int *count) {
     return *number >= 1 && *number <= *count;
 }
 
-/* Whether the file is one to choose: it is whole, or the first part. */
+/* Whether the file can be chosen: it is a whole model, or the first part of one. */
 static bool is_candidate(const char *path) {
     size_t n_stem;
     int number, count;
@@ -145,7 +151,8 @@ static bool is_named(const char *path, const char *name) {
     return strcmp(path, name) == 0 || strcmp(base_name(path), name) == 0;
 }
 
-/* The number of candidates of a type, or of a name where there is one; NULL: of all. *found: the first of them. */
+/* Counts the candidates whose file name is `type`, or if there are none, those of that type; NULL: all. *found: the
+ * first. */
 static int count_matches(const char *const *paths, int n_paths, const char *type, int *found) {
     int n_named = 0, n_typed = 0, named = -1, typed = -1;
     for (int i = 0; i < n_paths; i++) {
@@ -159,7 +166,7 @@ static int count_matches(const char *const *paths, int n_paths, const char *type
 
 /* ---- the choice --------------------------------------------------------------------------------------- */
 
-/* The names of the candidates, as many as fit into a message. */
+/* Lists as many names of candidates as fit into a message. */
 static const char *list_candidates(const char *const *paths, int n_paths, const char *type, char *text, size_t size) {
     size_t n = 0;
     int n_left = 0;
@@ -183,7 +190,7 @@ static int refuse(const char *where, const char *const *paths, int n_paths, cons
         return error_set(err, FR_ERR_ARGUMENT, "%s: holds no GGUF file; look for a repository that does", where);
     if (n_found > 1)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "%s: holds several files of that type; write one of them behind the colon: %s", where,
+                         "%s: holds several files of that type; write the name of one after the colon: %s", where,
                          list_candidates(paths, n_paths, type, list, sizeof list));
     if (type)
         return error_set(err, FR_ERR_ARGUMENT, "%s: holds no file of type %.40s; it has %s", where, type,
@@ -192,7 +199,7 @@ static int refuse(const char *where, const char *const *paths, int n_paths, cons
                      list_candidates(paths, n_paths, NULL, list, sizeof list));
 }
 
-/* The part `number` of the file that paths[first] is the first part of; -1: there is none. */
+/* The index of part `number` of the file whose first part is paths[first]; -1: there is none. */
 static int find_part(const char *const *paths, int n_paths, int first, int number) {
     size_t n_stem = 0, n_other;
     int own = 0, count = 0, other, other_count;
@@ -239,10 +246,7 @@ int model_choose(const char *where, const char *const *paths, int n_paths, const
     return take_parts(where, paths, n_paths, first, chosen, n_chosen, err);
 }
 
-/* Finds models that `forerun pull` fetched, so that -m OWNER/NAME:TYPE works in every command.
- *
- * The folder itself is the index: there is no other file that could disagree with it. A file has its name only once it
- * is whole and its hash was checked; until then it is FILE.gguf.HASH.part. What exists as a path is never looked up. */
+/* ---- the folder of fetched models --------------------------------------------------------------------- */
 
 enum { MAX_DEPTH = 8 };
 
@@ -253,12 +257,10 @@ bool model_cache_folder(const char *repo, char out[MODEL_CACHE_PATH]) {
     return n > 0 && n < MODEL_CACHE_PATH;
 }
 
-/* ---- listing ---------------------------------------------------------------------------------------- */
-
 typedef struct List {
     char **paths;
     int n, capacity;
-    size_t n_root; /* bytes of the folder and its slash, which the paths do not have */
+    size_t n_root; /* length of the folder and its slash, which the paths leave out */
 } List;
 
 static bool add(List *l, const char *path) {
@@ -309,7 +311,7 @@ void model_cache_free_list(char **paths, int n_paths) {
 
 /* ---- options that name a model ------------------------------------------------------------------------ */
 
-/* The path of a model that was fetched, malloc'ed. */
+/* Finds the path of a fetched model, malloc'ed. */
 static int find(const ModelName *name, const char *text, char **out, fr_error *err) {
     char folder[MODEL_CACHE_PATH], **paths = NULL;
     int n_paths = 0, *chosen = NULL, n_chosen;
@@ -324,7 +326,7 @@ static int find(const ModelName *name, const char *text, char **out, fr_error *e
             "%.200s: cannot be opened: there is no such file, and no model of that name has been fetched "
             "(forerun pull %.200s)",
             text, text);
-    else if (status) status = error_set(err, (fr_code)status, "among the models that were fetched: %s", why.message);
+    else if (status) status = error_set(err, (fr_code)status, "among the fetched models: %s", why.message);
     else if (asprintf(out, "%s/%s", folder, paths[chosen[0]]) < 0) status = error_memory(err, "a path", strlen(folder));
     free(chosen);
     model_cache_free_list(paths, n_paths);
@@ -337,7 +339,7 @@ static int resolve(const CommandRow *at, fr_error *err) {
     char *path;
     if (!*value || access(*value, F_OK) == 0 || !model_name_parse(*value, &name)) return FR_OK;
     size_t n = strlen(name.repo);
-    if (!name.type && n > 5 && strcasecmp(name.repo + n - 5, ".gguf") == 0) return FR_OK; /* a file that is missing */
+    if (!name.type && n > 5 && strcasecmp(name.repo + n - 5, ".gguf") == 0) return FR_OK; /* a missing file */
     int status = find(&name, *value, &path, err);
     if (!status) *value = path;
     return status;

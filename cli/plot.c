@@ -1,11 +1,11 @@
 /* plot.c - writes a gnuplot script and runs gnuplot on it.
  *
- * gnuplot prints the figure into a temporary file that replaces the old one (base/replace_file.h) if it is complete: it
- * does not report a full disk. The script is a file in memory.
+ * gnuplot does not report a full disk. So it prints the figure into a temporary file, which replaces the old one only
+ * if it is complete. The script is a file in memory.
  *
- * Every text of the caller is put into single quotes, inside which gnuplot has no escapes and runs no commands; a
- * quote is doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are
- * computed here, because gnuplot's own histograms have no symmetric error bars. */
+ * Every text of the caller is put into single quotes, in which gnuplot has no escapes and runs no commands; quotes are
+ * doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are computed here,
+ * because gnuplot's own histograms have no symmetric error bars. */
 #include "cli/plot.h"
 
 #include "base/files.h"
@@ -20,13 +20,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The colours of Okabe and Ito, which are distinguishable with any colour vision; then grey. */
+/* The colours of Okabe and Ito, which can be told apart with any colour vision; then grey. */
 static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                       "#56b4e9", "#d55e00", "#f0e442", "#777777"};
 static const char *color_of(int i_series) { return palette[i_series % (int)(sizeof palette / sizeof *palette)]; }
 
-enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that fit side by side below the axis */ };
-static const double GROUP_WIDTH = 0.8; /* of the bars of a category; categories are 1 apart */
+enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* as many fit side by side below the axis */ };
+static const double GROUP_WIDTH = 0.8; /* width of a category's bars; categories are 1 apart */
 
 int plot_check(fr_error *err) {
     FILE *gnuplot = popen("gnuplot --version >/dev/null 2>&1", "r");
@@ -94,7 +94,7 @@ static void write_style(FILE *out, const Plot *p) {
                 p->reference, p->reference);
 }
 
-/* The middle of a bar: the bars of a category are centred at its index. */
+/* The x of the middle of a bar. The bars of a category are centred at its index. */
 static double bar_x(const Plot *p, int i_series, int i_category) {
     return i_category + GROUP_WIDTH * ((i_series + 0.5) / p->n_series - 0.5);
 }
@@ -142,7 +142,7 @@ static void write_script(FILE *out, const Plot *p) {
     fputs("\n", out);
 }
 
-/* Runs gnuplot with these as standard input and output. */
+/* Runs gnuplot with these files as its standard input and output. */
 static bool run_gnuplot(int script, int figure) {
     posix_spawn_file_actions_t files;
     char *const command[] = {(char *)(uintptr_t) "gnuplot", NULL};

@@ -1,4 +1,4 @@
-/* plot.h - a figure as an SVG file, drawn by gnuplot: lines with points, or grouped bars.
+/* plot.h - draws a figure as an SVG file, by gnuplot: lines with points, or grouped bars.
  *
  *     double x[] = {1, 2, 4}, y[] = {100, 180, 310}, dy[] = {3, 5, 9};
  *     PlotSeries series = {.name = "plain", .n = 3, .x = x, .y = y, .dy = dy};
@@ -17,26 +17,26 @@
 
 typedef enum PlotKind { PLOT_LINES, PLOT_BARS } PlotKind;
 
-/* Everything is borrowed. A y that is not finite is left out of the figure. */
+/* All pointers are borrowed. A y that is not finite is left out of the figure. */
 typedef struct PlotSeries {
     const char *name; /* in the legend */
-    int n;            /* points; for bars one per category */
+    int n;            /* number of points; for bars, one for each category */
     const double *x;  /* [n]; unused for bars */
     const double *y;  /* [n] */
-    const double *dy; /* [n] half the length of the error bars; NULL: none; not finite: none at that point */
+    const double *dy; /* [n] half lengths of the error bars; NULL: none; not finite: none at that point */
 } PlotSeries;
 
 typedef struct Plot {
     PlotKind kind;
     const char *title, *x_label, *y_label; /* NULL: none */
-    const char *const *categories;         /* [n_categories] of bars, from left to right */
+    const char *const *categories;         /* [n_categories] names of the groups of bars, from left to right */
     int n_categories;
     const PlotSeries *series;
     int n_series;
-    double reference; /* a dashed line at this y; 0: none */
+    double reference; /* y of a dashed line; 0: none */
     bool y_from_zero; /* bars always begin at zero */
-    bool x_log2;      /* lines: steps of x are factors of two */
-    bool x_from_zero; /* lines: the axis begins at zero */
+    bool x_log2;      /* lines: the x axis is logarithmic, to base 2 */
+    bool x_from_zero; /* lines: the x axis begins at zero */
 } Plot;
 
 /* Checks that gnuplot is installed. */

@@ -1,11 +1,10 @@
-/* safe_text.c - decides by the Unicode category of a character whether a terminal may get it. */
+/* safe_text.c - escapes the characters that a terminal must not get, by their Unicode categories. */
 #include "cli/safe_text.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-/* Whether a terminal prints the code point, rather than obeying it, changing the direction of writing, or showing
- * nothing. */
+/* Whether a terminal shows the code point, and does not obey it, change the direction of writing, or show nothing. */
 static bool is_shown(utf8proc_int32_t c) {
     utf8proc_category_t category = utf8proc_category(c);
     return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CN &&
@@ -13,18 +12,18 @@ static bool is_shown(utf8proc_int32_t c) {
            category != UTF8PROC_CATEGORY_ZP;
 }
 
-/* The characters that change the direction of writing: they can show a line in another order than it has. */
+/* Whether the character changes the direction of writing, which can show a line in a different order. */
 static bool changes_direction(utf8proc_int32_t c) {
     return c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/* Whether a character of a text stays: other invisible characters do, because emoji are joined by them. */
+/* Whether a character of a text stays as it is. Invisible characters do, because some join emoji. */
 static bool is_plain(utf8proc_int32_t c) {
     return c == '\n' || c == '\t' || (utf8proc_category(c) != UTF8PROC_CATEGORY_CC && !changes_direction(c));
 }
 
-/* The character at s[0..n): its own bytes where `allowed`, else its first byte escaped. Returns the bytes of s that it
- * stands for; *n_out of them go to out. */
+/* Writes the character at s[0..n) to out: its own bytes if it is allowed, otherwise its first byte, escaped. *n_out:
+ * bytes written. Returns the number of bytes of s that were read. */
 static size_t next(const char *s, size_t n, bool (*allowed)(utf8proc_int32_t), char out[8], size_t *n_out) {
     utf8proc_int32_t c;
     utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)s, n > 4 ? 4 : (utf8proc_ssize_t)n, &c);

@@ -1,9 +1,9 @@
-/* safe_text.h - writes text of unknown origin to a terminal: names from files, and what a model generates.
+/* safe_text.h - writes text of unknown origin, such as names from files and generated text, to a terminal.
  *
- * A terminal obeys escape sequences: they can retitle it, overwrite what stands there, or make it type. Characters that
- * control it, change the direction of writing or are invisible, and bytes that are not UTF-8, are escaped as \n and
- * \xNN. JSON with strings of files is written to a terminal as ASCII for the same reason (JSON_ENSURE_ASCII).
- */
+ * A terminal obeys escape sequences, which can retitle it, overwrite its contents, or make it send input. So characters
+ * that control the terminal, change the direction of writing or are invisible, and bytes that are not UTF-8, are
+ * escaped as \n and \xNN. For the same reason, JSON with strings from files is written to a terminal as ASCII
+ * (JSON_ENSURE_ASCII). */
 #ifndef APP_SAFE_TEXT_H
 #define APP_SAFE_TEXT_H
 
@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* A name on one line; after max bytes "... (N bytes)". */
+/* Writes a name on one line; a name of more than max bytes is cut there and ends in "... (N bytes)". */
 void safe_text_write(FILE *out, const char *s, size_t n, size_t max);
-/* Appends a text. Its line ends, its tabs and the invisible characters that join emoji stay; controls, and
- * characters that change the direction of writing, are escaped. False: no memory. */
+/* Appends a text. Line ends, tabs, and invisible characters such as those that join emoji stay. Other control
+ * characters, and characters that change the direction of writing, are escaped. False: memory ran out. */
 bool safe_text_append_lines(Buf *out, const char *s, size_t n);
 
-/* Room for one short name; safe_text() returns `text`, so that a call can be an argument of printf. */
+/* Room for one short name. safe_text() returns t->text, so that a call can be an argument of printf. */
 typedef struct SafeText {
     char text[128];
 } SafeText;

@@ -1,12 +1,11 @@
-/* sandbox.h - commands that only read give up everything else before they read.
+/* sandbox.h - takes away all rights that a command which only reads files does not need.
  *
- * A file from somebody else may be made to exploit a fault in a parser. After sandbox_enter the process can read the
- * files that were named and what it has open, compute, and write to what it has open (standard output and standard
- * error); it can no longer open a file for writing, start a program or a process, open a socket, signal or trace others.
- * What it tries nevertheless fails with "Operation not permitted".
+ * A file from a stranger may be made to exploit a fault in a parser. After sandbox_enter the process can read the given
+ * files and the files that it has open, compute, and write to open files (standard output and standard error). It can
+ * no longer open a file for writing, start a program or a process, open a socket, or signal or trace other processes.
+ * Attempts fail with "Operation not permitted".
  *
- * There is no way back, so it is for commands that end when they have read: inspect, tokenize.
- */
+ * There is no way back, so it is for commands that end when they have read their files: inspect, tokenize. */
 #ifndef CLI_SANDBOX_H
 #define CLI_SANDBOX_H
 
@@ -29,14 +28,14 @@ typedef struct SandboxOptions {
     bool off;
 } SandboxOptions;
 
-/* The row of --no-sandbox, and what it fills in. */
+/* The row of --no-sandbox, and the struct that it fills. */
 extern const Option sandbox_option_table[];
 extern SandboxOptions sandbox_options;
 
-/* Enters the sandbox, in which the files `readable` [n] (NULL ones are skipped) can be opened. Where the kernel has
- * no Landlock, any file can be opened for reading; where it has no seccomp, or with --no-sandbox, nothing changes. With
- * LD_PRELOAD, as under valgrind, there is no sandbox, which a note on standard error says, and neither is there in
- * builds with a sanitizer: both need system calls that it denies. */
+/* Enters the sandbox, in which only the files `readable` [n] (NULL ones are skipped) can be opened. If the kernel has
+ * no Landlock, any file can be opened for reading. If it has no seccomp, or with --no-sandbox, nothing changes. Nor is
+ * there a sandbox with LD_PRELOAD, as under valgrind, or in builds with a sanitizer, because both need system calls
+ * that it denies; for LD_PRELOAD, a note is printed. */
 int sandbox_enter(const char *const *readable, int n, fr_error *err);
 
 #endif

@@ -1,9 +1,15 @@
-/* signals.c - handlers that remove unfinished outputs, and stops that were asked for.
+/* signals.c - signal handlers that remove unfinished outputs, request a stop, or report a mapped file that was cut
+ * short.
  *
- * Outputs are written under temporary names (base/replace_file.c), which would stay in the user's folder when Ctrl-C
- * ends the program. A handler therefore removes them and raises the signal once more with its usual effect, so that
- * the caller sees what ended the program. While a line is edited, the terminal neither echoes nor ends lines: the handler
- * also restores the mode that the shell expects. */
+ * Outputs are written under temporary names (base/files.h), which would stay in the user's folder when Ctrl-C ends the
+ * program. So a handler removes them and raises the signal again with its default effect, so that the parent process
+ * sees what ended the program. The handler also restores the mode that the shell expects of the terminal, because a
+ * line editor turns echo and line ends off.
+ *
+ * SIGBUS is raised when a page of a mapped file cannot be read: the file was cut short, or its disk failed. Files are
+ * checked before they are read, so the handler covers the moment between check and reading. It calls only functions
+ * that are allowed in a signal handler, and flushes no output buffers, because the interrupted code may be in the
+ * middle of using them. It is not in libforerun, because a library must not take a signal from its program. */
 #include "base/files.h"
 #include "cli/signals.h"
 #include "cli/command.h"
@@ -19,7 +25,8 @@ static int terminal = -1; /* -1: none is kept */
 static struct termios terminal_mode;
 static const char *terminal_farewell;
 
-/* Only in the foreground: the system would stop a program in the background that touches the terminal. */
+/* Restores the terminal if the program is in the foreground: the system stops a background program that touches the
+ * terminal. */
 static void restore_terminal(void) {
     if (terminal < 0 || tcgetpgrp(terminal) != getpgrp()) return;
     tcsetattr(terminal, TCSANOW, &terminal_mode);
@@ -31,7 +38,7 @@ static void end_program(int signal_number) {
     restore_terminal();
     replace_file_abandon_all();
     signal(signal_number, SIG_DFL);
-    raise(signal_number); /* it is blocked until the handler returns */
+    raise(signal_number); /* takes effect when the handler returns */
 }
 
 static void set(int signal_number, void (*handler)(int)) {
@@ -43,7 +50,7 @@ void signals_begin(void) {
     static const int ending[] = {SIGHUP, SIGINT, SIGTERM, SIGPIPE};
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) {
         struct sigaction before;
-        bool is_ignored = sigaction(ending[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN; /* nohup */
+        bool is_ignored = sigaction(ending[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN; /* as by nohup */
         if (!is_ignored) set(ending[i], end_program);
     }
     signal(SIGXFSZ, SIG_IGN);
@@ -68,12 +75,7 @@ void signals_request_stop(int signal_number, volatile sig_atomic_t *stop) {
     set(signal_number, request_stop);
 }
 
-/* The handler of SIGBUS, which the system raises when a page of a mapped file cannot be read: the file was
- * cut short, or its disk failed.
- *
- * Files are checked before they are read (base/mapped_file.h), so this is for the moment between check and reading. Only
- * functions that are allowed in a signal handler are called; output buffers are not flushed, because their owner may be
- * in the middle of using them. A library must not take a signal from its program, so this is here and not in libforerun. */
+/* ---- SIGBUS -------------------------------------------------------------------------------------------- */
 
 static struct sigaction before;
 
@@ -85,7 +87,7 @@ static size_t append(char *line, size_t n, size_t room, const char *text) {
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)context;
     const char *path = mapped_file_at(info->si_addr);
-    if (!path) { /* a fault of another kind: it happens again after the return, and is handled as before */
+    if (!path) { /* another fault: it is raised again after the return, and handled as before */
         sigaction(number, &before, NULL);
         return;
     }

@@ -1,8 +1,7 @@
 /* stats_json.c - sums of the statistics of requests, their JSON object, and the table of acceptance by depth.
  *
- * Every command that reports statistics goes through here, so that a field has one name and one meaning wherever it
- * is written.
- */
+ * Every command that reports statistics uses these functions, so that a field has one name and one meaning
+ * everywhere. */
 #include "cli/stats_json.h"
 
 #include "cli/json_memory.h"
@@ -31,49 +30,51 @@ void stats_read(RequestStats *out, const fr_request *request) {
     snprintf(out->draft_error, sizeof out->draft_error, "%s", fr_request_draft_error(request));
 }
 
-static void add_counts(fr_stats *sum, const fr_stats *more) {
-    sum->n_prompt += more->n_prompt;
-    sum->n_generated += more->n_generated;
-    sum->n_prompt_shared += more->n_prompt_shared;
-    sum->n_preempted += more->n_preempted;
-    sum->n_recomputed += more->n_recomputed;
-    sum->n_steps += more->n_steps;
-    sum->drafted += more->drafted;
-    sum->accepted += more->accepted;
-    sum->prefill_s += more->prefill_s;
-    sum->decode_s += more->decode_s;
-    sum->draft_s += more->draft_s;
-    sum->forward_s += more->forward_s;
-    sum->verify_s += more->verify_s;
-    sum->is_lossy |= more->is_lossy;
-    sum->acceptance_length = sum->n_steps ? (double)sum->n_generated / (double)sum->n_steps : 0;
-    sum->tokens_per_s = sum->decode_s > 0 ? (double)sum->n_generated / sum->decode_s : 0;
-}
-
-static void add_drafts(fr_draft_stats *sum, const fr_draft_stats *more) {
-    sum->n_proposals += more->n_proposals;
-    sum->n_undrafted_steps += more->n_undrafted_steps;
-    for (int d = 0; d <= FR_MAX_DEPTH; d++) {
-        sum->accept_histogram[d] += more->accept_histogram[d];
-        sum->offered_at[d] += more->offered_at[d];
-        sum->accepted_at[d] += more->accepted_at[d];
-    }
-    for (int i = 0; i < more->n_counters; i++) add_counter(sum, &more->counters[i]);
-}
+/* The fields that add up over requests, by their names in the JSON object. */
+#define EACH_COUNT(X) \
+    X("n_prompt", counts.n_prompt) \
+    X("n_prompt_shared", counts.n_prompt_shared) \
+    X("n_preempted", counts.n_preempted) \
+    X("n_recomputed", counts.n_recomputed) \
+    X("n_generated", counts.n_generated) \
+    X("n_steps", counts.n_steps) \
+    X("undrafted_steps", drafts.n_undrafted_steps) \
+    X("proposals", drafts.n_proposals) \
+    X("drafted", counts.drafted) \
+    X("accepted", counts.accepted)
+#define EACH_TIME(X) \
+    X("prefill_s", counts.prefill_s) \
+    X("decode_s", counts.decode_s) \
+    X("draft_s", counts.draft_s) \
+    X("forward_s", counts.forward_s) \
+    X("verify_s", counts.verify_s)
 
 void stats_add(RequestStats *sum, const RequestStats *more) {
-    add_counts(&sum->counts, &more->counts);
-    add_drafts(&sum->drafts, &more->drafts);
+#define ADD(name, field) sum->field += more->field;
+    EACH_COUNT(ADD)
+    EACH_TIME(ADD)
+#undef ADD
+    fr_stats *c = &sum->counts;
+    c->is_lossy |= more->counts.is_lossy;
+    c->acceptance_length = c->n_steps ? (double)c->n_generated / (double)c->n_steps : 0;
+    c->tokens_per_s = c->decode_s > 0 ? (double)c->n_generated / c->decode_s : 0;
+    for (int d = 0; d <= FR_MAX_DEPTH; d++) {
+        sum->drafts.accept_histogram[d] += more->drafts.accept_histogram[d];
+        sum->drafts.offered_at[d] += more->drafts.offered_at[d];
+        sum->drafts.accepted_at[d] += more->drafts.accepted_at[d];
+    }
+    for (int i = 0; i < more->drafts.n_counters; i++) add_counter(&sum->drafts, &more->drafts.counters[i]);
 }
 
-/* The share of the steps that accepted a node at depth d among those that accepted one at depth d - 1, or among all steps
- * if d is 1. Steps that were offered no node at depth d count, too. NaN: no step accepted a node at depth d - 1. */
+/* The share of the steps that accepted a node at depth d among those that accepted one at depth d - 1, or among all
+ * steps if d is 1. Steps that were offered no node at depth d count, too. NaN: no step accepted a node at depth d -
+ * 1. */
 static double stats_acceptance(const RequestStats *s, int depth) {
     int64_t reached = depth == 1 ? s->counts.n_steps : s->drafts.accepted_at[depth - 1];
     return reached > 0 ? (double)s->drafts.accepted_at[depth] / (double)reached : NAN;
 }
 
-/* Without the zeros at the end. */
+/* The counts by depth, without the zeros at the end. */
 static json_t *histogram_json(const int64_t *counts) {
     json_t *array = json_array();
     int last = FR_MAX_DEPTH;
@@ -82,7 +83,7 @@ static json_t *histogram_json(const int64_t *counts) {
     return array;
 }
 
-/* By depth: accepted, of the steps that offered a node there. */
+/* For each depth, the share of the steps that were offered a node there which accepted it. */
 static json_t *conditional_json(const RequestStats *s) {
     json_t *array = json_array();
     for (int d = 1; d <= FR_MAX_DEPTH && s->drafts.offered_at[d]; d++)
@@ -97,50 +98,29 @@ static json_t *by_step_json(const RequestStats *s) {
     return array;
 }
 
-/* {"lyanna.resampled": {"drafted": 12, "accepted": 7}} */
+/* Makes {"lyanna.resampled": {"drafted": 12, "accepted": 7}, ...}. */
 static json_t *counters_json(const RequestStats *s) {
     json_t *object = json_object();
-    for (int i = 0; i < s->drafts.n_counters; i++)
-        json_object_set_new(object, s->drafts.counters[i].name,
-                            json_pack("{s:I, s:I}", "drafted", (json_int_t)s->drafts.counters[i].drafted, "accepted",
-                                      (json_int_t)s->drafts.counters[i].accepted));
+    for (int i = 0; i < s->drafts.n_counters; i++) {
+        const fr_counter *c = &s->drafts.counters[i];
+        json_object_set_new(
+            object, c->name,
+            json_pack("{s:I, s:I}", "drafted", (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted));
+    }
     return object;
 }
 
 json_t *stats_json(const RequestStats *s) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } counts[] = {
-        {"n_prompt", s->counts.n_prompt},
-        {"n_prompt_shared", s->counts.n_prompt_shared},
-        {"n_preempted", s->counts.n_preempted},
-        {"n_recomputed", s->counts.n_recomputed},
-        {"n_generated", s->counts.n_generated},
-        {"n_steps", s->counts.n_steps},
-        {"undrafted_steps", s->drafts.n_undrafted_steps},
-        {"proposals", s->drafts.n_proposals},
-        {"drafted", s->counts.drafted},
-        {"accepted", s->counts.accepted},
-    };
-    const struct {
-        const char *name;
-        double value;
-    } reals[] = {
-        {"acceptance_length", s->counts.acceptance_length},
-        {"prefill_s", s->counts.prefill_s},
-        {"decode_s", s->counts.decode_s},
-        {"draft_s", s->counts.draft_s},
-        {"forward_s", s->counts.forward_s},
-        {"verify_s", s->counts.verify_s},
-        {"tokens_per_s", s->counts.tokens_per_s},
-    };
     json_t *j = json_object();
     int failed = !j;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        failed |= json_object_set_new(j, counts[i].name, json_integer(counts[i].value));
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        failed |= json_object_set_new(j, reals[i].name, json_real_or_null(reals[i].value));
+#define SET_COUNT(name, field) failed |= json_object_set_new(j, name, json_integer(s->field));
+#define SET_REAL(name, field) failed |= json_object_set_new(j, name, json_real_or_null(s->field));
+    EACH_COUNT(SET_COUNT)
+    SET_REAL("acceptance_length", counts.acceptance_length)
+    EACH_TIME(SET_REAL)
+    SET_REAL("tokens_per_s", counts.tokens_per_s)
+#undef SET_COUNT
+#undef SET_REAL
     failed |= json_object_set_new(j, "accept_histogram", histogram_json(s->drafts.accept_histogram));
     failed |= json_object_set_new(j, "conditional_acceptance", conditional_json(s));
     failed |= json_object_set_new(j, "acceptance_by_step", by_step_json(s));
@@ -162,9 +142,11 @@ void stats_print_depths(const RequestStats *s, const char *name, int width) {
     for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++)
         printf(" %5.1f", 100 * stats_acceptance(s, d));
     printf("\n");
-    for (int i = 0; i < s->drafts.n_counters; i++)
-        if (s->drafts.counters[i].drafted)
-            printf("    %s per step: %.2f nodes, %.3f accepted\n", s->drafts.counters[i].name,
-                   (double)s->drafts.counters[i].drafted / (double)s->counts.n_steps,
-                   (double)s->drafts.counters[i].accepted / (double)s->counts.n_steps);
+    double n_steps = (double)s->counts.n_steps;
+    for (int i = 0; i < s->drafts.n_counters; i++) {
+        const fr_counter *c = &s->drafts.counters[i];
+        if (c->drafted)
+            printf("    %s per step: %.2f nodes, %.3f accepted\n", c->name, (double)c->drafted / n_steps,
+                   (double)c->accepted / n_steps);
+    }
 }

@@ -1,6 +1,6 @@
 /* stats_json.h - the statistics of requests: their sums, their JSON object, and the table of acceptance by depth. */
-#ifndef APP_STATS_JSON_H
-#define APP_STATS_JSON_H
+#ifndef CLI_STATS_JSON_H
+#define CLI_STATS_JSON_H
 
 #include "forerun.h"
 
@@ -8,7 +8,7 @@
 
 enum { STATS_DEPTHS = 8 }; /* depths in the table and in "acceptance_by_step" */
 
-/* All that forerun.h says about one request, or about several together. A zeroed sum is empty. */
+/* All statistics of forerun.h about one request, or their sum over several. A zeroed struct is an empty sum. */
 typedef struct RequestStats {
     fr_stats counts;
     fr_draft_stats drafts;
@@ -16,15 +16,14 @@ typedef struct RequestStats {
 } RequestStats;
 
 void stats_read(RequestStats *out, const fr_request *request);
-/* Adds the counts and times of `more`, and computes acceptance_length and tokens_per_s anew. The sum keeps its
- * logits_hash and its draft_error. */
+/* Adds the counts and times of `more`, and recomputes acceptance_length and tokens_per_s. The sum keeps its logits_hash
+ * and its draft_error. */
 void stats_add(RequestStats *sum, const RequestStats *more);
 
-/* The one JSON object for statistics, which `run`, `compare` and `bench` extend with fields of their own. NULL: no
- * memory. */
+/* Makes the JSON object to which `run`, `compare` and `bench` add fields of their own. NULL: memory ran out. */
 json_t *stats_json(const RequestStats *s);
 
-/* A table of stats_acceptance, with names in a column of that width (app/table.h). */
+/* Print a table of stats_acceptance whose first column, for the names, has that width. */
 enum { STATS_NAME_WIDTH = 24 };
 void stats_print_depths_head(int width);
 void stats_print_depths(const RequestStats *s, const char *name, int width);

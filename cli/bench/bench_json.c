@@ -1,4 +1,4 @@
-/* bench_json.c - all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
+/* bench_json.c - writes all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
 #include "cli/bench/bench.h"
 #include "cli/json_memory.h"
 
@@ -39,7 +39,7 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
 
 static void add_rows(json_t *rows, const BenchResults *r) {
     for (int c = -1; c < r->questions->n_categories && r->n_runs; c++) {
-        if (r->wall_s && c >= 0) continue; /* the wall time of a pass covers all categories */
+        if (r->wall_s && c >= 0) continue; /* a pass has one wall time for all categories */
         for (int m = 0; m < r->n_methods; m++) json_array_append_new(rows, row_json(r, c, m));
     }
 }

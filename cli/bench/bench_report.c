@@ -1,9 +1,12 @@
-/* bench_report.c - from records to rows: sums, and mean and deviation over the runs.
+/* bench_report.c - sums up the records of `forerun bench`, and prints them as tables and figures.
  *
- * A rate is the sum of tokens over the sum of seconds of all questions of a category in one run, not the mean of the
- * questions' rates: an answer counts by its length. A speed-up is the ratio to plain decoding's rate of the
- * same run, so that a run on a slower machine does not count as a deviation of the method. The deviation is
- * the sample's (n - 1). */
+ * A rate is the sum of tokens divided by the sum of seconds over all questions of a category in one run, not the mean
+ * of the questions' rates, so that long answers count more. A speed-up is the ratio to the rate of plain decoding in
+ * the same run, so that a run in which the machine was slow does not add to the deviation. The deviation is that of a
+ * sample (n - 1).
+ *
+ * A report states what was measured, and how, before the numbers, and says in words where a method is slower than plain
+ * decoding. */
 #include "base/threads.h"
 #include "cli/bench/bench.h"
 #include "cli/plot.h"
@@ -17,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double LEAST_MARGIN = 0.01; /* of a speed-up, for a verdict; a few runs can agree by chance */
+static const double LEAST_MARGIN = 0.01; /* the least difference of a speed-up from 1: a few runs can agree by chance */
 
 BenchRecord *bench_record(const BenchResults *r, int i_run, int i_question, int i_method) {
     return &r->records[((size_t)i_run * (size_t)r->n_questions + (size_t)i_question) * (size_t)r->n_methods +
@@ -57,7 +60,7 @@ static double rate_of(const BenchResults *r, int i_run, int i_method, const Benc
 }
 
 static BenchVerdict verdict_of(const BenchSpread *speed_up) {
-    if (!isfinite(speed_up->sd)) return BENCH_UNKNOWN; /* a single run says nothing about the next one */
+    if (!isfinite(speed_up->sd)) return BENCH_UNKNOWN; /* a single run has no deviation */
     double margin = fmax(LEAST_MARGIN, speed_up->sd);
     if (speed_up->mean - margin > 1) return BENCH_FASTER;
     return speed_up->mean + margin < 1 ? BENCH_SLOWER : BENCH_EVEN;
@@ -91,10 +94,7 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
     out->verdict = i_method == 0 ? BENCH_EVEN : verdict_of(&out->speed_up);
 }
 
-/* The report of `forerun bench` for people: head, table by category or batch size, and figure.
- *
- * A table states what was measured and how before the numbers, and says in words where a method is slower than plain
- * decoding. */
+/* ---- the report as text ----------------------------------------------------------------------------- */
 
 enum { NAME_WIDTH = 18 };
 
@@ -130,7 +130,7 @@ static void print_head(const BenchReport *r) {
     printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs,
            results->n_runs > 1 ? "s" : "");
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
-    printf(";\ndrafters that remember answers start each run empty\n");
+    printf(";\ndrafters that remember answers begin each run without any\n");
 }
 
 static void print_tuning(const BenchTuning *t) {
@@ -201,7 +201,7 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
 }
 
-/* One sentence per method that is slower than plain decoding somewhere. */
+/* Prints a sentence for each method that is slower than plain decoding in some category. */
 static void print_losses(const BenchResults *r) {
     for (int m = 1; m < r->n_methods; m++) {
         Buf text = {.max_bytes = 64 << 10}, lines = {.max_bytes = 64 << 10};
@@ -222,14 +222,14 @@ static void print_losses(const BenchResults *r) {
     }
 }
 
-/* Turns that were not run because their conversation had filled the context. */
+/* The number of turns that were not run because their conversation had filled the context. */
 static int turns_missing(const BenchResults *r) {
     int n = 0;
     for (int q = 0; q < r->n_questions; q++) n += r->questions->items[q].n_turns - bench_record(r, 0, q, 0)->n_turns;
     return n;
 }
 
-/* Acceptance by depth, over all questions. */
+/* Prints acceptance by depth, over all questions. */
 static void print_depths(const BenchResults *r) {
     if (r->n_methods < 2) return;
     stats_print_depths_head(STATS_NAME_WIDTH);
@@ -245,11 +245,11 @@ static void print_single(const BenchResults *r) {
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
     print_depths(r);
-    printf("\ntokens/s and the share of time that drafting takes (draft %%): of decoding only\n"
-           "accept: tokens accepted per target pass, the target's own included\n");
+    printf("\ntokens/s and draft %% (the share of time that drafting takes) cover decoding only\n"
+           "accept: tokens accepted per target pass, including the target's own\n");
     if (r->n_runs > 1) printf("even: within one standard deviation, or 1 %%, of plain decoding\n");
     if (!r->texts_must_agree && !r->is_lossy)
-        printf("own text: another one, of the same distribution as plain decoding's\n");
+        printf("own text: another text, from the same distribution as plain decoding's\n");
     if (r->n_runs == 1) printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
     print_losses(r);
 }
@@ -264,7 +264,7 @@ static void print_parallel(const BenchReport *r) {
                  results->n_questions < results->n_parallel ? " (never full)" : "");
         print_group(results, -1, name);
     }
-    printf("\ntokens/s: generated tokens of all requests per second of wall time,\nprompts included\n");
+    printf("\ntokens/s: generated tokens of all requests per second of wall time,\nincluding the time for prompts\n");
 }
 
 void bench_print(const BenchReport *r) {
@@ -280,7 +280,7 @@ void bench_print(const BenchReport *r) {
 
 /* ---- the figure ------------------------------------------------------------------------------------ */
 
-/* Points [n_series][n]; one allocation. */
+/* The points [n_series][n] of a figure, in one allocation. */
 typedef struct Points {
     double *x, *y, *dy;
     PlotSeries series[BENCH_MAX_METHODS];

@@ -2,9 +2,8 @@
  *
  * A conversation is a question with its turns: the model's own answer to one turn is part of the prompt of the next,
  * and each turn is prefilled as a whole. A pass keeps a number of conversations running in one engine; when one ends,
- * the next question takes its place, as in a server with waiting requests. Running one at a time is the special case
- * of one place. The wall time of a pass includes tokenizing and opening requests; prefill_s and decode_s are the
- * engine's own. */
+ * the next question takes its place, as in a server with waiting requests. The wall time of a pass includes tokenizing
+ * and opening requests; prefill_s and decode_s are measured by the engine. */
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/system.h"
@@ -18,12 +17,12 @@
 
 enum { MAX_TEXT = 64 << 20 };
 
-/* One of the places of a pass, and the conversation that runs there. */
+/* One of the places of a pass, with the conversation that runs in it. */
 typedef struct Talk {
     const BenchQuestion *question; /* NULL: the place is free */
     BenchRecord *record;
     int i_turn;
-    char **answers; /* [question->n_turns] of the turns before; owned */
+    char **answers; /* [question->n_turns] answers to the earlier turns; owned */
     fr_request *request;
 } Talk;
 
@@ -57,7 +56,7 @@ static int chat_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, 
     return status;
 }
 
-/* Raw turns: the answer follows its turn directly, and a blank line separates it from the next turn. */
+/* Joins raw turns: an answer follows its turn directly, and a blank line separates it from the next turn. */
 static int raw_prompt(const BenchQuestion *q, int i_turn, char *const *answers, Buf *out, fr_error *err) {
     bool fits = true;
     for (int i = 0; i <= i_turn && fits; i++) {
@@ -91,7 +90,7 @@ static int begin_turn(const Pass *p, Talk *t, fr_error *err) {
     if (status) return status;
     options.prompt = prompt;
     options.tree_budget = p->method->tree_budget;
-    if (options.n_drafts == 0) options.verify = NULL; /* plain decoding is sampled by seed, whatever the rule */
+    if (options.n_drafts == 0) options.verify = NULL; /* plain decoding samples by the seed, whatever the rule */
     options.on_token = cancel_if_stopped;
     options.user = (void *)(uintptr_t)p->rig->stop;
     status = fr_request_open(&t->request, p->engine, &options, err);
@@ -113,7 +112,7 @@ static void add_turn(BenchRig *rig, BenchRecord *record, const fr_request *reque
 
 /* ---- one pass -------------------------------------------------------------------------------------- */
 
-/* Opens the current turn. If the context has no room for it, the conversation is over, which is not a failure. */
+/* Opens the current turn. If the context has no room for it, the conversation ends, which is not a failure. */
 static int open_turn(const Pass *p, Talk *t, fr_error *err) {
     fr_error why;
     int status = begin_turn(p, t, &why);
@@ -131,7 +130,7 @@ static int begin_talk(const Pass *p, Talk *t, const BenchQuestion *question, Ben
     return open_turn(p, t, err);
 }
 
-/* Takes a finished turn, and begins the next one. */
+/* Records a finished turn, and begins the next one. */
 static int end_turn(const Pass *p, Talk *t, fr_error *err) {
     fr_finish finish = fr_request_finish_reason(t->request);
     if (finish == FR_FINISH_CANCELLED) return error_set(err, FR_ERR_CANCELLED, "stopped");
@@ -213,7 +212,7 @@ int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const 
     return status;
 }
 
-/* The methods compared with plain decoding: drafters, unions of them, chains of a given length. */
+/* ---- methods --------------------------------------------------------------------------------------- */
 
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err) {
     *m = (BenchMethod){.tree_budget = tree_budget, .name = strdup(spec), .storage = strdup(spec)};
@@ -227,7 +226,7 @@ int bench_method_init_plain(BenchMethod *m, fr_error *err) {
     return m->name ? FR_OK : error_memory(err, "a method", 1);
 }
 
-/* Replaces the name. False: no memory. */
+/* Replaces the name. False: memory ran out. */
 __attribute__((format(printf, 2, 3))) static bool rename_method(BenchMethod *m, const char *format, ...) {
     va_list args;
     char *name;
@@ -247,7 +246,8 @@ int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_err
     const DrafterClass *class = drafter_find(name);
     bool has_length = class && drafter_has_option(class, "length");
     if (strstr(spec, ":length=") || strstr(spec, ",length="))
-        return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s' must not set the length, which is tuned", spec);
+        return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s' must not set the length, because bench tunes it",
+                         spec);
     char *text;
     int n = has_length ? asprintf(&text, "%s%clength=%d", spec, strchr(spec, ':') ? ',' : ':', length)
                        : asprintf(&text, "%s", spec);
@@ -266,7 +266,7 @@ void bench_method_free(BenchMethod *m) {
     *m = (BenchMethod){0};
 }
 
-/* Reads the questions of a benchmark from JSON lines and chooses those that are measured. */
+/* ---- questions ------------------------------------------------------------------------------------- */
 
 enum { MAX_FILE_BYTES = 16 << 20, MT_BENCH_FIRST = 81, MT_BENCH_LAST = 160 };
 
@@ -286,7 +286,7 @@ static int find_category(BenchQuestions *q, const char *name, fr_error *err) {
         if (strcmp(q->categories[i], name) == 0) return i;
     if (strcmp(name, "all") == 0)
         return error_set(err, FR_ERR_FORMAT,
-                         "the category 'all' is the name of the sum over all categories; rename it");
+                         "the name 'all' is reserved for the sum over all categories; rename the category");
     if (q->n_categories == BENCH_MAX_CATEGORIES)
         return error_set(err, FR_ERR_FORMAT, "there are more than %d categories", BENCH_MAX_CATEGORIES);
     if (!(q->categories[q->n_categories] = strdup(name))) return error_memory(err, "a category", strlen(name));
@@ -306,8 +306,7 @@ static int read_turns(BenchQuestion *question, fr_error *err) {
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(turns ? json_array_get(turns, i) : prompt);
         if (!text || !*text)
-            return error_set(err, FR_ERR_FORMAT, "%s %zu must be a string that is not empty", turns ? "turn" : "prompt",
-                             i + 1);
+            return error_set(err, FR_ERR_FORMAT, "%s %zu must be a non-empty string", turns ? "turn" : "prompt", i + 1);
         question->turns[i] = text;
     }
     question->n_turns = (int)n;

@@ -1,6 +1,5 @@
 /* cmd_bench.c - `forerun bench`: answers many questions plainly and with each method, and reports speed and acceptance.
- *
- * This file sets up and runs the measurement; bench.h shows the parts. */
+ * This file sets up the measurement; bench.h shows the other parts. */
 #include "cli/bench/bench.h"
 #include "cli/plot.h"
 #include "cli/signals.h"
@@ -31,12 +30,12 @@ typedef struct Bench {
     BenchMethod methods[BENCH_MAX_METHODS];
     int n_methods;
     BenchTuning tuning;
-    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one per batch size */
+    BenchResults results[BENCH_MAX_BATCHES]; /* [n_results] one, or with --parallel one for each batch size */
     int n_results, n_left_out;
     Progress bar;
     const char *bar_what;
     char bar_text[96];
-    int64_t n_done; /* answers, or passes, since the bar began */
+    int64_t n_done; /* answers or passes since the progress bar began */
 } Bench;
 
 static volatile sig_atomic_t stop_requested;
@@ -51,11 +50,11 @@ static const Option option_table[] = {
      .is_argument = true,
      .required = "file of questions",
      .section = "Measuring",
-     .help = "the questions, one JSON object per line"},
+     .help = "questions, one JSON object per line"},
     {.key = "runs",
      OPT_INT(BenchArgs, n_runs, 1, BENCH_MAX_RUNS),
      .default_value = "3",
-     .help = "measure everything N times, for mean and deviation"},
+     .help = "measure everything N times, and report mean and deviation"},
     {.key = "limit",
      OPT_INT(BenchArgs, limit, 1, 1 << 30),
      .default_help = "all",
@@ -65,16 +64,21 @@ static const Option option_table[] = {
      .metavar = "SPEC",
      .default_value = "pld",
      .suggest = cli_suggest_draft,
-     .help = "also measure this drafter as a chain of the best length; none: no chain. The lengths 1, 2, 3, 4, 6, 8 "
-             "and 12 are tried on the "
-             "first question of each category, which takes time"},
+     .help =
+         "also measure this drafter as a chain of the best length; none: no chain. To find that length, 1, 2, 3, 4, "
+         "6, 8 and 12 are tried on the first question of each category, which takes time"},
     {.key = "raw", OPT_FLAG(BenchArgs, raw), .help = "use the turns as raw text even if the model has a chat format"},
     {.key = "parallel",
      OPT_TEXT(BenchArgs, parallel),
      .metavar = "N,N,...",
-     .help = "measure throughput with that many requests at once instead, such as 1,2,4,8,16"},
-    {.key = "json", OPT_OUTPUT(BenchArgs, json), .help = "write all settings, sums and single answers to FILE"},
-    {.key = "plot", OPT_OUTPUT(BenchArgs, plot), .metavar = "FILE.svg", .help = "draw the figure; needs gnuplot"},
+     .help = "instead, measure the throughput of N requests at once, for each N, such as 1,2,4,8,16"},
+    {.key = "json",
+     OPT_OUTPUT(BenchArgs, json),
+     .help = "write all settings, sums and measurements of single answers to FILE"},
+    {.key = "plot",
+     OPT_OUTPUT(BenchArgs, plot),
+     .metavar = "FILE.svg",
+     .help = "draw a figure of the speed-ups or the throughput; needs gnuplot"},
     {.key = NULL},
 };
 
@@ -121,7 +125,7 @@ static void count_one(void *user) {
     progress_update(&b->bar, b->n_done);
 }
 
-/* The first question of each category, borrowed. */
+/* Takes the first question of each category; `out` borrows them. */
 static int tuning_questions(const BenchQuestions *q, BenchQuestion *out) {
     bool taken[BENCH_MAX_CATEGORIES] = {false};
     int n = 0;
@@ -133,7 +137,7 @@ static int tuning_questions(const BenchQuestions *q, BenchQuestion *out) {
     return n;
 }
 
-/* Measures tokens_per_s of each length over the questions; the fastest becomes the method. */
+/* Measures tokens_per_s of each length over these questions, and the best length. */
 static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     BenchQuestion questions[BENCH_MAX_CATEGORIES];
     BenchRecord records[BENCH_MAX_CATEGORIES * N_LENGTHS] = {0};
@@ -180,13 +184,13 @@ static int measure(Bench *b, BenchResults *r, fr_error *err) {
     }
     progress_end(&b->bar);
     if (status == FR_ERR_CANCELLED && r->n_runs == 0 && n_done > 0) {
-        r->n_questions = n_done; /* stopped in the first run: keep the questions that all methods answered */
+        r->n_questions = n_done; /* stopped in the first run: the questions that all methods answered count */
         r->n_runs = 1;
     }
     return status == FR_ERR_CANCELLED && r->n_runs > 0 ? FR_OK : status;
 }
 
-/* One run of all methods at one batch size. */
+/* Measures one run of all methods at one batch size. */
 static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
     int n = r->n_questions, status = FR_OK;
     BenchRecord *records = calloc((size_t)n, sizeof *records);
@@ -218,7 +222,7 @@ static int measure_parallel(Bench *b, fr_error *err) {
 
 /* ---- setting up ------------------------------------------------------------------------------------ */
 
-/* 1 if the first prompt and its answer fit into the context, else 0. */
+/* Returns 1 if the first prompt and its answer fit into the context, else 0. */
 static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
     Bench *b = user;
     const GenerateArgs *a = &b->args.generate;
@@ -245,7 +249,7 @@ static int choose_questions(Bench *b, fr_error *err) {
     return FR_OK;
 }
 
-/* Answers the beginning of the first question: a ratio rule may refuse the trees of a drafter. */
+/* Generates the beginning of the first answer, because a ratio rule may refuse the trees of a drafter. */
 static int try_rule(Bench *b, fr_engine *engine, const BenchMethod *m, fr_error *err) {
     Generator g = {.model = b->model, .engine = engine};
     GenerateArgs few = b->args.generate;
@@ -260,7 +264,7 @@ static int try_rule(Bench *b, fr_engine *engine, const BenchMethod *m, fr_error 
     return status;
 }
 
-/* Plain decoding and every --draft; each is opened once, so that a wrong one is refused before the tuning. */
+/* Sets up plain decoding and every --draft. Each is opened once, so that a wrong one is refused before the tuning. */
 static int make_methods(Bench *b, fr_error *err) {
     const GenerateArgs *a = &b->args.generate;
     int status = bench_method_init_plain(&b->methods[b->n_methods++], err);
@@ -300,7 +304,7 @@ static int make_results(Bench *b, fr_error *err) {
     int status = b->args.parallel ? cli_parse_ints("--parallel", b->args.parallel, 1, MAX_BATCH, &batches, &n, err)
                                   : FR_OK;
     if (!status && n > BENCH_MAX_BATCHES)
-        status = error_set(err, FR_ERR_ARGUMENT, "--parallel must be at most %d batch sizes", BENCH_MAX_BATCHES);
+        status = error_set(err, FR_ERR_ARGUMENT, "--parallel: at most %d batch sizes", BENCH_MAX_BATCHES);
     for (int i = 0; i < n && !status; i++) {
         b->n_results = i + 1;
         status = make_result(b, &b->results[i], batches ? batches[i] : one, err);
@@ -372,19 +376,19 @@ static int run(int argc, char **argv) {
 
 const Command command_bench = {
     .name = "bench",
-    .summary = "many questions, plainly and with each drafter: a table of speed",
-    .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report "
-             "speed, acceptance and equality by "
-             "category. The exit status is 1 if a text differs from plain decoding.",
+    .summary = "answer many questions plainly and with each drafter, and compare the speed",
+    .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length. Report "
+             "speed, acceptance and equality of the texts by category. The exit status is 1 if a text differs from "
+             "that of plain decoding.",
     .sets = (const OptionSet[]){{option_table, &bench.args}, {generate_options, &bench.args.generate}, {NULL, NULL}},
     .list = generate_list_methods,
-    .notes = "QUESTIONS.jsonl holds one JSON object per line: Spec-Bench's {\"question_id\": 81, \"category\": "
-             "\"writing\", \"turns\": [\"...\", "
-             "\"...\"]}, where the model's answer to one turn becomes part of the next prompt, or {\"prompt\": "
-             "\"...\", \"category\": \"...\"}. For "
-             "each question the methods run in turn, each time beginning with another one. Questions that do not fit "
-             "the context with their answer "
-             "are left out and counted. Ctrl-C ends early and shows the runs and questions that were completed.",
+    .notes =
+        "QUESTIONS.jsonl holds one JSON object per line: either {\"question_id\": 81, \"category\": \"writing\", "
+        "\"turns\": [\"...\", \"...\"]} as in Spec-Bench, where the model's answer to one turn becomes part of the "
+        "next prompt, or {\"prompt\": \"...\", \"category\": \"...\"}. For each question the methods run in turn, "
+        "starting with a different one each time. Questions that do not fit the context together with their "
+        "answer are left out and counted. Ctrl-C ends the measurement early; the completed runs and questions "
+        "are reported.",
     .examples = "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix "
                 "--plot speed.svg\n"
                 "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 "

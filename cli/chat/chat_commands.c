@@ -1,4 +1,4 @@
-/* chat_commands.c - the slash commands of a conversation: one row of the table and one function each. */
+/* chat_commands.c - the slash commands of a conversation. Each has a row in the table and a function. */
 #include "cli/chat/chat_session.h"
 #include "cli/safe_text.h"
 #include "base/error.h"
@@ -25,7 +25,7 @@ static int run_help(ChatSession *s, const char *argument, fr_error *err) {
         snprintf(usage, sizeof usage, "%s %s", c->name, c->argument ? c->argument : "");
         fprintf(stderr, "  %-18s %s\n", usage, c->help);
     }
-    chat_say("Several lines: begin and end them with \"\"\", or end a line with a backslash.\n"
+    chat_say("For a message of several lines, begin and end it with \"\"\", or end lines with a\nbackslash.\n"
              "Ctrl-C ends an answer, Ctrl-D the conversation.");
     return FR_OK;
 }
@@ -44,7 +44,7 @@ static int run_system(ChatSession *s, const char *argument, fr_error *err) {
 static int run_regenerate(ChatSession *s, const char *argument, fr_error *err) {
     (void)argument;
     ChatTurn *last = chat_turns_last(&s->turns);
-    if (!last) return error_set(err, FR_ERR_ARGUMENT, "there is no answer yet that could be generated anew");
+    if (!last) return error_set(err, FR_ERR_ARGUMENT, "there is no question yet that could be answered again");
     if (s->args->sampling.temperature <= 0)
         chat_say("The temperature is 0, so the answer can only be the same; /temp 0.8 allows others.");
     last->n_regenerated++;
@@ -112,7 +112,7 @@ static int run_drafts(ChatSession *s, const char *argument, fr_error *err) {
     return status;
 }
 
-/* Sets an option of the command line, as its row says. */
+/* Sets an option of the command line by its row. */
 static int set_option(ChatSession *s, const char *key, const char *argument, fr_error *err) {
     char written[160];
     if (!*argument) return FR_OK;
@@ -163,11 +163,11 @@ static int run_stats(ChatSession *s, const char *argument, fr_error *err) {
 static const ChatCommand commands[] = {
     {"/help", NULL, "print this list", false, run_help},
     {"/system", "[TEXT]", "show or set the system message; /system \"\" removes it", false, run_system},
-    {"/regenerate", NULL, "generate the last answer anew, with another seed", false, run_regenerate},
+    {"/regenerate", NULL, "generate another answer to the last question, with another seed", false, run_regenerate},
     {"/undo", NULL, "drop the last question and its answer", false, run_undo},
     {"/clear", NULL, "drop all questions and answers", false, run_clear},
     {"/save", "FILE", "write the conversation to FILE, as JSON", true, run_save},
-    {"/load", "FILE", "go on with the conversation in FILE", true, run_load},
+    {"/load", "FILE", "continue the conversation in FILE", true, run_load},
     {"/drafts", "[SPEC]", "show or set the drafters: auto, none, pld+suffix, ...", false, run_drafts},
     {"/stats", NULL, "print acceptance and times", false, run_stats},
     {"/temp", "[T]", "show or set the temperature; 0: greedy", false, run_temp},
@@ -182,11 +182,11 @@ static int refuse(const char *word, fr_error *err) {
     return error_set(
         err, FR_ERR_ARGUMENT,
         "unknown command '%.40s'%s%s%s; /help lists the commands, and a message that begins with '/' needs a "
-        "blank before it",
+        "space before it",
         word, nearest.word ? ", did you mean " : "", nearest.word ? nearest.word : "", nearest.word ? "?" : "");
 }
 
-/* The argument without white space around it; cut in place. */
+/* The argument without white space around it, which is cut off in place. */
 static const char *argument_of(char *text) {
     text += strspn(text, " \t");
     size_t n = strlen(text);

@@ -1,9 +1,8 @@
-/* chat_turns.c - one turn of a conversation: a prompt, a request that is run to its end or to Ctrl-C, and what is said
- * about it afterwards. */
+/* chat_turns.c - the turns of a conversation: the list of turns, the prompt, and generating an answer until its end or
+ * Ctrl-C. */
 #include "base/error.h"
 #include "cli/chat/chat_session.h"
 #include "cli/chat/line_editor.h"
-#include "cli/run/text_output.h"
 #include "cli/stats_json.h"
 
 #include <stdint.h>
@@ -12,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the callback of a token needs. */
+/* What the callback for each token needs. */
 typedef struct Shown {
     ChatSession *session;
     TextOutput text;
@@ -24,7 +23,7 @@ static int show_token(void *user, const fr_token_event *event) {
     return text_output_write(&shown->text, event) || terminal_signals_interrupted();
 }
 
-/* The prompt, which must leave room for an answer. */
+/* Makes the prompt, which must leave room for an answer. */
 static int make_prompt(ChatSession *s, int32_t **prompt, int64_t *n_prompt, fr_error *err) {
     int n_ctx = chat_session_n_ctx(s);
     int status = chat_prompt(s->model, s->args, &s->turns, &s->wants_plain, prompt, n_prompt, err);
@@ -33,8 +32,8 @@ static int make_prompt(ChatSession *s, int32_t **prompt, int64_t *n_prompt, fr_e
     fr_free(*prompt);
     *prompt = NULL;
     return error_set(err, FR_ERR_CONTEXT,
-                     "this turn does not fit: the conversation would have %lld tokens, and the context holds %d; /undo "
-                     "drops the last turn, /clear all of them, and -c N makes the context longer",
+                     "this turn does not fit: the conversation would have %lld tokens, but the context holds %d; /undo "
+                     "drops the last turn, /clear drops all turns, and -c N makes the context longer",
                      n, n_ctx);
 }
 
@@ -51,7 +50,8 @@ static int open_request(ChatSession *s, Shown *shown, const int32_t *prompt, int
     return fr_request_open(out, s->engine, &o, err);
 }
 
-/* Ctrl-C is noticed between two steps of the prompt too, where no token calls back. */
+/* Runs the request until its end or Ctrl-C, which is also noticed while the prompt is read, when there is no
+ * callback. */
 static int run_request(ChatSession *s, const fr_request *r, fr_error *err) {
     int status = 1;
     while (status > 0 && !terminal_signals_interrupted()) status = fr_engine_step(s->engine, err);
@@ -61,13 +61,13 @@ static int run_request(ChatSession *s, const fr_request *r, fr_error *err) {
     return err->code;
 }
 
-/* Whether Ctrl-C ended it: between two steps, or in the callback of a token. */
+/* Whether Ctrl-C ended the request, between two steps or in the callback for a token. */
 static bool is_interrupted(const fr_request *r) {
     return fr_request_finish_reason(r) == FR_FINISH_NONE || fr_request_finish_reason(r) == FR_FINISH_CANCELLED;
 }
 
-/* How many of the generated tokens are the text of the answer: not the token that ended it, which the template writes, and
- * not what a stop string cut off. */
+/* How many of the generated tokens belong to the text of the answer: not the token that ended it, which the template
+ * will write, and not the tokens that a stop string cut off. */
 static int64_t n_of_text(const ChatSession *s, const fr_request *r, const int32_t *tokens, int64_t n, size_t n_text) {
     if (n > 0 && fr_request_finish_reason(r) == FR_FINISH_EOS) return n - 1;
     if (fr_request_finish_reason(r) != FR_FINISH_STOP) return n;
@@ -109,7 +109,7 @@ static void report(ChatSession *s, const fr_request *r) {
     if (terminal_signals_interrupted()) chat_say("(interrupted)");
     if (fr_request_finish_reason(r) == FR_FINISH_CONTEXT)
         chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
-                 "/clear all of them, and -c N makes the context longer",
+                 "/clear drops all turns, and -c N makes the context longer",
                  chat_session_n_ctx(s));
     if (!s->is_terminal || !isatty(STDERR_FILENO)) return;
     const fr_stats *counts = &s->last.counts;
@@ -144,7 +144,7 @@ int chat_session_answer(ChatSession *s, fr_error *err) {
     return status;
 }
 
-/* The turns of a conversation. Nothing here depends on a model or a terminal. */
+/* ---- the list of turns --------------------------------------------------------------------------------- */
 
 static void free_turn(ChatTurn *turn) {
     free(turn->question);
@@ -185,7 +185,8 @@ int chat_turns_ask(ChatTurns *t, const char *question, size_t n, fr_error *err) 
     return FR_OK;
 }
 
-/* Each is as long as the conversation was then. After so many turns that are dropped, a prompt is read again. */
+/* Frees the context of an old turn: each is as long as the conversation was then. After undoing more turns than have a
+ * context, the prompt is read again. */
 static void forget_old_context(ChatTurns *t) {
     if (t->n <= CHAT_TURNS_CONTEXTS) return;
     ChatTurn *old = &t->items[t->n - 1 - CHAT_TURNS_CONTEXTS];
@@ -238,15 +239,15 @@ int chat_turns_messages(const ChatTurns *t, bool with_last_answer, fr_chat_messa
     return FR_OK;
 }
 
-/* How a conversation samples, unless the user says so.
+/* ---- sampling -------------------------------------------------------------------------------------------
  *
- * `run` is greedy, because its text is compared and repeated. A conversation is neither, and greedy answers of a chat model
- * fall into loops that sampling leaves; nor could /regenerate give another answer. So `chat` samples, as llama-cli and
- * ollama do: each value is the user's, else the one that the file recommends under general.sampling (converters write the
- * publisher's generation_config.json there), else that of llama.cpp. A value outside the range of its option is no
- * recommendation. */
+ * `run` is greedy by default, because its text is compared and repeated. A conversation is not, and greedy answers of a
+ * chat model may fall into loops; nor could /regenerate give a different answer. So `chat` samples, as llama-cli and
+ * ollama do. Each value is the user's, else the one that the model's file recommends under general.sampling (converters
+ * write the publisher's generation_config.json there), else llama.cpp's default. A recommended value outside the range
+ * of its option is ignored. */
 
-/* Values outside the ranges of the options. */
+/* Marks for missing values, outside the ranges of the options. */
 #define REAL_NOT_GIVEN (-1.0f)
 #define INT_NOT_GIVEN INT32_MIN
 
@@ -270,27 +271,28 @@ void chat_sampling_complete(fr_sampling *s, const fr_model *model) {
     if (s->penalty_last_n == INT_NOT_GIVEN) s->penalty_last_n = otherwise.penalty_last_n;
 }
 
-/* The tokens of a conversation.
+/* ---- the prompt ------------------------------------------------------------------------------------------
  *
- * Problem. The engine keeps the keys and values of what it has read and generated, and a prompt that begins with the same
- * tokens takes them over (engine/prefix_cache.c). A conversation is written by the template from its texts, each time
- * anew, and then cut into tokens. But a model need not generate the tokens that the tokenizer would cut the same text
- * into ("un" + "known" instead of "unknown"), above all at a high temperature, nor begin its answer with the space that
- * the template writes there. From the first such token on, nothing could be taken over, in this turn and all later ones.
+ * Problem. The engine keeps the keys and values of the tokens that it has read and generated, and a prompt that begins
+ * with the same tokens reuses them (engine/prefix_cache.c). For each turn, the template writes the whole conversation
+ * again, and the text is tokenized. But a model may generate other tokens than those into which the tokenizer divides
+ * the same text ("un" + "known" instead of "unknown"), above all at a high temperature; nor need it begin its answer
+ * with the space that the template writes. From the first different token on, nothing could be reused, in this turn and
+ * all later ones.
  *
- * Idea. If the new prompt begins with the text of what the engine holds, white space aside, its first tokens are replaced
- * by those of the engine:
+ * Idea. If the new prompt begins with the text that the engine holds, apart from white space, its first tokens are
+ * replaced by those of the engine:
  *
  *     engine    USER : Why ? ASSISTANT : un | known                     (generated)
  *     template  USER : Why ? ASSISTANT : unknown </s> USER : How ? ASSISTANT :
  *     prompt    USER : Why ? ASSISTANT : un | known </s> USER : How ? ASSISTANT :
  *
- * The model then reads what it wrote, and a turn costs its new text alone. Where the text differs (a template that leaves
- * the thoughts of earlier answers out, another system message), the prompt is the template's, and the engine takes over
- * what is equal of it. Proof: tests/cli/test_same_text.c, and tests/cli/test_chat_command.c counts what is computed.
- */
+ * * The model then reads exactly what it wrote, and a turn costs only its new text. If the texts differ (a template
+ * that leaves out the reasoning of earlier answers, another system message), the prompt stays the template's, and the
+ * engine reuses its equal beginning. Proof: tests/cli/test_same_text.c; tests/cli/test_chat_command.c counts the
+ * computed tokens. */
 
-/* Replaces the first tokens of the prompt by those that the engine holds, where both are the same text. */
+/* Replaces the first tokens of the prompt by those that the engine holds, if both have the same text. */
 static int splice(const fr_model *model, const ChatTurn *before, int32_t **tokens, int64_t *n_tokens, fr_error *err) {
     int64_t end = same_text_end(model, before->context, before->n_context, *tokens, *n_tokens);
     if (end < 0) return FR_OK;

@@ -1,7 +1,5 @@
-/* cmd_chat.c - `forerun chat`: a conversation, in a terminal or from a pipe.
- *
- * Standard output holds the answers alone, so that a file of questions piped in becomes a file of answers; what the program
- * has to say goes to standard error. */
+/* cmd_chat.c - `forerun chat`: holds a conversation, in a terminal or from a pipe. Standard output gets only the
+ * answers, so that a file of questions becomes a file of answers. Messages of the program go to standard error. */
 #include "base/error.h"
 #include "cli/chat/line_editor.h"
 #include "cli/chat/chat_session.h"
@@ -17,21 +15,14 @@
 static GenerateArgs args;
 
 static const Option option_table[] = {
-    {.key = "color",
-     OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"),
-     .metavar = "WHEN",
-     .section = "Output",
-     .implied = "always",
-     .values = (const int32_t[]){COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS},
-     .default_value = "auto",
-     .help = "colour drafted tokens by drafter: always, auto (on a terminal) or never; --color alone: always"},
+    GENERATE_ROW_COLOR("auto"),
     {.key = NULL},
 };
 
 static void set_defaults(void) {
     generate_defaults_interactive(&args);
     chat_sampling_begin(&args.sampling);
-    args.n_tokens = 0; /* an answer ends where the model ends it */
+    args.n_tokens = 0; /* the model decides where an answer ends */
 }
 
 static int check(fr_error *err) {
@@ -44,6 +35,37 @@ static int check(fr_error *err) {
 
 static bool files(CommandFiles *out) { return generate_add_files(out, args.drafts, args.n_drafts); }
 
+/* ---- messages of the program ----------------------------------------------------------------------------- */
+
+static bool fits_in_a_line(const char *text) {
+    for (size_t n; *text; text += n + (text[n] == '\n'))
+        if ((n = strcspn(text, "\n")) > CLI_WIDTH) return false;
+    return true;
+}
+
+/* On a terminal, long lines are wrapped. */
+void chat_say(const char *sentence, ...) {
+    char *text;
+    va_list ap;
+    fflush(stdout);
+    va_start(ap, sentence);
+    int n = vasprintf(&text, sentence, ap);
+    va_end(ap);
+    if (n < 0) { /* memory ran out: print it without wrapping */
+        va_start(ap, sentence);
+        vfprintf(stderr, sentence, ap);
+        va_end(ap);
+        fputc('\n', stderr);
+        return;
+    }
+    Buf wrapped = {.max_bytes = 1 << 20};
+    bool is_wrapped = isatty(STDERR_FILENO) && !fits_in_a_line(text) && text_wrap(&wrapped, text, 0, 0, CLI_WIDTH) &&
+                      buf_append(&wrapped, "", 1);
+    fprintf(stderr, "%s\n", is_wrapped ? wrapped.data : text);
+    buf_free(&wrapped);
+    free(text);
+}
+
 /* ---- drafters ------------------------------------------------------------------------------------------ */
 
 static void forget_drafters(ChatDrafters *d) {
@@ -51,26 +73,28 @@ static void forget_drafters(ChatDrafters *d) {
     *d = (ChatDrafters){.n = 0};
 }
 
-/* In the order in which a request numbers them: "none" is no drafter, and one that is named twice counts once. */
+/* Adds a drafter, in the order in which a request numbers them: "none" is not one, and one that is named twice counts
+ * once. */
 static int note_drafter(void *drafters, const char *spec, fr_error *err) {
     ChatDrafters *d = drafters;
     if (strcmp(spec, "none") == 0) return FR_OK;
     for (int i = 0; i < d->n; i++)
         if (strcmp(d->names[i], spec) == 0) return FR_OK;
     if (d->n == CHAT_MAX_DRAFTERS)
-        return error_set(err, FR_ERR_ARGUMENT, "at most %d drafters can be united", CHAT_MAX_DRAFTERS);
+        return error_set(err, FR_ERR_ARGUMENT, "at most %d drafters can be combined", CHAT_MAX_DRAFTERS);
     char *copy = strdup(spec);
     if (!copy) return error_memory(err, "a drafter", strlen(spec));
     d->names[d->n++] = copy;
     return FR_OK;
 }
 
-/* What has no cost model has no closing line about plain decoding, so a failure to measure is none. */
+/* Measures what forwards cost, for the estimate of plain decoding after each answer. A failure only leaves the estimate
+ * out. */
 static void measure_costs(const ChatSession *s) {
     if (s->is_terminal && s->drafters.n > 0) (void)fr_engine_measure_costs(s->engine, NULL);
 }
 
-/* Opens them, and notes their names in *d. */
+/* Opens the drafts, and notes their names in *d. */
 static int open_drafts(const ChatSession *s, const char *drafts, ChatDrafters *d, fr_error *err) {
     int status = generate_check_drafts(&drafts, 1, err);
     if (!status) status = drafter_each(drafts, note_drafter, d, err);
@@ -111,7 +135,7 @@ void chat_session_show_drafts(const ChatSession *s) {
         if (s->total.counts.n_generated)
             fprintf(stderr, " (%lld token%s)", (long long)d->accepted[i], cli_plural(d->accepted[i]));
     }
-    fputs(s->use_color ? "; what the model added itself has no colour.\n" : ".\n", stderr);
+    fputs(s->use_color ? "; the model's own tokens have no colour.\n" : ".\n", stderr);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
@@ -147,6 +171,7 @@ static void chat_session_close(ChatSession *s) {
     fr_model_close(s->model);
     *s = (ChatSession){0};
 }
+
 /* ---- the conversation ------------------------------------------------------------------------------------ */
 
 static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
@@ -154,7 +179,7 @@ static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
     return status ? status : chat_session_answer(s, err);
 }
 
-/* What is refused costs its sentence, and from a pipe the exit status: the conversation goes on. */
+/* Prints an error. The conversation continues, but if it comes from a pipe, the exit status will be 1. */
 static void say_error(ChatSession *s, const fr_error *err) {
     chat_say("forerun: %s", err->message);
     s->has_failed = true;
@@ -195,7 +220,7 @@ static void converse(ChatSession *s, LineEditor *editor) {
     buf_free(&in.text);
 }
 
-/* A terminal is greeted with what can be typed and what the colours mean. */
+/* Greets a terminal: prints how to get help, and what the colours mean. */
 static void greet(const ChatSession *s) {
     if (!s->is_terminal) return;
     fr_model_info info = {.struct_size = sizeof info};
@@ -216,7 +241,8 @@ static int run(int argc, char **argv) {
     if (!status) {
         greet(&session);
         converse(&session, editor);
-        if (is_terminal && !session.has_ended) putchar('\n'); /* behind the prompt at which Ctrl-D was pressed */
+        if (is_terminal && !session.has_ended)
+            putchar('\n'); /* ends the line of the prompt at which Ctrl-D was pressed */
     }
     bool has_failed = session.has_failed && !is_terminal;
     line_editor_close(editor);
@@ -227,20 +253,19 @@ static int run(int argc, char **argv) {
 
 const Command command_chat = {
     .name = "chat",
-    .summary = "a conversation; forerun MODEL.gguf opens one, too",
+    .summary = "hold a conversation; forerun MODEL.gguf starts one, too",
     .about =
-        "Hold a conversation with a model. In a terminal lines are edited and remembered, accepted drafts are coloured "
-        "by drafter, Ctrl-C ends an answer, and a line after each answer tells tokens per second, tokens per pass "
-        "of the model, and what plain decoding would reach. From a pipe, each line is a question, and only the "
-        "answers go to standard output; the exit status is 1 if one of them was refused. Drafts change no token (but "
-        "see --verify).",
+        "Hold a conversation with a model. In a terminal, lines can be edited and are remembered, accepted drafts are "
+        "coloured by drafter, Ctrl-C ends an answer, and a line after each answer shows its tokens per second, its "
+        "tokens per pass of the model, and the estimated speed of plain decoding. From a pipe, each line is a "
+        "question, and only the answers go to standard output; the exit status is 1 if a question was refused. Drafts "
+        "do not change the answers (but see --verify).",
     .sets = (const OptionSet[]){{generate_options, &args}, {option_table, &args}, {NULL, NULL}},
     .list = generate_list_methods,
-    .notes = "A message of several lines stands between \"\"\" and \"\"\", or has a backslash at the end of each line "
-             "but the "
-             "last. A line that begins with '/' is a command; /help lists them. The lines that were typed are kept in "
-             "$XDG_STATE_HOME/forerun/chat_history or ~/.local/state/forerun/chat_history, which only their user can "
-             "read.",
+    .notes =
+        "A message of several lines begins and ends with \"\"\", or has a backslash at the end of each line but the "
+        "last. A line that begins with '/' is a command; /help lists the commands. Typed lines are stored in "
+        "$XDG_STATE_HOME/forerun/chat_history or ~/.local/state/forerun/chat_history, which only you can read.",
     .examples = "  forerun chat -m chat.gguf\n"
                 "  forerun chat -m chat.gguf --system \"Answer briefly.\" --temp 0.7 --draft auto+suffix\n"
                 "  forerun chat -m models/target.gguf < questions.txt > answers.txt\n",
@@ -249,34 +274,3 @@ const Command command_chat = {
     .files = files,
     .run = run,
 };
-
-/* Opening and closing a conversation, and its drafters. */
-
-static bool fits_in_a_line(const char *text) {
-    for (size_t n; *text; text += n + (text[n] == '\n'))
-        if ((n = strcspn(text, "\n")) > CLI_WIDTH) return false;
-    return true;
-}
-
-/* Long lines are broken between words if a person reads them. */
-void chat_say(const char *sentence, ...) {
-    char *text;
-    va_list ap;
-    fflush(stdout);
-    va_start(ap, sentence);
-    int n = vasprintf(&text, sentence, ap);
-    va_end(ap);
-    if (n < 0) { /* no memory: unbroken, then */
-        va_start(ap, sentence);
-        vfprintf(stderr, sentence, ap);
-        va_end(ap);
-        fputc('\n', stderr);
-        return;
-    }
-    Buf wrapped = {.max_bytes = 1 << 20};
-    bool is_wrapped = isatty(STDERR_FILENO) && !fits_in_a_line(text) && text_wrap(&wrapped, text, 0, 0, CLI_WIDTH) &&
-                      buf_append(&wrapped, "", 1);
-    fprintf(stderr, "%s\n", is_wrapped ? wrapped.data : text);
-    buf_free(&wrapped);
-    free(text);
-}

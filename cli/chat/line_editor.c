@@ -1,13 +1,14 @@
-/* line_editor.c - libedit with a reader of its own, so that Ctrl-C ends a line and not the program.
+/* line_editor.c - reads lines with libedit, so that Ctrl-C ends a line and not the program; stores typed lines; joins
+ * lines into messages.
  *
- * libedit restarts a read that a signal interrupts, and its own handlers of signals pass SIGINT on to the program. So the
- * characters are read here: after SIGINT the reader hands libedit a Ctrl-C, a key that is bound to end the line. A terminal
- * of a new size, and a program that goes on after Ctrl-Z, are noticed in the same place.
+ * libedit restarts a read that a signal interrupts, and its signal handlers pass SIGINT on to the program. So this file
+ * reads the characters: after SIGINT it hands libedit a Ctrl-C, a key that is bound to end the line. Here it also
+ * notices that the terminal has a new size, or that the program continues after Ctrl-Z.
  *
- * libedit reads characters in the encoding of the locale. Where there is none (LANG is not set, as in many containers), it
- * would drop every byte that is not ASCII; C.UTF-8 takes its place.
+ * libedit reads characters in the encoding of the locale. If there is none (LANG is not set, as in many containers), it
+ * would drop every byte that is not ASCII, so C.UTF-8 is used.
  *
- * This file must not include text/tokenizer.h: histedit.h has a type Tokenizer, too. */
+ * This file must not include text/tokenizer.h, because histedit.h has a type Tokenizer, too. */
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/chat/line_editor.h"
@@ -29,17 +30,17 @@
 #include <wchar.h>
 
 struct LineEditor {
-    EditLine *edit; /* NULL: no terminal */
+    EditLine *edit; /* NULL: the input is not a terminal */
     History *lines;
     const char *prompt, *history;
-    bool was_interrupted; /* the line that is read */
-    char *line;           /* [size], of getline or a copy of libedit's */
+    bool was_interrupted; /* Ctrl-C ended the current line */
+    char *line;           /* [size] from getline, or a copy of libedit's line */
     size_t size;
 };
 
 enum { CONTROL_C = 3 };
 
-/* A terminal that is asked to brackets what is pasted: ESC [200~ before it, ESC [201~ behind it. */
+/* These sequences make a terminal mark pasted text with ESC [200~ before it and ESC [201~ after it, or stop that. */
 #define PASTE_ON "\033[?2004h"
 #define PASTE_OFF "\033[?2004l"
 
@@ -49,13 +50,14 @@ static LineEditor *editor_of(EditLine *edit) {
     return editor;
 }
 
-/* Handlers that set a flag and write a byte to a pipe.
+/* ---- signals --------------------------------------------------------------------------------------------
  *
- * The thread that waits for a key must notice a signal whichever thread of the program handles it: hence the pipe, which
- * it polls together with the terminal. System calls are restarted, so that no output is lost to a signal. */
+ * A handler sets a flag and writes a byte to a pipe. The thread that waits for a key polls the pipe together with the
+ * terminal, so that it notices a signal whichever thread handles it. System calls are restarted, so that a signal loses
+ * no output. */
 
 static volatile sig_atomic_t was_interrupted, was_resized, was_continued;
-static int wake[2] = {-1, -1}; /* read here, written by the handler */
+static int wake[2] = {-1, -1}; /* a pipe: the handler writes to wake[1] */
 
 static void note(int signal_number) {
     int saved = errno;
@@ -63,7 +65,7 @@ static void note(int signal_number) {
     if (signal_number == SIGWINCH) was_resized = 1;
     if (signal_number == SIGCONT) was_continued = 1;
     ssize_t n = write(wake[1], "", 1);
-    (void)n; /* a full pipe wakes as well */
+    (void)n; /* a full pipe wakes the reader, too */
     errno = saved;
 }
 
@@ -86,7 +88,7 @@ static bool take(volatile sig_atomic_t *flag) {
     return is_set;
 }
 
-/* Whether the terminal has a new size, or the program was stopped and goes on; true once for each. */
+/* Whether the terminal has a new size, or the program was stopped and continues; true once for each event. */
 static bool terminal_signals_take_resize(void) { return take(&was_resized); }
 static bool terminal_signals_take_continue(void) { return take(&was_continued); }
 
@@ -102,16 +104,17 @@ static bool terminal_signals_wait(int fd) {
 
 /* ---- characters ---------------------------------------------------------------------------------------- */
 
-/* What the terminal wants before the next byte is read. */
+/* Adapts libedit to changes of the terminal before the next byte is read. */
 static void follow_terminal(EditLine *edit) {
     if (terminal_signals_take_resize()) el_resize(edit);
     if (!terminal_signals_take_continue()) return;
-    el_set(edit, EL_PREP_TERM, 0); /* libedit does not know that the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 0); /* the shell has set the terminal to its own mode, which libedit does not know */
     el_set(edit, EL_PREP_TERM, 1);
     el_set(edit, EL_REFRESH);
 }
 
-/* libedit's hook: 1: a character; 0: the end of the input; -1: an error. Bytes that are no character are passed over. */
+/* libedit's hook for reading a character. Returns 1; or 0 at the end of the input, or -1 after an error. Invalid bytes
+ * are skipped. */
 static int read_character(EditLine *edit, wchar_t *out) {
     mbstate_t state = {0};
     for (;;) {
@@ -131,7 +134,7 @@ static int read_character(EditLine *edit, wchar_t *out) {
     }
 }
 
-/* The key Ctrl-C, and what read_character makes of SIGINT. */
+/* Runs on Ctrl-C: the key, or the character that read_character returns after SIGINT. */
 static unsigned char end_line(EditLine *edit, int key) {
     (void)key;
     LineEditor *e = editor_of(edit);
@@ -140,8 +143,9 @@ static unsigned char end_line(EditLine *edit, int key) {
     return CC_NEWLINE;
 }
 
-/* The key ESC [200~: takes what is pasted as one text, with its line ends, so that a pasted paragraph is one message and not
- * as many as it has lines. Other control characters than tabs are left out, and so are line ends behind the text. */
+/* Runs on the key ESC [200~: inserts pasted text with its line ends, so that a pasted paragraph becomes one message,
+ * not a message for each line. Control characters other than tabs, and line ends at the end of the text, are left
+ * out. */
 static unsigned char take_paste(EditLine *edit, int key) {
     static const wchar_t end[] = L"\033[201~";
     enum { N_END = sizeof end / sizeof *end - 1 };
@@ -159,7 +163,7 @@ static unsigned char take_paste(EditLine *edit, int key) {
         text = grown;
     }
     if (!text) return CC_ERROR;
-    if (n_end == N_END) n -= N_END - 1; /* all but its ESC were taken for text */
+    if (n_end == N_END) n -= N_END - 1; /* all characters of the end mark but ESC are in the text */
     while (n > 0 && text[n - 1] == L'\n') n--;
     text[n] = L'\0';
     int status = n > 0 ? el_winsertstr(edit, text) : 0;
@@ -200,7 +204,7 @@ static int open_edit(LineEditor *e, fr_error *err) {
     el_set(e->edit, EL_GETCFN, read_character);
     el_source(e->edit, NULL); /* ~/.editrc */
     el_wset(e->edit, EL_ADDFN, L"forerun-end-line", L"End the line without sending it",
-            end_line); /* el_set leaks them */
+            end_line); /* el_set would leak memory */
     el_wset(e->edit, EL_ADDFN, L"forerun-paste", L"Insert what is pasted", take_paste);
     el_set(e->edit, EL_BIND, "^[[200~", "forerun-paste", NULL);
     el_set(e->edit, EL_BIND, "^C", "forerun-end-line", NULL);
@@ -244,17 +248,17 @@ static LineResult read_plain(LineEditor *e, const char **line, size_t *n) {
     return LINE_READ;
 }
 
-/* Keeps a line that holds something, unless it equals the one before. */
+/* Remembers a line that is not blank, unless it equals the previous one. */
 static void remember(LineEditor *e, const char *line) {
     HistEvent last = {0};
     if (line[strspn(line, " \t")] == '\0') return;
     if (history(e->lines, &last, H_FIRST) == 0 && last.str && strcmp(last.str, line) == 0) return;
     add_line(e, line);
-    bool has_one_line = !strchr(line, '\n'); /* the file has no form for others */
+    bool has_one_line = !strchr(line, '\n'); /* the file cannot store a text of several lines */
     if (e->history && has_one_line) line_history_append(e->history, line);
 }
 
-/* Asks the terminal to bracket what is pasted, or to stop that; one without escape sequences is not asked. */
+/* Sends a sequence to the terminal, unless it has no escape sequences. */
 static void ask_terminal(const char *what) {
     const char *terminal = getenv("TERM");
     if (!terminal || strcmp(terminal, "dumb") == 0) return;
@@ -287,15 +291,15 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
     return LINE_READ;
 }
 
-/* A file of typed lines.
+/* ---- the file of typed lines --------------------------------------------------------------------------
  *
- * Each line is appended when it is typed, in one write, so that several sessions share the file and a session that is
- * killed loses nothing. When a session finds more than twice LINE_HISTORY_MAX lines, it replaces the file by the last of
- * them. The file is what its user typed to a model, so nobody else may read it. */
+ * Each line is appended in one write as soon as it is typed, so that several sessions can share the file, and a session
+ * that is killed loses nothing. A session that finds more than twice LINE_HISTORY_MAX lines replaces the file by the
+ * last ones. Only the user may read the file, because it holds what was typed to a model. */
 
 enum { MAX_FILE_BYTES = 16 << 20 };
 
-/* Creates each folder of the path that is missing, for the user alone. */
+/* Creates the missing folders of the path, which only the user can enter. */
 static bool make_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -316,7 +320,7 @@ const char *line_history_path(void) {
     return n > 0 && (size_t)n < sizeof path && make_folders(path) ? path : NULL;
 }
 
-/* The file where it is a regular one of this user; -1: it is not. */
+/* Opens the file if it is a regular file of this user; else returns -1. */
 static int open_file(const char *path, int flags, struct stat *st) {
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) return -1;
@@ -325,7 +329,7 @@ static int open_file(const char *path, int flags, struct stat *st) {
     return -1;
 }
 
-/* The end of the file as a string, malloc'ed; NULL: there is none. */
+/* Reads the end of the file as a malloc'ed string; NULL: it cannot be read. */
 static char *read_end(const char *path) {
     struct stat st;
     int fd = open_file(path, O_RDONLY, &st);
@@ -340,7 +344,7 @@ static char *read_end(const char *path) {
     return text;
 }
 
-/* The last LINE_HISTORY_MAX lines of the text; *n_lines: how many it has. */
+/* The last LINE_HISTORY_MAX lines of the text; *n_lines: the number of all its lines. */
 static char *last_lines(char *text, int *n_lines) {
     size_t n = strlen(text);
     char *begin = text;
@@ -384,17 +388,17 @@ void line_history_append(const char *path, const char *line) {
     int fd = open_file(path, O_WRONLY | O_APPEND | O_CREAT, &st);
     if (fd >= 0) {
         ssize_t written = write(fd, text, (size_t)n);
-        (void)written; /* a full disk loses the line */
+        (void)written; /* if the disk is full, the line is lost */
         close(fd);
     }
     free(text);
 }
 
-/* Puts lines together to messages.
+/* ---- messages -------------------------------------------------------------------------------------------
  *
- * The forms are those of ollama (""") and llama-cli (a backslash at the end of a line), so that what is typed there can be
- * typed here. Blank lines between messages are passed over. A '/' makes a command of a line only where it begins the
- * message and stands first: a message that begins with one is written with a blank before it, or between """. */
+ * Messages of several lines are written as in ollama (""") or llama-cli (a backslash at the end of a line). Blank lines
+ * between messages are skipped. A line is a command only if '/' is the first character of a message. A message that
+ * begins with '/' needs a space before it, or is written between """. */
 
 static const char quotes[] = "\"\"\"";
 enum { N_QUOTES = sizeof quotes - 1 };

@@ -1,4 +1,4 @@
-/* line_editor.h - reads lines of a user: edited with libedit in a terminal, and as they are from anything else. */
+/* line_editor.h - reads the user's lines, with libedit if they come from a terminal, and joins them into messages. */
 #ifndef CLI_CHAT_LINE_EDITOR_H
 #define CLI_CHAT_LINE_EDITOR_H
 
@@ -12,39 +12,38 @@ typedef struct LineEditor LineEditor;
 
 typedef enum LineResult { LINE_READ, LINE_INTERRUPTED, LINE_END, LINE_FAILED } LineResult;
 
-/* is_terminal: standard input and output are one; Ctrl-C then ends the line that is typed (terminal_signals.h).
- * history: a file (line_history.h), borrowed; NULL: none. */
+/* is_terminal: standard input and output are terminals; then Ctrl-C ends the line that is being typed. history: the
+ * path of a file of earlier lines, borrowed; NULL: none. */
 int line_editor_open(LineEditor **out, bool is_terminal, const char *history, fr_error *err);
 void line_editor_close(LineEditor *e); /* NULL is fine */
 
-/* The next line without its end, [*n] and a '\0', valid until the next call. The prompt is shown in a terminal only.
- * LINE_FAILED: the input cannot be read, or memory ran out. */
+/* Reads the next line, [*n] and a '\0' without the line end, valid until the next call. The prompt is shown only in a
+ * terminal. LINE_FAILED: the input cannot be read, or memory ran out. */
 LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line, size_t *n);
 
-/* The file that keeps the lines typed in `forerun chat` for later sessions. */
+/* ---- the file of lines that were typed in earlier sessions ------------------------------------------------ */
 
-enum { LINE_HISTORY_MAX = 1000 }; /* lines that are offered; the file may hold twice as many */
+enum { LINE_HISTORY_MAX = 1000 }; /* lines that are loaded; the file may hold twice as many */
 
-/* $XDG_STATE_HOME/forerun/chat_history, else ~/.local/state/forerun/chat_history; its folder is created. NULL: there is no
- * such place, and no line is kept. The string lives as long as the program. */
+/* The path $XDG_STATE_HOME/forerun/chat_history, else ~/.local/state/forerun/chat_history; its folder is created. NULL:
+ * there is no such place, and lines are not stored. The string lives as long as the program. */
 const char *line_history_path(void);
 
-/* Calls `add` for the last lines of the file, oldest first; nothing where it cannot be read. */
+/* Calls `add` for the last lines of the file, oldest first. Does nothing if the file cannot be read. */
 void line_history_read(const char *path, void (*add)(void *user, const char *line), void *user);
 
-/* Appends a line to the file, which its owner alone can read. Where that is not possible nothing happens: a conversation
- * does not depend on it. */
+/* Appends a line to the file, which only its owner can read. A failure is ignored, because a conversation does not
+ * depend on it. */
 void line_history_append(const char *path, const char *line);
 
-/* Ctrl-C, and changes of the terminal, as facts that the conversation asks for.
- *
- * Before terminal_signals_begin nothing is caught, and none of these facts is ever true. */
+/* ---- Ctrl-C ------------------------------------------------------------------------------------------- */
 
-/* Whether Ctrl-C was pressed since terminal_signals_forget_interrupt was called last. */
+/* Whether Ctrl-C was pressed since the last call of terminal_signals_forget_interrupt. Always false without a
+ * terminal. */
 bool terminal_signals_interrupted(void);
 void terminal_signals_forget_interrupt(void);
 
-/* Messages of several lines: between """ and """, or where a line ends with a backslash. */
+/* ---- messages, which may have several lines: between """ and """, or after lines that end in a backslash ---- */
 
 enum { CHAT_INPUT_MAX_BYTES = 16 << 20 };
 
@@ -62,10 +61,10 @@ typedef struct ChatInput {
     Buf text;
 } ChatInput;
 
-/* Zero-initialise but for text.max_bytes. Adds a line without its end; after a message, a command or a failure the next
- * line begins anew. */
+/* Adds a line without its end. After a message, a command or a failure, the next line begins a new message.
+ * Zero-initialise a ChatInput except for text.max_bytes. */
 ChatInputState chat_input_add(ChatInput *in, const char *line, size_t n);
-/* The end of the input, or of a message that was given up: what there is of it becomes a message, or stays EMPTY. */
+/* Ends the input: an unfinished message becomes a message, unless it is blank. */
 ChatInputState chat_input_end(ChatInput *in);
 void chat_input_drop(ChatInput *in);
 

@@ -1,17 +1,14 @@
-/* convert.c - the weights of a published model, streamed into a GGUF file.
+/* convert.c - plans the tensors of a GGUF file and streams the published weights into it.
  *
  * Rotary embeddings. A head of queries or keys is rotated in pairs of components. Published weights have the first
- * components of all pairs, then the second ones: component i and i + head_dim / 2 are a pair. Architecture llama in GGUF
- * files has the pairs side by side: 2 i and 2 i + 1. So its rows are put into that order; since queries and keys are
- * reordered alike, their products stay the same. */
+ * components of all pairs, then the second ones: components i and i + head_dim / 2 are a pair. In GGUF files of some
+ * architectures, such as llama, components 2 i and 2 i + 1 are a pair, so the rows are reordered. Queries and keys are
+ * reordered alike, so their products stay the same. */
 #include "cli/convert/convert.h"
 
 #include "base/files.h"
 #include "base/mem.h"
-#include "cli/convert/config_reader.h"
 #include "cli/convert/convert_arch.h"
-#include "cli/convert/convert_names.h"
-#include "cli/convert/convert_rope.h"
 #include "cli/convert/convert_vocab.h"
 #include "gguf/tensor_type.h"
 #include "base/error.h"
@@ -24,14 +21,15 @@ enum { MAX_TENSORS_OF_LAYER = 32 };
 
 typedef struct Job Job;
 
+/* A tensor of the GGUF file. */
 typedef struct Item {
     Job *job;
-    const SafeTensor *from, **experts; /* experts: NULL, or [n_expert], and from is the first */
-    const SafeTensor *scales;          /* of a packed tensor */
+    const SafeTensor *from, **experts; /* experts: NULL, or [n_expert], and `from` is the first */
+    const SafeTensor *scales;          /* NULL, or those of a packed tensor */
     TensorType type;
     ConvertForm form;
-    int64_t n_in, n_out; /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers instead of rows */
-    float shift;         /* is added to the numbers */
+    int64_t n_in, n_out; /* [n_out][n_in], for each expert; n_out 1: a vector */
+    float shift;         /* is added to each number */
 } Item;
 
 struct Job {
@@ -40,7 +38,7 @@ struct Job {
     const ConvertArch *arch;
     const ConvertTensor *tensors;
     ConvertShape shape;
-    Hparams hparams; /* of the same shape */
+    Hparams hparams; /* `shape` as the sizes of tensors depend on it */
     GgufWriter *w;
     Item *items; /* [(n_layer + 1) * MAX_TENSORS_OF_LAYER] */
     int64_t n_items;
@@ -51,12 +49,12 @@ struct Job {
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
-/* Where component o of the pairs comes from. */
+/* The published row of row o, where pairs are side by side. */
 static int64_t source_of(int64_t o, int64_t dim) { return o / dim * dim + o % 2 * (dim / 2) + o % dim / 2; }
 
 static const SafeTensor *source(const Item *t, int64_t o) { return t->experts ? t->experts[o / t->n_out] : t->from; }
 
-/* Queries and keys, or their biases, of an architecture that rotates neighbours. */
+/* Reads a row of queries or keys, or their bias, for an architecture that rotates neighbours. */
 static void read_pairs(const Item *t, int64_t o, float *row) {
     size_t each = tensor_type_info(t->from->type)->block_bytes;
     int64_t dim = t->job->shape.head_dim;
@@ -125,7 +123,8 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
         char *out = (char *)dst + (size_t)i * row_bytes;
         if (!(t->scales ? fill_packed(t, first_row + i, out) : fill_row(t, first_row + i, out))) return;
         const SafeTensor *read = source(t, first_row + i);
-        if ((first_row + i + 1) % t->n_out == 0) mapped_file_release(read->data, read->bytes); /* read once */
+        if ((first_row + i + 1) % t->n_out == 0)
+            mapped_file_release(read->data, read->bytes); /* its pages are not read again */
     }
     job->done += (size_t)(n_rows * t->n_in);
     if (job->o->progress) job->o->progress(job->o->user, (double)job->done / (double)job->total);
@@ -145,7 +144,7 @@ static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, 
     return TYPE_F16;
 }
 
-/* The matrices of all experts. */
+/* Finds the matrices of all experts. */
 static int take_experts(Job *job, const ConvertTensor *t, int64_t layer, Item *item, fr_error *err) {
     char from[CONVERT_MAX_NAME];
     item->experts = mem_calloc((size_t)job->shape.n_expert, sizeof *item->experts);
@@ -175,7 +174,7 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
-/* The tensor of that name, or of its name in a model with other parts beside the text. */
+/* Takes the tensor of that name, or of the name that it has in a model with other parts besides the text model. */
 static int take(Job *job, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
                 fr_error *err) {
     static const char text[] = "model.";
@@ -189,7 +188,7 @@ static int take(Job *job, const char *name, const int64_t *dims, int n_dims, boo
     return hub_take_shaped(job->c, in_part, dims, n_dims, bytes, out, err);
 }
 
-/* Finds what an item reads: one tensor, or blocks and scales. item->from stays NULL where the folder has none. */
+/* Finds the tensors of an item: one, or blocks and scales. item->from stays NULL if the folder has none. */
 static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, fr_error *err) {
     char blocks[200], scales[200];
     int64_t dims[4];
@@ -208,6 +207,14 @@ static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, f
     return status;
 }
 
+/* Whether it is a norm whose weight is 1 plus the published number. */
+static bool is_less_1(const ConvertArch *arch, const char *name) {
+    static const char end[] = "norm.weight";
+    size_t n = strlen(name);
+    bool is_norm = n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0 && !strstr(name, "linear_attn");
+    return arch->adds_1_to_norms && (is_norm || strstr(name, "pre_fc_norm"));
+}
+
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
     char from[CONVERT_MAX_NAME], to[CONVERT_MAX_NAME];
     int64_t n_in = tensor_size(&job->hparams, tensor_table[t->to].n_in),
@@ -217,10 +224,7 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     convert_name_from(t, &job->shape, layer, 0, from);
     convert_name_to(t, layer, to);
     Item *item = &job->items[job->n_items];
-    *item = (Item){.job = job,
-                   .n_in = n_in,
-                   .n_out = n_out ? n_out : 1,
-                   .shift = convert_is_less_1(job->arch, from) ? 1 : 0};
+    *item = (Item){.job = job, .n_in = n_in, .n_out = n_out ? n_out : 1, .shift = is_less_1(job->arch, from) ? 1 : 0};
     item->form = t->form == FORM_ROTATED && !job->arch->rotates_pairs ? FORM_SAME : t->form;
     int status = take_sources(job, item, from, n_out, err);
     if (status) return status;
@@ -237,7 +241,7 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     return FR_OK;
 }
 
-/* Whether the LM head is the embedding: config.json says so, or says nothing and there is none. */
+/* The LM head may be missing only if config.json ties it to the embedding, or does not have the key. */
 static int check_tied(Job *job, fr_error *err) {
     const SafeTensor *head;
     const int64_t dims[] = {job->shape.n_vocab, job->shape.n_embd};
@@ -248,13 +252,13 @@ static int check_tied(Job *job, fr_error *err) {
                      job->c->folder);
 }
 
-/* Whether layer i has the tensor: of hybrids, some layers have attention, the others are recurrent. */
+/* Whether layer i has the tensor. In hybrid models some layers have attention, and the others are recurrent. */
 static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
     if (job->arch->has) return job->arch->has(&job->shape, t, i);
     return !job->arch->recurrent || !strstr(t->from, job->shape.recurrent[i] ? ".self_attn." : job->arch->recurrent);
 }
 
-/* What a GGUF file of the text has no place for. */
+/* Leaves out the vision tensors, for which a GGUF file of the text model has no place. */
 static void pass_over_parts(Job *job) {
     static const char *const parts[] = {
         "model.visual.",       "vision_tower.",          "model.vision_tower.",         "vision_model.",
@@ -271,7 +275,7 @@ static int plan_tensors(Job *job, fr_error *err) {
     job->hparams = convert_hparams(&job->shape);
     for (const ConvertTensor *t = job->tensors; t->from && !status; t++) {
         bool of_layer = strstr(t->from, "%d") != NULL, is_head = t->to == TENSOR_OUTPUT;
-        if (is_head && job->shape.tied == 1) continue; /* a copy of the embedding, if it is there */
+        if (is_head && job->shape.tied == 1) continue; /* if it is there, it is a copy of the embedding */
         for (int64_t i = 0; i < (of_layer ? n_layer : 1) && !status; i++)
             if (!of_layer || layer_has(job, t, i)) status = plan_tensor(job, t, i, err);
     }
@@ -279,7 +283,7 @@ static int plan_tensors(Job *job, fr_error *err) {
     for (const ConvertTensor *t = convert_nextn_tensors; has_mtp && t->from && !status; t++)
         status = plan_tensor(job, t, job->shape.n_layer, err);
     pass_over_parts(job);
-    for (int64_t i = 0; i < job->shape.n_layer; i++) { /* old files have what follows from rope_theta */
+    for (int64_t i = 0; i < job->shape.n_layer; i++) { /* old files have the frequencies that follow from rope_theta */
         char name[80];
         snprintf(name, sizeof name, "model.layers.%lld.self_attn.rotary_emb.inv_freq", (long long)i);
         hub_pass_over(job->c, name);
@@ -323,7 +327,7 @@ static int write_file(Job *job, const char *path, fr_error *err) {
 
 static bool is_packed(const Job *job) { return job->tensors == job->arch->packed; }
 
-/* Weights that were quantised before they were published can be read only where the architecture has a table for them. */
+/* Weights that are published quantised can be converted only if the architecture has a table for them. */
 static int choose_tensors(Job *job, fr_error *err) {
     const json_t *how = json_object_get(job->c->config, "quantization_config");
     const char *method = config_text(how, "quant_method");
@@ -343,7 +347,7 @@ static int choose_tensors(Job *job, fr_error *err) {
         job->c->folder, printable(&p, method, strlen(method)));
 }
 
-/* Whether the file has a layer for multi-token prediction, which config.json may name in several ways. */
+/* Finds out whether there is a layer for multi-token prediction, by its tensor: config.json has several keys for it. */
 static int find_nextn(Job *job, fr_error *err) {
     const SafeTensor *joined;
     char name[80];

@@ -1,195 +1,164 @@
-/* convert_arch.c - the architectures that can be converted.
+/* convert_arch.c - finds the architecture that config.json names; the architectures of the llama family.
  *
- * A new one is a table of its tensors and a row in the list below. Its layers must be described in
- * src/model/arch_llama.c or a file beside it, too, if forerun is to run it. */
+ * A new architecture is a table of its tensors and a row in a list of ConvertArch, here or in the file of its family.
+ * Its layers must be described in src/model/arch_llama.c or a file beside it, too, if forerun is to run it.
+ *
+ * Ministral 3 (mistral3) and Llama 4 have attention scores that grow with the position. Ministral 3 is llama with YaRN,
+ * whose rope_parameters have two more values: the growth of the scores (llama_4_scaling_beta) and mscale_all_dim, by
+ * which the factor of cos and sin is divided. Mistral Small 3.1 and 3.2 are published under the same name,
+ * Mistral3ForConditionalGeneration, but their text model is plain llama.
+ *
+ * A GGUF file of Llama 4 has no keys for the chunk size, the growth of the scores, the layers without rotation and the
+ * norms of queries and keys. A config.json whose values differ from the published models' is refused. The matrices of
+ * all experts are one tensor, transposed, with gate and up side by side. Rotated components are published as
+ * neighbours, and stay neighbours.
+ *
+ * Proof: tests/cli/test_convert.c, tests/cli/test_convert_arch.c, tests/cli/test_convert_published.c. */
 #include "cli/convert/convert_arch.h"
 
 #include "base/error.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LAYER(name) "model.layers.%d." name
+/* ---- Granite and SmolLM3 ------------------------------------------------------------------------------ */
 
-/* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is
- * missing, it is the embedding. */
-#define MODEL_TENSORS \
-    {"model.embed_tokens.weight", TENSOR_TOKEN_EMBD, false, FORM_SAME}, \
-        {"model.norm.weight", TENSOR_OUTPUT_NORM, false, FORM_SAME}, \
-        {"lm_head.weight", TENSOR_OUTPUT, true, FORM_SAME}, { \
-        LAYER("input_layernorm.weight"), TENSOR_ATTN_NORM, false, FORM_SAME \
+int convert_granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    static const struct {
+        const char *from, *to;
+    } factors[] = {
+        {"embedding_multiplier", "embedding_scale"},
+        {"residual_multiplier", "residual_scale"},
+        {"logits_scaling", "logit_scale"},
+        {"attention_multiplier", "attention.scale"},
+    };
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        const json_t *v = json_object_get(c->config, factors[i].from);
+        double x = json_number_value(v);
+        if (!json_is_number(v) || !(x >= 1e-6 && x <= 1e6))
+            return error_set(err, FR_ERR_FORMAT, "%s/config.json: %s must be a number from 1e-06 to 1e+06", c->folder,
+                             factors[i].from);
+        convert_set_real(w, s->arch, factors[i].to, x);
     }
-#define SELF_ATTENTION \
-    {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q, false, FORM_ROTATED}, \
-        {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_ROTATED}, \
-        {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, { \
-        LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME \
-    }
-#define ATTENTION_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, { LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME }
-#define DENSE_TENSORS \
-    {LAYER("mlp.gate_proj.weight"), TENSOR_FFN_GATE, false, FORM_SAME}, \
-        {LAYER("mlp.up_proj.weight"), TENSOR_FFN_UP, false, FORM_SAME}, { \
-        LAYER("mlp.down_proj.weight"), TENSOR_FFN_DOWN, false, FORM_SAME \
-    }
-#define BIASES(optional) \
-    {LAYER("self_attn.q_proj.bias"), TENSOR_ATTN_Q_BIAS, optional, FORM_ROTATED}, \
-        {LAYER("self_attn.k_proj.bias"), TENSOR_ATTN_K_BIAS, optional, FORM_ROTATED}, { \
-        LAYER("self_attn.v_proj.bias"), TENSOR_ATTN_V_BIAS, optional, FORM_SAME \
-    }
-#define HEAD_NORMS \
-    {LAYER("self_attn.q_norm.weight"), TENSOR_ATTN_Q_NORM, false, FORM_SAME}, { \
-        LAYER("self_attn.k_norm.weight"), TENSOR_ATTN_K_NORM, false, FORM_SAME \
-    }
-/* The router and the experts, whose names differ. */
-#define EXPERT_TENSORS(part, gate, up, down) \
-    {LAYER(part ".gate.weight"), TENSOR_ROUTER, false, FORM_SAME}, \
-        {LAYER(part ".experts.%d." gate), TENSOR_EXPERT_GATE, false, FORM_SAME}, \
-        {LAYER(part ".experts.%d." up), TENSOR_EXPERT_UP, false, FORM_SAME}, { \
-        LAYER(part ".experts.%d." down), TENSOR_EXPERT_DOWN, false, FORM_SAME \
-    }
-#define QWEN_EXPERTS EXPERT_TENSORS("mlp", "gate_proj.weight", "up_proj.weight", "down_proj.weight")
-#define SHARED(name) LAYER("mlp.shared_expert" name)
+    return FR_OK;
+}
 
-#define SHARED_EXPERT \
-    {SHARED("_gate.weight"), TENSOR_SHARED_ROUTER, false, FORM_ONE_ROW}, \
-        {SHARED(".gate_proj.weight"), TENSOR_SHARED_GATE, false, FORM_SAME}, \
-        {SHARED(".up_proj.weight"), TENSOR_SHARED_UP, false, FORM_SAME}, { \
-        SHARED(".down_proj.weight"), TENSOR_SHARED_DOWN, false, FORM_SAME \
-    }
+/* A GGUF file does not list the layers without rotation: every fourth layer has none. */
+static int check_unrotated_layers(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    const json_t *rotates = json_object_get(c->config, "no_rope_layers"), *one; /* 1 means that the layer rotates */
+    size_t i;
+    (void)s, (void)w;
+    bool is_usual = true;
+    json_array_foreach(rotates, i, one) is_usual = is_usual && (json_integer_value(one) != 0) == (i % 4 != 3);
+    const json_t *interval = json_object_get(c->config, "no_rope_layer_interval");
+    if (!rotates && interval && json_integer_value(interval) != 4) is_usual = false;
+    return is_usual ? FR_OK
+                    : (int)error_set(err, FR_ERR_UNSUPPORTED,
+                                     "%s/config.json: no_rope_layers names others than each fourth layer, which is not "
+                                     "supported",
+                                     c->folder);
+}
 
-static const ConvertTensor llama_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, BIASES(true), {.from = NULL}};
-static const ConvertTensor qwen2_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, BIASES(false), {.from = NULL}};
-static const ConvertTensor qwen3_tensors[] = {
-    ATTENTION_TENSORS, DENSE_TENSORS, BIASES(true), HEAD_NORMS, {.from = NULL}};
+/* ---- Ministral 3 -------------------------------------------------------------------------------------- */
+
+static bool differs(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
+
+static int mistral3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    ConfigReader r = {.c = c, .object = s->scaling, .err = err};
+    if (strcmp(s->scaling_type, "yarn") != 0) {
+        config_refuse(&r, "the rope scaling of this architecture must be yarn");
+        return r.status;
+    }
+    double growth = config_real(&r, "llama_4_scaling_beta", 0, 0, 1e3),
+           all = config_real(&r, "mscale_all_dim", 0, 0, 100);
+    if (all > 0 && differs(config_real(&r, "mscale", 0, 0, 100), 1))
+        config_refuse(&r, "mscale must be 1 beside mscale_all_dim");
+    if (growth > 0) gguf_set_f32(w, "mistral3.attention.temperature_scale", (float)growth);
+    if (all > 0) gguf_set_f32(w, "mistral3.rope.scaling.yarn_log_multiplier", (float)all);
+    return r.status;
+}
+
+/* ---- Llama 4 ------------------------------------------------------------------------------------------ */
+
+enum { CHUNK = 8192, EXPERTS_OF_MAVERICK = 128 };
+
+static bool has_experts(const ConvertShape *s, int64_t layer) { return (layer + 1) % s->expert_interval == 0; }
+
+static bool llama4_has(const ConvertShape *s, const ConvertTensor *t, int64_t layer) {
+    bool is_dense = strstr(t->from, "feed_forward.gate_proj") || strstr(t->from, "feed_forward.up_proj") ||
+                    strstr(t->from, "feed_forward.down_proj");
+    return !strstr(t->from, "feed_forward.") || is_dense != has_experts(s, layer);
+}
+
+static void check_layers(const ConvertShape *s, ConfigReader *r) {
+    const json_t *experts = json_object_get(r->object, "moe_layers"), *one;
+    size_t i, n = 0;
+    json_array_foreach(json_object_get(r->object, "layer_types"), i, one) {
+        const char *wanted = i % 4 == 3 ? "full_attention" : "chunked_attention", *type = json_string_value(one);
+        if (!type || strcmp(type, wanted) != 0)
+            config_refuse(r, "layer_types are others than those of the published models");
+    }
+    for (int64_t layer = 0; layer < s->n_layer; layer++) n += has_experts(s, layer);
+    bool is_usual = !json_is_array(experts) || json_array_size(experts) == n;
+    json_array_foreach(experts, i, one) is_usual = is_usual && has_experts(s, json_integer_value(one));
+    if (!is_usual) config_refuse(r, "moe_layers are others than interleave_moe_layer_step tells");
+}
+
+/* Whether a value that may be true, false or a number is there and means no. */
+static bool is_off(const ConfigReader *r, const char *key) {
+    const json_t *v = json_object_get(r->object, key);
+    return json_is_false(v) || (json_is_integer(v) && json_integer_value(v) == 0);
+}
+
+static int llama4_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
+    ConfigReader r = {.c = c, .object = c->config, .err = err};
+    s->n_ff_expert = s->n_ff_shared = config_int(&r, "intermediate_size", -1, 1, 1 << 20);
+    s->expert_interval = config_int(&r, "interleave_moe_layer_step", 1, 1, s->n_layer);
+    if (config_int(&r, "attention_chunk_size", CHUNK, 0, 1 << 28) != CHUNK)
+        config_refuse(&r, "attention_chunk_size must be 8192, which GGUF files of this architecture mean");
+    if (is_off(&r, "attn_temperature_tuning") || differs(config_real(&r, "floor_scale", CHUNK, 1, 1e9), CHUNK) ||
+        differs(config_real(&r, "attn_scale", 0.1, 0, 1e3), 0.1))
+        config_refuse(&r, "attn_temperature_tuning, floor_scale and attn_scale must be true, 8192 and 0.1, which GGUF "
+                          "files of this architecture mean");
+    if (is_off(&r, "use_qk_norm") != (s->n_expert == EXPERTS_OF_MAVERICK) && config_has(&r, "use_qk_norm"))
+        config_refuse(&r, "use_qk_norm must be false with 128 experts, and true with others");
+    if (!r.status) check_layers(s, &r);
+    return r.status;
+}
+
+static int llama4_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+    gguf_set_u32(w, "llama4.interleave_moe_layer_step", (uint32_t)s->expert_interval);
+    return check_unrotated_layers(s, c, w, err);
+}
+
+/* ---- the llama family --------------------------------------------------------------------------------- */
+
+static const ConvertTensor llama_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, OPTIONAL_BIASES, END_OF_TENSORS};
+static const ConvertTensor qwen2_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, BIASES, END_OF_TENSORS};
+static const ConvertTensor qwen3_tensors[] = {ATTENTION_TENSORS, DENSE_TENSORS, OPTIONAL_BIASES, HEAD_NORMS,
+                                              END_OF_TENSORS};
 static const ConvertTensor mixtral_tensors[] = {
-    ATTENTION_TENSORS, EXPERT_TENSORS("block_sparse_moe", "w1.weight", "w3.weight", "w2.weight"), {.from = NULL}};
-static const ConvertTensor qwen3moe_tensors[] = {ATTENTION_TENSORS, HEAD_NORMS, QWEN_EXPERTS, {.from = NULL}};
-static const ConvertTensor qwen2moe_tensors[] = {
-    ATTENTION_TENSORS, BIASES(false), QWEN_EXPERTS, SHARED_EXPERT, {.from = NULL},
+    ATTENTION_TENSORS, EXPERT_TENSORS("block_sparse_moe", "w1.weight", "w3.weight", "w2.weight"), END_OF_TENSORS};
+static const ConvertTensor qwen3moe_tensors[] = {ATTENTION_TENSORS, HEAD_NORMS, QWEN_EXPERTS, END_OF_TENSORS};
+static const ConvertTensor qwen2moe_tensors[] = {ATTENTION_TENSORS, BIASES, QWEN_EXPERTS, QWEN_SHARED_EXPERT,
+                                                 END_OF_TENSORS};
+static const ConvertTensor llama4_tensors[] = {
+    ATTENTION_TENSORS,
+    SAME("feed_forward.gate_proj.weight", TENSOR_FFN_GATE),
+    SAME("feed_forward.up_proj.weight", TENSOR_FFN_UP),
+    SAME("feed_forward.down_proj.weight", TENSOR_FFN_DOWN),
+    SAME("feed_forward.router.weight", TENSOR_ROUTER),
+    ROW("feed_forward.experts.gate_up_proj", TENSOR_EXPERT_GATE, FORM_FIRST_COLUMNS),
+    ROW("feed_forward.experts.gate_up_proj", TENSOR_EXPERT_UP, FORM_SECOND_COLUMNS),
+    ROW("feed_forward.experts.down_proj", TENSOR_EXPERT_DOWN, FORM_TRANSPOSED),
+    SAME("feed_forward.shared_expert.gate_proj.weight", TENSOR_SHARED_GATE),
+    SAME("feed_forward.shared_expert.up_proj.weight", TENSOR_SHARED_UP),
+    SAME("feed_forward.shared_expert.down_proj.weight", TENSOR_SHARED_DOWN),
+    END_OF_TENSORS,
 };
 
-#define GEMMA_TENSORS \
-    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, \
-        {LAYER("post_attention_layernorm.weight"), TENSOR_POST_ATTN_NORM, false, FORM_SAME}, \
-        {LAYER("pre_feedforward_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME}, { \
-        LAYER("post_feedforward_layernorm.weight"), TENSOR_POST_FFN_NORM, false, FORM_SAME \
-    }
-static const ConvertTensor gemma2_tensors[] = {GEMMA_TENSORS, {.from = NULL}};
-static const ConvertTensor gemma3_tensors[] = {GEMMA_TENSORS, HEAD_NORMS, {.from = NULL}};
-static const ConvertTensor phi3_tensors[] = {
-    MODEL_TENSORS,
-    {LAYER("self_attn.qkv_proj.weight"), TENSOR_ATTN_QKV, false, FORM_SAME},
-    {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME},
-    {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM, false, FORM_SAME},
-    {LAYER("mlp.gate_up_proj.weight"), TENSOR_FFN_GATE_UP, false, FORM_SAME},
-    {LAYER("mlp.down_proj.weight"), TENSOR_FFN_DOWN, false, FORM_SAME},
-    {.from = NULL},
-};
-
-/* Recurrent layers, and attention whose queries come with gates; the norm before the feed-forward part has the name
- * that it has in Gemma's files behind attention. */
-#define LINEAR(name) LAYER("linear_attn." name)
-#define HYBRID_TENSORS \
-    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
-        {LAYER("self_attn.q_proj.weight"), TENSOR_ATTN_Q_GATED, false, FORM_SAME}, \
-        {LAYER("self_attn.k_proj.weight"), TENSOR_ATTN_K, false, FORM_SAME}, \
-        {LAYER("self_attn.v_proj.weight"), TENSOR_ATTN_V, false, FORM_SAME}, \
-        {LAYER("self_attn.o_proj.weight"), TENSOR_ATTN_OUTPUT, false, FORM_SAME}, HEAD_NORMS, { \
-        LINEAR("norm.weight"), TENSOR_DELTA_NORM, false, FORM_SAME \
-    }
-static const ConvertTensor qwen3next_tensors[] = {
-    HYBRID_TENSORS,
-    {LINEAR("in_proj_qkvz.weight"), TENSOR_DELTA_QKV, false, FORM_QKV_OF_QKVZ},
-    {LINEAR("in_proj_qkvz.weight"), TENSOR_DELTA_Z, false, FORM_Z_OF_QKVZ},
-    {LINEAR("in_proj_ba.weight"), TENSOR_DELTA_BETA_ALPHA, false, FORM_SAME},
-    {LINEAR("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_CONV},
-    {LINEAR("dt_bias"), TENSOR_DELTA_DT, false, FORM_SAME},
-    {LINEAR("A_log"), TENSOR_DELTA_A, false, FORM_DECAY},
-    {LINEAR("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_SAME},
-    QWEN_EXPERTS,
-    SHARED_EXPERT,
-    {.from = NULL},
-};
-#define QWEN35_TENSORS \
-    HYBRID_TENSORS, {LINEAR("in_proj_qkv.weight"), TENSOR_DELTA_QKV, false, FORM_QKV}, \
-        {LINEAR("in_proj_z.weight"), TENSOR_DELTA_Z, false, FORM_VALUES}, \
-        {LINEAR("in_proj_b.weight"), TENSOR_DELTA_BETA, false, FORM_HEADS}, \
-        {LINEAR("in_proj_a.weight"), TENSOR_DELTA_ALPHA, false, FORM_HEADS}, \
-        {LINEAR("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_QKV_CONV}, \
-        {LINEAR("dt_bias"), TENSOR_DELTA_DT, false, FORM_HEADS}, \
-        {LINEAR("A_log"), TENSOR_DELTA_A, false, FORM_HEADS_DECAY}, { \
-        LINEAR("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_VALUE_INPUTS \
-    }
-static const ConvertTensor qwen35_tensors[] = {QWEN35_TENSORS, DENSE_TENSORS, {.from = NULL}};
-static const ConvertTensor qwen35moe_tensors[] = {
-    QWEN35_TENSORS,
-    {LAYER("mlp.gate.weight"), TENSOR_ROUTER, false, FORM_SAME},
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_FIRST_HALF},
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_SECOND_HALF},
-    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_STACKED},
-    SHARED_EXPERT,
-    {.from = NULL},
-};
-
-#define OSS_TENSORS \
-    MODEL_TENSORS, {LAYER("post_attention_layernorm.weight"), TENSOR_FFN_NORM_POST_ATTN, false, FORM_SAME}, \
-        SELF_ATTENTION, BIASES(false), {LAYER("self_attn.o_proj.bias"), TENSOR_ATTN_OUTPUT_BIAS, false, FORM_SAME}, \
-        {LAYER("self_attn.sinks"), TENSOR_ATTN_SINKS, false, FORM_SAME}, \
-        {LAYER("mlp.router.weight"), TENSOR_ROUTER, false, FORM_SAME}, \
-        {LAYER("mlp.router.bias"), TENSOR_ROUTER_BIAS, false, FORM_SAME}, \
-        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_GATE_BIAS, false, FORM_EVEN}, \
-        {LAYER("mlp.experts.gate_up_proj_bias"), TENSOR_EXPERT_UP_BIAS, false, FORM_ODD}, { \
-        LAYER("mlp.experts.down_proj_bias"), TENSOR_EXPERT_DOWN_BIAS, false, FORM_TABLE \
-    }
-static const ConvertTensor gpt_oss_tensors[] = {
-    OSS_TENSORS,
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_EVEN_COLUMNS},
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_ODD_COLUMNS},
-    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_TRANSPOSED},
-    {.from = NULL},
-};
-static const ConvertTensor gpt_oss_packed_tensors[] = {
-    OSS_TENSORS,
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_GATE, false, FORM_PACKED_EVEN},
-    {LAYER("mlp.experts.gate_up_proj"), TENSOR_EXPERT_UP, false, FORM_PACKED_ODD},
-    {LAYER("mlp.experts.down_proj"), TENSOR_EXPERT_DOWN, false, FORM_PACKED},
-    {.from = NULL},
-};
-
-/* Granite 4.0 H: layers with attention, and others of Mamba-2. What every token passes is shared_mlp, with experts
- * beside it or without. */
-#define MAMBA(name) LAYER("mamba." name)
-#define GRANITE_HYBRID_TENSORS(gate, up, down) \
-    ATTENTION_TENSORS, {MAMBA("in_proj.weight"), TENSOR_MAMBA_IN, false, FORM_SAME}, \
-        {MAMBA("conv1d.weight"), TENSOR_STATE_CONV, false, FORM_CONV}, \
-        {MAMBA("conv1d.bias"), TENSOR_MAMBA_CONV_BIAS, true, FORM_SAME}, \
-        {MAMBA("dt_bias"), TENSOR_MAMBA_DT, false, FORM_SAME}, \
-        {MAMBA("A_log"), TENSOR_MAMBA_A, false, FORM_CUT_DECAY}, {MAMBA("D"), TENSOR_MAMBA_D, false, FORM_CUT}, \
-        {MAMBA("norm.weight"), TENSOR_MAMBA_NORM, false, FORM_CUT}, \
-        {MAMBA("out_proj.weight"), TENSOR_STATE_OUT, false, FORM_SAME}, \
-        {LAYER("shared_mlp.input_linear.weight"), TENSOR_##gate, false, FORM_FIRST_ROWS}, \
-        {LAYER("shared_mlp.input_linear.weight"), TENSOR_##up, false, FORM_SECOND_ROWS}, { \
-        LAYER("shared_mlp.output_linear.weight"), TENSOR_##down, false, FORM_SAME \
-    }
-#define MOE(name) LAYER("block_sparse_moe." name)
-static const ConvertTensor granite_dense_tensors[] = {GRANITE_HYBRID_TENSORS(FFN_GATE, FFN_UP, FFN_DOWN),
-                                                      {.from = NULL}};
-static const ConvertTensor granite_expert_tensors[] = {
-    GRANITE_HYBRID_TENSORS(SHARED_GATE, SHARED_UP, SHARED_DOWN),
-    {MOE("router.layer.weight"), TENSOR_ROUTER, false, FORM_SAME},
-    {MOE("input_linear.weight"), TENSOR_EXPERT_GATE, false, FORM_FIRST_HALF},
-    {MOE("input_linear.weight"), TENSOR_EXPERT_UP, false, FORM_SECOND_HALF},
-    {MOE("output_linear.weight"), TENSOR_EXPERT_DOWN, false, FORM_STACKED},
-    {.from = NULL},
-};
-
-/* What the families with Gated DeltaNet have in common. */
-#define DELTA_NET \
-    .recurrent = ".linear_attn.", .read = convert_delta_read, .keys = convert_delta_keys, .has_mtp = true, \
-    .adds_1_to_norms = true, .usual = {.head_dim = 256, .rotated_part = 0.25}
-
-static const ConvertArch archs[] = {
+static const ConvertArch llama_archs[] = {
     {.published = "LlamaForCausalLM MistralForCausalLM",
      .name = "llama",
      .tensors = llama_tensors,
@@ -215,80 +184,19 @@ static const ConvertArch archs[] = {
      .name = "smollm3",
      .tensors = llama_tensors,
      .rotates_pairs = true,
-     .keys = convert_smollm3_keys},
-    {.published = "Gemma2ForCausalLM",
-     .name = "gemma2",
-     .tensors = gemma2_tensors,
-     .keys = convert_gemma2_keys,
-     .has_window = true,
-     .adds_1_to_norms = true,
-     .usual = {.activation = "gelu_pytorch_tanh", .head_dim = 256, .is_tied = true}},
-    {.published = "Gemma3ForCausalLM",
-     .name = "gemma3",
-     .tensors = gemma3_tensors,
-     .keys = convert_gemma3_keys,
-     .has_window = true,
-     .adds_1_to_norms = true,
-     .usual = {.activation = "gelu_pytorch_tanh", .rope_base = 1e6, .head_dim = 256, .is_tied = true}},
-    {.published = "Phi3ForCausalLM",
-     .name = "phi3",
-     .tensors = phi3_tensors,
-     .keys = convert_phi3_keys,
-     .has_window = true,
-     .usual = {.has_long_rope = true}},
-    {.published = "Qwen3NextForCausalLM",
-     .name = "qwen3next",
-     .tensors = qwen3next_tensors,
-     .experts = EXPERTS_SUM_TO_1,
-     DELTA_NET},
-    {.published = "Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM",
-     .name = "qwen35",
-     .tensors = qwen35_tensors,
-     .has_text_part = true,
-     DELTA_NET},
-    {.published = "Qwen3_5MoeForConditionalGeneration Qwen3_5MoeForCausalLM",
-     .name = "qwen35moe",
-     .tensors = qwen35moe_tensors,
-     .experts = EXPERTS_ALWAYS_SUM_TO_1,
-     .has_text_part = true,
-     DELTA_NET},
-    {.published = "Lfm2ForCausalLM",
-     .name = "lfm2",
-     .tensors = convert_lfm2_tensors,
-     .recurrent = ".conv.",
-     .read = convert_lfm2_read,
-     .keys = convert_lfm2_keys,
-     .usual = {.rope_base = 1e6, .is_tied = true, .eps_key = "norm_eps", .ff_key = "block_ff_dim"}},
-    {.published = "GraniteMoeHybridForCausalLM",
-     .name = "granitehybrid",
-     .tensors = granite_expert_tensors,
-     .dense = granite_dense_tensors,
-     .rotates_pairs = true,
-     .experts = EXPERTS_SUM_TO_1,
-     .recurrent = ".mamba.",
-     .read = convert_granite_hybrid_read,
-     .keys = convert_granite_hybrid_keys},
-    {.published = "GptOssForCausalLM",
-     .name = "gpt-oss",
-     .tensors = gpt_oss_tensors,
-     .packed = gpt_oss_packed_tensors,
-     .experts = EXPERTS_SUM_TO_1,
-     .keys = convert_gpt_oss_keys,
-     .has_window = true,
-     .usual = {.head_dim = 64, .rope_base = 150000}},
-    CONVERT_DEEPSEEK_ARCHS,
+     .keys = check_unrotated_layers},
     {.published = "Ministral3ForCausalLM",
      .name = "mistral3",
      .tensors = llama_tensors,
      .rotates_pairs = true,
-     .keys = convert_mistral3_keys},
+     .keys = mistral3_keys},
     {.published = "Mistral3ForConditionalGeneration",
      .text_type = "ministral3",
      .name = "mistral3",
      .tensors = llama_tensors,
      .rotates_pairs = true,
      .has_text_part = true,
-     .keys = convert_mistral3_keys},
+     .keys = mistral3_keys},
     {.published = "Mistral3ForConditionalGeneration",
      .text_type = "mistral",
      .name = "llama",
@@ -297,26 +205,26 @@ static const ConvertArch archs[] = {
      .has_text_part = true},
     {.published = "Llama4ForConditionalGeneration Llama4ForCausalLM",
      .name = "llama4",
-     .tensors = convert_llama4_tensors,
+     .tensors = llama4_tensors,
      .experts = EXPERTS_KEEP_PROBABILITIES,
-     .read = convert_llama4_read,
-     .keys = convert_llama4_keys,
-     .has = convert_llama4_has,
+     .read = llama4_read,
+     .keys = llama4_keys,
+     .has = llama4_has,
      .has_text_part = true,
      .usual = {.head_dim = 128, .rope_base = 5e5, .eps_key = "rms_norm_eps", .ff_key = "intermediate_size_mlp"}},
-    {.published = "Lfm2MoeForCausalLM",
-     .name = "lfm2moe",
-     .tensors = convert_lfm2moe_tensors,
-     .experts = EXPERTS_ALWAYS_SUM_TO_1,
-     .recurrent = ".conv.",
-     .read = convert_lfm2moe_read,
-     .keys = convert_lfm2moe_keys,
-     .has = convert_lfm2moe_has,
-     .usual = {.rope_base = 1e6, .is_tied = true, .eps_key = "norm_eps"}},
     {.published = NULL},
 };
 
-const ConvertArch *convert_archs(void) { return archs; }
+/* ---- all architectures -------------------------------------------------------------------------------- */
+
+const ConvertArch *convert_arch_at(int i) {
+    const ConvertArch *const families[] = {llama_archs, convert_window_archs, convert_hybrid_archs,
+                                           convert_deepseek_archs};
+    for (size_t k = 0; k < sizeof families / sizeof *families; k++)
+        for (const ConvertArch *a = families[k]; a->published; a++)
+            if (i-- == 0) return a;
+    return NULL;
+}
 
 /* Whether `word` is one of the words of a list that is separated by spaces. */
 static bool is_among(const char *list, const char *word) {
@@ -326,7 +234,7 @@ static bool is_among(const char *list, const char *word) {
     return false;
 }
 
-/* Where several models are published under one name, the text's part of config.json tells which it is. */
+/* Where several architectures are published under one name, "model_type" of the text model tells them apart. */
 static bool has_text_type(const HubFolder *c, const ConvertArch *a) {
     const char *type = json_string_value(json_object_get(json_object_get(c->config, "text_config"), "model_type"));
     return !a->text_type || (type && strcmp(type, a->text_type) == 0);
@@ -340,7 +248,8 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
         error_set(err, FR_ERR_FORMAT, "%s/config.json: names no architecture", c->folder);
         return NULL;
     }
-    for (const ConvertArch *a = archs; a->published; a++) {
+    const ConvertArch *a;
+    for (int i = 0; (a = convert_arch_at(i)) != NULL; i++) {
         if (is_among(a->published, name) && has_text_type(c, a)) return a;
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", n ? " " : "", a->published);

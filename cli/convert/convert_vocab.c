@@ -1,8 +1,9 @@
-/* convert_vocab.c - the vocabulary of a published model: which of its files is read, special tokens, chat template.
+/* convert_vocab.c - the vocabulary of a published model: the choice of the file to read, special tokens, chat template.
  *
- * Special tokens are named in several files, which do not always agree. tokenizer_config.json says which spelling is BOS and EOS
- * for a conversation, and comes first; then the ids of config.json. generation_config.json may list several tokens that end
- * an answer: all of them are kept, because a model that ends a turn with another one than EOS would not stop. */
+ * Special tokens are named in several files, which do not always agree. The spellings of BOS and EOS in
+ * tokenizer_config.json, which are those of a conversation, override the ids in config.json. generation_config.json may
+ * list several tokens that end an answer. Besides EOS, two of them are kept, because a model that ends its turn with
+ * one of them would not stop otherwise. */
 #include "cli/convert/convert_vocab.h"
 
 #include "base/hash.h"
@@ -64,7 +65,7 @@ int convert_vocab_set(ConvertVocab *v, const HubFolder *c, int64_t id, const cha
     return FR_OK;
 }
 
-/* Models have more embeddings than tokens where somebody wanted a round number. */
+/* Names the ids without a token. Many models have more embeddings than tokens, because the number is rounded up. */
 static int fill_gaps(ConvertVocab *v, const HubFolder *c, fr_error *err) {
     int status = FR_OK;
     for (int64_t i = 0; i < v->n && !status; i++) {
@@ -86,7 +87,7 @@ static int read_tokens(ConvertVocab *v, const HubFolder *c, fr_error *err) {
 
 /* ---- special tokens ---------------------------------------------------------------------------------- */
 
-/* The id of the token that tokenizer_config.json names: a spelling, or an object that has it; else `id`. */
+/* The id of the token that tokenizer_config.json names, by a spelling or an object with a spelling; otherwise `id`. */
 static int32_t named_token(const ConvertVocab *v, const HubFolder *c, const char *key, int32_t id) {
     const json_t *value = json_object_get(c->tokenizer_config, key);
     const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
@@ -94,7 +95,7 @@ static int32_t named_token(const ConvertVocab *v, const HubFolder *c, const char
     return found >= 0 ? found : id;
 }
 
-/* An id of config.json, the first of several; else `id`. */
+/* The id in config.json, or the first of several ids; otherwise `id`. */
 static int32_t token_of_config(const ConvertVocab *v, const json_t *config, const char *key, int32_t id) {
     const json_t *value = json_object_get(config, key);
     if (json_is_array(value)) value = json_array_get(value, 0);
@@ -120,7 +121,7 @@ static void read_special(ConvertVocab *v, const HubFolder *c) {
     if (v->eos < 0) v->adds_eos = false;
     if (json_is_false(json_object_get(config, "add_prefix_space"))) v->adds_space_prefix = false;
     int32_t *const ids[] = {&v->bos, &v->eos};
-    for (int i = 0; i < 2; i++) /* old files leave their type to the reader */
+    for (int i = 0; i < 2; i++) /* old files do not mark them as control tokens */
         if (*ids[i] >= 0 && v->types[*ids[i]] == TOKEN_NORMAL) v->types[*ids[i]] = TOKEN_CONTROL;
 }
 
@@ -144,7 +145,7 @@ static void set_id(GgufWriter *w, const char *key, int64_t id) {
     if (id >= 0) gguf_set_u32(w, full, (uint32_t)id);
 }
 
-/* The tokens that end an answer besides EOS: GGUF has names for two of them. */
+/* Writes the tokens that end an answer besides EOS, for which GGUF has two keys. */
 static void write_ends(const ConvertVocab *v, const HubFolder *c, GgufWriter *w) {
     static const char *const names[] = {"eot", "eom"};
     const json_t *lists[] = {json_object_get(c->generation, "eos_token_id"),
@@ -158,7 +159,7 @@ static void write_ends(const ConvertVocab *v, const HubFolder *c, GgufWriter *w)
     }
 }
 
-/* The template in force: a file of its own, a string, or the one named "default". */
+/* Writes the chat template: a file of its own, a string, or the one named "default" in a list. */
 static int write_chat_template(const HubFolder *c, GgufWriter *w, fr_error *err) {
     enum { MAX_TEMPLATE = 4 << 20 };
     const json_t *value = json_object_get(c->tokenizer_config, "chat_template");

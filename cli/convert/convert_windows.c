@@ -1,8 +1,9 @@
-/* convert_windows.c - the keys of architectures whose layers see a window of the text: gemma2, gemma3, gpt-oss and phi3.
+/* convert_windows.c - the architectures whose layers see a window of the text: gemma2, gemma3, phi3 and gpt-oss.
  *
- * GGUF files of these architectures do not say which layers have a window, nor by what the scores of Gemma are divided: the
- * program that runs them knows it. A config.json that says otherwise is refused. */
-#include "cli/convert/config_reader.h"
+ * GGUF files of these architectures do not record which layers have a window, nor the number that divides the scores of
+ * Gemma: the program that runs them knows both. A config.json that contradicts this is refused.
+ *
+ * Proof: tests/cli/test_convert_arch.c, tests/cli/test_convert_published.c. */
 #include "cli/convert/convert_arch.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ static const json_t *value_of(const HubFolder *c, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
-/* None is 0, which also tells that the file's maker thought of it. */
+/* Writes 0 if there is no window, so that the key is always there. */
 static int write_window(const HubFolder *c, const char *key, GgufWriter *w, fr_error *err) {
     const json_t *v = value_of(c, "sliding_window");
     json_int_t n = json_integer_value(v);
@@ -41,7 +42,7 @@ static int write_cap(const HubFolder *c, const char *from, double fallback, cons
     return FR_OK;
 }
 
-/* Of `pattern` layers, the last one sees the whole text. */
+/* One layer in `pattern` sees the whole text: the last one of each group. */
 static int check_pattern(const HubFolder *c, int64_t pattern, fr_error *err) {
     static const char *const names[] = {"sliding_window_pattern", "_sliding_window_pattern"};
     const json_t *type;
@@ -57,7 +58,7 @@ static int check_pattern(const HubFolder *c, int64_t pattern, fr_error *err) {
     return FR_OK;
 }
 
-/* Scores are divided by the root of the width of a head, but in the largest model by that of n_embd / n_head. */
+/* Scores are divided by the square root of head_dim, except in the largest model: there, by that of n_embd / n_head. */
 static int check_scale(const ConvertShape *s, const HubFolder *c, int64_t layers_of_27b, fr_error *err) {
     const json_t *v = value_of(c, "query_pre_attn_scalar");
     double given = v ? json_number_value(v) : 256;
@@ -68,7 +69,7 @@ static int check_scale(const ConvertShape *s, const HubFolder *c, int64_t layers
                      c->folder, given, known);
 }
 
-int convert_gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     int status = check_pattern(c, 2, err);
     if (!status) status = check_scale(s, c, GEMMA2_LAYERS_OF_27B, err);
     if (!status) status = write_window(c, "gemma2.attention.sliding_window", w, err);
@@ -77,7 +78,8 @@ int convert_gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w
     return status;
 }
 
-/* The base of the layers with a window: newer files have an object for each of the two kinds. */
+/* The rope base of layers with a window. Newer files have an object of rope parameters for each of the two kinds of
+ * layers. */
 static int write_local_base(const HubFolder *c, GgufWriter *w, fr_error *err) {
     const json_t *local = json_object_get(json_object_get(c->config, "rope_parameters"), "sliding_attention"),
                  *old = value_of(c, "rope_local_base_freq"), *base = local ? json_object_get(local, "rope_theta") : old;
@@ -92,7 +94,7 @@ static int write_local_base(const HubFolder *c, GgufWriter *w, fr_error *err) {
     return FR_OK;
 }
 
-int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     if (value_of(c, "attn_logit_softcapping")) return refuse(c, "attn_logit_softcapping has no place in gemma3", err);
     if (json_is_true(json_object_get(c->config, "use_bidirectional_attention")))
         return refuse(c, "use_bidirectional_attention makes an embedding model, which is not supported", err);
@@ -105,7 +107,7 @@ int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w
     return status;
 }
 
-int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     const json_t *limit = value_of(c, "swiglu_limit"), *type;
     size_t i;
     if (limit && json_number_value(limit) != 7)
@@ -119,7 +121,79 @@ int convert_gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *
     return write_window(c, "gpt-oss.attention.sliding_window", w, err);
 }
 
-int convert_phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     (void)s;
     return write_window(c, "phi3.attention.sliding_window", w, err);
 }
+
+/* ---- tables ------------------------------------------------------------------------------------------- */
+
+#define GEMMA_TENSORS \
+    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, SAME("post_attention_layernorm.weight", TENSOR_POST_ATTN_NORM), \
+        SAME("pre_feedforward_layernorm.weight", TENSOR_FFN_NORM), \
+        SAME("post_feedforward_layernorm.weight", TENSOR_POST_FFN_NORM)
+static const ConvertTensor gemma2_tensors[] = {GEMMA_TENSORS, END_OF_TENSORS};
+static const ConvertTensor gemma3_tensors[] = {GEMMA_TENSORS, HEAD_NORMS, END_OF_TENSORS};
+static const ConvertTensor phi3_tensors[] = {
+    MODEL_TENSORS,
+    SAME("self_attn.qkv_proj.weight", TENSOR_ATTN_QKV),
+    SAME("self_attn.o_proj.weight", TENSOR_ATTN_OUTPUT),
+    SAME("post_attention_layernorm.weight", TENSOR_FFN_NORM),
+    SAME("mlp.gate_up_proj.weight", TENSOR_FFN_GATE_UP),
+    SAME("mlp.down_proj.weight", TENSOR_FFN_DOWN),
+    END_OF_TENSORS,
+};
+
+#define OSS_TENSORS \
+    MODEL_TENSORS, SAME("post_attention_layernorm.weight", TENSOR_FFN_NORM_POST_ATTN), SELF_ATTENTION, BIASES, \
+        SAME("self_attn.o_proj.bias", TENSOR_ATTN_OUTPUT_BIAS), SAME("self_attn.sinks", TENSOR_ATTN_SINKS), \
+        SAME("mlp.router.weight", TENSOR_ROUTER), SAME("mlp.router.bias", TENSOR_ROUTER_BIAS), \
+        ROW("mlp.experts.gate_up_proj_bias", TENSOR_EXPERT_GATE_BIAS, FORM_EVEN), \
+        ROW("mlp.experts.gate_up_proj_bias", TENSOR_EXPERT_UP_BIAS, FORM_ODD), \
+        ROW("mlp.experts.down_proj_bias", TENSOR_EXPERT_DOWN_BIAS, FORM_TABLE)
+static const ConvertTensor gpt_oss_tensors[] = {
+    OSS_TENSORS,
+    ROW("mlp.experts.gate_up_proj", TENSOR_EXPERT_GATE, FORM_EVEN_COLUMNS),
+    ROW("mlp.experts.gate_up_proj", TENSOR_EXPERT_UP, FORM_ODD_COLUMNS),
+    ROW("mlp.experts.down_proj", TENSOR_EXPERT_DOWN, FORM_TRANSPOSED),
+    END_OF_TENSORS,
+};
+static const ConvertTensor gpt_oss_packed_tensors[] = {
+    OSS_TENSORS,
+    ROW("mlp.experts.gate_up_proj", TENSOR_EXPERT_GATE, FORM_PACKED_EVEN),
+    ROW("mlp.experts.gate_up_proj", TENSOR_EXPERT_UP, FORM_PACKED_ODD),
+    ROW("mlp.experts.down_proj", TENSOR_EXPERT_DOWN, FORM_PACKED),
+    END_OF_TENSORS,
+};
+
+const ConvertArch convert_window_archs[] = {
+    {.published = "Gemma2ForCausalLM",
+     .name = "gemma2",
+     .tensors = gemma2_tensors,
+     .keys = gemma2_keys,
+     .has_window = true,
+     .adds_1_to_norms = true,
+     .usual = {.activation = "gelu_pytorch_tanh", .head_dim = 256, .is_tied = true}},
+    {.published = "Gemma3ForCausalLM",
+     .name = "gemma3",
+     .tensors = gemma3_tensors,
+     .keys = gemma3_keys,
+     .has_window = true,
+     .adds_1_to_norms = true,
+     .usual = {.activation = "gelu_pytorch_tanh", .rope_base = 1e6, .head_dim = 256, .is_tied = true}},
+    {.published = "Phi3ForCausalLM",
+     .name = "phi3",
+     .tensors = phi3_tensors,
+     .keys = phi3_keys,
+     .has_window = true,
+     .usual = {.has_long_rope = true}},
+    {.published = "GptOssForCausalLM",
+     .name = "gpt-oss",
+     .tensors = gpt_oss_tensors,
+     .packed = gpt_oss_packed_tensors,
+     .experts = EXPERTS_SUM_TO_1,
+     .keys = gpt_oss_keys,
+     .has_window = true,
+     .usual = {.head_dim = 64, .rope_base = 150000}},
+    {.published = NULL},
+};

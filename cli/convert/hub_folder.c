@@ -1,4 +1,5 @@
-/* hub_folder.c - opens the files of a folder, and finds tensors among its parts. */
+/* hub_folder.c - opens the files of a folder, finds tensors in its parts, and reads the values of config.json with
+ * limits. */
 #include "cli/convert/hub_folder.h"
 
 #include "base/files.h"
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Published tokenizer.json have up to 35 MB; jansson takes some twenty times as much for one. */
+/* Published files tokenizer.json have up to 35 MB; jansson takes about twenty times as much memory for one. */
 enum { MAX_JSON = 64 << 20 };
 
 /* ---- files ------------------------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ int hub_read(const HubFolder *c, const char *file, size_t max_bytes, char **out,
                : error_set(err, FR_ERR_UNSUPPORTED, "%s: is larger than %zu bytes, or memory ran out", path, max_bytes);
 }
 
-/* A file that must be a JSON object if it is there; *out NULL: it is not. */
+/* Reads a file that must be a JSON object. *out NULL: there is no such file. */
 static int read_object(const HubFolder *c, const char *file, json_t **out, fr_error *err) {
     char *text;
     size_t n;
@@ -59,7 +60,7 @@ static int read_object(const HubFolder *c, const char *file, json_t **out, fr_er
     *out = NULL;
     if (status || !text) return status;
     *out = json_loadb(text, n, 0, &why);
-    if (!*out && json_error_code(&why) == json_error_numeric_overflow) /* "model_max_length": 1e30, spelt out */
+    if (!*out && json_error_code(&why) == json_error_numeric_overflow) /* such as 1e30, written out */
         *out = json_loadb(text, n, JSON_DECODE_INT_AS_REAL, &why);
     free(text);
     if (json_is_object(*out)) return FR_OK;
@@ -89,7 +90,7 @@ static bool is_open(const HubFolder *c, const char *file) {
     return false;
 }
 
-/* A part is a file of the folder: its name leads nowhere else. */
+/* A part must be a file of the folder: its name may not lead anywhere else. */
 static bool is_sound_name(const char *name) {
     return name && *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
 }
@@ -119,7 +120,8 @@ static int open_weights(HubFolder *c, fr_error *err) {
     static const char index[] = "model.safetensors.index.json", one[] = "model.safetensors";
     if (hub_has(c, index)) return open_parts(c, index, err);
     if (hub_has(c, one)) return add_weights(c, one, err);
-    if (hub_has(c, "pytorch_model.bin")) return add_weights(c, "pytorch_model.bin", err); /* says what to do */
+    if (hub_has(c, "pytorch_model.bin"))
+        return add_weights(c, "pytorch_model.bin", err); /* its error message says what to do */
     return error_set(err, FR_ERR_IO, "%s: holds neither %s nor %s", c->folder, one, index);
 }
 
@@ -233,4 +235,41 @@ const SafeTensor *hub_left_over(const HubFolder *c) {
         for (int64_t k = 0; k < safetensors_count(c->files[i]); k++)
             if (!c->taken[i][k]) return safetensors_tensor(c->files[i], k);
     return NULL;
+}
+
+/* ---- the values of config.json ------------------------------------------------------------------------ */
+
+bool config_has(const ConfigReader *r, const char *key) {
+    const json_t *v = json_object_get(r->object, key);
+    return v && !json_is_null(v);
+}
+
+int64_t config_int(ConfigReader *r, const char *key, int64_t fallback, int64_t low, int64_t high) {
+    const json_t *v = json_object_get(r->object, key);
+    int64_t n = config_has(r, key) ? (int64_t)json_integer_value(v) : fallback;
+    bool is_number = !config_has(r, key) || json_is_integer(v);
+    if (is_number && n >= low && n <= high) return n;
+    if (!r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s/config.json: %s must be an integer from %lld to %lld",
+                              r->c->folder, key, (long long)low, (long long)high);
+    return low;
+}
+
+double config_real(ConfigReader *r, const char *key, double fallback, double low, double high) {
+    const json_t *v = json_object_get(r->object, key);
+    double x = config_has(r, key) ? json_number_value(v) : fallback;
+    bool is_number = !config_has(r, key) || json_is_number(v);
+    if (is_number && x >= low && x <= high) return x;
+    if (!r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s/config.json: %s must be a number from %g to %g", r->c->folder,
+                              key, low, high);
+    return low;
+}
+
+void config_refuse(ConfigReader *r, const char *what) {
+    if (!r->status) r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: %s", r->c->folder, what);
+}
+
+const char *config_text(const json_t *object, const char *key) {
+    return json_string_value(json_object_get(object, key));
 }

@@ -1,11 +1,11 @@
-/* tokens_json.c - tokenizer.json: vocabulary, merges, added tokens, and which pre-tokenizer it is.
+/* tokens_json.c - tokenizer.json: its vocabulary, merges, added tokens and pre-tokenizer.
  *
- * Two kinds of BPE are written in this format. Byte-level BPE (GPT-2, Llama 3, Qwen) becomes tokenizer.ggml.model "gpt2": pieces
- * and merges are the same, and the pre-tokenizer is known by its patterns. BPE over characters with a token for each byte that no
- * piece has (Llama 2, Mistral) was a SentencePiece model before it was converted to this format, where merges took the place of
- * scores; it becomes "llama". There a pair merges first whose result has the highest score, so the score of a piece is minus
- * the rank of the first merge that makes it. This is exact for vocabularies that were converted so, whose merges are in the order
- * of the scores; where tokenizer.model is there, it is read instead. */
+ * This format holds two kinds of BPE. Byte-level BPE (GPT-2, Llama 3, Qwen) becomes tokenizer.ggml.model "gpt2": pieces
+ * and merges stay the same, and the pre-tokenizer is recognised by its patterns. BPE over characters with byte tokens
+ * (Llama 2, Mistral) was a SentencePiece model before it was converted to this format, in which merges replace the
+ * scores; it becomes "llama". That model first merges the pair whose result has the highest score, so the score of a
+ * piece is minus the rank of the first merge that makes it. This is exact for converted SentencePiece vocabularies,
+ * whose merges are in the order of the scores. If the folder has tokenizer.model, that is read instead. */
 #include "cli/convert/convert_vocab.h"
 
 #include "base/error.h"
@@ -26,15 +26,15 @@ static const char *text_of(const json_t *object, const char *key) {
 
 /* ---- pre-tokenizers ---------------------------------------------------------------------------------- */
 
-/* GPT-2's pattern, which ByteLevel stands for where it splits. The last alternative is the one that pre_patterns.c leaves
- * out, with its reason. */
+/* GPT-2's pattern, which a ByteLevel step with use_regex implies. pre_patterns.c leaves out the last alternative and
+ * explains why. */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 #define GPT2_REST "|\\s+"
 
 typedef struct Patterns {
     const char *items[PRE_MAX_PATTERNS];
     int n;
-    bool is_known; /* each step is one that a pattern stands for */
+    bool is_known; /* a pattern is known for each step */
 } Patterns;
 
 static void add_pattern(Patterns *p, const char *pattern) {
@@ -42,7 +42,7 @@ static void add_pattern(Patterns *p, const char *pattern) {
     else p->items[p->n++] = pattern;
 }
 
-/* One step of the pre-tokenizer. */
+/* Adds the pattern of one step of the pre-tokenizer. */
 static void add_step(Patterns *p, const json_t *step) {
     const char *type = text_of(step, "type");
     if (strcmp(type, "Split") == 0)
@@ -54,7 +54,7 @@ static void add_step(Patterns *p, const json_t *step) {
     } else p->is_known = false;
 }
 
-/* The steps: one, or those of a Sequence. */
+/* The number of steps: 1, or those of a Sequence. */
 static size_t n_steps(const json_t *pre) {
     const json_t *list = json_object_get(pre, "pretokenizers");
     return list ? json_array_size(list) : json_is_object(pre);
@@ -85,7 +85,8 @@ static int find_pre(ConvertVocab *v, const HubFolder *c, fr_error *err) {
     bool ignores = json_is_true(json_object_get(json_object_get(c->tokenizer, "model"), "ignore_merges"));
     Patterns p = {.is_known = true};
     for (size_t i = 0; i < n_steps(pre); i++) add_step(&p, step_at(pre, i));
-    /* A family that never ignores merges is the next best: the two differ in words that no merge leads to. */
+    /* The second pass accepts a family that differs in ignore_merges, which affects only words that no merge
+     * produces. */
     for (int pass = 0; pass < 2 && p.is_known; pass++)
         for (size_t i = 0; i < pre_n_families; i++) {
             if (!is_family(&pre_families[i], &p, pass == 0 ? ignores : !ignores)) continue;
@@ -161,7 +162,7 @@ static bool read_merge(ConvertVocab *v, const json_t *merge, GgufString *out) {
     return true;
 }
 
-/* The piece that a merge makes gets minus its rank, unless an earlier one makes it, too. */
+/* Scores the piece that a merge makes by minus the rank, unless an earlier merge makes it, too. */
 static void score(ConvertVocab *v, GgufString merge, int64_t rank) {
     char piece[2 * VOCAB_MAX_PIECE];
     if (!merge.data || merge.n >= sizeof piece) return;
@@ -172,7 +173,7 @@ static void score(ConvertVocab *v, GgufString merge, int64_t rank) {
     if (id >= 0 && v->scores[id] == 0) v->scores[id] = -(float)(rank + 1);
 }
 
-/* The scores of all pieces; one that no merge makes comes last. */
+/* Scores all pieces. A piece that no merge makes gets the lowest score. */
 static void score_all(ConvertVocab *v) {
     for (int64_t i = 0; i < v->n_merges; i++) score(v, v->merges[i], i);
     for (int64_t i = 0; i < v->n; i++)
@@ -195,7 +196,8 @@ static int read_merges(ConvertVocab *v, const HubFolder *c, const json_t *model,
 
 /* ---- around the text --------------------------------------------------------------------------------- */
 
-/* Looks for the item of a template that stands for a special token, at one end of it. */
+/* Looks for a special token at either end of the post-processor's template, which tells whether texts get BOS and
+ * EOS. */
 static void read_template(ConvertVocab *v, const json_t *processor) {
     const json_t *single = json_object_get(processor, "single"), *list = json_object_get(processor, "processors");
     size_t n = json_array_size(single);
@@ -209,7 +211,8 @@ static void read_template(ConvertVocab *v, const json_t *processor) {
     v->adds_eos = n > 1 && json_object_get(json_array_get(single, n - 1), "SpecialToken") != NULL;
 }
 
-/* SentencePiece puts a space before a text; so does a normalizer that prepends its mark, or Metaspace. */
+/* Whether a space is put before a text, as SentencePiece does: by Metaspace, or by a normalizer that prepends the
+ * mark. */
 static bool prepends_space(const json_t *tokenizer) {
     const json_t *normalizer = json_object_get(tokenizer, "normalizer"),
                  *list = json_object_get(normalizer, "normalizers"), *pre = json_object_get(tokenizer, "pre_tokenizer");

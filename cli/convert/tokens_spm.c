@@ -5,9 +5,12 @@
  *     TrainerSpec      3: model_type (1 unigram, 2 BPE)   40, 41, 42, 43: ids of <unk>, <s>, </s>, <pad>
  *     NormalizerSpec   3: add_dummy_prefix
  *
- * (sentencepiece_model.proto of google/sentencepiece.) Only BPE becomes a GGUF vocabulary of the model "llama". */
+ * (sentencepiece_model.proto of google/sentencepiece.) Only BPE becomes a GGUF vocabulary of the model "llama".
+ *
+ * The wire format of protocol buffers (protobuf.dev describes it): a message is a list of fields. Each has a key, a
+ * varint that holds the field's number and kind, and a value. A varint has seven bits in each byte, the lowest bits
+ * first. */
 #include "cli/convert/convert_vocab.h"
-#include "cli/convert/wire.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,11 +18,72 @@
 
 enum { MAX_FILE = 64 << 20 };
 
+/* ---- the wire format ---------------------------------------------------------------------------------- */
+
+Wire wire_begin(const void *bytes, size_t n) {
+    const unsigned char *at = bytes;
+    return (Wire){.at = at, .end = at + n};
+}
+
+static bool stop(Wire *w) {
+    w->broken = true;
+    w->at = w->end;
+    return false;
+}
+
+static bool take_varint(Wire *w, uint64_t *out) {
+    *out = 0;
+    for (unsigned shift = 0; w->at < w->end && shift < 64; shift += 7) {
+        unsigned char byte = *w->at++;
+        *out |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return true;
+    }
+    return stop(w);
+}
+
+static bool take_bytes(Wire *w, uint64_t n, const char **out) {
+    if (n > (size_t)(w->end - w->at)) return stop(w);
+    *out = (const char *)w->at;
+    w->at += n;
+    return true;
+}
+
+bool wire_next(Wire *w, WireField *out) {
+    uint64_t key, n;
+    const char *bytes;
+    *out = (WireField){.number = 0};
+    if (w->at >= w->end || !take_varint(w, &key)) return false;
+    if (key >> 3 == 0 || key >> 3 > UINT32_MAX) return stop(w);
+    out->number = (uint32_t)(key >> 3);
+    out->kind = (int)(key & 7);
+    if (out->kind == 0) return take_varint(w, &out->value);
+    if (out->kind == 2) {
+        if (!take_varint(w, &n) || !take_bytes(w, n, &out->bytes)) return false;
+        out->n = (size_t)n;
+        return true;
+    }
+    if (out->kind != 1 && out->kind != 5) return stop(w); /* groups are obsolete */
+    n = out->kind == 1 ? 8 : 4;
+    if (!take_bytes(w, n, &bytes)) return false;
+    memcpy(&out->value, bytes, (size_t)n);
+    return true;
+}
+
+float wire_float(const WireField *f) {
+    uint32_t bits = (uint32_t)f->value;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* ---- the vocabulary ----------------------------------------------------------------------------------- */
+
 static int refuse(const HubFolder *c, const char *what, fr_error *err) {
     return error_set(err, FR_ERR_FORMAT, "%s/tokenizer.model: %s", c->folder, what);
 }
 
-/* Symbols that the model's maker defined are looked for in the text itself, where the mark is a space. NULL: no memory. */
+/* A piece with its marks replaced by spaces: user-defined symbols are looked for in the text itself, which has spaces
+ * where pieces have the mark. NULL: out of memory. */
 static const char *unescaped(ConvertVocab *v, const char *piece, size_t *n) {
     static const char mark[] = "\xe2\x96\x81";
     char *text = convert_vocab_memory(v, *n + 1);
@@ -54,7 +118,7 @@ static int read_piece(ConvertVocab *v, const HubFolder *c, const WireField *mess
     return status;
 }
 
-/* An id of the trainer; -1: there is none. */
+/* The value of a field as an id; -1: it is not one. */
 static int32_t id_of(const ConvertVocab *v, const WireField *f) {
     return f->value < (uint64_t)v->n ? (int32_t)f->value : -1;
 }
@@ -84,7 +148,7 @@ static void read_normalizer(ConvertVocab *v, const WireField *message) {
         if (f.number == 3 && f.kind == 0) v->adds_space_prefix = f.value != 0;
 }
 
-/* Tokens that were added later: {"content": id} of added_tokens.json, and added_tokens_decoder of tokenizer_config.json. */
+/* Reads the tokens that were added after training: added_tokens_decoder of tokenizer_config.json. */
 static int read_added(ConvertVocab *v, const HubFolder *c, fr_error *err) {
     json_t *decoder = json_object_get(c->tokenizer_config, "added_tokens_decoder"), *token;
     const char *key;

@@ -1,7 +1,7 @@
-/* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter. */
+/* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter, as text or JSON. */
+#include "base/mem.h"
 #include "base/options.h"
 #include "cli/cli.h"
-#include "cli/inspect/inspect.h"
 #include "cli/safe_text.h"
 #include "cli/sandbox.h"
 #include "draft/drafter.h"
@@ -9,20 +9,66 @@
 #include "text/chat.h"
 
 #include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+typedef struct InspectArgs {
+    const char *path;
+    bool json, tensors;
+} InspectArgs;
+
+static InspectArgs args;
+
+static const Option option_table[] = {
+    {.key = "FILE.gguf",
+     OPT_MODEL(InspectArgs, path),
+     .is_argument = true,
+     .required = "file",
+     .help = "GGUF file of a model or a learned drafter"},
+    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
+    {.key = "tensors",
+     .letter = 't',
+     OPT_FLAG(InspectArgs, tensors),
+     .help = "list every tensor with its type and shape"},
+    {.key = NULL},
+};
+
 /* ---- the summary ----------------------------------------------------------------------------- */
 
-const char *inspect_type_name(GgufType type) {
+enum {
+    MAX_ELEMENTS = 6, /* elements shown of an array */
+    MAX_STRING = 72,  /* bytes shown of a string, in text */
+};
+
+/* What the file holds. Missing strings are empty, missing numbers are -1. */
+typedef struct Summary {
+    GgufString name, architecture;
+    int64_t n_parameters, n_context, n_layers, width, feed_forward, n_heads, n_kv_heads, head_dim;
+    GgufString vocab_model, vocab_pre;
+    int64_t n_vocab;
+    GgufString chat_template; /* empty: none */
+    const char *chat_family;  /* static; NULL: no template */
+    char chat_error[256];     /* why the template cannot be run; "": it can */
+    struct { /* of a learned drafter's file (draft/drafter_file.h); without a method, the file is not one */
+        GgufString method, target, fingerprint, command, data, precision;
+    } drafter;
+    struct {
+        int64_t n_tensors;
+        size_t bytes;
+    } types[TYPE_COUNT];
+} Summary;
+
+static const char *type_name(GgufType type) {
     static const char *names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                   "bool", "string", "array", "u64", "i64", "f64"};
     return names[type];
 }
 
-double inspect_decimal(float f) {
+static double shortest_decimal(float f) {
     char text[32];
     for (int digits = 6; digits < 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, (double)f);
@@ -31,7 +77,7 @@ double inspect_decimal(float f) {
     return (double)f;
 }
 
-/* The number under "ARCHITECTURE.key", or -1. */
+/* The value of "ARCHITECTURE.key", or -1. */
 static int64_t shape_number(const Gguf *g, GgufString architecture, const char *key) {
     char name[160];
     int64_t v;
@@ -69,7 +115,7 @@ static void read_chat_template(const Gguf *g, Summary *s) {
     chat_template_close(&t);
 }
 
-static Summary inspect_summary(const Gguf *g) {
+static Summary read_summary(const Gguf *g) {
     Summary s = {.name = {"", 0},
                  .architecture = {"", 0},
                  .vocab_model = {"", 0},
@@ -93,11 +139,9 @@ static Summary inspect_summary(const Gguf *g) {
     return s;
 }
 
-/* The summary of a file as text. */
-
 enum { LABEL = 18, LEAST = 12, CUT = sizeof "... (999999 bytes)" }; /* columns */
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- text: pieces ---------------------------------------------------------------------------------- */
 
 static void print_string(GgufString s, size_t max) { safe_text_write(stdout, s.data, s.n, max); }
 static void print_c_string(const char *s) { print_string((GgufString){s, strlen(s)}, 1024); }
@@ -119,10 +163,10 @@ static void print_count(int64_t n) {
 static void heading(const char *text, bool colour) { printf(colour ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 static void label(const char *text) { printf("  %-16s", text); }
 
-/* Memory ran out, and something is missing in what was printed. */
+/* Whether something was not printed because memory ran out. */
 static bool lacks_memory;
 
-/* Breaks a text at spaces; further lines begin below its first word. */
+/* Prints a text, wrapped so that further lines begin below its first word. */
 static void put_wrapped(const char *text) {
     Buf lines = {.max_bytes = 64 << 10};
     if (!text_wrap(&lines, text, LABEL, LABEL, TABLE_COLUMNS)) lacks_memory = true;
@@ -131,7 +175,7 @@ static void put_wrapped(const char *text) {
     putchar('\n');
 }
 
-/* Ends what was written to memory. False: it is not whole. */
+/* Closes a stream to memory. False: its text is incomplete. */
 static bool close_text(FILE *f, char **text) {
     bool is_whole = f && !ferror(f);
     if (f && fclose(f) != 0) is_whole = false;
@@ -146,17 +190,17 @@ static void line_string(const char *name, GgufString s) {
     if (!s.n) return;
     label(name);
     FILE *f = open_memstream(&text, &n_bytes);
-    if (f) safe_text_write(f, s.data, s.n, INSPECT_STRING_MAX);
+    if (f) safe_text_write(f, s.data, s.n, MAX_STRING);
     if (close_text(f, &text)) put_wrapped(text);
     free(text);
 }
 
-/* Shortened so that it ends within the line; `used`: columns before it. */
+/* Prints a string, shortened to fit the line; `used`: columns before it. */
 static void print_fitting(GgufString s, int used) {
     int room = TABLE_COLUMNS - used;
     if ((int64_t)s.n <= room) room = (int)s.n;
     else room = room - CUT > LEAST ? room - CUT : LEAST;
-    print_string(s, room < INSPECT_STRING_MAX ? (size_t)room : INSPECT_STRING_MAX);
+    print_string(s, room < MAX_STRING ? (size_t)room : MAX_STRING);
 }
 
 static void line_number(const char *name, int64_t n, const char *unit) {
@@ -165,7 +209,7 @@ static void line_number(const char *name, int64_t n, const char *unit) {
     printf("%" PRId64 "%s\n", n, unit);
 }
 
-/* ---- the parts of the output ----------------------------------------------------------------- */
+/* ---- text: parts ----------------------------------------------------------------- */
 
 static void print_shape(const Summary *s) {
     line_string("name", s->name);
@@ -188,7 +232,7 @@ static void print_shape(const Summary *s) {
     }
 }
 
-/* The method of a learned drafter, and its target. */
+/* Prints the method of a learned drafter, and its target. */
 static void print_drafter(const Summary *s) {
     char method[32] = "";
     const GgufString *m = &s->drafter.method;
@@ -201,13 +245,13 @@ static void print_drafter(const Summary *s) {
         snprintf(text, sizeof text, "%s: %s", class->name, class->summary);
         put_wrapped(text);
     } else {
-        print_string(*m, INSPECT_STRING_MAX);
+        print_string(*m, MAX_STRING);
         puts(": a method unknown to this version of forerun");
     }
     label("for the target");
-    print_string(s->drafter.target, INSPECT_STRING_MAX);
+    print_string(s->drafter.target, MAX_STRING);
     fputs(", fingerprint ", stdout);
-    print_string(s->drafter.fingerprint, INSPECT_STRING_MAX);
+    print_string(s->drafter.fingerprint, MAX_STRING);
     putchar('\n');
     label("shares");
     put_wrapped("the target's embedding, and its LM head unless it has its own; the file does not contain them");
@@ -215,7 +259,7 @@ static void print_drafter(const Summary *s) {
     line_string("trained on", s->drafter.data);
     if (!s->drafter.precision.n) return;
     label("trained in");
-    print_string(s->drafter.precision, INSPECT_STRING_MAX);
+    print_string(s->drafter.precision, MAX_STRING);
     puts(" matrix products");
 }
 
@@ -223,10 +267,10 @@ static void print_vocabulary(const Summary *s) {
     if (s->n_vocab < 0) return;
     label("vocabulary");
     printf("%" PRId64 " tokens, ", s->n_vocab);
-    print_string(s->vocab_model, INSPECT_STRING_MAX);
+    print_string(s->vocab_model, MAX_STRING);
     if (s->vocab_pre.n) {
         fputs(", pre-tokenizer ", stdout);
-        print_string(s->vocab_pre, INSPECT_STRING_MAX);
+        print_string(s->vocab_pre, MAX_STRING);
     }
     putchar('\n');
     label("chat template");
@@ -261,7 +305,7 @@ static void print_scalar(const Gguf *g, const char *key, int used) {
     bool b;
     GgufString s;
     if (gguf_get_i64(g, key, &v)) printf("%" PRId64, v);
-    else if (gguf_get_f32(g, key, &f)) printf("%.9g", inspect_decimal(f));
+    else if (gguf_get_f32(g, key, &f)) printf("%.9g", shortest_decimal(f));
     else if (gguf_get_bool(g, key, &b)) fputs(b ? "true" : "false", stdout);
     else if (gguf_get_string(g, key, &s)) {
         putchar('"');
@@ -275,7 +319,7 @@ static void write_element(FILE *out, const Gguf *g, int64_t kv, int64_t i) {
     float f;
     GgufString s;
     if (gguf_array_i64(g, kv, i, &v)) fprintf(out, "%" PRId64, v);
-    else if (gguf_array_f32(g, kv, i, &f)) fprintf(out, "%.9g", inspect_decimal(f));
+    else if (gguf_array_f32(g, kv, i, &f)) fprintf(out, "%.9g", shortest_decimal(f));
     else if (gguf_array_string(g, kv, i, &s)) {
         putc('"', out);
         safe_text_write(out, s.data, s.n, 24);
@@ -283,12 +327,12 @@ static void write_element(FILE *out, const Gguf *g, int64_t kv, int64_t i) {
     } else fputs("...", out);
 }
 
-/* The first elements, as many as the line has room for. */
+/* Prints as many of the first elements as fit the line. */
 static void print_array(const Gguf *g, int64_t kv, int used) {
     int64_t n = gguf_kv_count(g, kv), i = 0;
     used += (int)strlen("[, ...]");
     putchar('[');
-    for (; i < n && i < INSPECT_ARRAY_MAX; i++) {
+    for (; i < n && i < MAX_ELEMENTS; i++) {
         char *text = NULL;
         size_t n_bytes = 0;
         FILE *f = open_memstream(&text, &n_bytes);
@@ -307,9 +351,8 @@ static void print_kvs(const Gguf *g) {
         bool is_array = gguf_kv_type(g, i) == GGUF_ARRAY;
         char type[48];
         if (is_array)
-            snprintf(type, sizeof type, "%s[%" PRId64 "]", inspect_type_name(gguf_kv_element_type(g, i)),
-                     gguf_kv_count(g, i));
-        else snprintf(type, sizeof type, "%s", inspect_type_name(gguf_kv_type(g, i)));
+            snprintf(type, sizeof type, "%s[%" PRId64 "]", type_name(gguf_kv_element_type(g, i)), gguf_kv_count(g, i));
+        else snprintf(type, sizeof type, "%s", type_name(gguf_kv_type(g, i)));
         int used = (int)(strlen(gguf_key(g, i)) + strlen(type) + 6);
         fputs("  ", stdout);
         print_c_string(gguf_key(g, i));
@@ -336,8 +379,7 @@ static void print_tensors(const Gguf *g) {
     }
 }
 
-/* False: memory ran out, and something is missing. */
-static bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
+static bool print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
     lacks_memory = false;
     if (colour) fputs("\033[1m", stdout);
     print_c_string(gguf_path(g));
@@ -360,38 +402,171 @@ static bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensor
     return !lacks_memory;
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------- */
 
-typedef struct InspectArgs {
-    const char *path;
-    bool json, tensors;
-} InspectArgs;
+/* A string of the file as JSON. One that is not UTF-8 is read as Latin-1. */
+static json_t *text(GgufString s) {
+    json_t *j = json_stringn(s.data, s.n);
+    if (j) return j;
+    Buf b = {.max_bytes = SIZE_MAX / 4};
+    bool fits = true;
+    for (size_t i = 0; i < s.n && fits; i++) {
+        unsigned char c = (unsigned char)s.data[i];
+        unsigned char two[2] = {(unsigned char)(0xc0 | c >> 6), (unsigned char)(0x80 | (c & 0x3f))};
+        fits = c < 0x80 ? buf_append(&b, &c, 1) : buf_append(&b, two, 2);
+    }
+    j = fits ? json_stringn(b.data, b.n) : NULL;
+    buf_free(&b);
+    return j;
+}
 
-static InspectArgs args;
+static json_t *real(float f) { return isfinite(f) ? json_real(shortest_decimal(f)) : json_null(); }
 
-static const Option option_table[] = {
-    {.key = "FILE.gguf",
-     OPT_MODEL(InspectArgs, path),
-     .is_argument = true,
-     .required = "file",
-     .help = "a model or a learned drafter"},
-    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
-    {.key = "tensors",
-     .letter = 't',
-     OPT_FLAG(InspectArgs, tensors),
-     .help = "list every tensor with its type and shape"},
-    {.key = NULL},
-};
+/* Takes ownership of the value. A key that is not UTF-8 is left out. */
+static void set(json_t *object, const char *key, json_t *value) { json_object_set_new(object, key, value); }
+
+static void set_number(json_t *object, const char *key, int64_t v) {
+    if (v >= 0) set(object, key, json_integer(v));
+}
+
+static void set_text(json_t *object, const char *key, GgufString s) {
+    if (s.n) set(object, key, text(s));
+}
+
+static json_t *scalar(const Gguf *g, const char *key) {
+    int64_t v;
+    float f;
+    bool b;
+    GgufString s;
+    if (gguf_get_i64(g, key, &v)) return json_integer(v);
+    if (gguf_get_f32(g, key, &f)) return real(f);
+    if (gguf_get_bool(g, key, &b)) return json_boolean(b);
+    if (gguf_get_string(g, key, &s)) return text(s);
+    return json_null(); /* a number beyond the range of int64 or float */
+}
+
+static json_t *element(const Gguf *g, int64_t kv, int64_t i) {
+    int64_t v;
+    float f;
+    GgufString s;
+    if (gguf_array_i64(g, kv, i, &v)) return json_integer(v);
+    if (gguf_array_f32(g, kv, i, &f)) return real(f);
+    if (gguf_array_string(g, kv, i, &s)) return text(s);
+    return json_null();
+}
+
+/* Makes {"element_type": ..., "count": ..., "first": [...]}. */
+static json_t *array(const Gguf *g, int64_t kv) {
+    json_t *first = json_array(), *object = json_object();
+    for (int64_t i = 0; i < gguf_kv_count(g, kv) && i < MAX_ELEMENTS; i++)
+        json_array_append_new(first, element(g, kv, i));
+    set(object, "element_type", json_string(type_name(gguf_kv_element_type(g, kv))));
+    set(object, "count", json_integer(gguf_kv_count(g, kv)));
+    set(object, "first", first);
+    return object;
+}
+
+static json_t *key_values(const Gguf *g) {
+    json_t *object = json_object();
+    for (int64_t i = 0; i < gguf_n_kv(g); i++) {
+        const char *key = gguf_key(g, i);
+        set(object, key, gguf_kv_type(g, i) == GGUF_ARRAY ? array(g, i) : scalar(g, key));
+    }
+    return object;
+}
+
+static json_t *tensor_types(const Summary *s) {
+    json_t *object = json_object();
+    for (int t = 0; t < TYPE_COUNT; t++) {
+        if (!s->types[t].n_tensors) continue;
+        json_t *one = json_object();
+        set(one, "tensors", json_integer(s->types[t].n_tensors));
+        set(one, "bytes", json_integer((json_int_t)s->types[t].bytes));
+        set(object, tensor_type_info((TensorType)t)->name, one);
+    }
+    return object;
+}
+
+static json_t *tensors(const Gguf *g) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        json_t *one = json_object(), *shape = json_array();
+        for (int d = 0; d < t->n_dims; d++) json_array_append_new(shape, json_integer(t->dims[d]));
+        set(one, "name", text((GgufString){t->name, strlen(t->name)}));
+        set(one, "type", json_string(tensor_type_info(t->type)->name));
+        set(one, "shape", shape);
+        set(one, "bytes", json_integer((json_int_t)t->bytes));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+static json_t *drafter(const Summary *s) {
+    json_t *object = json_object();
+    set_text(object, "method", s->drafter.method);
+    set_text(object, "target", s->drafter.target);
+    set_text(object, "target_fingerprint", s->drafter.fingerprint);
+    set_text(object, "trained_by", s->drafter.command);
+    set_text(object, "trained_on", s->drafter.data);
+    set_text(object, "trained_in", s->drafter.precision);
+    return object;
+}
+
+static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
+    json_t *root = json_object();
+    const char *path = gguf_path(g);
+    set(root, "path", text((GgufString){path, strlen(path)}));
+    set(root, "gguf_version", json_integer(gguf_version(g)));
+    set(root, "file_bytes", json_integer((json_int_t)gguf_file_bytes(g)));
+    set_text(root, "name", s->name);
+    set_text(root, "architecture", s->architecture);
+    set(root, "parameters", json_integer(s->n_parameters));
+    set_number(root, "context_length", s->n_context);
+    set_number(root, "layers", s->n_layers);
+    set_number(root, "width", s->width);
+    set_number(root, "feed_forward", s->feed_forward);
+    set_number(root, "heads", s->n_heads);
+    set_number(root, "kv_heads", s->n_kv_heads);
+    set_number(root, "head_dim", s->head_dim);
+    set_number(root, "vocab_size", s->n_vocab);
+    set_text(root, "tokenizer_model", s->vocab_model);
+    set_text(root, "pre_tokenizer", s->vocab_pre);
+    set(root, "chat_template", json_boolean(s->chat_family));
+    if (s->chat_family) {
+        set(root, "chat_family", json_string(s->chat_family));
+        set(root, "chat_template_text", text(s->chat_template));
+        if (s->chat_error[0]) set(root, "chat_template_error", json_string(s->chat_error));
+    }
+    if (s->drafter.method.n) set(root, "drafter", drafter(s));
+    set(root, "n_tensors", json_integer(gguf_n_tensors(g)));
+    set(root, "tensor_types", tensor_types(s));
+    set(root, "key_values", key_values(g));
+    if (with_tensors) set(root, "tensors", tensors(g));
+    return root;
+}
+
+static int print_json(const Gguf *g, const Summary *s, bool with_tensors, fr_error *err) {
+    json_t *root = whole(g, s, with_tensors);
+    char *printed = root ? json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII) : NULL;
+    json_decref(root);
+    if (!printed) return error_memory(err, "a JSON text", 0);
+    puts(printed);
+    free(printed);
+    return FR_OK;
+}
+
+/* ---- the command ---------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     Gguf *g;
     fr_error err = {0};
     if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
-    Summary s = inspect_summary(g);
+    Summary s = read_summary(g);
     int status = FR_OK;
-    if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
-    else if (!inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
+    if (args.json) status = print_json(g, &s, args.tensors, &err);
+    else if (!print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
         status = error_memory(&err, "the summary", 0);
     gguf_close(g);
     return status ? cli_fail(&err) : CLI_OK;
@@ -399,10 +574,9 @@ static int run(int argc, char **argv) {
 
 const Command command_inspect = {
     .name = "inspect",
-    .summary = "what is in a GGUF file",
-    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
-             "key-values. Long arrays and "
-             "strings are shortened.",
+    .summary = "show what is in a GGUF file",
+    .about = "Show what is in a GGUF file, a model or a learned drafter: its shape, vocabulary, tensor types and "
+             "key-values. Long arrays and strings are shortened.",
     .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun inspect models/target.gguf\n"
                 "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",

@@ -1,4 +1,4 @@
-/* cmd_tokenize.c - `forerun tokenize`: the token ids of a text, or the text of token ids. */
+/* cmd_tokenize.c - `forerun tokenize`: prints the token ids of a text, or the text of token ids. */
 #include "cli/cli.h"
 #include "cli/safe_text.h"
 #include "cli/sandbox.h"
@@ -25,16 +25,16 @@ static const Option option_table[] = {
      .letter = 'm',
      OPT_MODEL(TokenizeArgs, model),
      .required = "model with the vocabulary",
-     .help = "GGUF file whose vocabulary is used"},
+     .help = "use the vocabulary of this GGUF file"},
     {.key = "prompt", .letter = 'p', OPT_TEXT(TokenizeArgs, text), .help = "text to encode"},
     {.key = "file",
      .letter = 'f',
      OPT_FILE(TokenizeArgs, file),
-     .help = "encode the whole of FILE; -: standard input, which is also the default"},
+     .help = "encode all of FILE; - or no option: encode standard input"},
     {.key = "bos", OPT_FLAG(TokenizeArgs, bos), .help = "begin with the vocabulary's BOS token, if it has one"},
     {.key = "special",
      OPT_FLAG(TokenizeArgs, special),
-     .help = "encode text such as </s> as the special token of that name; with --decode, print special tokens"},
+     .help = "encode a text such as </s> as the special token; with --decode, print special tokens"},
     {.key = "pieces",
      OPT_FLAG(TokenizeArgs, pieces),
      .help = "print one token per line: its id, a tab and its text, escaped"},
@@ -42,7 +42,7 @@ static const Option option_table[] = {
      .letter = 'd',
      OPT_TEXT(TokenizeArgs, ids),
      .metavar = "IDS",
-     .help = "print the text of these ids instead; they are separated by spaces or commas"},
+     .help = "instead, print the text of these ids, which are separated by spaces or commas"},
     {.key = "json", OPT_FLAG(TokenizeArgs, json), .help = "print one JSON object"},
     {.key = NULL},
 };
@@ -55,14 +55,15 @@ static int check(fr_error *err) {
     return FR_OK;
 }
 
-/* Appends the piece on one line and without loss: control characters and bytes that are not UTF-8 are escaped. */
+/* Appends the piece without line breaks and without loss: control characters and bytes that are not UTF-8 are
+ * escaped. */
 static bool append_escaped(Buf *out, const char *piece, size_t n) {
     bool fits = true;
     for (size_t i = 0, length; i < n && fits; i += length) {
         size_t need, got = utf8_scan(piece + i, n - i, &need);
         unsigned char c = (unsigned char)piece[i];
         char escape[8];
-        bool is_c1 = c == 0xC2 && got == 2 && (unsigned char)piece[i + 1] < 0xA0; /* control characters of two bytes */
+        bool is_c1 = c == 0xC2 && got == 2 && (unsigned char)piece[i + 1] < 0xA0; /* a control character of two bytes */
         bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\' && !is_c1;
         length = plain ? need : 1;
         if (c == '\n') snprintf(escape, sizeof escape, "\\n");
@@ -92,10 +93,10 @@ static int print_ids(const Tokenizer *t, const int32_t *ids, int64_t n, bool pie
     return fits ? FR_OK : error_memory(err, "a piece", line.max_bytes);
 }
 
-/* A terminal gets ASCII: text of other languages is legible in a file, but pieces may also hold control characters. */
+/* A terminal gets only ASCII, because pieces may hold control characters. A file gets readable text in any language. */
 static size_t json_flags(void) { return isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0; }
 
-/* {"n_tokens": 2, "tokens": [1, 2], "pieces": ["a", "b"]}, the pieces escaped as --pieces prints them. */
+/* Prints {"n_tokens": 2, "tokens": [1, 2], "pieces": ["a", "b"]}, with the pieces escaped as --pieces prints them. */
 static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, bool pieces, fr_error *err) {
     json_t *tokens = json_array(), *spelled = json_array();
     Buf line = {.max_bytes = 1 << 16};
@@ -134,7 +135,7 @@ static int encode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     return status;
 }
 
-/* "1 2  3" as "1,2,3", the form that cli_parse_ints reads. */
+/* Turns "1 2  3" into "1,2,3", which cli_parse_ints reads. */
 static char *with_commas(const char *ids) {
     char *out = malloc(strlen(ids) + 1), *end = out;
     if (!out) return NULL;
@@ -203,9 +204,9 @@ static int run(int argc, char **argv) {
 
 const Command command_tokenize = {
     .name = "tokenize",
-    .summary = "token ids of a text, and back",
-    .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from "
-             "standard input.",
+    .summary = "print the token ids of a text, or the text of token ids",
+    .about = "Print the token ids of a text on one line, separated by spaces, or with --decode the text of token ids. "
+             "Without -p and -f the text is read from standard input.",
     .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
                 "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"

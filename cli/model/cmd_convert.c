@@ -1,4 +1,4 @@
-/* cmd_convert.c - `forerun convert FOLDER OUT.gguf`: a model as Hugging Face publishes it becomes a GGUF file. */
+/* cmd_convert.c - `forerun convert FOLDER OUT.gguf`: converts a model as Hugging Face publishes it into a GGUF file. */
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "base/progress.h"
@@ -27,17 +27,17 @@ static const Option option_table[] = {
      OPT_OUTPUT(ConvertArgs, out),
      .is_argument = true,
      .required = "output file",
-     .help = "the GGUF file; an existing one is replaced when the new one is complete"},
+     .help = "GGUF file to write; an existing file is replaced when the new one is complete"},
     {.key = "type",
      .letter = 'T',
      OPT_CHOICE(ConvertArgs, type, "F16", "BF16", "F32", "Q8_0"),
      .values = (const int32_t[]){TYPE_F16, TYPE_BF16, TYPE_F32, TYPE_Q8_0},
      .default_value = "F16",
-     .help = "type of its matrices; 'forerun quantize' makes smaller ones"},
+     .help = "type of the matrices; 'forerun quantize' makes smaller files"},
     {.key = NULL},
 };
 
-/* No file of the folder may be replaced. */
+/* Adds all files of the folder, so that none of them can be replaced. */
 static bool files(CommandFiles *out) {
     DIR *folder = opendir(args.folder);
     bool fits = true;
@@ -53,7 +53,8 @@ static bool files(CommandFiles *out) {
 
 static bool list_archs(Buf *out) {
     bool fits = buf_puts(out, "Architectures, as config.json names them:\n");
-    for (const ConvertArch *a = convert_archs(); a->published && fits; a++)
+    const ConvertArch *a;
+    for (int i = 0; fits && (a = convert_arch_at(i)) != NULL; i++)
         fits = buf_printf(out, "  %s: %s\n", a->name, a->published);
     return fits;
 }
@@ -81,11 +82,11 @@ static int run(int argc, char **argv) {
 
 const Command command_convert = {
     .name = "convert",
-    .summary = "a Hugging Face folder (safetensors) as a GGUF file",
+    .summary = "convert a Hugging Face folder (safetensors) into a GGUF file",
     .about =
         "Convert a model as Hugging Face publishes it, a folder with config.json, safetensors and a tokenizer, into a "
-        "GGUF file. Vocabulary, special tokens and the chat template are taken over. What cannot be converted "
-        "exactly is refused.",
+        "GGUF file. The vocabulary, special tokens and chat template are converted, too. A model that cannot be "
+        "converted exactly is refused.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list_archs,
     .examples = "  forerun convert Qwen2.5-0.5B-Instruct/ qwen2.5-0.5b-f16.gguf\n"

@@ -1,8 +1,9 @@
-/* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: how much each input of each matrix matters, for quantize.
+/* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: measures how much each input of each matrix matters, for
+ * quantize.
  *
- * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs);
- * a matrix of experts has sums and a number of rows for each of them, and so have the heads of latent attention.
- * quant/importance.h has the format of the file. */
+ * The model reads the text in windows, and the backend sums the squares of the inputs of each matrix
+ * (Backend.sum_inputs). For a tensor with the matrices of all experts, or of all heads of latent attention, there are
+ * sums and a number of rows for each one. gguf/quantize.h has the format of the file. */
 #include "cli/model/text_windows.h"
 #include "compute/executor.h"
 #include "base/mem.h"
@@ -30,13 +31,13 @@ static const Option option_table[] = {
      OPT_FILE(ImatrixArgs, text),
      .is_argument = true,
      .required = "text",
-     .help = "text of the kind that the model will be used for; 50,000 tokens are plenty; -: standard input"},
+     .help = "text like those that the model will be used for; 50,000 tokens are plenty; -: standard input"},
     {.key = "output",
      .letter = 'o',
      OPT_OUTPUT(ImatrixArgs, out),
      .required = "output file",
      .section = "Output and measurement",
-     .help = "the importance matrix; an existing file is replaced when the new one is complete"},
+     .help = "importance matrix to write; an existing file is replaced when the new one is complete"},
     {.key = "ctx",
      .letter = 'c',
      OPT_INT(ImatrixArgs, n_ctx, 8, 1 << 20),
@@ -45,7 +46,7 @@ static const Option option_table[] = {
     {.key = "windows",
      OPT_INT(ImatrixArgs, n_windows, 1, 1 << 30),
      .default_help = "all",
-     .help = "stop after so many windows"},
+     .help = "stop after N windows"},
     {.key = NULL},
 };
 
@@ -56,7 +57,7 @@ static void set_defaults(void) {
 
 /* ---- the sums ---------------------------------------------------------------------------------------- */
 
-/* Numbers of one layer. */
+/* The number of sums of each kind in one layer. */
 static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
     n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
     n[INPUT_O] = h->latent.rank ? 0 : hparams_q_dim(h);
@@ -121,12 +122,14 @@ static int run_windows(const CliModel *m, const TextWindows *t, InputSquares *sq
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-/* Numbers of one matrix, or of all experts' matrices of a name, kept until the file is written. */
+/* The sums of one tensor: a matrix, or the matrices of all experts or heads. They must last until the file is
+ * written. */
 typedef struct Entry {
     float *sums, *counts;
 } Entry;
 
-/* The n_in sums of matrix i are at i * stride; counts [n_matrices], or one for all. */
+/* Adds a tensor's entry. The sums of its matrix i begin at sums[i * stride]. counts: one for each matrix if has_counts,
+ * else one. */
 static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, int64_t stride, const int64_t *counts,
                       bool has_counts, Entry *entry, fr_error *err) {
     int64_t n_matrices = t->dims[2], n = t->dims[0] * n_matrices;
@@ -148,14 +151,14 @@ static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, in
     return FR_OK;
 }
 
-/* The tensor that the sums of a matrix are written for, and what it reads. */
+/* The tensor that the sums of a matrix are written for, and its inputs. */
 typedef struct Reader {
-    const GgufTensor *matrix; /* NULL: there is nothing to be written */
+    const GgufTensor *matrix; /* NULL: there is nothing to write */
     InputKind inputs;
 } Reader;
 
-/* The matrices of the heads of latent attention may have been made of one tensor of the file, attn_kv_b, which gets the sums of
- * the latents that it was made for. */
+/* If the matrices of the heads of latent attention were made from one tensor of the file, attn_kv_b, that tensor gets
+ * the sums of the latents that it reads. */
 static Reader reader_of(const Model *m, const LayerSpec *l, LayerMatrix k) {
     Reader r = {.matrix = l->matrices[k], .inputs = layer_matrix_inputs(l, k)};
     if (r.matrix && layer_matrix_info[k].count == MATRIX_OF_HEADS && strstr(r.matrix->name, "attn_kv_b"))
@@ -166,8 +169,7 @@ static Reader reader_of(const Model *m, const LayerSpec *l, LayerMatrix k) {
 static void list_readers(const Model *m, const LayerSpec *l, Reader out[LAYER_MATRICES]) {
     for (int k = 0; k < LAYER_MATRICES; k++) {
         out[k] = reader_of(m, l, (LayerMatrix)k);
-        for (int i = 0; i < k && out[k].matrix;
-             i++) /* phi3 and others have several in one tensor, which has one entry */
+        for (int i = 0; i < k && out[k].matrix; i++) /* a tensor with several matrices, as in phi3, has one entry */
             if (out[i].matrix && strcmp(out[i].matrix->name, out[k].matrix->name) == 0) out[k].matrix = NULL;
     }
 }
@@ -226,8 +228,8 @@ static void print_result(const ImatrixArgs *a, const InputSquares *s) {
     if (n_unread)
         fprintf(
             stderr,
-            "forerun imatrix: no token of the text reached %d of %d experts, whose inputs will all count the same; a "
-            "longer text may reach them\n",
+            "forerun imatrix: no token of the text reached %d of %d experts, so their inputs will all have the same "
+            "weight; a longer text may reach them\n",
             n_unread, n_experts);
 }
 
@@ -254,12 +256,12 @@ static int run(int argc, char **argv) {
 
 const Command command_imatrix = {
     .name = "imatrix",
-    .summary = "how much each input of each matrix matters, for quantize --imatrix",
+    .summary = "measure how much each input of each matrix matters, for quantize --imatrix",
     .about =
-        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix; of "
-        "experts those of each one, over the tokens that reach it. "
-        "'forerun quantize --imatrix' weights errors by them, which helps most at 4 bits and below. The file is GGUF "
-        "with llama.cpp's names, so that either program reads the other's.",
+        "Run a model over a text and write an importance matrix: the mean squares of the inputs of each matrix, for "
+        "experts over the tokens that reach them. 'forerun quantize --imatrix' weights errors by them, which helps "
+        "most "
+        "at 4 bits and below. The file is GGUF with llama.cpp's names, so that each program can read the other's.",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
     .examples = "  forerun imatrix -m model-f16.gguf text.txt -o model.imatrix\n"
                 "  forerun quantize model-f16.gguf model-q4_k_m.gguf --type Q4_K_M --imatrix model.imatrix\n",

@@ -1,9 +1,10 @@
-/* cmd_perplexity.c - `forerun perplexity -m MODEL TEXT`: how well a model predicts a text, and how far it is from
- * another model.
+/* cmd_perplexity.c - `forerun perplexity -m MODEL TEXT`: measures how well a model predicts a text, and how far its
+ * distributions are from another model's.
  *
- * The text is cut into windows of n_ctx tokens. Each is run from an empty context, and the second half of its tokens is
- * predicted, so that each prediction sees at least half a window: this is how llama.cpp measures, so figures can be compared.
- * With --base both models run side by side, window by window, so no logits need to be stored. */
+ * The text is cut into windows of n_ctx tokens. Each window is run from an empty context, and the second half of its
+ * tokens is predicted, so that each prediction sees at least half a window. llama.cpp measures in the same way, so the
+ * figures can be compared. With --base both models run side by side, window by window, so that no logits need to be
+ * stored. */
 #include "cli/model/text_windows.h"
 #include "compute/executor.h"
 #include "base/progress.h"
@@ -26,13 +27,13 @@ static const Option option_table[] = {
      OPT_FILE(PerplexityArgs, text),
      .is_argument = true,
      .required = "text",
-     .help = "text that is predicted; -: standard input"},
+     .help = "text to predict; -: standard input"},
     {.key = "base",
      OPT_FILE(PerplexityArgs, base),
      .metavar = "MODEL",
      .section = "Measurement",
      .help = "also run MODEL, for example the F16 file that this one was quantised from, and compare the "
-             "distributions: KL divergence, share of equal best tokens"},
+             "distributions: KL divergence, and how often the best tokens agree"},
     {.key = "ctx",
      .letter = 'c',
      OPT_INT(PerplexityArgs, n_ctx, 8, 1 << 20),
@@ -41,7 +42,7 @@ static const Option option_table[] = {
     {.key = "windows",
      OPT_INT(PerplexityArgs, n_windows, 1, 1 << 30),
      .default_help = "all",
-     .help = "stop after so many windows"},
+     .help = "stop after N windows"},
     {.key = NULL},
 };
 
@@ -50,7 +51,7 @@ static void set_defaults(void) {
     cli_model_defaults(&args.model);
 }
 
-/* One of the two models, at work on a window. */
+/* One of the two models, with its sequence of the current window. */
 typedef struct Side {
     Executor *executor;
     int32_t sequence, n_vocab;
@@ -66,7 +67,7 @@ static int open_side(Side *s, const CliModel *m, int32_t n_ctx, fr_error *err) {
     return executor_open(&s->executor, m->device, m->weights, &options, err);
 }
 
-/* Runs tokens [first, first + n) of a window; those from `from` on want logits. */
+/* Runs tokens [first, first + n) of a window, with logits for those from `from` on. */
 static int run_chunk(Side *s, const TextWindows *t, int64_t window, int32_t first, int32_t n, int32_t from,
                      fr_error *err) {
     Row rows[CHUNK];
@@ -85,10 +86,10 @@ static void keep_chunk(Side *s, int32_t n) {
     executor_commit(s->executor, s->sequence, kept, n);
 }
 
-/* The predictions of one window; base NULL: there is none. */
+/* Scores the predictions of one window; base NULL: there is no base. */
 static int run_window(Side *model, Side *base, const TextWindows *t, int64_t window, PredictionScore *score,
                       fr_error *err) {
-    int32_t from = t->n_ctx / 2, n_run = t->n_ctx - 1; /* the last token is predicted, but predicts nothing */
+    int32_t from = t->n_ctx / 2, n_run = t->n_ctx - 1; /* nothing is predicted from the last token */
     int status = FR_OK;
     for (int32_t first = 0; first < n_run && !status; first += CHUNK) {
         int32_t n = n_run - first < CHUNK ? n_run - first : CHUNK;
@@ -139,13 +140,13 @@ static int measure(const PerplexityArgs *a, const CliModel *base, const TextWind
     return status;
 }
 
-/* Both models must read the text as the same tokens. */
+/* Checks that both models tokenize the text alike. */
 static int check_base(const PerplexityArgs *a, const CliModel *base, const TextWindows *t, fr_error *err) {
     TextWindows of_base = {.tokens = NULL};
     if (base->model->hparams.n_vocab != a->model.model->hparams.n_vocab)
         return error_set(err, FR_ERR_MISMATCH, "%s has %d tokens and %s has %d: they cannot be compared", a->model.path,
                          a->model.model->hparams.n_vocab, a->base, base->model->hparams.n_vocab);
-    if (strcmp(a->text, "-") == 0) return FR_OK; /* it cannot be read twice */
+    if (strcmp(a->text, "-") == 0) return FR_OK; /* standard input cannot be read twice */
     int status = text_windows_open(&of_base, base->gguf, a->text, t->n_ctx, a->n_windows, err);
     if (!status && (of_base.n != t->n || memcmp(of_base.tokens, t->tokens, (size_t)t->n * sizeof *t->tokens) != 0))
         status = error_set(err, FR_ERR_MISMATCH, "%s and %s have different vocabularies: they cannot be compared",
@@ -176,11 +177,12 @@ static int run(int argc, char **argv) {
 
 const Command command_perplexity = {
     .name = "perplexity",
-    .summary = "how well a model predicts a text, and how close it is to another one",
+    .summary = "measure how well a model predicts a text, and how close it is to another",
     .about =
         "Measure the perplexity of a model on a text, with its standard error. The text is cut into windows, and the "
         "second half of each is predicted. With --base the model is compared with another one token by token: the "
-        "mean KL divergence and its 99th percentile tell what quantisation did far more exactly than perplexity.",
+        "mean KL divergence and its 99th percentile show the effect of quantisation far more exactly than perplexity "
+        "does.",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
     .examples = "  forerun perplexity -m model-q4_k_m.gguf text.txt\n"
                 "  forerun perplexity -m model-q4_k_m.gguf text.txt --base model-f16.gguf --windows 40\n",

@@ -1,6 +1,5 @@
-/* cmd_pull.c - `forerun pull`: fetches a model from the Hugging Face hub into the cache folder.
- *
- * A lock in the folder of the repository keeps two of these commands from writing the same part. */
+/* cmd_pull.c - `forerun pull`: fetches a model from the Hugging Face hub into the cache folder. A lock in the
+ * repository's folder prevents two such commands from writing the same part. */
 #include "cli/cli.h"
 #include "cli/model_name.h"
 #include "cli/model/fetch.h"
@@ -25,8 +24,8 @@ static const Option options[] = {
     {.key = "REPO",
      .is_argument = true,
      OPT_TEXT(PullArgs, name),
-     .help = "OWNER/NAME, or OWNER/NAME:TYPE such as :Q8_0"},
-    {.key = "list", OPT_FLAG(PullArgs, list), .help = "list the models that were fetched, and fetch nothing"},
+     .help = "OWNER/NAME, or OWNER/NAME:TYPE with a type such as Q8_0"},
+    {.key = "list", OPT_FLAG(PullArgs, list), .help = "list the fetched models, and fetch nothing"},
     {.key = NULL},
 };
 
@@ -58,7 +57,8 @@ static int fetch_one(const Fetch *f, const HubFile *file, fr_error *err) {
     bool was_there;
     fprintf(stderr, "forerun: %s, %.1f MB\n", file->path, (double)file->bytes / 1e6);
     int status = fetch_file(f, file, &was_there, err);
-    if (!status && was_there) fprintf(stderr, "forerun: is there already, and has the hash that the hub announces\n");
+    if (!status && was_there)
+        fprintf(stderr, "forerun: this file is there already, with the hash that the hub announces\n");
     return status;
 }
 
@@ -97,7 +97,8 @@ static int pull(const ModelName *name, fr_error *err) {
 
 /* ---- listing ------------------------------------------------------------------------------------------- */
 
-/* OWNER/NAME/FILE as OWNER/NAME:FILE, which every command understands; a part by the file it will be. */
+/* Prints OWNER/NAME/FILE as OWNER/NAME:FILE, which every command understands; an incomplete file by the name that it
+ * will get. */
 static void list_one(const char *folder, const char *path) {
     char whole[2 * MODEL_CACHE_PATH];
     struct stat st;
@@ -137,19 +138,16 @@ const Command command_pull = {
     .name = "pull",
     .summary = "fetch a model from the Hugging Face hub",
     .about =
-        "Fetch a GGUF model into the cache folder, $XDG_CACHE_HOME/forerun/models (~/.cache/forerun/models), where "
-        "every "
-        "option that takes a model finds it by its name: -m OWNER/NAME or -m OWNER/NAME:TYPE. The path of the file is "
-        "printed. TYPE is a word of the file's name, such as Q5_K_M, or the name itself; without it Q4_K_M is taken, "
-        "else "
-        "Q8_0, else the only file. A file that is split is fetched with all its parts.\n"
-        "An interrupted transfer goes on where it stopped when the command is run again. Size and hash (SHA-256) of "
-        "each "
-        "file must be those that the hub announces.",
+        "Fetch a GGUF model into the cache folder, $XDG_CACHE_HOME/forerun/models (~/.cache/forerun/models), and print "
+        "the path of its file. Every option that takes a model finds it there by its name: -m OWNER/NAME or "
+        "-m OWNER/NAME:TYPE. TYPE is a word of the file's name, such as Q5_K_M, or the whole name; without a type, "
+        "Q4_K_M is chosen, else Q8_0, else the only file. A split file is fetched with all its parts.\n"
+        "If a transfer was interrupted, run the command again: it continues where it stopped. The size and hash "
+        "(SHA-256) of each file must be those that the hub announces.",
     .sets = sets,
     .notes =
-        "Environment: HF_TOKEN is sent to the hub, for models that are not open to all. HF_ENDPOINT is the address of "
-        "another server with the same API. https_proxy, all_proxy and no_proxy are honoured.",
+        "Environment: HF_TOKEN is sent to the hub, for models that require it. HF_ENDPOINT is the address of another "
+        "server with the same API. https_proxy, all_proxy and no_proxy are honoured.",
     .examples = "  forerun pull TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF\n"
                 "  forerun run -m TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF --chat -p \"Why is the sky blue?\"\n"
                 "  forerun pull TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF:Q8_0\n"

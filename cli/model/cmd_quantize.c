@@ -1,4 +1,4 @@
-/* cmd_quantize.c - `forerun quantize IN OUT --type T`: a model file with smaller weights. */
+/* cmd_quantize.c - `forerun quantize IN OUT --type T`: writes a model file with smaller weights. */
 #include "cli/cli.h"
 #include "base/progress.h"
 #include "base/threads.h"
@@ -36,24 +36,20 @@ static const Option option_table[] = {
      OPT_OUTPUT(QuantizeArgs, out),
      .is_argument = true,
      .required = "output file",
-     .help = "the new file; an existing one is replaced when the new one is complete"},
+     .help = "GGUF file to write; an existing file is replaced when the new one is complete"},
     {.key = "type",
      .letter = 'T',
      OPT_CUSTOM(set_type),
      .metavar = "TYPE",
      .suggest = suggest_type,
-     .help = "type or mixture of types, listed below"},
+     .help = "type or mixture of types; they are listed below"},
     {.key = "imatrix",
      OPT_FILE(QuantizeArgs, importance),
-     .help = "importance matrix, made by 'forerun imatrix' or llama.cpp (GGUF); errors are weighted by it"},
+     .help = "weight errors by this importance matrix, made by 'forerun imatrix' or llama.cpp (GGUF)"},
     {.key = "requantize",
      OPT_FLAG(QuantizeArgs, requantize),
-     .help = "also convert matrices that are quantised already; the result is worse than from F16"},
-    {.key = "threads",
-     .letter = 't',
-     OPT_INT(QuantizeArgs, n_threads, 1, THREADS_MAX),
-     .default_help = "all cores",
-     .help = CLI_HELP_THREADS},
+     .help = "also convert matrices that are already quantised; the result is worse than from F16"},
+    CLI_ROW_THREADS(QuantizeArgs, n_threads),
     {.key = NULL},
 };
 
@@ -64,7 +60,7 @@ static int check(fr_error *err) {
 }
 
 static bool list_types(Buf *out) {
-    bool fits = buf_puts(out, "TYPE, with the bits of a weight:\n");
+    bool fits = buf_puts(out, "Values of TYPE, with their bits per weight:\n");
     for (const QuantMix *m = quant_mixes(); m->name && fits; m++)
         fits = buf_printf(out, "  %-9s %s\n", m->name, m->summary);
     return fits;
@@ -110,10 +106,11 @@ static int quantize(const QuantizeArgs *a, const Gguf *in, const Importance *imp
         fprintf(stderr, "forerun quantize: %s has no entry for any quantised matrix of this model, and was not used\n",
                 a->importance);
     if (result.n_unread)
-        fprintf(stderr,
-                "forerun quantize: no token of the text of %s reached %lld matrices of experts, whose inputs count the "
-                "same\n",
-                a->importance, (long long)result.n_unread);
+        fprintf(
+            stderr,
+            "forerun quantize: no token of the text of %s reached %lld matrices of experts, so their inputs have the "
+            "same weight\n",
+            a->importance, (long long)result.n_unread);
     return FR_OK;
 }
 
@@ -134,11 +131,11 @@ static int run(int argc, char **argv) {
 
 const Command command_quantize = {
     .name = "quantize",
-    .summary = "a model file with smaller weights: Q4_K_M, Q8_0, ...",
+    .summary = "write a model file with smaller weights: Q4_K_M, Q8_0, ...",
     .about =
-        "Convert the matrices of a model file to another type. Scales are searched that minimise the weighted error. A "
-        "mixture gives the matrices that matter most a type with more bits. Norms and biases stay as they are. A "
-        "matrix whose rows are not whole blocks of the type gets another one, which a line on standard error says.",
+        "Convert the matrices of a model file to another type, with scales that minimise the weighted error. A mixture "
+        "gives the matrices that matter most a type with more bits. Norms and biases stay as they are. A matrix whose "
+        "rows are not whole blocks of the type gets another type, which is noted on standard error.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list_types,
     .notes = "IN may be the first part of a model in several files (NAME-00001-of-00003.gguf); OUT is one file.",

@@ -1,5 +1,5 @@
-/* cmd_repack.c - `forerun repack`: keeps the packed form of a model's weights in the cache, where every command finds it
- * (backend/cpu/packed_file.c). */
+/* cmd_repack.c - `forerun repack`: writes the packed form of a model's weights into the cache, where every command
+ * finds it (src/compute/cpu/packed_file.c). */
 #include "cli/cli.h"
 #include "cli/model_name.h"
 #include "cli/model/fetch.h"
@@ -14,11 +14,7 @@ static CliModel args;
 
 static const Option options[] = {
     {.key = "model", .letter = 'm', OPT_MODEL(CliModel, path), .required = "model", .help = "GGUF file of the model"},
-    {.key = "threads",
-     .letter = 't',
-     OPT_INT(CliModel, n_threads, 1, THREADS_MAX),
-     .default_help = "all cores",
-     .help = CLI_HELP_THREADS},
+    CLI_ROW_THREADS(CliModel, n_threads),
     {.key = NULL},
 };
 
@@ -58,14 +54,14 @@ static const OptionSet sets[] = {{options, &args}, {NULL, NULL}};
 
 const Command command_repack = {
     .name = "repack",
-    .summary = "keep a model in the form that the CPU reads, for quicker starts",
+    .summary = "store a model in the form that the CPU reads, for quicker starts",
     .about =
-        "Write the weights of a model once more, in the form that the CPU reads, into the cache folder, "
+        "Write a copy of a model's weights, in the form that the CPU reads, into the cache folder, "
         "$XDG_CACHE_HOME/forerun/packed (~/.cache/forerun/packed). From then on every command that runs the model maps "
-        "them instead of packing them at its start, and processes that run the same model share the memory. No bit of "
-        "the results changes. The model's file stays necessary.\n"
-        "Packed weights of a model that has been replaced, or that are damaged, are not used, and a note says so. They "
-        "take as much of the disk as the model, and may be deleted.",
+        "this copy instead of packing the weights at its start, and processes that run the same model share the "
+        "memory. The results stay the same, bit for bit. The model's file is still needed.\n"
+        "If the copy is damaged, or the model's file has been replaced, the copy is not used, and a note is printed. "
+        "It takes as much disk space as the model, and may be deleted at any time.",
     .sets = sets,
     .examples = "  forerun repack -m model.gguf\n",
     .defaults = set_defaults,

@@ -1,5 +1,11 @@
-/* text_windows.c - a text as windows of tokens, as perplexity has been measured since llama.cpp: windows of n_ctx tokens
- * that do not overlap, each run by itself from an empty context. */
+/* text_windows.c - cuts a text into windows of tokens, and computes perplexity and KL divergence from logits.
+ *
+ * Windows do not overlap, and each is run from an empty context: this is how llama.cpp measures perplexity.
+ *
+ *     nll = -ln p(token)          perplexity = exp(mean nll), with the standard error of the mean times itself
+ *     KL(base || model) = sum over tokens of p_base (ln p_base - ln p_model)
+ *
+ * All numbers are double, because KL is a small difference of large numbers. */
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/model/text_windows.h"
@@ -17,7 +23,7 @@ int32_t text_windows_ctx(int32_t wanted, int32_t n_ctx_train) {
     return wanted ? wanted : usual < 8 ? 8 : usual;
 }
 
-/* Tokens of the whole text; *bos: the token that begins each window, or -1. */
+/* Tokenizes the whole text. t->bos: the token that begins each window, or -1. */
 static int tokenize(TextWindows *t, const Gguf *g, const char *path, fr_error *err) {
     Tokenizer *tokenizer = NULL;
     char *text = NULL;
@@ -60,12 +66,7 @@ int32_t text_windows_token(const TextWindows *t, int64_t window, int32_t i) {
     return i == 0 && t->bos >= 0 ? t->bos : t->tokens[window * t->n_ctx + i];
 }
 
-/* Perplexity and KL divergence from logits.
- *
- *     nll = -ln p(token)          perplexity = exp(mean nll), its standard error that of the mean times the perplexity
- *     KL(base || model) = sum over tokens of p_base (ln p_base - ln p_model)
- *
- * All in double: KL is a small difference of large numbers. */
+/* ---- the score of predictions -------------------------------------------------------------------------- */
 
 int prediction_score_begin(PredictionScore *s, int32_t n_vocab, int64_t n_max, fr_error *err) {
     *s = (PredictionScore){.n_vocab = n_vocab, .n_max = n_max};
@@ -97,7 +98,7 @@ static double quantile_of(const double *sorted, int64_t n, double q) {
     return sorted[low] + (at - (double)low) * (sorted[high] - sorted[low]);
 }
 
-/* ln sum exp of the logits, and the index of the largest. */
+/* Returns ln sum exp of the logits; *best: the index of the largest. */
 static double log_sum(const float *logits, int32_t n, int32_t *best) {
     double sum = 0;
     *best = 0;
@@ -114,7 +115,7 @@ static double divergence(const float *base, double base_log_sum, const float *lo
         double lp = (double)base[i] - base_log_sum;
         kl += exp(lp) * (lp - ((double)logits[i] - logits_log_sum));
     }
-    return kl > 0 ? kl : 0; /* it is never negative, but its rounding error may be */
+    return kl > 0 ? kl : 0; /* a negative value is a rounding error */
 }
 
 int prediction_score_add(PredictionScore *s, const float *logits, const float *base, int32_t token, fr_error *err) {

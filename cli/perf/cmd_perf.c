@@ -1,9 +1,10 @@
-/* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows comes to them. */
+/* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows and its parts come to
+ * them. */
 #include "cli/cli.h"
 #include "cli/json_memory.h"
 #include "cli/perf/perf_figures.h"
-#include "cli/perf/perf_parts.h"
 #include "cli/plot.h"
+#include "compute/cost.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -30,29 +31,27 @@ static const Option option_table[] = {
      .metavar = "1,2,4,...",
      .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64",
      .section = "Measuring",
-     .help = "numbers of rows to time"},
+     .help = "time forwards over these numbers of rows"},
     {.key = "ctx",
      .letter = 'c',
      OPT_INT(PerfArgs, n_context, 0, 1 << 20),
      .default_value = "128",
-     .help = "tokens of context before the rows"},
+     .help = "number of context tokens before the rows"},
     {.key = "parts",
      OPT_TEXT(PerfArgs, parts),
      .metavar = "1,8,...",
      .default_value = "1,8,32",
-     .help = "numbers of rows whose forward is broken down into its parts"},
+     .help = "break down forwards over these numbers of rows into their parts"},
     {.key = "seconds",
      OPT_REAL(PerfArgs, seconds, 0, 86400),
      .metavar = "S",
      .default_value = "5",
-     .help = "how long to measure; at least three rounds"},
+     .help = "measure for S seconds, but at least three rounds"},
     {.key = "figures",
      OPT_FLAG(PerfArgs, figures),
-     .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at "
-             "contexts 128 and 1024, beside "
-             "the limits of this machine; --seconds then applies to each "
-             "context"},
-    {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
+     .help = "print only key figures: the share of the bandwidth that one row reaches, and T(4, 8, 16, 32)/T(1), at "
+             "contexts 128 and 1024, beside the limits of this machine; --seconds then applies to each context"},
+    {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and its limit; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
     {.key = NULL},
 };
@@ -93,6 +92,55 @@ static double t1(const Report *r) {
 /* Whether the backend knows the limits of the machine. */
 static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
 
+/* ---- the parts of a forward ------------------------------------------------------------------------------ */
+
+/* Says in words how close a part comes to its lower limit, and whether arithmetic or reading sets that limit. */
+static const char *verdict(const CostPart *p, double whole_s, const MachineSpeed *speed, char out[96]) {
+    if (p->floor_s <= 0) return p->seconds > 0.1 * whole_s ? "no limit known, but a large share" : "no limit known";
+    bool reads = p->bytes / (speed->read_gb_s * 1e9) >= 0.999 * p->floor_s;
+    const char *by = reads ? "reading" : "arithmetic";
+    double ratio = p->seconds / p->floor_s;
+    if (p->seconds < 0.02 * whole_s) snprintf(out, 96, "too small to matter");
+    else if (ratio < 0.9) snprintf(out, 96, "faster than memory: its data stays in the cache");
+    else if (ratio < 1.15) snprintf(out, 96, "at the limit of %s", by);
+    else if (ratio < 1.5) snprintf(out, 96, "near the limit of %s", by);
+    else
+        snprintf(out, 96, "%.1f times the limit of %s: %.0f%% of the forward could be saved", ratio, by,
+                 100 * (p->seconds - p->floor_s) / whole_s);
+    return out;
+}
+
+static void print_parts(const CostPart *parts, int n, int32_t n_rows, double whole_s, const MachineSpeed *speed) {
+    char text[96];
+    printf("\nwhere the time goes, %d row%s: %.3f ms\n", n_rows, n_rows > 1 ? "s" : "", 1e3 * whole_s);
+    printf("%-12s %12s %3s %8s %9s %9s %6s %6s\n", "part", "shape", "n", "MB", "ms", "limit ms", "ratio", "share");
+    for (int i = 0; i < n; i++) {
+        const CostPart *p = &parts[i];
+        char shape[32] = "";
+        if (p->n_out) snprintf(shape, sizeof shape, "%lldx%lld", (long long)p->n_out, (long long)p->n_in);
+        printf("%-12s %12s %3d %8.2f %9.3f ", p->name, shape, p->n_layers, 1e-6 * p->bytes, 1e3 * p->seconds);
+        if (p->floor_s > 0) printf("%9.3f %6.2f", 1e3 * p->floor_s, p->seconds / p->floor_s);
+        else printf("%9s %6s", "", "");
+        printf(" %5.1f%%\n", 100 * p->seconds / whole_s);
+    }
+    for (int i = 0; i < n; i++) printf("%-12s %s\n", parts[i].name, verdict(&parts[i], whole_s, speed, text));
+}
+
+static json_t *parts_json(const CostPart *parts, int n, int32_t n_rows, double whole_s, const MachineSpeed *speed) {
+    char text[96];
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        const CostPart *p = &parts[i];
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:s}", "part", p->name, "n_out",
+                                              (json_int_t)p->n_out, "n_in", (json_int_t)p->n_in, "n_layers",
+                                              p->n_layers, "bytes", p->bytes, "ops", p->ops, "seconds", p->seconds,
+                                              "limit_s", p->floor_s, "verdict", verdict(p, whole_s, speed, text)));
+    }
+    return json_pack("{s:i, s:f, s:o}", "rows", n_rows, "seconds", whole_s, "parts", list);
+}
+
+/* ---- the output ----------------------------------------------------------------------------------------- */
+
 static void print_row(const Report *r, int64_t i) {
     double ops = 0;
     for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
@@ -104,7 +152,7 @@ static void print_row(const Report *r, int64_t i) {
     putchar('\n');
 }
 
-/* How the kernels read weights: a line for each line of the text. */
+/* Prints how the kernels read weights: a line for each line of speed->reads. */
 static void print_reads(const MachineSpeed *speed) {
     for (const char *line = speed->reads; *line; line += strcspn(line, "\n"), line += *line == '\n')
         printf("\n          reading %.*s", (int)strcspn(line, "\n"), line);
@@ -146,10 +194,10 @@ static void print_text(const Report *r) {
     printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");
     for (int64_t i = 0; i < r->n; i++) print_row(r, i);
     for (int64_t i = 0; i < r->n_split; i++)
-        if (r->n_parts[i]) perf_parts_print(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
+        if (r->n_parts[i]) print_parts(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
 }
 
-/* null where the limits are unknown. */
+/* The value, or null if the limits are unknown. */
 static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real_or_null(value) : json_null(); }
 
 static int print_json(const Report *r, fr_error *err) {
@@ -162,9 +210,8 @@ static int print_json(const Report *r, fr_error *err) {
                             figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
     json_t *split = json_array();
     for (int64_t i = 0; i < r->n_split; i++)
-        json_array_append_new(split,
-                              perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
-    const double *tiles = r->speed.tile_gop_s; /* null: not on this machine */
+        json_array_append_new(split, parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
+    const double *tiles = r->speed.tile_gop_s; /* null: the machine has no tiles */
     json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:i, s:o, s:o}", "threads",
                           r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
                           r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s",
@@ -192,8 +239,10 @@ static int plot(const Report *r, fr_error *err) {
     return plot_write_svg(&p, r->args->plot, err);
 }
 
-/* The machine is measured before and after, and the better figures count: what other programs took during one of the
- * measurements is not a limit of the machine. */
+/* ---- measuring -------------------------------------------------------------------------------------------- */
+
+/* Measures the machine before and after the forwards and keeps the better figures, because other programs may have
+ * slowed down one of the two measurements. */
 static int measure(Report *r, Executor *e, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(r->weights, r->args->model.n_threads, &r->speed, err);
@@ -215,7 +264,7 @@ static int measure_parts(Report *r, Executor *e, fr_error *err) {
     return FR_OK;
 }
 
-/* Runnable threads of the whole machine, this one included; 1 where the system does not tell. */
+/* The number of runnable threads on the whole machine, including this one; 1 if the system does not report it. */
 static int n_runnable(void) {
     double load[3];
     int n = 1;
@@ -226,7 +275,7 @@ static int n_runnable(void) {
     return n;
 }
 
-/* Times taken beside other programs are too long, and nothing in the table shows it. */
+/* Warns if other programs are running: they make the times too long, which the table does not show. */
 static void warn_if_busy(void) {
     enum { N_LOOKS = 10 };
     int n_busy = 0;
@@ -235,8 +284,9 @@ static void warn_if_busy(void) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     if (n_busy > N_LOOKS / 2)
-        fprintf(stderr, "forerun perf: other programs are running: the times below are too long, and vary; stop them, "
-                        "and measure again\n");
+        fprintf(stderr,
+                "forerun perf: other programs are running, so the times below are too long and vary: stop them and "
+                "measure again\n");
 }
 
 static int report(const PerfArgs *a, fr_error *err) {
@@ -282,12 +332,11 @@ static int run(int argc, char **argv) {
 
 const Command command_perf = {
     .name = "perf",
-    .summary = "the limits of this machine, and what a forward over n rows costs",
+    .summary = "measure the limits of this machine, and the cost of a forward over n rows",
     .about = "Measure this machine's read bandwidth and peak arithmetic rates, and T(n), the time of a forward over n "
-             "rows. Drafting pays as long as "
-             "T(n)/T(1) stays below the tokens accepted per step. Then break forwards down into parts: bytes and "
-             "operations of each part, and its "
-             "time relative to the lower limit that the machine sets.",
+             "rows. Drafting pays as long as T(n)/T(1) is less than the number of tokens accepted per step. Then break "
+             "forwards down into parts: the bytes and operations of each part, and its time relative to the lower "
+             "limit that the machine sets.",
     .sets = (const OptionSet[]){{cli_model_options, &args.model}, {option_table, &args}, {NULL, NULL}},
     .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n",
     .defaults = set_defaults,

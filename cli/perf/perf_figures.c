@@ -1,10 +1,10 @@
 /* perf_figures.c - `forerun perf --figures`: a few figures of verification beside the limits of this machine.
  *
- * For one row it prints the share of the read bandwidth, for 4, 8, 16 and 32 rows T(n)/T(1). Beside each stands the
- * limit: the same figure for a forward that keeps either the memory or the arithmetic units busy all the time, by the speeds measured in the same
- * run. The bandwidth is that of reading the model's own weights, alternating with the forwards, because the placement
- * of pages makes a difference of two on some machines. Then it breaks the time down into products, attention and the
- * rest. */
+ * For one row it prints the share of the read bandwidth, and for 4, 8, 16 and 32 rows T(n)/T(1). Beside each figure it
+ * prints the limit: the same figure for a forward that keeps either the memory or the arithmetic units busy all the
+ * time, at the speeds measured in the same run. The bandwidth is measured by reading the model's own weights,
+ * alternating with the forwards, because the placement of pages can change it by a factor of two. Then the time is
+ * broken down into products, attention and the rest. */
 #include "cli/perf/perf_figures.h"
 
 #include "cli/json_memory.h"
@@ -20,7 +20,7 @@ static const int32_t COUNTS[N_COUNTS] = {1, 4, 8, 16, 32}, CONTEXTS[] = {128, 10
 
 typedef struct Figures {
     int32_t n_context;
-    MachineSpeed speed; /* its read bandwidth is that of the model's weights */
+    MachineSpeed speed; /* its read bandwidth is measured on the model's weights */
     double seconds[N_COUNTS], limit_s[N_COUNTS];
     double value[N_COUNTS], floor[N_COUNTS];
     struct {
@@ -28,7 +28,7 @@ typedef struct Figures {
     } split[N_SPLITS];
 } Figures;
 
-/* Alternates forwards of each number of rows with reading the weights; the fastest of each counts. */
+/* Alternates reading the weights with forwards over each number of rows, and keeps the fastest time of each. */
 static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     double read_s = INFINITY, end_s = clock_s() + seconds;
     for (int i = 0; i < N_COUNTS; i++) f->seconds[i] = INFINITY;
@@ -45,8 +45,8 @@ static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, f
     return FR_OK;
 }
 
-/* Measures the peaks before and after and takes the better ones: what other programs took meanwhile is not a limit of
- * the machine. */
+/* Measures the arithmetic peaks before and after and keeps the better ones, because other programs may have slowed down
+ * one of the two measurements. */
 static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(m->weights, m->n_threads, &f->speed, err);

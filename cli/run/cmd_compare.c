@@ -1,7 +1,6 @@
-/* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
+/* cmd_compare.c - `forerun compare`: continues the same prompt plainly and with each drafter, side by side. */
 #include "cli/json_memory.h"
 #include "cli/run/generate.h"
-#include "cli/run/text_output.h"
 #include "cli/safe_text.h"
 #include "cli/stats_json.h"
 #include "cli/cli.h"
@@ -49,17 +48,18 @@ typedef struct Method {
     const char *spec;
     double tokens_per_s[MAX_RUNS];
     RequestStats stats; /* of the last run */
-    int32_t *tokens;    /* of the first run, as is the hash of its logits */
+    int32_t *tokens;    /* of the first run, like logits_hash */
     int64_t n_tokens;
     uint64_t logits_hash;
     Buf colored; /* the text of the first run, with colours */
     int use_color;
     bool is_terminal; /* standard output: the text is escaped */
-    bool trims;       /* white space before the text is left out */
-    bool dist_only;   /* the rule keeps the output distribution, not the text */
-    bool is_lossy;    /* it keeps neither */
-    bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
-                          * first run */
+    bool trims;       /* white space at the beginning of the text is left out */
+    bool dist_only;   /* the rule keeps the output distribution, but not the text */
+    bool is_lossy;    /* the rule keeps neither */
+    /* In every run, tokens and hash of the logits equal those of plain decoding, or with dist_only or is_lossy those of
+     * the first run. */
+    bool same;
 } Method;
 
 static const char *verdict(const Method *m) {
@@ -81,7 +81,7 @@ static int keep_token(void *user, const fr_token_event *event) {
     return !fits;
 }
 
-/* Drafters remember answers, and every run writes the same one: each has an engine of its own, as in `bench`. */
+/* Gives each run a new engine, as `bench` does: drafters remember answers, and every run generates the same one. */
 static int renew_engine(Generator *g, const GenerateArgs *a, const Method *m, fr_error *err) {
     fr_engine_close(g->engine);
     return generate_open_engine(&g->engine, g->model, &a->engine, &m->spec, m->spec != NULL, a->tree_budget, err);
@@ -90,8 +90,8 @@ static int renew_engine(Generator *g, const GenerateArgs *a, const Method *m, fr
 static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method *plain, int i_run, fr_error *err) {
     fr_request *r;
     GenerateArgs own = *a;
-    if (!m->spec) own.verify = NULL;               /* plain decoding is sampled by seed, whatever the rule */
-    const char *spec = m->spec ? m->spec : "none"; /* with a grammar, no drafts would mean one for it */
+    if (!m->spec) own.verify = NULL;               /* plain decoding samples by the seed, whatever the rule */
+    const char *spec = m->spec ? m->spec : "none"; /* an empty list would select a drafter for the grammar */
     int status = renew_engine(g, a, m, err);
     if (!status) status = generator_run(g, &own, &spec, 1, i_run == 0 ? keep_token : NULL, m, &r, err);
     if (status) return status;
@@ -126,7 +126,7 @@ static double median(const double *v, int n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* The share of a step that is not the target's forward: drafting, verifying, sampling, bookkeeping. */
+/* The share of the decoding time outside the target's forwards: drafting, verifying, sampling, bookkeeping. */
 static double overhead(const Method *m) {
     return m->stats.counts.decode_s > 0 ? 1 - m->stats.counts.forward_s / m->stats.counts.decode_s : 0;
 }
@@ -147,7 +147,7 @@ static void print_table(const Method *methods, int n, int n_runs) {
                verdict(m));
         if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
     }
-    if (methods[n - 1].dist_only) puts("own text: another one, of the same distribution as plain decoding's");
+    if (methods[n - 1].dist_only) puts("own text: another text, from the same distribution as plain decoding's");
 }
 
 static void print_depths(const Method *methods, int n) {
@@ -165,7 +165,7 @@ static void print_texts(const Method *methods, int n) {
         else printf("%s:\n", m->spec);
         printf("%s\n\n", m->colored.data ? m->colored.data : "");
         if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy)
-            break; /* without colours the texts are equal */
+            break; /* without colours all texts look the same */
     }
 }
 
@@ -175,7 +175,7 @@ static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs);
-        json_t *j = stats_json(&m->stats); /* of the last run; the rate is the median of all */
+        json_t *j = stats_json(&m->stats); /* the counts of the last run; the rate is the median of all runs */
         json_object_update_new(j, json_pack("{s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "method",
                                             json_string_or_null(m->spec ? m->spec : "plain"), "tokens_per_s",
                                             json_real_or_null(rate), "speed_up", json_real_or_null(rate / plain),
@@ -188,13 +188,14 @@ static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
     return json_print(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
 }
 
-/* Under a ratio rule a seed gives another text of the same distribution; greedy texts stay identical. */
+/* Under a ratio rule, sampling with the same seed gives another text from the same distribution. Greedy texts stay
+ * identical. */
 static bool keeps_only_distribution(const VerifyRule *rule, const GenerateArgs *a) {
     return rule->is_ratio && a->sampling.temperature > 0;
 }
 
-/* Generates some tokens that are not measured: the first run would meet cold caches and a processor at low frequency.
- * */
+/* Generates a few tokens that are not measured, so that the first run does not meet cold caches and a low clock
+ * rate. */
 static int warm_up(Generator *g, const GenerateArgs *a, fr_error *err) {
     enum { N_TOKENS = 16 };
     GenerateArgs own = *a;
@@ -206,8 +207,8 @@ static int warm_up(Generator *g, const GenerateArgs *a, fr_error *err) {
     return status;
 }
 
-/* A ratio rule may refuse the trees of a drafter, which shows only when there is one. So each drafter makes some steps
- * before minutes of plain decoding. */
+/* Runs a few steps with each drafter, before minutes of plain decoding: a ratio rule may refuse a drafter's trees,
+ * which shows only when there is a tree. */
 static int try_rule(Generator *g, const GenerateArgs *a, fr_error *err) {
     GenerateArgs few = *a;
     int status = FR_OK;
@@ -277,14 +278,12 @@ static int run(int argc, char **argv) {
 
 const Command command_compare = {
     .name = "compare",
-    .summary = "the same prompt plainly and with each drafter, side by side",
-    .about = "Generate from the same prompt plainly and with each --draft by itself, and print one table of speed, "
-             "acceptance and equality. "
-             "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a "
-             "temperature, drafted texts have "
-             "the distribution of plain decoding but are other texts: the table says \"own text\" and "
-             "compares only repetitions of "
-             "a seed. Under a lossy rule it says \"LOSSY\".",
+    .summary = "continue a prompt plainly and with each drafter, side by side",
+    .about = "Continue the same prompt plainly and with each --draft by itself, and print one table of speed, "
+             "acceptance and equality. The exit status is 1 if a token or a logit differs. With a temperature and a "
+             "--verify rule other than sampled, drafted texts come from the same distribution as plain decoding but "
+             "are different texts: the table then marks them \"own text\" and only checks that repeated runs agree. "
+             "Under a lossy rule it marks them \"LOSSY\".",
     .sets = (const OptionSet[]){{generate_options, &args.generate},
                                 {generate_prompt_options, &args.generate},
                                 {option_table, &args},

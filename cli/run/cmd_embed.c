@@ -1,5 +1,5 @@
-/* cmd_embed.c - `forerun embed`: the mean of the model's final hidden states over each text, with length 1, as the server's
- * /v1/embeddings has it. */
+/* cmd_embed.c - `forerun embed`: prints the mean of the model's final hidden states over each text, normalised to
+ * length 1, like the server's /v1/embeddings. */
 #include "cli/cli.h"
 
 #include "base/threads.h"
@@ -20,16 +20,12 @@ static EmbedArgs args;
 
 static const Option option_table[] = {
     {.key = "model", .letter = 'm', OPT_MODEL(EmbedArgs, model), .required = "model", .help = "GGUF file"},
-    {.key = "prompt", .letter = 'p', OPT_TEXT(EmbedArgs, text), .help = "the text"},
+    {.key = "prompt", .letter = 'p', OPT_TEXT(EmbedArgs, text), .help = "text to embed"},
     {.key = "file",
      .letter = 'f',
      OPT_FILE(EmbedArgs, file),
-     .help = "each line of FILE is a text; -: standard input, which is also the default"},
-    {.key = "threads",
-     .letter = 't',
-     OPT_INT(EmbedArgs, n_threads, 1, THREADS_MAX),
-     .default_help = "all cores",
-     .help = CLI_HELP_THREADS},
+     .help = "embed each line of FILE; - or no option: read standard input"},
+    CLI_ROW_THREADS(EmbedArgs, n_threads),
     {.key = NULL},
 };
 
@@ -85,7 +81,7 @@ static int read_prompt(Embedder *m, const int32_t *tokens, int64_t n, fr_error *
     return status;
 }
 
-/* A JSON array on one line. */
+/* Prints a JSON array on one line. */
 static void print_embedding(const Embedder *m) {
     for (int32_t i = 0; i < m->n_embd; i++) printf("%s%.9g", i ? ", " : "[", (double)m->embedding[i]);
     puts("]");
@@ -131,13 +127,12 @@ static int run(int argc, char **argv) {
 
 const Command command_embed = {
     .name = "embed",
-    .summary = "a vector for each text, to compare texts by",
+    .summary = "print an embedding vector for each text",
     .about =
-        "Print the mean of the model's final hidden states over the tokens of each text, with length 1, as a JSON "
-        "array on "
-        "a line. The dot product of two of them says how alike their texts are to the model. 'forerun serve' answers "
-        "with "
-        "the same under /v1/embeddings. A model that was trained for it does this better than one that generates text.",
+        "Print an embedding of each text as a JSON array on one line: the mean of the model's final hidden states over "
+        "the tokens of the text, normalised to length 1. The dot product of two embeddings measures how similar their "
+        "texts are. 'forerun serve' returns the same embeddings under /v1/embeddings. Models that were trained for "
+        "embeddings are better at it than models that generate text.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .examples = "  forerun embed -m model.gguf -p \"The dog ran home.\"\n"
                 "  forerun embed -m model.gguf -f sentences.txt > vectors.jsonl\n",

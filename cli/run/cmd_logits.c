@@ -1,4 +1,4 @@
-/* cmd_logits.c - `forerun logits`: the raw logits of every position of given tokens. */
+/* cmd_logits.c - `forerun logits`: writes the raw logits at every position of given tokens. */
 #include "cli/cli.h"
 
 #include "compute/executor.h"
@@ -36,7 +36,7 @@ static const Option option_table[] = {
 
 static void set_defaults(void) { cli_model_defaults(&args.model); }
 
-/* Runs the tokens in chunks and writes the rows of each. */
+/* Runs the tokens in chunks and writes their rows of logits. */
 static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int32_t n, FILE *out, const char *path,
                         fr_error *err) {
     Row rows[CHUNK];
@@ -59,7 +59,7 @@ static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int
     return status;
 }
 
-/* The file is replaced when all rows are written; standard output ("-") gets them as they are computed. */
+/* The file is replaced once all rows are written; standard output ("-") gets each row as it is computed. */
 static int write_output(const LogitsArgs *a, Executor *e, const int32_t *tokens, int32_t n, fr_error *err) {
     int32_t n_vocab = a->model.model->hparams.n_vocab;
     ReplaceFile out;
@@ -100,7 +100,7 @@ static int run(int argc, char **argv) {
 
 const Command command_logits = {
     .name = "logits",
-    .summary = "raw logits of every position of given tokens",
+    .summary = "write the raw logits at every position of given tokens",
     .about =
         "Write the raw logits after each of the given tokens: float32, little endian, row-major [n_tokens][n_vocab].",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},

@@ -1,14 +1,17 @@
-/* cmd_run.c - `forerun run`: generate text. */
+/* cmd_run.c - `forerun run`: generates text, and reports or records how. */
 #include "cli/json_memory.h"
-#include "cli/run/text_output.h"
 #include "cli/run/generate.h"
-#include "cli/run/record_file.h"
 #include "cli/stats_json.h"
 
 #include "base/threads.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct RunArgs {
@@ -35,8 +38,8 @@ static const Option option_table[] = {
      OPT_OUTPUT(RunArgs, record),
      .metavar = "FILE.jsonl",
      .help =
-         "append the tokens of the prompt and of the answer to FILE, for 'forerun train --from-traffic': your texts "
-         "are kept there until you delete it"},
+         "append the tokens of the prompt and of the answer to FILE, for 'forerun train --from-traffic'; your texts "
+         "stay there until you delete the file"},
     {.key = NULL},
 };
 
@@ -45,24 +48,24 @@ static void set_defaults(void) { generate_defaults_interactive(&args.generate); 
 static int check(fr_error *err) {
     generate_complete_interactive(&args.generate);
     if (args.logprobs && !args.stats_json)
-        return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
+        return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE, too");
     if (args.top_logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "--top-logprobs are written to the statistics: pass --stats-json=FILE too");
+                         "--top-logprobs are written to the statistics: pass --stats-json=FILE, too");
     int status = generate_check_union(args.generate.drafts, args.generate.n_drafts, err);
     return status ? status : generate_check_prompt(&args.generate, err);
 }
 
 static bool files(CommandFiles *out) { return generate_add_files(out, args.generate.drafts, args.generate.n_drafts); }
 
-/* What the callback of a token needs. */
+/* What the callback for each token needs. */
 typedef struct Output {
     TextOutput text;
     json_t *logprobs; /* NULL: not wanted */
     json_t *top_logprobs;
 } Output;
 
-/* [{"token": 12, "logprob": -0.5}, ...] */
+/* Makes [{"token": 12, "logprob": -0.5}, ...]. */
 static json_t *top_json(const fr_token_event *event) {
     json_t *array = json_array();
     for (int i = 0; i < event->n_top_logprobs; i++)
@@ -96,7 +99,7 @@ static void print_summary(const Generator *g, const fr_request *r) {
         100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s, info.backend,
         info.kernels, info.activations, (unsigned long long)s.logits_hash);
     if (s.is_lossy)
-        fputs("LOSSY: the verification rule changed the output distribution, which is no longer the target's\n",
+        fputs("LOSSY: the verification rule changed the output distribution, so it is no longer the target's\n",
               stderr);
     if (s.n_preempted)
         fprintf(stderr, "the KV cache ran out of pages %lld times; %lld tokens were computed again\n",
@@ -137,7 +140,151 @@ static int write_stats(const Generator *g, const fr_request *r, const Output *ou
     return status;
 }
 
-/* The text is printed by now, so a failure is a warning. */
+/* ---- the record of generations ---------------------------------------------------------------------------- */
+
+/* --record appends each generation to a file of JSON lines, as data to train a drafter on (`forerun train
+ * --from-traffic`):
+ *
+ *     {"tokens": [...], "prompt_tokens": 12, "finish": "eos", "target": "16 hexadecimal digits", "model": ...,
+ *      "temperature": 0.7, "seed": 3, "date": "2026-11-22T09:40:01Z"}
+ *
+ * The first prompt_tokens of the tokens are the prompt. "lossy": true marks tokens that do not follow the model's
+ * distribution. Token ids are stored, not text: they are what the model read and generated, so training needs no chat
+ * format, and nothing is lost if a text is not UTF-8 or contains the spelling of a special token.
+ *
+ * Several processes share a file without a lock. Each line is one write to a file opened with O_APPEND, which the
+ * system does not mix with other writes. A kill or a full disk can cut a line short. No one can tell whether such a
+ * piece is still being written, so it stays: the next writer ends it with a newline, and the reader skips it. */
+
+typedef struct RecordFile {
+    const char *path; /* borrowed */
+    int fd;           /* -1: closed */
+} RecordFile;
+
+enum {
+    MAX_FILE_BYTES = 256 << 20, /* about 45 million tokens: more than a night of training reads */
+    MAX_LINE_BYTES = 16 << 20,  /* readers of JSON lines refuse longer ones */
+};
+
+static int cannot_write(const RecordFile *f, const char *why, fr_error *err) {
+    return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, why);
+}
+
+/* Refuses a file that does not begin like one of records: with a brace, or with the newline that ends a cut line. */
+static int check_content(const RecordFile *f, fr_error *err) {
+    struct stat st;
+    char first = '{';
+    if (fstat(f->fd, &st) != 0 || pread(f->fd, &first, 1, 0) < 0) return cannot_write(f, strerror(errno), err);
+    if (!S_ISREG(st.st_mode)) return error_set(err, FR_ERR_IO, "%s: is not a regular file", f->path);
+    if (first == '{' || first == '\n') return FR_OK;
+    return error_set(err, FR_ERR_FORMAT, "%s: is not a file of records: choose another path for --record", f->path);
+}
+
+/* A closed file is fine. */
+static void record_file_close(RecordFile *f) {
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+}
+
+/* Opens the file for appending; only its owner can read a new one. Refuses a file that holds something else. After a
+ * failure the file is closed. */
+static int record_file_open(RecordFile *f, const char *path, fr_error *err) {
+    *f = (RecordFile){path, open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600)};
+    int status = f->fd < 0 ? cannot_write(f, strerror(errno), err) : check_content(f, err);
+    if (status) record_file_close(f);
+    return status;
+}
+
+/* Checks that there is room for the line; *last becomes the last byte of the file. */
+static int check_room(const RecordFile *f, size_t n_line, char *last, fr_error *err) {
+    struct stat st;
+    if (fstat(f->fd, &st) != 0 || (st.st_size > 0 && pread(f->fd, last, 1, st.st_size - 1) < 0))
+        return cannot_write(f, strerror(errno), err);
+    if (st.st_size + (off_t)n_line <= MAX_FILE_BYTES) return FR_OK;
+    return error_set(err, FR_ERR_IO, "%s: has reached %d MiB, and nothing more is recorded: move or delete it", f->path,
+                     MAX_FILE_BYTES >> 20);
+}
+
+/* Appends text [n]. The byte before `text` must be free: a newline may go there. */
+static int append_line(const RecordFile *f, char *text, size_t n, fr_error *err) {
+    char last = '\n';
+    int status = check_room(f, n, &last, err);
+    if (status) return status;
+    bool ends_piece = last != '\n';
+    text[-1] = '\n';
+    const char *begin = text - ends_piece;
+    n += ends_piece;
+    ssize_t n_written;
+    do n_written = write(f->fd, begin, n);
+    while (n_written < 0 && errno == EINTR);
+    if (n_written == (ssize_t)n) return FR_OK;
+    return cannot_write(f, n_written < 0 ? strerror(errno) : "the disk is full", err);
+}
+
+static int fingerprint_of(const fr_model *model, char out[17], fr_error *err) {
+    uint64_t fingerprint;
+    int status = fr_model_fingerprint(model, &fingerprint, err);
+    snprintf(out, 17, "%016llx", (unsigned long long)fingerprint);
+    return status;
+}
+
+static void append_ids(json_t *list, const int32_t *ids, int64_t n) {
+    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+}
+
+/* Returns NULL if memory ran out. */
+static json_t *make_record(const fr_model *model, const fr_request *request, const fr_request_options *o,
+                           const char *fingerprint) {
+    int64_t n;
+    fr_stats stats = {.struct_size = sizeof stats};
+    fr_model_info info = {.struct_size = sizeof info};
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    const int32_t *tokens = fr_request_tokens(request, &n);
+    fr_request_get_stats(request, &stats);
+    fr_model_get_info(model, &info);
+    json_t *ids = json_array();
+    append_ids(ids, o->prompt, o->n_prompt);
+    append_ids(ids, tokens, n);
+    if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_t *record = json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:I, s:s}", "tokens", ids, "prompt_tokens",
+                               (json_int_t)o->n_prompt, "finish", fr_finish_name(fr_request_finish_reason(request)),
+                               "target", fingerprint, "model", json_string_or_null(info.name), "temperature",
+                               json_real_or_null((double)o->sampling.temperature), "seed", (json_int_t)o->sampling.seed,
+                               "date", date);
+    if (record && stats.is_lossy && json_object_set_new(record, "lossy", json_true()) != 0) {
+        json_decref(record);
+        return NULL;
+    }
+    return record;
+}
+
+/* Appends a finished request; a cancelled one is left out. `options` are those that the request was opened with. */
+static int record_file_append(const RecordFile *f, const fr_model *model, const fr_request *request,
+                              const fr_request_options *options, fr_error *err) {
+    fr_finish finish = fr_request_finish_reason(request);
+    if (finish == FR_FINISH_CANCELLED || finish == FR_FINISH_ERROR) return FR_OK;
+    char fingerprint[17];
+    int status = fingerprint_of(model, fingerprint, err);
+    if (status) return status;
+    json_t *record = make_record(model, request, options, fingerprint);
+    const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(6);
+    size_t n = record ? json_dumpb(record, NULL, 0, flags) : 0;
+    char *text = n > 0 ? malloc(n + 2) : NULL; /* room for a newline before and one after it */
+    if (!text || json_dumpb(record, text + 1, n, flags) != n) status = error_memory(err, "a record", n);
+    else if (n >= MAX_LINE_BYTES)
+        status = error_set(err, FR_ERR_UNSUPPORTED, "%s: the generation is too long to be recorded", f->path);
+    else {
+        text[n + 1] = '\n';
+        status = append_line(f, text + 1, n + 1, err);
+    }
+    free(text);
+    json_decref(record);
+    return status;
+}
+
+/* A failure is only a warning, because the text is already printed. */
 static void record(const RecordFile *file, const Generator *g, const fr_request *r) {
     fr_request_options options = generate_request_options(&args.generate, NULL, 0);
     options.prompt = g->prompt;
@@ -147,7 +294,7 @@ static void record(const RecordFile *file, const Generator *g, const fr_request 
         fprintf(stderr, "forerun: warning: the generation is not recorded: %s\n", err.message);
 }
 
-/* What follows the text, on standard error. */
+/* Prints what follows the text, on standard error. */
 static void report(const Generator *g, const fr_request *r) {
     RequestStats s;
     fr_engine_options in_force = {.struct_size = sizeof in_force};
@@ -199,11 +346,11 @@ static int run(int argc, char **argv) {
 
 const Command command_run = {
     .name = "run",
-    .summary = "generate text, with drafters or without",
-    .about = "Generate text from a prompt. Drafters propose tokens that the model verifies several at a time; the text "
-             "is the same as without them (--draft none). Rules of --verify other than sampled give "
-             "another text of the same "
-             "distribution; with --lossy, a text of another distribution.",
+    .summary = "generate text, with or without drafters",
+    .about =
+        "Generate text from a prompt. Drafters propose tokens, and the model verifies several of them at a time; "
+        "the text is the same as without drafters (--draft none). A --verify rule other than sampled gives another "
+        "text from the same distribution; with --lossy, the rule may change the distribution.",
     .sets = (const OptionSet[]){{generate_options, &args.generate},
                                 {generate_prompt_options, &args.generate},
                                 {option_table, &args},

@@ -1,6 +1,8 @@
-/* generate.c - one generation of `run`, `compare` and `distill-data`: open the model, tokenize the prompt, run a
- * request to its end. */
+/* generate.c - one generation of `run`, `compare` and `distill-data`: opens the model, tokenizes the prompt, runs a
+ * request to its end, and writes the text while it is generated. */
 #include "cli/run/generate.h"
+
+#include "cli/safe_text.h"
 
 #include "base/progress.h"
 #include "grammar/grammar.h"
@@ -39,7 +41,7 @@ int generate_check_message(const char *owner, const char *text, size_t n, fr_err
     for (size_t i = 0, n_whole; i < n; i += n_whole) {
         size_t n_there = utf8_scan(text + i, n - i, &n_whole);
         if (n_there == 0 || n_there < n_whole)
-            return error_set(err, FR_ERR_ARGUMENT, "%s: byte %zu is no UTF-8, which a message of a chat must be", owner,
+            return error_set(err, FR_ERR_ARGUMENT, "%s: byte %zu is not UTF-8, but a message of a chat must be", owner,
                              i);
     }
     return FR_OK;
@@ -61,10 +63,11 @@ static void warn_of_context(const fr_model *model, int n_ctx) {
     fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     if (n_ctx > info.n_ctx_train && info.n_ctx_train > 0)
-        fprintf(stderr,
-                "forerun: warning: the model was trained for contexts of at most %d tokens; what it generates beyond "
-                "them may be worthless: pass -c %d or less\n",
-                info.n_ctx_train, info.n_ctx_train);
+        fprintf(
+            stderr,
+            "forerun: warning: the model was trained for contexts of at most %d tokens, and its text may be worthless "
+            "beyond that length: pass -c %d or less\n",
+            info.n_ctx_train, info.n_ctx_train);
 }
 
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
@@ -102,7 +105,7 @@ int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine
     return status;
 }
 
-/* Editors and echo end a file with a newline, which is not meant as a part of the prompt. */
+/* Leaves out the newline with which editors and echo end a file, because it is not meant as part of the prompt. */
 static size_t without_last_newline(const char *text, size_t n) {
     if (n > 0 && text[n - 1] == '\n') n--;
     if (n > 0 && text[n - 1] == '\r') n--;
@@ -125,10 +128,11 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     return status;
 }
 
-/* A schema may stand on the command line itself. A file whose name begins with a brace is given as ./{... */
+/* Whether the argument is a schema itself, not the name of a file. A file whose name begins with a brace is given as
+ * ./{... */
 static bool is_json_object(const char *text) { return text && text[strspn(text, " \t\r\n")] == '{'; }
 
-/* The grammar of --json-schema, --grammar or --regex. */
+/* Opens the grammar of --json-schema, --grammar or --regex, if there is one. */
 static int open_grammar(Generator *g, const GenerateArgs *a, fr_error *err) {
     const char *path = a->json_schema ? a->json_schema : a->grammar;
     fr_grammar_kind kind = a->json_schema ? FR_GRAMMAR_JSON_SCHEMA : FR_GRAMMAR_GBNF;
@@ -228,6 +232,8 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     return status;
 }
 
+/* ---- writing an answer ------------------------------------------------------------------------------------- */
+
 int generate_use_color(ColorWhen when, int fd) {
     return when == COLOR_ALWAYS || (when == COLOR_AUTO && cli_may_color(fd));
 }
@@ -235,4 +241,58 @@ int generate_use_color(ColorWhen when, int fd) {
 const char *generate_source_color(int32_t source) {
     static const char *const colors[] = {"\033[32m", "\033[36m", "\033[35m", "\033[33m", "\033[34m", "\033[31m"};
     return source < 0 ? "" : colors[source % (int32_t)(sizeof colors / sizeof *colors)];
+}
+
+TextOutput text_output_open(bool use_color, bool trims) {
+    return (TextOutput){.use_color = use_color,
+                        .is_terminal = isatty(STDOUT_FILENO),
+                        .trims = trims,
+                        .text.max_bytes = 1 << 20};
+}
+
+void text_output_close(TextOutput *o) { buf_free(&o->text); }
+
+const char *text_output_trimmed(const char *text, size_t *n) {
+    while (*n > 0 && (*text == ' ' || *text == '\n' || *text == '\t' || *text == '\r')) text++, --*n;
+    return text;
+}
+
+int text_output_write(TextOutput *o, const fr_token_event *event) {
+    const char *text = event->text;
+    size_t n = event->n_bytes;
+    if (o->trims && !o->has_begun) text = text_output_trimmed(text, &n);
+    if (n == 0) return 0;
+    o->has_begun = true;
+    if (o->is_terminal) {
+        buf_clear(&o->text);
+        if (!buf_append(&o->text, "", 0) || !safe_text_append_lines(&o->text, text, n)) return 1;
+        text = o->text.data, n = o->text.n;
+    }
+    bool is_colored = o->use_color && event->source >= 0;
+    if (is_colored) fputs(generate_source_color(event->source), stdout);
+    fwrite(text, 1, n, stdout);
+    if (is_colored) fputs(GENERATE_COLOR_OFF, stdout);
+    return fflush(stdout) != 0; /* a closed pipe ends the generation */
+}
+
+/* ---- the closing line ------------------------------------------------------------------------------------- */
+
+/* The cost of plain decoding is computed, not measured: n passes over one row, by the curve T(n, context) that the
+ * engine measured when it opened and has corrected by every pass since. So both speeds in the line hold for the same
+ * load. */
+double closing_line_plain_s(const fr_engine *engine, int64_t n_before, int64_t n) {
+    return (double)n * fr_engine_forward_s(engine, 1, n_before + n / 2);
+}
+
+void closing_line_print(const RequestStats *s, double plain_s) {
+    const fr_stats *counts = &s->counts;
+    bool has_drafted = s->drafts.n_proposals > 0;
+    if (counts->n_generated == 0) return;
+    bool is_quiet = cli_may_color(STDERR_FILENO);
+    fputs(is_quiet ? "\033[2m[" : "[", stderr);
+    fprintf(stderr, "%.1f tokens/s", counts->tokens_per_s);
+    if (has_drafted) fprintf(stderr, ", %.2f tokens a pass", counts->acceptance_length);
+    if (has_drafted && plain_s > 0)
+        fprintf(stderr, "; plain decoding: about %.1f tokens/s", (double)counts->n_generated / plain_s);
+    fputs(is_quiet ? "]\033[0m\n" : "]\n", stderr);
 }

@@ -1,9 +1,8 @@
-/* generate_options.c - the options of a generation, shared by `run`, `compare`, `bench` and `distill-data`.
+/* generate_options.c - the options of a generation, and checks of them.
  *
- * generate_options are everybody's, generate_prompt_options only of those that continue one prompt. Defaults of the
- * sampling are those of fr_sampling_default(), written out as text because --help shows them; `chat` has its own
- * (chat_sampling.c).
- */
+ * `run`, `chat`, `compare`, `bench` and `distill-data` share generate_options; commands that continue one prompt have
+ * generate_prompt_options, too. The sampling defaults are those of fr_sampling_default(), written out as text because
+ * --help shows them; `chat` has its own (chat_sampling_begin). */
 #include "cli/run/generate.h"
 
 #include "base/threads.h"
@@ -19,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEED_NOT_GIVEN UINT64_MAX /* --seed ends at INT64_MAX */
-#define SECTION_DRAFTING "Drafting (changes no token, except under --verify)"
-#define SECTION_SAMPLING "Sampling (the text is a function of these options and the seed)"
+#define SEED_NOT_GIVEN UINT64_MAX /* not a value of --seed, whose maximum is INT64_MAX */
+#define SECTION_DRAFTING "Drafting (does not change the text, except under some --verify rules)"
+#define SECTION_SAMPLING "Sampling (these options and the seed determine the text)"
 
 const Option generate_options[] = {
     {.key = "model",
@@ -40,9 +39,8 @@ const Option generate_options[] = {
      OPT_TEXT(GenerateArgs, chat_template),
      .metavar = "NAME|FILE",
      .default_help = "the model's own",
-     .help = "chat template: one that comes with forerun, by its name (chatml, llama3.1, qwen3, gemma3, ...), or a "
-             "file with "
-             "a Jinja template"},
+     .help = "chat template: the name of one that comes with forerun (chatml, llama3.1, qwen3, gemma3, ...), or a file "
+             "with a Jinja template"},
     {.key = "stop", OPT_TEXTS(GenerateArgs, stops, n_stops), .help = "stop before generating TEXT"},
     {.key = "ignore-eos", OPT_FLAG(GenerateArgs, ignore_eos), .help = "continue after the model's end-of-text token"},
 
@@ -52,21 +50,22 @@ const Option generate_options[] = {
      .section = SECTION_DRAFTING,
      .suggest = cli_suggest_draft,
      .default_help = "in run and chat auto, with --verify sampled; otherwise none",
-     .help = "drafter, as method or method:key=value,...; a+b: both, united in one tree; auto: chosen while "
-             "generating; none: plain decoding. Several --draft are alternatives in compare and bench, and elsewhere "
-             "united like a+b"},
+     .help =
+         "drafter: method or method:key=value,...; a+b: both in one tree; auto: chosen while generating; none: plain "
+         "decoding. Several --draft are compared with each other in compare and bench, and combined like a+b in "
+         "all other commands"},
     {.key = "tree-budget",
      OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX),
      .word = "auto",
      .word_value = FR_TREE_BUDGET_AUTO,
      .default_help = "8; auto with --draft=auto and in distill-data",
-     .help = "at most N drafted tokens in a step; auto: as many as are expected to save time"},
+     .help = "draft at most N tokens in a step; auto: as many as are expected to save time"},
     {.key = "verify",
      OPT_TEXT(GenerateArgs, verify),
      .metavar = "RULE",
      .default_help = "sampled",
      .suggest = cli_suggest_rule,
-     .help = "verification rule, as rule or rule:key=value,...; listed below"},
+     .help = "verification rule: rule or rule:key=value,...; the rules are listed below"},
     {.key = "lossy",
      OPT_FLAG(GenerateArgs, lossy),
      .help = "allow rules that change the output distribution, such as --verify typical"},
@@ -86,12 +85,12 @@ const Option generate_options[] = {
      OPT_REAL(GenerateArgs, sampling.top_p, 1e-6, 1),
      .metavar = "P",
      .default_help = "1; in chat the file's own, or 0.95",
-     .help = "sample from the most probable tokens that have the probability P together; 1: all"},
+     .help = "sample from the most probable tokens whose probabilities add up to P; 1: all"},
     {.key = "min-p",
      OPT_REAL(GenerateArgs, sampling.min_p, 0, 1),
      .metavar = "P",
      .default_help = "0; in chat the file's own, or 0.05",
-     .help = "sample from tokens at least P times as probable as the best; 0: all"},
+     .help = "sample from tokens that are at least P times as probable as the best one; 0: all"},
     {.key = "repeat-penalty",
      OPT_REAL(GenerateArgs, sampling.repeat_penalty, 1e-6, HUGE_VAL),
      .default_help = "1; in chat the file's own",
@@ -116,41 +115,23 @@ const Option generate_options[] = {
      OPT_INT(GenerateArgs, sampling.seed, 0, INT64_MAX),
      .metavar = "S",
      .default_help = "random in run and chat, otherwise 0",
-     .help = "seed of the sampling; --stats and --stats-json tell a random one"},
+     .help = "seed of the sampling; --stats and --stats-json report a random one"},
 
-    {.key = "threads",
-     .letter = 't',
-     OPT_INT(GenerateArgs, engine.n_threads, 1, THREADS_MAX),
-     .section = "Machine",
-     .default_help = "all cores",
-     .help = CLI_HELP_THREADS},
-    {.key = "pin", OPT_FLAG(GenerateArgs, engine.pin_threads), .help = CLI_HELP_PIN},
-    {.key = "ctx",
-     .letter = 'c',
-     OPT_INT(GenerateArgs, engine.n_ctx, 1, 1 << 24),
-     .default_help = "the model's own, at most 4096",
-     .help = "longest context, in tokens"},
-    {.key = "kv",
-     OPT_CHOICE(GenerateArgs, engine.kv_type, "f16", "f32", "q8"),
-     .values = (const int32_t[]){FR_KV_F16, FR_KV_F32, FR_KV_Q8},
-     .default_value = "f16",
-     .help = CLI_HELP_KV},
+    CLI_ROW_THREADS(GenerateArgs, engine.n_threads, .section = "Machine"),
+    CLI_ROW_PIN(GenerateArgs, engine.pin_threads),
+    CLI_ROW_CTX(GenerateArgs, engine.n_ctx),
+    CLI_ROW_KV(GenerateArgs, engine.kv_type),
     {.key = "page-size",
      OPT_INT(GenerateArgs, engine.kv_page_size, 1, 4096),
      .default_help = "16",
-     .help = "tokens in a page of the KV cache"},
+     .help = "number of tokens in a page of the KV cache"},
     {.key = "kv-tokens",
      OPT_INT(GenerateArgs, engine.kv_tokens, 1, INT32_MAX),
      .default_help = "--ctx for each request",
-     .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
-    {.key = "backend", OPT_NAME(GenerateArgs, backend, backend_names), .default_value = "cpu", .help = CLI_HELP_BACKEND},
-    {.key = "kernels",
-     OPT_TEXT(GenerateArgs, kernels),
-     .metavar = "NAME",
-     .default_value = "auto",
-     .suggest = cli_suggest_kernels,
-     .help = CLI_HELP_KERNELS},
-    {.key = "act", OPT_CHOICE(GenerateArgs, activations, "q16", "q8"), .default_help = "q16", .help = CLI_HELP_ACT},
+     .help = "number of tokens in the whole KV cache, at least --ctx; this limits its memory"},
+    CLI_ROW_BACKEND(GenerateArgs, backend),
+    CLI_ROW_KERNELS(GenerateArgs, kernels),
+    CLI_ROW_ACT(GenerateArgs, activations, .default_help = "q16"),
     {.key = NULL},
 };
 
@@ -166,31 +147,26 @@ const Option generate_prompt_options[] = {
      .help = "read the prompt from FILE, without its last newline; -: from standard input"},
     {.key = "chat",
      OPT_FLAG(GenerateArgs, chat),
-     .help = "the prompt is a user's message: put it into the model's chat format"},
+     .help = "treat the prompt as a user's message, in the model's chat format"},
     {.key = "special",
      OPT_FLAG(GenerateArgs, special),
-     .help = "spellings of special tokens in a raw prompt, such as </s>, become these tokens"},
+     .help = "turn spellings such as </s> in a raw prompt into the special tokens"},
     {.key = "json-schema",
      OPT_FILE(GenerateArgs, json_schema),
-     .section = "Constraints (docs/CONSTRAINED.md; exact with every drafter)",
-     .help = "the text is JSON that is valid by the JSON schema in FILE; FILE may be the schema itself, which begins "
+     .section = "Constraints (docs/CONSTRAINED.md; they hold exactly, with every drafter)",
+     .help = "generate JSON that is valid under the JSON schema in FILE; FILE may be the schema itself, which begins "
              "with {"},
     {.key = "grammar",
      OPT_FILE(GenerateArgs, grammar),
-     .help = "the text matches the grammar in FILE, in GBNF as llama.cpp reads it"},
-    {.key = "regex", OPT_TEXT(GenerateArgs, regex), .help = "the whole text matches a regular expression"},
+     .help = "generate text that matches the grammar in FILE, in llama.cpp's GBNF"},
+    {.key = "regex",
+     OPT_TEXT(GenerateArgs, regex),
+     .help = "generate text that matches a regular expression as a whole"},
     {.key = "grammar-after",
      OPT_TEXT(GenerateArgs, grammar_after),
      .default_help = "from the first token",
-     .help = "the schema, grammar or expression holds behind the first TEXT that is generated, such as </think>"},
-    {.key = "color",
-     OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"),
-     .metavar = "WHEN",
-     .section = "Output",
-     .implied = "always",
-     .values = (const int32_t[]){COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS},
-     .default_value = "never",
-     .help = "colour drafted tokens by drafter: always, auto (on a terminal) or never; --color alone: always"},
+     .help = "apply the schema, grammar or expression only after the first TEXT that is generated, such as </think>"},
+    GENERATE_ROW_COLOR("never"),
     {.key = NULL},
 };
 
@@ -203,16 +179,16 @@ void generate_defaults_interactive(GenerateArgs *a) {
     a->sampling.seed = SEED_NOT_GIVEN;
 }
 
-/* Of 32 bits, so that it can be typed again. */
+/* A random seed of 32 bits, short enough to be typed again. */
 static uint64_t random_seed(void) {
     uint32_t seed;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
-    return (uint32_t)time(NULL) ^ (uint32_t)getpid() << 16; /* a kernel that has no random numbers yet */
+    return (uint32_t)time(NULL) ^ (uint32_t)getpid() << 16; /* the kernel has no random numbers yet */
 }
 
 void generate_complete_interactive(GenerateArgs *a) {
     if (a->sampling.seed == SEED_NOT_GIVEN) a->sampling.seed = random_seed();
-    /* The text of another rule depends on the drafts, so none is chosen for it. */
+    /* Under other rules the text depends on the drafts, so no drafter is chosen for them. */
     if (a->n_drafts == 0 && (!a->verify || strcmp(a->verify, "sampled") == 0)) a->drafts[a->n_drafts++] = "auto";
 }
 
@@ -228,7 +204,7 @@ static const char *template_names(TemplateNames *out) {
     return out->text;
 }
 
-/* The text of --chat-template, where it names no built-in format; before the model is loaded. */
+/* Reads the file of --chat-template, unless it names a template that comes with forerun, before the model is loaded. */
 static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
     Template *t;
@@ -239,15 +215,16 @@ static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     if (chat_family_from_name(a->chat_template) != CHAT_NONE) return FR_OK;
     int status = cli_read_file(a->chat_template, 1 << 20, &args->chat_template_text, &n, &why);
     if (status)
-        return error_set(err, (fr_code)status,
-                         "--chat-template: no template '%s' comes with forerun (%s do), and as a file: %s",
-                         a->chat_template, template_names(&names), why.message);
+        return error_set(
+            err, (fr_code)status,
+            "--chat-template: no template '%s' comes with forerun (%s do), and it cannot be read as a file: %s",
+            a->chat_template, template_names(&names), why.message);
     status = template_compile(&t, a->chat_template_text, n, NULL, &why);
     template_close(status ? NULL : t);
     return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
 }
 
-/* "TOKEN=X" */
+/* Reads "TOKEN=X". */
 static bool read_bias(const char *text, fr_logit_bias *out) {
     char *end;
     errno = 0;
@@ -298,7 +275,7 @@ int generate_check_union(const char *const *drafts, int n_drafts, fr_error *err)
     if (status || counts[0] == 0 || counts[1] == 0) return status;
     return error_set(
         err, FR_ERR_ARGUMENT,
-        "--draft: none is plain decoding, which cannot be united with a drafter: leave it or the others out");
+        "--draft: none is plain decoding and cannot be combined with a drafter: leave out one or the other");
 }
 
 int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err) {
@@ -338,16 +315,16 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
                          "--json-schema, --grammar and --regex exclude each other: pass one of them");
     if (a->grammar_after && !a->json_schema && !a->grammar && !a->regex)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "--grammar-after says where a grammar begins: pass --json-schema, --grammar or --regex too");
+                         "--grammar-after needs a grammar: pass --json-schema, --grammar or --regex, too");
     if (a->prompt && a->chat) status = generate_check_message("--prompt", a->prompt, strlen(a->prompt), err);
     if (status) return status;
     if (a->system && !a->chat)
-        return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
+        return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat, too");
     if (a->chat_template && !a->chat)
-        return error_set(err, FR_ERR_ARGUMENT, "--chat-template is the format of a chat: pass --chat too");
+        return error_set(err, FR_ERR_ARGUMENT, "--chat-template is the format of a chat: pass --chat, too");
     if (a->special && a->chat)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "--special is for raw prompts: the text of a chat's messages never becomes special tokens");
+                         "--special is for raw prompts: in a chat, the text of a message never becomes special tokens");
     return FR_OK;
 }
 

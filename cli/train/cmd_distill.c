@@ -1,12 +1,12 @@
-/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file, many at a time, as data to train
- * on.
+/* cmd_distill.c - `forerun distill-data`: lets a target answer the questions of a file, many at a time, as training
+ * data.
  *
  * A drafter has to predict its target, not the author of a data set, so it is trained on the target's own answers.
- * Answers are written in the order of the input, each as soon as all before it are done, so that a run that was
- * interrupted continues after its last line. Every answer is the one that `forerun run` gives to its prompt; the
- * other requests of the batch do not matter. With a temperature, record i (from 0) is sampled with the seed --seed +
- * i, so that the answers are independent of each other, also to equal questions; the turns of a record are, because
- * noise is keyed by the prompt too. */
+ * Answers are written in the order of the input, each as soon as all earlier ones are done, so that an interrupted run
+ * can continue after its last line. Every answer is the one that `forerun run` gives to the prompt, whatever other
+ * requests are in the batch. With a temperature, record i (from 0) is sampled with the seed --seed + i, so that even
+ * answers to equal questions are independent. The turns of one record are independent, too, because the random numbers
+ * also depend on the prompt. */
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/progress.h"
@@ -20,16 +20,16 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* A file of answers that grows by whole lines. */
+/* A file of answers, to which whole lines are appended. */
 typedef struct AnswerFile {
     const char *path; /* borrowed */
     int fd;           /* -1: closed */
-    off_t n_bytes;    /* of whole lines */
+    off_t n_bytes;    /* size of the whole lines */
 } AnswerFile;
 
 static bool is_answer(const ChatMessage *m) { return m->role && strcmp(m->role, "assistant") == 0; }
 
-/* A fingerprint of the questions of a record, which is the same before and after it is answered. */
+/* A hash of the questions of a record, which is the same before and after the record is answered. */
 static uint64_t key_of(const Record *r) {
     if (r->kind == RECORD_PAIR) return hash64(r->prompt, strlen(r->prompt), 1);
     uint64_t h = 2;
@@ -40,15 +40,15 @@ static uint64_t key_of(const Record *r) {
     return h;
 }
 
-/* The next message of a conversation that the model generates, from `from` on: one of the assistant, or the one after the last;
- * -1: none is left. */
+/* The index, from `from` on, of the next message that the model generates: one of the assistant's, or a new one after
+ * the last; -1: there is none. */
 static int distill_next_answer(const Record *r, int from) {
     for (int i = from; i < r->n_messages; i++)
         if (is_answer(&r->messages[i])) return i;
     return from <= r->n_messages && !is_answer(&r->messages[r->n_messages - 1]) ? r->n_messages : -1;
 }
 
-/* The text as a JSON string without zero bytes, which JSON lines do not hold; NULL: no memory. */
+/* The text as a JSON string, without zero bytes, which readers of JSON lines refuse. NULL: memory ran out. */
 static json_t *string_of(const char *text, size_t n) {
     Buf out = {.max_bytes = LINE_MAX_BYTES};
     bool fits = buf_append(&out, "", 0);
@@ -58,8 +58,8 @@ static json_t *string_of(const char *text, size_t n) {
     return string;
 }
 
-/* Stores the answer as message i of a conversation or as the response of a pair (i is ignored), with "finish", which
- * says why it ended, and with "lossy": true if it does not follow the model's distribution. */
+/* Stores the answer as message i of a conversation, or as the response of a pair, where i is ignored. "finish" is the
+ * reason why it ended; "lossy": true marks an answer that does not follow the model's distribution. */
 static int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, bool is_lossy,
                               fr_error *err) {
     json_t *answer = string_of(text, n), *object = r->object;
@@ -72,7 +72,7 @@ static int distill_set_answer(Record *r, int i, const char *text, size_t n, cons
     if (!answer || json_object_set_new(object, key, answer) ||
         json_object_set_new(object, "finish", json_string(finish)))
         return error_memory(err, "an answer", n);
-    json_object_del(object, "lossy"); /* left from an earlier answer */
+    json_object_del(object, "lossy"); /* it belongs to the old answer */
     if (is_lossy && json_object_set_new(object, "lossy", json_true())) return error_memory(err, "an answer", n);
     if (i < r->n_messages) r->messages[i].content = json_string_value(answer);
     return FR_OK;
@@ -80,7 +80,7 @@ static int distill_set_answer(Record *r, int i, const char *text, size_t n, cons
 
 /* ---- the input ---------------------------------------------------------------------------------- */
 
-/* The number of bytes of the text that become its prompt. */
+/* The length of the beginning of the text that becomes the prompt. */
 static size_t beginning(const char *text, int n_words) {
     static const char answer[] = "\nASSISTANT:";
     const char *found = strstr(text, answer);
@@ -93,9 +93,9 @@ static size_t beginning(const char *text, int n_words) {
     return at;
 }
 
-/* The next record of the input: 1 and the record, 0 at the end. With n_words > 0 the model continues texts: a text
- * becomes a pair whose prompt is its first n_words words, or, in a conversation written USER: ...\nASSISTANT: ...,
- * everything up to the first answer. */
+/* Reads the next record of the input; returns 1, or 0 at the end. With n_words > 0 a text becomes a pair, which the
+ * model continues: the prompt is the first n_words words, or, if the text is a conversation written as USER:
+ * ...\nASSISTANT: ..., everything up to the first answer. */
 static int distill_next(LineReader *in, int n_words, Record *out, fr_error *err) {
     int got = record_next_question(in, out, err);
     if (got != 1 || n_words == 0 || out->kind != RECORD_TEXT) return got;
@@ -117,7 +117,8 @@ static int check_record(const Record *r, fr_error *err) {
                          "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N "
                          "words, or use \"prompt\" or \"messages\"");
     if (r->kind == RECORD_TOKENS)
-        return error_set(err, FR_ERR_FORMAT, "has \"tokens\", which are no question: use \"prompt\" or \"messages\"");
+        return error_set(err, FR_ERR_FORMAT,
+                         "has \"tokens\", which are not a question: use \"prompt\" or \"messages\"");
     for (int i = 0; i < r->n_messages; i++)
         if (!r->messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
     if (r->kind == RECORD_CHAT && is_answer(&r->messages[0]))
@@ -125,7 +126,7 @@ static int check_record(const Record *r, fr_error *err) {
     return FR_OK;
 }
 
-/* Reads the whole file and counts its records; refuses lines without a question, by number. */
+/* Reads the whole file and counts its records. An error names the number of a line without a question. */
 static int distill_count(const char *path, int n_words, int64_t *n_records, fr_error *err) {
     LineReader *r;
     Record record;
@@ -147,9 +148,9 @@ static int distill_count(const char *path, int n_words, int64_t *n_records, fr_e
     return status;
 }
 
-/* ---- what is answered already -------------------------------------------------------------------- */
+/* ---- earlier answers ------------------------------------------------------------------------------ */
 
-/* Reads `in` up to and including the next record with that key. */
+/* Skips records of `in` up to and including the next one with that key. */
 static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr_error *err) {
     Record record;
     int status;
@@ -165,7 +166,7 @@ static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr
                               "input: pass another -o, or delete it");
 }
 
-/* *n_bytes counts complete lines only. */
+/* Compares the answers with the input, record by record. *n_bytes counts only complete lines. */
 static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered, off_t *n_bytes,
                    fr_error *err) {
     const char *line;
@@ -176,7 +177,8 @@ static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_pass
         fr_error why;
         bool is_whole = *n_bytes + (off_t)n < line_reader_n_read(old); /* a newline follows */
         int status = is_whole ? record_parse(&record, line, n, &why) : FR_OK;
-        if (!is_whole && n > 0 && line[0] != '{' && line[0] != '\0') /* '\0': what some file systems leave in a crash */
+        if (!is_whole && n > 0 && line[0] != '{' &&
+            line[0] != '\0') /* '\0': some file systems leave zeros after a crash */
             status = error_set(&why, FR_ERR_FORMAT,
                                "is not the beginning of an answer, so the file belongs to "
                                "something else: pass another -o, or delete it");
@@ -191,7 +193,7 @@ static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_pass
     return got < 0 ? got : FR_OK;
 }
 
-/* status: the result so far. Syncs and closes the file. */
+/* Syncs and closes the file. `status` is the result so far, which a failure here does not replace. */
 static int distill_close(AnswerFile *f, int status, fr_error *err) {
     bool fine = f->fd < 0 || (fsync(f->fd) == 0) + (close(f->fd) == 0) == 2;
     f->fd = -1;
@@ -199,9 +201,9 @@ static int distill_close(AnswerFile *f, int status, fr_error *err) {
     return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, strerror(errno));
 }
 
-/* Opens the file of answers for appending. Its content is compared with the input, line by line: *n_passed is the
- * number of records read from `in`, up to the last answered one, and *n_answered the number of answers. An incomplete
- * last line is removed; answers to other questions are refused. */
+/* Opens the file of answers for appending, after comparing it with the input line by line. *n_passed: the number of
+ * records read from `in`, up to the last answered one. *n_answered: the number of answers. An incomplete last line is
+ * removed. A file with answers to other questions is refused. */
 static int distill_continue(const char *path, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered,
                             AnswerFile *out, fr_error *err) {
     *n_passed = *n_answered = 0;
@@ -231,12 +233,12 @@ static bool write_all(int fd, const char *text, size_t n) {
     return true;
 }
 
-/* Appends the record as a line. After a failure the file ends with the line before. */
+/* Appends the record as a line. After a failure the file ends with the previous line. */
 static int distill_append(AnswerFile *f, const Record *r, fr_error *err) {
     char *text = json_dumps(r->object, JSON_COMPACT);
     if (!text) return error_memory(err, "an answer", 1);
     size_t n = strlen(text);
-    text[n] = '\n'; /* in the place of the '\0': a line goes out in one write */
+    text[n] = '\n'; /* replaces the '\0', so that the line is one write */
     bool fine = write_all(f->fd, text, n + 1);
     int why = errno;
     free(text);
@@ -259,8 +261,8 @@ static DistillArgs distill_args;
 /* A record on its way from input to output. */
 typedef struct Slot {
     Record record;
-    int64_t i;           /* of the input, from 0 */
-    int i_answer;        /* the message being generated */
+    int64_t i;           /* index in the input, from 0 */
+    int i_answer;        /* index of the message being generated */
     fr_request *request; /* NULL: done */
     bool left_out;
 } Slot;
@@ -286,20 +288,20 @@ static const Option option_table[] = {
      .is_argument = true,
      .required = "file of questions",
      .section = "Data",
-     .help = "the questions"},
+     .help = "questions; their form is described below"},
     {.key = "output",
      .letter = 'o',
      OPT_OUTPUT(DistillArgs, output),
      .required = "output file",
-     .help = "the answered records; those that the file already contains are not answered again"},
+     .help = "file for the answered records; records that it already contains are not answered again"},
     {.key = "chat",
      OPT_FLAG(DistillArgs, chat),
-     .help = "a \"prompt\" is a user's message: put it into the model's chat format"},
+     .help = "treat a \"prompt\" as a user's message, in the model's chat format"},
     {.key = "begin-texts",
      OPT_INT(DistillArgs, begin_words, 1, 1 << 20),
-     .help = "use the first N words of a \"text\" as the prompt, which the model continues; of a text written USER: "
-             "... ASSISTANT: ..., everything "
-             "before the first answer"},
+     .help =
+         "let the model continue the first N words of a \"text\", or everything before the first answer if the text "
+         "is written as USER: ... ASSISTANT: ..."},
     {.key = "parallel",
      OPT_INT(DistillArgs, generate.engine.max_requests, 1, MAX_PARALLEL),
      .default_value = "8",
@@ -312,7 +314,7 @@ static void set_defaults(void) { generate_defaults(&distill_args.generate); }
 
 static int check(fr_error *err) {
     if (distill_args.generate.system && !distill_args.chat)
-        return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
+        return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat, too");
     int status = generate_check(&distill_args.generate, err);
     if (!status) status = generate_check_union(distill_args.generate.drafts, distill_args.generate.n_drafts, err);
     return status ? status : generate_check_drafts(distill_args.generate.drafts, distill_args.generate.n_drafts, err);
@@ -357,7 +359,7 @@ static int open_request(Distill *d, Slot *s, fr_error *err) {
     return status;
 }
 
-/* A prompt that does not fit the context is left out, with a message. */
+/* Begins the next answer. A record whose prompt does not fit the context is left out, with a message. */
 static int begin_answer(Distill *d, Slot *s, fr_error *err) {
     fr_error why;
     int status = open_request(d, s, &why);
@@ -384,8 +386,7 @@ static int end_answer(Distill *d, Slot *s, fr_error *err) {
         *err = *fr_request_error(s->request);
         status = err->code;
     } else {
-        bool blank = is_chat(d, s) && n > 0 &&
-                     *text == ' '; /* the space of the format between "ASSISTANT:" and the answer */
+        bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the format's space after "ASSISTANT:" */
         status = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish),
                                     stats.is_lossy, err);
     }
@@ -417,7 +418,7 @@ static int admit(Distill *d, fr_error *err) {
     return FR_OK;
 }
 
-/* Writes the oldest records, up to the first that is not done. */
+/* Writes the oldest records, up to the first one that is not done. */
 static int write_done(Distill *d, fr_error *err) {
     while (d->n_queued > 0 && !slot_at(d, 0)->request) {
         Slot *s = slot_at(d, 0);
@@ -460,7 +461,7 @@ static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     if (!status)
         status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
                                       a->generate.n_drafts, a->generate.tree_budget, err);
-    /* With known costs the budget is automatic unless one is given: a fixed one loses with several requests at once. */
+    /* Known costs make the default budget automatic, because a fixed one slows down several simultaneous requests. */
     if (!status && a->generate.n_drafts > 0 && a->generate.tree_budget == 0 && a->generate.engine.max_requests > 1)
         status = fr_engine_measure_costs(d->engine, err);
     d->n_slots = AHEAD * a->generate.engine.max_requests;
@@ -501,21 +502,18 @@ static int run(int argc, char **argv) {
 
 const Command command_distill = {
     .name = "distill-data",
-    .summary = "let a model answer the questions of a file, as data to train on",
-    .about = "Let a model answer the questions of a file, as data to train a drafter on.",
+    .summary = "let a model answer the questions of a file, as training data",
+    .about = "Let a model answer the questions of a file, as training data for a drafter.",
     .sets = (const OptionSet[]){{option_table, &distill_args}, {generate_options, &distill_args.generate}, {NULL, NULL}},
     .list = generate_list_methods,
-    .notes = "IN has one JSON object per line: a \"prompt\" (raw text, or with --chat a user's message), or "
-             "\"messages\" with a \"role\" and a "
-             "\"content\" each, of which the assistant's are generated anew, in turn; or \"turns\", the user's "
-             "messages of a "
-             "conversation, as in Spec-Bench; with --begin-texts also "
-             "\"text\". OUT has the same objects with the "
-             "model's answers, in the same order, and with \"finish\", which says why each answer ended (under a rule "
-             "that needs --lossy also "
-             "\"lossy\", about which train warns). If the command was interrupted, run it again: it continues where it "
-             "stopped. Answers are those of "
-             "'forerun run'; record i, counted from 0, is sampled with the seed S + i.",
+    .notes = "IN.jsonl holds one JSON object per line, with one of these keys: \"prompt\" (raw text, or with --chat a "
+             "user's message); \"messages\", each with a \"role\" and a \"content\", of which the assistant's are "
+             "generated anew, one after the other; \"turns\", the user's messages of a conversation, as in Spec-Bench; "
+             "with --begin-texts also \"text\". The output has the same objects in the same order, with the model's "
+             "answers, and with \"finish\", the reason why each answer ended. Answers under a rule that needs --lossy "
+             "are marked \"lossy\", and train warns about them. If the command was interrupted, run it again: it "
+             "continues where it stopped. Answers are the same as those of 'forerun run', where record i, counted from "
+             "0, is sampled with the seed S + i.",
     .examples =
         "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
         "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n",

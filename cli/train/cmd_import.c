@@ -28,7 +28,7 @@ static int set_method(void *to, const char *name, fr_error *err) {
     if (a->method) return FR_OK;
     return error_set(
         err, FR_ERR_ARGUMENT,
-        "drafters of this method cannot be imported; 'forerun import-drafter --help' lists those that can");
+        "drafters of this method cannot be imported; 'forerun import-drafter --help' lists the methods that can be");
 }
 
 static const char *suggest_method(int i) { return import_methods()[i].name; }
@@ -38,12 +38,12 @@ static const Option option_table[] = {
      OPT_CUSTOM(set_method),
      .is_argument = true,
      .suggest = suggest_method,
-     .help = "method of the drafter, listed below"},
+     .help = "method of the drafter; the methods are listed below"},
     {.key = "CHECKPOINT",
      OPT_FILES(ImportArgs, paths, n_paths),
      .is_argument = true,
      .required = "weights: a .safetensors file, several, or their folder",
-     .help = "the published weights"},
+     .help = "published weights: a safetensors file, several, or the folder that contains them"},
     {.key = "model",
      .letter = 'm',
      OPT_MODEL(ImportArgs, model),
@@ -53,13 +53,13 @@ static const Option option_table[] = {
      .letter = 'o',
      OPT_OUTPUT(ImportArgs, output),
      .required = "output file",
-     .help = "the drafter file; an existing file is replaced when the new one is complete"},
+     .help = "drafter file to write; an existing file is replaced when the new one is complete"},
     {.key = "type",
      .letter = 'T',
      OPT_CHOICE(ImportArgs, type, "F16", "Q8_0", "F32"),
      .values = (const int32_t[]){TYPE_F16, TYPE_Q8_0, TYPE_F32},
      .default_value = "F16",
-     .help = "type of its matrices"},
+     .help = "type of the drafter's matrices"},
     {.key = NULL},
 };
 
@@ -67,7 +67,7 @@ static int check(fr_error *err) {
     return args.method ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "missing method: pass METHOD");
 }
 
-/* Adds the files of a folder of weights, which published_open reads. */
+/* Adds the files that published_open reads from a folder of weights. */
 static bool add_folder(CommandFiles *out, const char *path) {
     DIR *folder = opendir(path);
     bool fits = true;
@@ -84,12 +84,12 @@ static bool add_folder(CommandFiles *out, const char *path) {
 
 static bool files(CommandFiles *out) {
     bool fits = true;
-    for (int i = 0; i < args.n_paths && fits; i++) fits = add_folder(out, args.paths[i]); /* nothing for a file */
+    for (int i = 0; i < args.n_paths && fits; i++) fits = add_folder(out, args.paths[i]); /* adds nothing for a file */
     return fits;
 }
 
 static bool list_methods(Buf *out) {
-    bool fits = buf_puts(out, "METHOD:\n");
+    bool fits = buf_puts(out, "Values of METHOD:\n");
     for (const ImportMethod *m = import_methods(); m->name && fits; m++)
         fits = buf_printf(out, "  %s: %s\n", m->name, m->source);
     return fits;
@@ -134,14 +134,12 @@ static int run(int argc, char **argv) {
 const Command command_import = {
     .name = "import-drafter",
     .summary = "convert published weights of a drafter into a drafter file",
-    .about = "Convert published weights of a learned drafter into a drafter file.",
+    .about = "Convert the published weights of a learned drafter into a drafter file.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list_methods,
-    .notes = "CHECKPOINT is a safetensors file, several, or the folder that contains them. A pickle (*.bin, *.pt) is "
-             "refused, because reading it would "
-             "run a program; the error says how to convert it. TARGET is the model that the drafter was trained for, "
-             "quantised as it will be run. "
-             "Weights that are missing, unknown, of another shape or for another target are refused.",
+    .notes = "A pickle (*.bin, *.pt) is refused, because reading it would run a program; the error explains how to "
+             "convert it. The target must be the model that the drafter was trained for, quantised as it will be run. "
+             "Weights that are missing, unknown, of the wrong shape or for another target are refused.",
     .examples =
         "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
         "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"

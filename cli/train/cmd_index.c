@@ -1,4 +1,4 @@
-/* cmd_index.c - `forerun index`: turns a corpus into the index in which the drafter rest looks up continuations. */
+/* cmd_index.c - `forerun index`: turns a corpus into an index in which the drafter rest looks up continuations. */
 #include "base/system.h"
 #include "base/progress.h"
 #include "cli/cli.h"
@@ -18,8 +18,8 @@ typedef struct IndexArgs {
     const char *vocab, *output;
     const char *files[MAX_FILES];
     int n_files;
-    int64_t limit;    /* tokens; 0: none */
-    int64_t max_text; /* bytes; 0: the defaults of TextLimit */
+    int64_t limit;    /* in tokens; 0: none */
+    int64_t max_text; /* in bytes; 0: the defaults of TextLimit */
 } IndexArgs;
 
 typedef struct Index {
@@ -27,7 +27,7 @@ typedef struct Index {
     Tokenizer *tokenizer;
     CorpusBuild build;
     Progress bar;
-    int64_t n_before; /* bytes of the files before the one being read */
+    int64_t n_before; /* total size of the files that have been read */
 } Index;
 
 static IndexArgs args;
@@ -41,7 +41,7 @@ static const Option option_table[] = {
      OPT_FILES(IndexArgs, files, n_files),
      .is_argument = true,
      .required = "corpus",
-     .help = "text, JSON lines; .zst"},
+     .help = "text files or JSON lines, which may be compressed (.zst)"},
     {.key = "vocab",
      .letter = 'm',
      OPT_MODEL(IndexArgs, vocab),
@@ -51,12 +51,12 @@ static const Option option_table[] = {
      .letter = 'o',
      OPT_OUTPUT(IndexArgs, output),
      .required = "output file",
-     .help = "the index; an existing file is replaced when the new one is complete"},
+     .help = "index to write; an existing file is replaced when the new one is complete"},
     {.key = "limit",
      .letter = 'n',
      OPT_INT(IndexArgs, limit, 1, INT64_MAX),
      .default_help = "all",
-     .help = "stop after the document with which the corpus reaches N tokens"},
+     .help = "stop after the document in which the corpus reaches N tokens"},
     {.key = "max-text",
      OPT_CUSTOM(parse_max_text),
      .metavar = "SIZE",
@@ -79,7 +79,7 @@ static int take_piece(void *ctx, const char *text, size_t n, fr_error *err) {
 
 static bool is_full(const Index *x) { return args.limit > 0 && x->build.n_tokens >= args.limit; }
 
-enum { ENOUGH = 1 }; /* not an fr_code: ends the reading without an error */
+enum { ENOUGH = 1 }; /* not an fr_code: stops reading without an error */
 
 static int take_end(void *ctx, int64_t n_read, fr_error *err) {
     Index *x = ctx;
@@ -152,13 +152,12 @@ const Command command_index = {
     .summary = "turn a corpus into an index for the drafter rest",
     .about = "Turn a corpus into an index for the drafter rest.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
-    .notes = "CORPUS is a text file, which is one document, or NAME.jsonl with one JSON object per line: a string "
-             "\"text\", or \"prompt\" and "
-             "\"response\", or \"messages\" with a \"content\" each. Both may be compressed (.zst). The index holds "
-             "the tokens of all documents, "
-             "sorted by what follows each; it is for models with this vocabulary only. It takes 6 bytes per token (7 "
-             "for vocabularies of 65,536 tokens "
-             "and more), and building it takes 10 to 15 bytes of memory per token.",
+    .notes =
+        "CORPUS is a text file, which is one document, or NAME.jsonl with one JSON object per line: a string "
+        "\"text\", or \"prompt\" and \"response\", or \"messages\" with a \"content\" each. Both may be compressed "
+        "(.zst). The index holds the tokens of all documents, sorted by the text that follows each; it is only "
+        "for models with this vocabulary. It takes 6 bytes per token (7 for vocabularies of 65,536 tokens and "
+        "more), and building it takes 10 to 15 bytes of memory per token.",
     .examples = "  forerun index --vocab model.gguf chats.jsonl.zst manual.txt -o chats.index\n"
                 "  forerun run -m model.gguf -p \"How do I ...\" --draft rest:index=chats.index\n",
     .run = run,

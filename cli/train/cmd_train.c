@@ -1,7 +1,7 @@
 /* cmd_train.c - `forerun train METHOD`: reads the data, opens the method's trainer, runs the loop, writes the file.
  *
- * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run)
- * fails before the data is read. */
+ * Errors that can be detected at the start, such as outputs that cannot be written or a checkpoint of another run, are
+ * reported before the data is read. */
 #include "base/hash.h"
 #include "cli/cli.h"
 #include "cli/command.h"
@@ -29,16 +29,16 @@ typedef struct Training {
     TrainArgs args;
     char command[PATH_BYTES], run_signature[SIGNATURE_BYTES], checkpoint[PATH_BYTES], log[PATH_BYTES];
     Gguf *source;
-    Traffic traffic;              /* if args.traffic */
-    DrafterTraffic traffic_state; /* for the file that is written */
+    Traffic traffic;              /* with --from-traffic */
+    DrafterTraffic traffic_state; /* is written into the drafter's file */
     Dataset data;
     Trainer *trainer;
     LoopResult result;
 } Training;
 
-static Training training; /* the methods' options refer to its args */
+static Training training; /* the options of the methods point to its args */
 
-/* The first Ctrl-C makes the loop stop after the current step, the second one ends the program. */
+/* The first Ctrl-C stops the loop after the current step; the second one ends the program. */
 static volatile sig_atomic_t stop_requested;
 
 static void catch_signals(void) {
@@ -46,17 +46,16 @@ static void catch_signals(void) {
     signals_request_stop(SIGTERM, &stop_requested);
 }
 
-/* ---- --from-traffic: what is new in a file of records ---------------------------------------------------------
+/* ---- --from-traffic: the new lines of a file of records --------------------------------------------------------
  *
+ * A file of records only grows, so the lines that an earlier training has read are its first n lines. The drafter's
+ * file stores n and a hash of these lines. If the file still begins with them, the lines after them are new. If not,
+ * because it was deleted, rotated or edited, all lines are new. So there is no state besides the two files, and either
+ * of them can be deleted safely.
  *
- * The file only grows, so what an earlier training has read is its first n lines. The drafter's file remembers n and a
- * hash of these lines: if the file still begins with them, the records after them are new; if not, because it was
- * deleted, rotated or edited, all are. So there is no state beside the two files, and deleting either is safe.
- *
- * A line is read only if it is complete: a process may be about to write the rest of the last one, which counts next
- * time. */
+ * An incomplete last line is left for the next training, because another process may be writing it. */
 
-/* What the drafter's file remembers. A file that is no drafter, or cannot be read, remembers nothing. */
+/* The state that the drafter's file stores; empty if the file cannot be read or is not a drafter. */
 static DrafterTraffic remembered(const char *drafter, const char *method, uint64_t target) {
     Gguf *g;
     DrafterTraffic t = {0};
@@ -66,7 +65,8 @@ static DrafterTraffic remembered(const char *drafter, const char *method, uint64
     return t;
 }
 
-/* Counts and hashes the complete lines. *n_known: those that `known` describes; 0 if the file does not begin with them. */
+/* Counts and hashes the complete lines. *n_known: how many of them `known` describes; 0 if the file does not begin with
+ * them. */
 static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *out, int64_t *n_known, fr_error *err) {
     LineReader *r;
     const char *line;
@@ -84,9 +84,9 @@ static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *o
     return got < 0 ? got : FR_OK;
 }
 
-/* Finds out which lines of a->traffic a training of that method for `target` reads. With a->init these are the lines that
- * were added since its file was trained; else all, of which those are new that were added since a->output was written.
- * *state receives what the file of this training has to remember. */
+/* Finds out which lines of a->traffic a training of that method for `target` reads. With a->init, these are the lines
+ * added since that file was trained. Otherwise, they are all lines, and the new ones are those added since a->output
+ * was written. *state is to be stored in the drafter's file. */
 static int traffic_open(Traffic *out, DrafterTraffic *state, const TrainArgs *a, const char *method, const Gguf *target,
                         fr_error *err) {
     Model *model;
@@ -95,7 +95,7 @@ static int traffic_open(Traffic *out, DrafterTraffic *state, const TrainArgs *a,
     if (status) return status;
     out->target = drafter_target_fingerprint(model);
     model_close(model);
-    status = gguf_check(target, err); /* the fingerprint has read the weights */
+    status = gguf_check(target, err); /* because the fingerprint has read the weights */
     DrafterTraffic known = remembered(a->init ? a->init : a->output, method, out->target);
     if (!status) status = scan(a->traffic, &known, state, &out->new_line, err);
     if (a->init) out->first_line = out->new_line;
@@ -109,7 +109,7 @@ static int64_t n_right(const TrainSums *s) {
     return n;
 }
 
-/* Refuses a drafter that is right less often than before the training, on the held-out records. */
+/* Refuses a drafter that predicts held-out records worse than before the training. */
 static int traffic_check_gain(const TrainSums *before, const TrainSums *after, const char *output, fr_error *err) {
     if (n_right(after) >= n_right(before)) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
@@ -164,7 +164,7 @@ static int read_log(const char *path, Curve *train, Curve *valid, fr_error *err)
     return got;
 }
 
-/* Replaces the curve by its means over MAX_POINTS stretches, in place. */
+/* Replaces the curve by its means over at most MAX_POINTS stretches, in place. */
 static void smooth(Curve *c) {
     int n = c->n < MAX_POINTS ? c->n : MAX_POINTS;
     for (int i = 0; i < n; i++) {
@@ -177,8 +177,7 @@ static void smooth(Curve *c) {
     c->n = n;
 }
 
-/* Draws the losses of a log over the training steps: the training loss as means over up to MAX_POINTS equal stretches,
- * the validation loss as it is. */
+/* Draws the losses in a log over the training steps: the training loss smoothed, the validation loss as it is. */
 static int train_plot(const char *log, const char *path, fr_error *err) {
     Curve train = {0}, valid = {0};
     int status = read_log(log, &train, &valid, err);
@@ -216,7 +215,7 @@ static int check_checkpoint(const Training *t, fr_error *err) {
     bool is_there = access(t->checkpoint, F_OK) == 0;
     if (is_there && !t->args.loop.resumes)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "%s: there is the checkpoint of an interrupted run: pass --resume to continue it, or delete "
+                         "%s: this is the checkpoint of an interrupted run: pass --resume to continue it, or delete "
                          "the file to start again",
                          t->checkpoint);
     if (!is_there && t->args.loop.resumes)
@@ -260,7 +259,7 @@ static int open_data(Training *t, fr_error *err) {
 
 /* ---- the run ------------------------------------------------------------------------------------ */
 
-/* Sets what the options leave to the amount of data. */
+/* Sets the numbers of steps that the options do not give, by the amount of data. */
 static int plan_steps(Training *t, fr_error *err) {
     LoopOptions *o = &t->args.loop;
     double n_steps = ceil(t->args.epochs * (double)t->data.train.n / ((double)o->n_sequences * o->n_accumulate));
@@ -288,15 +287,15 @@ static void print_plan(const Training *t) {
            (long long)d->train.n_counted, cli_plural(d->train.n_counted), (long long)d->train.n, cli_plural(d->train.n),
            d->train.length);
     if (d->wrote_plain)
-        puts("the vocabulary's file has no chat format that forerun knows: messages are written as USER: "
+        puts("the vocabulary's file has no chat format that forerun knows, so messages are written as USER: "
              "...\\nASSISTANT: ...");
     if (d->n_lossy)
-        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they do "
-               "not follow the "
-               "target's distribution, and neither will a drafter trained on them\n",
-               (long long)d->n_lossy);
+        printf(
+            "warning: the answers of %lld documents were generated under a lossy rule (distill-data --lossy): they do "
+            "not follow the target's distribution, and neither will a drafter that is trained on them\n",
+            (long long)d->n_lossy);
     if (d->n_other_target || d->n_broken)
-        printf("%lld records of other models and %lld lines that are no records are left out\n",
+        printf("%lld records of other models and %lld lines that are not records are left out\n",
                (long long)d->n_other_target, (long long)d->n_broken);
     int n_sequences = o->n_sequences * o->n_accumulate;
     printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s\n", (double)n_params / 1e6,
@@ -313,7 +312,7 @@ static void print_sums(const char *what, const TrainSums *s) {
     putchar(')');
 }
 
-/* Joins words with spaces; what does not fit is left out. */
+/* Joins words with spaces, as many as fit. */
 static void join(char *out, size_t n, char *const *words, int n_words) {
     size_t at = 0;
     *out = '\0';
@@ -321,7 +320,7 @@ static void join(char *out, size_t n, char *const *words, int n_words) {
         at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
 }
 
-/* The command line without --resume, so that a resumed run writes the same bytes as an uninterrupted one. */
+/* Joins the command line without --resume, so that a resumed run writes the same bytes as an uninterrupted one. */
 static void join_command(char *out, size_t n, char *const *argv, int argc) {
     char *words[256] = {(char *)(uintptr_t) "forerun train"};
     int n_words = 1;
@@ -390,7 +389,7 @@ static int train(Training *t, fr_error *err) {
     return finish(t, err);
 }
 
-/* From now on this thread, and those that it starts, run only when nothing else wants the processor. */
+/* From now on this thread and the threads that it starts run only when no other program needs the processor. */
 static void yield_processor(void) {
     const struct sched_param none = {0};
     if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
@@ -414,7 +413,7 @@ static int run_method(int argc, char **argv) {
 
 static void set_defaults(void) { train_args_defaults(&training.args); }
 
-/* What is written beside OUTPUT, and the file of --valid, which may be a number instead. */
+/* Adds the files that are written beside OUTPUT, and the file of --valid, if it is not a number. */
 static bool files(CommandFiles *out) {
     const TrainArgs *a = &training.args;
     static const char *const beside[] = {".checkpoint", ".checkpoint.previous", ".log.jsonl"};
@@ -428,7 +427,7 @@ static bool files(CommandFiles *out) {
     return fits;
 }
 
-/* A method as a command: named "train METHOD", with the common options, then its own. */
+/* A method as a command "train METHOD", with the common options followed by its own. */
 typedef struct MethodCommand {
     Command command;
     char name[32];
@@ -471,8 +470,9 @@ const Command command_train = {
     .summary = "train a model, or a drafter for one, on your own texts",
     .about = "Train a model, or a drafter for one, on your own texts.",
     .method = find_method,
-    .notes = "Data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": [{\"role\": "
-             "..., \"content\": ...}]}; "
-             "'forerun distill-data' lets a target write the answers first. docs/TRAINING.md has more.",
+    .notes =
+        "Training data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": "
+        "[{\"role\": ..., \"content\": ...}]}. 'forerun distill-data' replaces the answers by the target's own. See "
+        "docs/TRAINING.md.",
     .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n",
 };

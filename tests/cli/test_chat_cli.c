@@ -49,7 +49,7 @@ static void templates_come_from_names_and_files(void **state) {
 static void wrong_templates_are_refused_before_the_model_is_loaded(void **state) {
     (void)state;
     char args[500];
-    cli_expect("run -m models/target.gguf -p hi --chat-template chatml", 2, "pass --chat too");
+    cli_expect("run -m models/target.gguf -p hi --chat-template chatml", 2, "pass --chat, too");
     cli_expect("run -m models/target.gguf -p hi --chat --special", 2, "--special is for raw prompts");
     cli_expect("run -m models/target.gguf -p hi --chat --chat-template nosuch", 1,
                "no template 'nosuch' comes with forerun (chatml, ");

@@ -505,7 +505,7 @@ static void bad_input_gives_an_error(void **state) {
     assert_string_equal(out, "");
     cli_expect("chat", 2, "missing model: pass -m FILE");
     cli_expect("chat " TARGET "--draft teleport", 2, "unknown drafter 'teleport'");
-    cli_expect("chat models/target.gguf", 2, "unexpected argument 'models/target.gguf'; a model is given by -m FILE");
+    cli_expect("chat models/target.gguf", 2, "unexpected argument 'models/target.gguf'; pass a model as -m FILE");
     cli_expect("chat " TARGET "-p a", 2, "unknown option '-p'");
 }
 

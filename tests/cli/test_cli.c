@@ -22,9 +22,9 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("rum", 2, "did you mean run?");
     cli_expect("run " TARGET "-p a --logit-bias 5", 2, "--logit-bias: '5' must be TOKEN=X");
     cli_expect("run " TARGET "-p a --logit-bias 5=nan", 2, "'5=nan' must be TOKEN=X");
-    cli_expect("run " TARGET "-p a --draft none+pld", 2, "none is plain decoding, which cannot be united");
-    cli_expect("run " TARGET "-p a --draft none --draft pld", 2, "none is plain decoding, which cannot be united");
-    cli_expect("chat " TARGET "--draft pld --draft none", 2, "none is plain decoding, which cannot be united");
+    cli_expect("run " TARGET "-p a --draft none+pld", 2, "none is plain decoding and cannot be combined");
+    cli_expect("run " TARGET "-p a --draft none --draft pld", 2, "none is plain decoding and cannot be combined");
+    cli_expect("chat " TARGET "--draft pld --draft none", 2, "none is plain decoding and cannot be combined");
     cli_expect("run " TARGET "--chat -p 'a\377b'", 2, "--prompt: byte 1 is no UTF-8");
     cli_expect("chat " TARGET "--system 'a\377b'", 2, "--system: byte 1 is no UTF-8");
     cli_expect("run -m '' -p a", 2, "'--model=' must name a file, but is empty");
@@ -33,7 +33,7 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
                "--parallel: '0' must be a list");
     cli_expect("perf " TARGET "--rows 0", 2, "forerun: --rows: '0' must be a list");
     cli_expect("run " TARGET "-p a -n 2 --logit-bias 999999=1", 2, "logit bias 0 is of token 999999");
-    cli_expect("run " TARGET "-p a --top-logprobs 3", 2, "pass --stats-json=FILE too");
+    cli_expect("run " TARGET "-p a --top-logprobs 3", 2, "pass --stats-json=FILE, too");
     cli_expect("run " TARGET "-p a --top-logprobs 21 --stats-json x", 2, "0 to 20");
     cli_expect("run --help", 0, "ngram-trie");
     cli_expect("run", 2, "missing model: pass -m FILE");

@@ -8,7 +8,7 @@
 #include "model_rig.h"
 
 #include "cli/convert/convert.h"
-#include "cli/convert/wire.h"
+#include "cli/convert/convert_vocab.h"
 #include "gguf/tensor_type.h"
 
 #include <math.h>

@@ -4,7 +4,6 @@
 #include "scratch_file.h"
 
 #include "cli/convert/convert_arch.h"
-#include "cli/convert/convert_rope.h"
 #include "cli/convert/convert_vocab.h"
 
 #include <stdio.h>

@@ -1,25 +1,80 @@
-/* convert_rows.c - in which order published tensors have what a GGUF file has in another.
+/* convert_tensors.c - the names of tensors, and the order of the elements in published tensors that differ from a GGUF
+ * file's.
  *
- * Recurrent layers. Qwen3-Next publishes queries, keys, values and z as one matrix, by key head:
+ * Names. Qwen publishes the layer for multi-token prediction under "mtp.": a layer with attention like all others,
+ * "mtp.layers.0.", and the matrix and the norms around it. A GGUF file has it after the other layers (Nextn in
+ * src/model/model.h).
+ *
+ * Recurrent layers. Qwen3-Next publishes queries, keys, values and z as one matrix, ordered by key head:
  *
  *     published   q0 k0 v0 v1 z0 z1 | q1 k1 v2 v3 z2 z3          two key heads with two value heads each
  *     GGUF        attn_qkv q0 q1 k0 k1 v0 v1 v2 v3               attn_gate z0 z1 z2 z3
  *
- * Qwen 3.5 publishes them apart, but GGUF files of it have the value heads in an order in which value head h reads with key head h
- * modulo their number, here v0 v2 v1 v3; so with everything that has rows, elements or columns of value heads.
+ * Qwen 3.5 publishes them as separate tensors, but in its GGUF files value head h belongs to key head h modulo the
+ * number of key heads, which makes the order here v0 v2 v1 v3. The same holds for all tensors with rows, elements or
+ * columns of value heads.
  *
- * Latent attention. kv_b_proj by head: rows for its keys, then rows for its values (convert_deepseek.c).
+ * Decay. Both publish log(-a); a GGUF file stores a.
  *
- * Decay. Both publish log(-a): a is minus its exponential.
+ * Latent attention. kv_b_proj has, for each head, the rows of its keys and then the rows of its values
+ * (convert_deepseek.c).
  *
- * Experts of gpt-oss. Rows of gate and up alternate. In MXFP4, a published block of 32 numbers is 16 bytes with neighbours in the
- * low and high half of a byte, and its scale is in another tensor; a block in a GGUF file begins with the scale, and byte i has
- * number i low and number i + 16 high. In BF16, the matrices are published transposed.
+ * Experts of gpt-oss. Rows of gate and up alternate. In MXFP4, a published block of 32 numbers is 16 bytes with
+ * neighbours in the low and high half of a byte, and its scale is in another tensor. A block of a GGUF file begins with
+ * the scale, and its byte i has number i in the low half and number i + 16 in the high half. In BF16, the matrices are
+ * published transposed.
  *
  * Proof: tests/cli/test_convert_published.c takes models apart by code of its own. */
-#include "cli/convert/convert_rows.h"
+#include "cli/convert/convert_arch.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* ---- names -------------------------------------------------------------------------------------------- */
+
+const ConvertTensor convert_nextn_tensors[] = {
+    {"mtp.fc.weight", TENSOR_NEXTN_EH_PROJ, false, FORM_SAME},
+    {"mtp.pre_fc_norm_embedding.weight", TENSOR_NEXTN_ENORM, false, FORM_SAME},
+    {"mtp.pre_fc_norm_hidden.weight", TENSOR_NEXTN_HNORM, false, FORM_SAME},
+    {"mtp.norm.weight", TENSOR_NEXTN_HEAD_NORM, false, FORM_SAME},
+    {"mtp.embed_tokens.weight", TENSOR_NEXTN_EMBD, true, FORM_SAME},
+    {.from = NULL},
+};
+
+/* Replaces each "%d" of a name by a number: the first by the layer, the second by the expert. */
+static void write_name(const char *form, int64_t layer, int64_t expert, char out[CONVERT_MAX_NAME]) {
+    enum { LAST = CONVERT_MAX_NAME - 20 };
+    int64_t numbers[2] = {layer, expert};
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; *form && n < LAST; form++) {
+        bool is_number = i < 2 && form[0] == '%' && form[1] == 'd';
+        if (is_number) n += (size_t)snprintf(out + n, CONVERT_MAX_NAME - n, "%lld", (long long)numbers[i++]), form++;
+        else out[n++] = *form, out[n] = '\0';
+    }
+}
+
+void convert_name_from(const ConvertTensor *t, const ConvertShape *s, int64_t layer, int64_t expert,
+                       char out[CONVERT_MAX_NAME]) {
+    static const char model[] = "model.";
+    char form[CONVERT_MAX_NAME];
+    bool is_nextn = layer >= s->n_layer && !s->nextn_in_layers && strncmp(t->from, model, sizeof model - 1) == 0;
+    if (is_nextn) snprintf(form, sizeof form, "mtp.%s", t->from + sizeof model - 1);
+    write_name(is_nextn ? form : t->from, is_nextn ? layer - s->n_layer : layer, expert, out);
+}
+
+void convert_name_to(const ConvertTensor *t, int64_t layer, char out[CONVERT_MAX_NAME]) {
+    if (tensor_is_of_layer(t->to))
+        snprintf(out, CONVERT_MAX_NAME, "blk.%lld.%s", (long long)layer, tensor_table[t->to].name);
+    else snprintf(out, CONVERT_MAX_NAME, "%s", tensor_table[t->to].name);
+}
+
+bool convert_is_of_experts(const ConvertTensor *t) {
+    const char *first = strstr(t->from, "%d");
+    return first && strstr(first + 1, "%d");
+}
+
+/* ---- kinds of forms ----------------------------------------------------------------------------------- */
 
 enum { PACKED_BLOCK = 32, PACKED_BYTES = 16 };
 
@@ -40,7 +95,7 @@ bool convert_form_is_table(ConvertForm form) {
 
 static int64_t values_per_key(const ConvertShape *s) { return s->n_value_heads / s->n_key_heads; }
 
-/* The published place of what is in place i, where every head has `width` places. */
+/* The published index of element i of the GGUF tensor, where each value head has `width` elements. */
 static int64_t place_in_heads(const ConvertShape *s, int64_t i, int64_t width) {
     int64_t head = i / width;
     return (head % s->n_key_heads * values_per_key(s) + head / s->n_key_heads) * width + i % width;
@@ -51,7 +106,7 @@ static int64_t row_of_qkv(const ConvertShape *s, int64_t o) {
     return o < n_keys ? o : n_keys + place_in_heads(s, o - n_keys, s->delta_dim);
 }
 
-/* Row of the queries (part 0), keys (1), values (2) or z (3). */
+/* The published row of row o of the queries (part 0), keys (1), values (2) or z (3). */
 static int64_t row_of_qkvz(const ConvertShape *s, int part, int64_t o) {
     int64_t d = s->delta_dim, r = values_per_key(s), head = o / d, group = (2 + 2 * r) * d;
     if (part < 2) return head * group + part * d + o % d;
