@@ -11,10 +11,10 @@ typedef struct ConvertVocab {
     VocabKind kind;
     char pre[32]; /* tokenizer.ggml.pre, for byte-level BPE */
     int64_t n;    /* tokens, as many as the model has embeddings */
-    GgufString
-        *pieces;    /* [n] spellings, borrowed from `memory`, `file` or the JSON; data NULL: no token has this id yet */
-    float *scores;  /* [n] SentencePiece only */
-    int32_t *types; /* [n] TokenType */
+    /* [n] spellings, borrowed from `memory`, `file` or the JSON; data NULL: no token has this id yet */
+    GgufString *pieces;
+    float *scores;      /* [n] SentencePiece only */
+    int32_t *types;     /* [n] TokenType */
     GgufString *merges; /* [n_merges] byte-level BPE only */
     int64_t n_merges;
     int32_t bos, eos, unknown, pad; /* -1: none */
