@@ -125,11 +125,12 @@ static void tables(const OpenedModel *m, const char *path, int32_t rank) {
 }
 
 /* Rows of the LM head: n_products products of n_rows each. */
-static double head_ms(const OpenedModel *m, int32_t n_products, int32_t n_rows, const float *x, float *y) {
+static double head_ms(const OpenedModel *m, int32_t n_products, int32_t n_rows, Buffer *x, Buffer *y) {
     double seconds[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         double start_s = clock_s();
-        for (int32_t k = 0; k < n_products; k++) m->weights->backend->head(m->device, m->weights, x, n_rows, y);
+        for (int32_t k = 0; k < n_products; k++)
+            m->weights->backend->head(m->device, m->weights, (Slice){x, 0}, n_rows, (Slice){y, 0});
         seconds[i] = clock_s() - start_s;
     }
     return median_ms(seconds, ROUNDS);
@@ -216,9 +217,12 @@ int main(int argc, char **argv) {
     if (*rank) tables(&m, paths[0], *rank);
 
     int32_t most = *depth > *top ? *depth : *top;
-    float *x = calloc((size_t)(most * m.model->hparams.n_embd), sizeof *x),
-          *y = calloc((size_t)most * (size_t)m.model->hparams.n_vocab, sizeof *y);
-    if (m.weights->backend->head_reserve(m.device, m.weights, most, &err)) die();
+    const Backend *backend = m.weights->backend;
+    Buffer *x, *y;
+    if (backend->buffer_open(&x, m.device, (int64_t)most * m.model->hparams.n_embd, &err) ||
+        backend->buffer_open(&y, m.device, (int64_t)most * m.model->hparams.n_vocab, &err) ||
+        backend->head_reserve(m.device, m.weights, most, &err))
+        die();
     double one_pass = head_ms(&m, 1, *depth, x, y), iterative = head_ms(&m, *depth, 1, x, y);
     double eagle_head = head_ms(&m, 1, 1, x, y) + (*depth - 1) * head_ms(&m, 1, *top, x, y);
     printf("LM head of %d hidden states, ms: one pass %.3f, one after the other %.3f\n", *depth, one_pass, iterative);
@@ -234,6 +238,8 @@ int main(int argc, char **argv) {
         proposals(&m, name, spec);
     }
     for (int i = 0; i < 2; i++) unlink(paths[i]);
+    buffer_close(x);
+    buffer_close(y);
     opened_model_close(&m);
     gguf_close(g);
     return 0;

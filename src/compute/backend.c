@@ -55,10 +55,24 @@ int device_check(const Device *d, fr_error *err) {
     return d->status ? (int)error_set(err, d->status, "%s", d->error.message) : FR_OK;
 }
 
+void buffer_push(Buffer *b, int64_t first, int64_t n) {
+    fr_assert(first >= 0 && n >= 0 && first + n <= b->n);
+    if (b->device->backend->buffer_push) b->device->backend->buffer_push(b, first, n);
+}
+
+void buffer_pull(Buffer *b, int64_t first, int64_t n) {
+    fr_assert(first >= 0 && n >= 0 && first + n <= b->n);
+    if (b->device->backend->buffer_pull) b->device->backend->buffer_pull(b, first, n);
+}
+
 void weights_close(Weights *w) {
     if (w) w->backend->weights_close(w);
 }
 
 void device_close(Device *d) {
     if (d) d->backend->device_close(d);
+}
+
+void buffer_close(Buffer *b) {
+    if (b) b->device->backend->buffer_close(b);
 }

@@ -3,6 +3,7 @@
  *   Device    threads or an accelerator, with working memory: one for an engine, shared by the target and all drafters
  *   Weights   a Model made resident in the backend's own form; immutable, shared by engines
  *   Context   keys, values and activations of one Weights on one Device: runs forwards over rows of token trees
+ *   Buffer    floats of a drafter in the device's memory
  *   Linear    one matrix of a drafter, and a bias
  *   Lookup    rows of numbers that drafters add to logits by token
  *
@@ -61,6 +62,21 @@ typedef struct Context {
     const Weights *weights;
     Device *device;
 } Context;
+
+/* Floats in the memory of a device, which the operations for drafters read and write. The CPU sees them through `floats`: where the
+ * device computes in main memory, these are the same floats; elsewhere they are a copy, and buffer_push and buffer_pull bring a part
+ * of it to the device and back. Drafters call both everywhere. */
+typedef struct Buffer {
+    Device *device;
+    int64_t n;
+    float *floats; /* [n] */
+} Buffer;
+
+/* The part of a buffer from one of its floats on. */
+typedef struct Slice {
+    Buffer *buffer;
+    int64_t first;
+} Slice;
 
 typedef struct Linear {
     int64_t n_in, n_out;
@@ -163,13 +179,12 @@ struct Backend {
     /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding they share,
      * and whose LM head, unless Model.output is another one; the Model must outlive them. weights_save writes a file for
      * WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel tables that this machine
-     * can run, ending with NULL. embed gives the embeddings of n tokens, out [n][n_embd]. */
+     * can run, ending with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
     int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
-    void (*embed)(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
     /* A device. run_parts does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has
      * threads. */
@@ -195,19 +210,30 @@ struct Backend {
     void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
 
-    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, and 0 rows are fine. head is the LM head,
-     * y [n_rows][n_vocab]; head_reserve takes the memory that it needs beforehand. */
+    /* Memory for drafters. A new buffer holds zeros. buffer_push and buffer_pull copy n floats, from `first` on, from Buffer.floats to
+     * the device and back; both are NULL if the device computes in main memory. */
+    int (*buffer_open)(Buffer **out, Device *d, int64_t n, fr_error *err);
+    void (*buffer_close)(Buffer *b);
+    void (*buffer_push)(Buffer *b, int64_t first, int64_t n);
+    void (*buffer_pull)(Buffer *b, int64_t first, int64_t n);
+
+    /* Operations for drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, and 0 rows are fine. head is the LM head,
+     * y [n_rows][n_vocab]; head_reserve takes the memory that it needs beforehand. embed gives the embeddings of n tokens,
+     * out [n][n_embd]. */
     int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                        int32_t max_rows, fr_error *err);
     void (*linear_close)(Linear *l);
-    void (*linear)(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+    void (*linear)(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y);
     int (*head_reserve)(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
-    void (*head)(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
-    /* In place, for rows [n_rows][n]: exp(x - max) / sum; and x / sqrt(mean(x^2) + eps) * gain. */
+    void (*head)(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y);
+    void (*embed)(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out);
+    /* In place, for rows [n_rows][n]: x / sqrt(mean(x^2) + eps) * gain. */
+    void (*rmsnorm)(Device *d, Slice x, int32_t n_rows, int64_t n, const float *gain, float eps);
+
+    /* Drafters choose tokens on the CPU, from logits that they have pulled into main memory. softmax, in place for rows [n_rows][n]:
+     * exp(x - max) / sum. A Lookup is a table of F16 or Q8_0 rows; lookup_store stores rows [first, first + n_rows), given as
+     * floats, and lookup_add adds a row to x [n]. */
     void (*softmax)(Device *d, float *x, int32_t n_rows, int64_t n);
-    void (*rmsnorm)(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
-    /* A table of F16 or Q8_0 rows. lookup_store stores rows [first, first + n_rows), given as floats; lookup_add adds a row to
-     * x [n]. */
     int (*lookup_open)(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
     void (*lookup_close)(Lookup *l);
     void (*lookup_store)(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
@@ -236,6 +262,10 @@ int backend_find(const char *name, const Backend **out, fr_error *err);
 /* How inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
 
+/* Buffer.floats [first, first + n) to the device, after the CPU has written them; and back, before it reads them. */
+void buffer_push(Buffer *b, int64_t first, int64_t n);
+void buffer_pull(Buffer *b, int64_t first, int64_t n);
+
 /* For backends whose logits are floats in memory: *logits has room for n rows afterwards, and *max_logits is the most so far. */
 int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
 
@@ -247,5 +277,6 @@ int device_check(const Device *d, fr_error *err);
 /* NULL is fine for each. */
 void weights_close(Weights *w);
 void device_close(Device *d);
+void buffer_close(Buffer *b);
 
 #endif

@@ -55,19 +55,23 @@ static void the_head_gives_the_executors_bits(void **state) {
             if (m->backend->head_reserve(device, m, N, &err)) fail_msg("%s", err.message);
             rig_tokens(7, V, tokens, N);
             run_rows(e, tokens);
-            float *x = malloc(sizeof(float) * (size_t)(N * width)), *y = malloc(sizeof(float) * N * V);
+            Buffer *x = rig_buffer(device, (int64_t)N * width), *y = rig_buffer(device, (int64_t)N * V);
             for (int32_t i = 0; i < N; i += 3, n_rows++)
-                memcpy(x + n_rows * width, executor_hidden(e, i), sizeof(float) * (size_t)width);
+                memcpy(x->floats + n_rows * width, executor_hidden(e, i), sizeof(float) * (size_t)width);
+            buffer_push(x, 0, x->n);
             for (int32_t n = 1; n <= n_rows; n += 3) { /* any number of rows at once */
-                m->backend->head(device, m, x, n, y);
+                m->backend->head(device, m, (Slice){x, 0}, n, (Slice){y, 0});
+                buffer_pull(y, 0, (int64_t)n * V);
                 for (int32_t i = 0; i < n; i++)
-                    assert_memory_equal(y + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
+                    assert_memory_equal(y->floats + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
             }
-            x[0] = x[0] * 1.5f + 1; /* and other inputs give others */
-            m->backend->head(device, m, x, 1, y);
-            assert_memory_not_equal(y, executor_logits(e, 0), sizeof(float) * V);
-            free(x);
-            free(y);
+            x->floats[0] = x->floats[0] * 1.5f + 1; /* and other inputs give others */
+            buffer_push(x, 0, 1);
+            m->backend->head(device, m, (Slice){x, 0}, 1, (Slice){y, 0});
+            buffer_pull(y, 0, V);
+            assert_memory_not_equal(y->floats, executor_logits(e, 0), sizeof(float) * V);
+            buffer_close(x);
+            buffer_close(y);
             device_close(device);
             rig_executor_close(e);
             rig_weights_close(m);
@@ -112,15 +116,44 @@ static void embeddings_are_the_rows_of_the_file(void **state) {
         Weights *m = rig_weights(g, NULL);
         const GgufTensor *e = gguf_find_tensor(g, "token_embd.weight");
         int64_t n = e->dims[0];
-        float *all = malloc(sizeof *all * (size_t)(n * V)), row[256];
+        float *all = malloc(sizeof *all * (size_t)(n * V));
+        Device *device = rig_device(m, 1);
+        Buffer *row = rig_buffer(device, 2 * n);
         blocks_dequantize(e->type, e->data, n * V, all);
         for (int32_t v = 0; v < V; v++) {
-            m->backend->embed(m, &v, 1, row);
-            assert_memory_equal(row, all + v * n, sizeof(float) * (size_t)n);
+            m->backend->embed(device, m, &v, 1, (Slice){row, n});
+            buffer_pull(row, n, n);
+            assert_memory_equal(row->floats + n, all + v * n, sizeof(float) * (size_t)n);
         }
+        buffer_close(row);
+        device_close(device);
         free(all);
         rig_weights_close(m);
         gguf_close(g);
+    }
+}
+
+/* The reference backend keeps a device's floats apart from those of the CPU, as an accelerator does; the CPU backend has no copy. */
+static void buffers_move_only_when_they_are_asked_to(void **state) {
+    (void)state;
+    for (const Backend *const *b = backends(); *b; b++) {
+        bool has_copy = *b == &backend_reference;
+        Device *device;
+        Buffer *x;
+        fr_error err;
+        static const float gain[3] = {1, 1, 1};
+        assert_int_equal((*b)->device_open(&device, &(DeviceOptions){.n_threads = 1}, &err), 0);
+        x = rig_buffer(device, 6);
+        for (int i = 0; i < 6; i++) assert_true(x->floats[i] == 0);
+        for (int i = 0; i < 6; i++) x->floats[i] = 2;
+        buffer_push(x, 3, 3);
+        (*b)->rmsnorm(device, (Slice){x, 0}, 2, 3, gain, 0.0625f); /* 2 / sqrt(4 + 1/16); of zeros 0 */
+        buffer_pull(x, 2, 4);
+        assert_true(x->floats[1] == (has_copy ? 2.0f : x->floats[3]));
+        assert_true(x->floats[2] == (has_copy ? 0.0f : x->floats[3]));
+        for (int i = 3; i < 6; i++) assert_true(x->floats[i] > 0.992f && x->floats[i] < 0.9925f);
+        buffer_close(x);
+        device_close(device);
     }
 }
 
@@ -129,6 +162,7 @@ int main(void) {
         cmocka_unit_test(the_head_gives_the_executors_bits),
         cmocka_unit_test(hidden_states_come_with_and_without_logits),
         cmocka_unit_test(embeddings_are_the_rows_of_the_file),
+        cmocka_unit_test(buffers_move_only_when_they_are_asked_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

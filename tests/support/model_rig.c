@@ -82,6 +82,13 @@ Device *rig_device(const Weights *w, int n_threads) {
     return d;
 }
 
+Buffer *rig_buffer(Device *d, int64_t n) {
+    fr_error err = {0};
+    Buffer *b = NULL;
+    if (d->backend->buffer_open(&b, d, n, &err)) fail_msg("%s", err.message);
+    return b;
+}
+
 Executor *rig_executor(const Weights *w, const RigOptions *o) {
     const ExecutorOptions options = {.kv_type = o->kv_type,
                                      .page_size = o->page_size,

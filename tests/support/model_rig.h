@@ -29,6 +29,7 @@ typedef struct RigOptions {
 /* One thread, F32 keys and values, pages of 16, one sequence of n_ctx tokens, batches of max_rows. */
 RigOptions rig_options(int32_t n_ctx, int32_t max_rows);
 Device *rig_device(const Weights *w, int n_threads);
+Buffer *rig_buffer(Device *d, int64_t n);
 Executor *rig_executor(const Weights *w, const RigOptions *options);
 void rig_executor_close(Executor *e); /* and its device; NULL is fine */
 int32_t rig_sequence(Executor *e);

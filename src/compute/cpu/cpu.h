@@ -381,7 +381,6 @@ int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *op
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
 void cpu_weights_close(Weights *w);
 int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
-void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
 int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void cpu_context_close(Context *c);
@@ -390,14 +389,17 @@ int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
 void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, KvGroup group, int32_t slot);
 
+int cpu_buffer_open(Buffer **out, Device *d, int64_t n, fr_error *err);
+void cpu_buffer_close(Buffer *b);
 int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                     int32_t max_rows, fr_error *err);
 void cpu_linear_close(Linear *l);
-void cpu_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+void cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y);
 int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
-void cpu_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+void cpu_head(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y);
+void cpu_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out);
 void cpu_softmax(Device *d, float *x, int32_t n_rows, int64_t n);
-void cpu_rmsnorm(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+void cpu_rmsnorm(Device *d, Slice x, int32_t n_rows, int64_t n, const float *gain, float eps);
 
 int cpu_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
 void cpu_lookup_close(Lookup *l);

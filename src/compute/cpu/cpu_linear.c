@@ -9,6 +9,28 @@
 
 #include <string.h>
 
+/* The threads compute in main memory, so a buffer is its floats. */
+int cpu_buffer_open(Buffer **out, Device *d, int64_t n, fr_error *err) {
+    *out = NULL;
+    Buffer *b = mem_calloc(1, sizeof *b);
+    if (!b) return error_memory(err, "a buffer of a drafter", sizeof *b);
+    *b = (Buffer){.device = d, .n = n, .floats = mem_calloc((size_t)n, sizeof(float))};
+    if (!b->floats) {
+        cpu_buffer_close(b);
+        return error_memory(err, "a buffer of a drafter", (size_t)n * sizeof(float));
+    }
+    *out = b;
+    return FR_OK;
+}
+
+void cpu_buffer_close(Buffer *b) {
+    if (!b) return;
+    mem_free(b->floats);
+    mem_free(b);
+}
+
+static float *slice_floats(Slice s) { return s.buffer->floats + s.first; }
+
 typedef struct CpuLinear {
     Linear base;
     PackedMatrix m;
@@ -92,19 +114,26 @@ static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, Lin
     threads_run(d->threads, (int)(n_tiles < n_parts ? n_tiles : n_parts), multiply_part, &job);
 }
 
-void cpu_linear(Device *d, const Linear *linear, LinearOp op, const float *x, int32_t n_rows, float *y) {
+void cpu_linear(Device *d, const Linear *linear, LinearOp op, Slice x, int32_t n_rows, Slice y) {
     const CpuLinear *l = (const CpuLinear *)linear;
-    multiply((CpuDevice *)d, &l->m, l->bias, op, x, n_rows, y);
+    multiply((CpuDevice *)d, &l->m, l->bias, op, slice_floats(x), n_rows, slice_floats(y));
 }
 
 int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err) {
     return cpu_device_reserve((CpuDevice *)d, w->model->hparams.n_embd, 0, max_rows, err);
 }
 
-void cpu_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y) {
-    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, NULL, LINEAR_SET, x, n_rows, y);
+void cpu_head(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y) {
+    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, NULL, LINEAR_SET, slice_floats(x), n_rows,
+             slice_floats(y));
     const Hparams *h = &w->model->hparams;
-    cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, y, (int64_t)n_rows * h->n_vocab);
+    cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, slice_floats(y), (int64_t)n_rows * h->n_vocab);
+}
+
+void cpu_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out) {
+    (void)d;
+    int64_t n_embd = w->model->hparams.n_embd;
+    for (int32_t i = 0; i < n; i++) cpu_embedding_row((const CpuWeights *)w, tokens[i], slice_floats(out) + i * n_embd);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
@@ -139,8 +168,8 @@ void cpu_softmax(Device *d, float *x, int32_t n_rows, int64_t n) {
     run_rows((const CpuDevice *)d, (RowsJob){.x = x, .n_rows = n_rows, .n = n});
 }
 
-void cpu_rmsnorm(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps) {
-    run_rows((const CpuDevice *)d, (RowsJob){.x = x, .n_rows = n_rows, .n = n, .gain = gain, .eps = eps});
+void cpu_rmsnorm(Device *d, Slice x, int32_t n_rows, int64_t n, const float *gain, float eps) {
+    run_rows((const CpuDevice *)d, (RowsJob){.x = slice_floats(x), .n_rows = n_rows, .n = n, .gain = gain, .eps = eps});
 }
 
 /* ---- tables of rows, in half precision or in Q8_0 blocks ----------------------------------------------------- */

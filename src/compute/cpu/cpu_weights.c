@@ -332,11 +332,6 @@ void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
         }
 }
 
-void cpu_embed(const Weights *weights, const int32_t *tokens, int32_t n, float *out) {
-    const CpuWeights *w = (const CpuWeights *)weights;
-    for (int32_t i = 0; i < n; i++) cpu_embedding_row(w, tokens[i], out + i * w->embedding.dims[0]);
-}
-
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {
     int status = packed_init(out, t->type, block_form(like), t->dims[1], t->dims[0], err);
     if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out)); /* drafter_file.c has checked the numbers */

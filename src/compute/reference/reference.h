@@ -85,14 +85,19 @@ double reference_silu(double x);
 /* Scales and caps a product with the LM head, if the model wants it. */
 double reference_finish_logit(const Hparams *h, double logit);
 
+int reference_buffer_open(Buffer **out, Device *d, int64_t n, fr_error *err);
+void reference_buffer_close(Buffer *b);
+void reference_buffer_push(Buffer *b, int64_t first, int64_t n);
+void reference_buffer_pull(Buffer *b, int64_t first, int64_t n);
 int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                           int32_t max_rows, fr_error *err);
 void reference_linear_close(Linear *l);
-void reference_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+void reference_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y);
 int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
-void reference_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+void reference_head(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y);
+void reference_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out);
 void reference_softmax(Device *d, float *x, int32_t n_rows, int64_t n);
-void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+void reference_rmsnorm_rows(Device *d, Slice x, int32_t n_rows, int64_t n, const float *gain, float eps);
 int reference_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
 void reference_lookup_close(Lookup *l);
 void reference_lookup_store(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);

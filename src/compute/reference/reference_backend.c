@@ -75,10 +75,6 @@ static const char *const *kernel_names(void) {
     return names;
 }
 
-static void embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
-    for (int32_t i = 0; i < n; i++) model_embedding(w->model, tokens[i], out + (int64_t)i * w->model->hparams.n_embd);
-}
-
 static int device_open(Device **out, const DeviceOptions *options, fr_error *err) {
     (void)options;
     *out = mem_calloc(1, sizeof **out);
@@ -251,7 +247,6 @@ const Backend backend_reference = {
     .submodel = submodel,
     .weights_close = close_weights,
     .kernel_names = kernel_names,
-    .embed = embed,
     .device_open = device_open,
     .device_close = close_device,
     .run_parts = run_parts,
@@ -263,11 +258,16 @@ const Backend backend_reference = {
     .advance_states = reference_advance_states,
     .copy_slots = copy_slots,
     .fill_slot = fill_slot,
+    .buffer_open = reference_buffer_open,
+    .buffer_close = reference_buffer_close,
+    .buffer_push = reference_buffer_push,
+    .buffer_pull = reference_buffer_pull,
     .linear_open = reference_linear_open,
     .linear_close = reference_linear_close,
     .linear = reference_linear,
     .head_reserve = reference_head_reserve,
     .head = reference_head,
+    .embed = reference_embed,
     .softmax = reference_softmax,
     .rmsnorm = reference_rmsnorm_rows,
     .lookup_open = reference_lookup_open,

@@ -1,5 +1,6 @@
 /* reference_linear.c - what drafters compute outside a forward, in double precision: linear layers, the LM head,
- * norms, softmax, and tables of rows. Matrices stay in the file. */
+ * norms, softmax, and tables of rows. Matrices stay in the file. Buffers are kept twice, as an accelerator keeps them: a drafter that
+ * forgets to push or to pull computes with old numbers here, and the tests that compare backends see it. */
 #include "compute/reference/reference.h"
 
 #include "base/mem.h"
@@ -7,6 +8,49 @@
 
 #include <math.h>
 #include <string.h>
+
+typedef struct RefBuffer {
+    Buffer base;
+    float *device; /* [n] */
+} RefBuffer;
+
+int reference_buffer_open(Buffer **out, Device *d, int64_t n, fr_error *err) {
+    *out = NULL;
+    RefBuffer *b = mem_calloc(1, sizeof *b);
+    if (!b) return error_memory(err, "a buffer of a drafter", sizeof *b);
+    b->base = (Buffer){.device = d, .n = n, .floats = mem_calloc((size_t)n, sizeof(float))};
+    b->device = mem_calloc((size_t)n, sizeof *b->device);
+    if (!b->base.floats || !b->device) {
+        reference_buffer_close(&b->base);
+        return error_memory(err, "a buffer of a drafter", (size_t)n * sizeof(float));
+    }
+    *out = &b->base;
+    return FR_OK;
+}
+
+void reference_buffer_close(Buffer *buffer) {
+    RefBuffer *b = (RefBuffer *)buffer;
+    if (!b) return;
+    mem_free(b->base.floats);
+    mem_free(b->device);
+    mem_free(b);
+}
+
+void reference_buffer_push(Buffer *b, int64_t first, int64_t n) {
+    memcpy(((RefBuffer *)b)->device + first, b->floats + first, (size_t)n * sizeof(float));
+}
+
+void reference_buffer_pull(Buffer *b, int64_t first, int64_t n) {
+    memcpy(b->floats + first, ((RefBuffer *)b)->device + first, (size_t)n * sizeof(float));
+}
+
+static float *slice_floats(Slice s) { return ((RefBuffer *)s.buffer)->device + s.first; }
+
+void reference_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out) {
+    (void)d;
+    int64_t n_embd = w->model->hparams.n_embd;
+    for (int32_t i = 0; i < n; i++) model_embedding(w->model, tokens[i], slice_floats(out) + i * n_embd);
+}
 
 typedef struct RefLinear {
     Linear base;
@@ -49,8 +93,10 @@ void reference_linear_close(Linear *linear) {
     mem_free(l);
 }
 
-void reference_linear(Device *d, const Linear *linear, LinearOp op, const float *x, int32_t n_rows, float *y) {
+void reference_linear(Device *d, const Linear *linear, LinearOp op, Slice in, int32_t n_rows, Slice out) {
     (void)d;
+    const float *x = slice_floats(in);
+    float *y = slice_floats(out);
     const RefLinear *l = (const RefLinear *)linear;
     for (int64_t i = 0; i < n_rows * l->base.n_in; i++) l->x[i] = (double)x[i];
     reference_product(l->w, l->w->data, l->x, n_rows, false, l->y, l->row);
@@ -68,8 +114,10 @@ int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_err
 }
 
 /* Row by row and output by output: no memory is needed. */
-void reference_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y) {
+void reference_head(Device *d, const Weights *w, Slice in, int32_t n_rows, Slice out) {
     (void)d;
+    const float *x = slice_floats(in);
+    float *y = slice_floats(out);
     const GgufTensor *t = w->model->output;
     int64_t n_in = t->dims[0], n_out = t->dims[1];
     size_t row_bytes = t->bytes / (size_t)n_out;
@@ -99,9 +147,9 @@ void reference_softmax(Device *d, float *x, int32_t n_rows, int64_t n) {
     }
 }
 
-void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps) {
+void reference_rmsnorm_rows(Device *d, Slice rows, int32_t n_rows, int64_t n, const float *gain, float eps) {
     (void)d;
-    for (; n_rows > 0; n_rows--, x += n) {
+    for (float *x = slice_floats(rows); n_rows > 0; n_rows--, x += n) {
         double squares = 0;
         for (int64_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
         for (int64_t i = 0; i < n; i++)

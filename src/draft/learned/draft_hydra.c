@@ -74,8 +74,8 @@ typedef struct Hydra {
     Head heads[HYDRA_MAX_HEADS];
     Member *group; /* [max_group] */
     int32_t n_group;
-    Front *front;          /* [max_rows] */
-    float *c, *x, *logits; /* [max_rows] rows of (n_heads+1)H, H, V */
+    Front *front;           /* [max_rows] */
+    Buffer *c, *x, *logits; /* [max_rows] rows of (n_heads+1)H, H, V */
 } Hydra;
 
 typedef struct HydraOptions {
@@ -153,10 +153,12 @@ static int read_weights(Hydra *d, fr_error *err) {
 static int allocate(Hydra *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t rows = d->max_rows, h = l->n_embd;
-    const ArenaItem items[] = {ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, rows),
-                               ARENA_ITEM(&d->c, rows * (d->n_heads + 1) * h), ARENA_ITEM(&d->x, rows * h),
-                               ARENA_ITEM(&d->logits, rows * l->n_vocab)};
+    const ArenaItem items[] = {ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, rows)};
+    const LearnedBuffer buffers[] = {{&d->c, rows * (d->n_heads + 1) * h},
+                                     {&d->x, rows * h},
+                                     {&d->logits, rows * l->n_vocab}};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "hydra", err);
+    if (!status) status = learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
     return status ? status : learned_head_reserve(l, rows, err);
 }
 
@@ -195,24 +197,27 @@ static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out
     return n;
 }
 
-/* Fills the input c of a node at depth `level`: h, then the embeddings along its path from the pending token down. */
-static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
-    int64_t h = d->learned.n_embd;
-    memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
+/* Fills row r of the input c of nodes at depth `level`: h, then the embeddings along its path from the pending token down. */
+static void set_input(const Hydra *d, const Front *f, int32_t level, int32_t r) {
+    int64_t h = d->learned.n_embd, at = (int64_t)r * (level + 2) * h;
+    int32_t tokens[HYDRA_MAX_HEADS];
     for (int32_t node = f->node, k = level; k >= 0; k--, node = f->member->tree->nodes[node].parent)
-        learned_embed(&d->learned, f->member->tree->nodes[node].token, c + (k + 1) * h);
+        tokens[k] = f->member->tree->nodes[node].token;
+    learned_write(d->c, at, f->member->hidden, h);
+    learned_embed(&d->learned, tokens, level + 1, (Slice){d->c, at + h});
 }
 
 /* Computes the logits of head `level` for the nodes of the front. */
 static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[level];
-    for (int32_t r = 0; r < n_rows; r++) set_input(d, &d->front[r], level, d->c + (int64_t)r * (level + 2) * l->n_embd);
+    for (int32_t r = 0; r < n_rows; r++) set_input(d, &d->front[r], level, r);
     learned_linear(l, head->skip, LINEAR_SET, d->c, n_rows, d->x);
     learned_linear(l, head->in, LINEAR_ADD_SILU, d->c, n_rows, d->x);
     for (int32_t k = 1; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
     if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n_rows, d->logits);
     else learned_head(l, d->x, n_rows, d->logits);
+    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
 }
 
 static void add_children(Hydra *d, const Front *f, float *logits) {
@@ -233,7 +238,8 @@ static void grow_trees(Hydra *d) {
         for (int32_t i = 0; i < d->n_group; i++) n_rows += choose_front(d, &d->group[i], level, d->front + n_rows);
         if (n_rows == 0) break;
         run_head(d, level, n_rows);
-        for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
+        for (int32_t r = 0; r < n_rows; r++)
+            add_children(d, &d->front[r], d->logits->floats + (int64_t)r * d->learned.n_vocab);
     }
     for (int32_t i = 0; i < d->n_group; i++) {
         learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);

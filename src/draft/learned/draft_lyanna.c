@@ -74,8 +74,7 @@ typedef struct Lyanna {
     LyannaTimes times;
     LyannaSequence *sequences; /* [max_sequences] */
     int32_t *group;            /* [max_group] sequences whose chains are computed together */
-    float *product;            /* [max_group][depth][V] */
-    float *states;             /* [max_group][depth][rank] */
+    Buffer *product;           /* [max_group][depth][V] */
     Tree scratch;
 } Lyanna;
 
@@ -163,13 +162,13 @@ static int allocate(Lyanna *d, bool is_live, fr_error *err) {
     const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
                                ARENA_ITEM(&logits, n * chain),
                                ARENA_ITEM(&d->group, d->max_group),
-                               ARENA_ITEM(&d->product, d->max_group * chain),
                                ARENA_ITEM(&states, n * of_gate),
                                ARENA_ITEM(&confidence, n * d->depth),
-                               ARENA_ITEM(&d->states, d->max_group * of_gate),
                                ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab),
                                ARENA_ITEM(&d->sampler.live, is_live ? n : 0)};
+    const LearnedBuffer product = {&d->product, d->max_group * chain};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!status) status = learned_open_buffers(l, &product, 1, err);
     if (!is_live) d->sampler.live = NULL;
     for (int64_t i = 0; i < n && !status; i++) {
         d->sequences[i].logits = logits + i * chain;
@@ -307,14 +306,15 @@ static int make_chains(Lyanna *d, fr_error *err) {
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
     if (status) return status;
     learned_head(&d->learned, d->layer.chains, d->n_group * d->depth, d->product);
-    if (d->gate.rank) info_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth, d->states);
+    buffer_pull(d->product, 0, d->n_group * chain);
+    if (d->gate.rank) info_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];
-        memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);
-        if (d->gate.rank) memcpy(s->states, d->states + i * of_gate, (size_t)of_gate * sizeof *s->states);
+        memcpy(s->logits, d->product->floats + i * chain, (size_t)chain * sizeof *s->logits);
+        if (d->gate.rank) memcpy(s->states, d->gate.states->floats + i * of_gate, (size_t)of_gate * sizeof *s->states);
         for (int32_t k = 0; k < d->depth; k++)
-            s->confidence[k] = confidence_of_state(&d->confidence,
-                                                   d->layer.chains + ((int64_t)i * d->depth + k) * d->learned.n_embd);
+            s->confidence[k] = confidence_of_state(&d->confidence, d->layer.chains->floats +
+                                                                       ((int64_t)i * d->depth + k) * d->learned.n_embd);
         s->logits_at = n_tokens_of(d, d->group[i]);
         s->is_spent = false;
     }

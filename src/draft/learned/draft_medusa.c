@@ -46,10 +46,10 @@ typedef struct Medusa {
     bool has_own_output, is_static;
     StaticTree shape; /* the shape, if the tree is static */
     Head heads[MEDUSA_MAX_HEADS];
-    float *x, *logits; /* [max_rows] rows of H, V */
-    int32_t *tokens;   /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */
-    double *log_p;     /* [max_rows][n_heads][n_ranks] */
-    int32_t *n_tokens; /* [max_rows][n_heads] */
+    Buffer *x, *logits; /* [max_rows] rows of H, V */
+    int32_t *tokens;    /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */
+    double *log_p;      /* [max_rows][n_heads][n_ranks] */
+    int32_t *n_tokens;  /* [max_rows][n_heads] */
 } Medusa;
 
 typedef struct MedusaOptions {
@@ -136,10 +136,11 @@ static int read_weights(Medusa *d, fr_error *err) {
 static int allocate(Medusa *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t rows = d->max_rows, ranks = rows * d->n_heads * d->n_ranks;
-    const ArenaItem items[] = {ARENA_ITEM(&d->x, rows * l->n_embd), ARENA_ITEM(&d->logits, rows * l->n_vocab),
-                               ARENA_ITEM(&d->tokens, ranks), ARENA_ITEM(&d->log_p, ranks),
+    const ArenaItem items[] = {ARENA_ITEM(&d->tokens, ranks), ARENA_ITEM(&d->log_p, ranks),
                                ARENA_ITEM(&d->n_tokens, rows * d->n_heads)};
+    const LearnedBuffer buffers[] = {{&d->x, rows * l->n_embd}, {&d->logits, rows * l->n_vocab}};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "medusa", err);
+    if (!status) status = learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
     if (!status) status = learned_head_reserve(l, rows, err);
     return status ? status : learned_reserve_group(l, d->max_rows, err);
 }
@@ -174,14 +175,14 @@ static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
 static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t n) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[i];
-    for (int32_t r = 0; r < n; r++)
-        memcpy(d->x + (int64_t)r * l->n_embd, members[r].hidden, (size_t)l->n_embd * sizeof *d->x);
+    for (int32_t r = 0; r < n; r++) learned_write(d->x, (int64_t)r * l->n_embd, members[r].hidden, l->n_embd);
     for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n, d->x);
     if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n, d->logits);
     else learned_head(l, d->x, n, d->logits);
+    buffer_pull(d->logits, 0, (int64_t)n * l->n_vocab);
     for (int32_t r = 0; r < n; r++)
         d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, NULL, i,
-                                                      d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
+                                                      d->logits->floats + (int64_t)r * l->n_vocab, d->n_ranks,
                                                       d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
 }
 

@@ -75,12 +75,11 @@ typedef struct Redrafter {
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
     int32_t n_group;
-    int32_t *tokens; /* [max_rows] each beam's last token */
-    float *embedded, *states,
-        *last;     /* [max_rows][H] each; states are those of this level, last those of the one before */
-    float *x;      /* [max_rows][2H] */
-    float *logits; /* [max_rows][V] */
-    int32_t *top;  /* [max_rows][width] most probable tokens of each row */
+    int32_t *tokens;                  /* [max_rows] each beam's last token */
+    Buffer *embedded, *states, *last; /* [max_rows][H] each; `states` are those of this level, `last` those before */
+    Buffer *x;                        /* [max_rows][2H] */
+    Buffer *logits;                   /* [max_rows][V] */
+    int32_t *top;                     /* [max_rows][width] most probable tokens of each row */
     double *top_log_p;
     int32_t *n_top; /* [max_rows] */
     int32_t *pack;  /* 6 arrays of [width * length], working memory for the functions of tree_shapes.h */
@@ -145,14 +144,21 @@ static int allocate(Redrafter *d, fr_error *err) {
     int64_t rows = d->max_rows, h = l->n_embd, width = d->width;
     Beam *beams; /* [max_group][2][width] */
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&beams, l->max_group * 2 * width),
-        ARENA_ITEM(&d->tokens, rows),        ARENA_ITEM(&d->embedded, rows * h),
-        ARENA_ITEM(&d->states, rows * h),    ARENA_ITEM(&d->last, rows * h),
-        ARENA_ITEM(&d->x, rows * 2 * h),     ARENA_ITEM(&d->logits, rows * l->n_vocab),
-        ARENA_ITEM(&d->top, rows * width),   ARENA_ITEM(&d->top_log_p, rows * width),
-        ARENA_ITEM(&d->n_top, rows),         ARENA_ITEM(&d->pack, 6 * width * d->length),
+        ARENA_ITEM(&d->group, l->max_group),
+        ARENA_ITEM(&beams, l->max_group * 2 * width),
+        ARENA_ITEM(&d->tokens, rows),
+        ARENA_ITEM(&d->top, rows * width),
+        ARENA_ITEM(&d->top_log_p, rows * width),
+        ARENA_ITEM(&d->n_top, rows),
+        ARENA_ITEM(&d->pack, 6 * width * d->length),
     };
+    const LearnedBuffer buffers[] = {{&d->embedded, rows * h},
+                                     {&d->states, rows * h},
+                                     {&d->last, rows * h},
+                                     {&d->x, rows * 2 * h},
+                                     {&d->logits, rows * l->n_vocab}};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "redrafter", err);
+    if (!status) status = learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
     for (int32_t i = 0; i < l->max_group && !status; i++) {
         d->group[i].beams = beams + i * 2 * width;
         d->group[i].next = d->group[i].beams + width;
@@ -195,11 +201,12 @@ static int open_redrafter(Drafter **out, const void *options, const DrafterEnv *
 
 /* ---- one level of the search -------------------------------------------------------------------- */
 
-static float *row_of(float *matrix, int32_t row, int64_t width) { return matrix + (int64_t)row * width; }
+static float *row_of(const Buffer *matrix, int32_t row, int64_t width) { return matrix->floats + (int64_t)row * width; }
 
 /* Makes a row for each beam: the embedding of its last token, and the state before it. Returns the number of rows. */
 static int32_t gather_rows(Redrafter *d, int32_t level) {
     const LearnedDrafter *l = &d->learned;
+    int64_t h = l->n_embd;
     int32_t n = 0;
     for (int32_t i = 0; i < d->n_group; i++) {
         Member *m = &d->group[i];
@@ -207,13 +214,14 @@ static int32_t gather_rows(Redrafter *d, int32_t level) {
         for (int32_t b = 0; b < m->n_beams && level < m->length; b++, n++) {
             const Beam *beam = &m->beams[b];
             d->tokens[n] = level ? beam->tokens[level - 1] : m->tree->nodes[0].token;
-            learned_embed(l, d->tokens[n], row_of(d->embedded, n, l->n_embd));
-            float *last = row_of(d->last, n, l->n_embd);
-            if (level) memcpy(last, row_of(d->states, beam->row, l->n_embd), (size_t)l->n_embd * sizeof *last);
-            else memset(last, 0, (size_t)l->n_embd * sizeof *last);
-            memcpy(row_of(d->x, n, 2 * (int64_t)l->n_embd) + l->n_embd, m->hidden, (size_t)l->n_embd * sizeof *last);
+            float *last = row_of(d->last, n, h);
+            if (level) memcpy(last, row_of(d->states, beam->row, h), (size_t)h * sizeof *last);
+            else memset(last, 0, (size_t)h * sizeof *last);
+            learned_write(d->x, (int64_t)n * 2 * h + h, m->hidden, h);
         }
     }
+    learned_embed(l, d->tokens, n, (Slice){d->embedded, 0});
+    buffer_push(d->last, 0, n * h);
     return n;
 }
 
@@ -222,13 +230,13 @@ static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     int64_t h = l->n_embd;
     if (level == 0 && d->starts_at_embedding) {
-        memcpy(d->states, d->embedded, (size_t)(n_rows * h) * sizeof *d->states);
+        learned_embed(l, d->tokens, n_rows, (Slice){d->states, 0});
     } else {
         learned_linear(l, d->w, LINEAR_SET, d->embedded, n_rows, d->states);
         learned_linear(l, d->u, LINEAR_SUM_SILU, d->last, n_rows, d->states);
     }
-    for (int32_t r = 0; r < n_rows; r++)
-        memcpy(row_of(d->x, r, 2 * h), row_of(d->states, r, h), (size_t)h * sizeof *d->x);
+    buffer_pull(d->states, 0, n_rows * h);
+    for (int32_t r = 0; r < n_rows; r++) learned_write(d->x, (int64_t)r * 2 * h, row_of(d->states, r, h), h);
 }
 
 /* Computes the logits of all rows. */
@@ -236,6 +244,7 @@ static void run_head(Redrafter *d, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     for (int32_t i = 0; i < d->n_blocks; i++) learned_linear(l, d->blocks[i], LINEAR_ADD_SILU, d->x, n_rows, d->x);
     learned_linear(l, d->output, LINEAR_SET, d->x, n_rows, d->logits);
+    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
     for (int32_t r = 0; r < n_rows; r++) token_info_add(&d->info, &d->tokens[r], 1, row_of(d->logits, r, l->n_vocab));
 }
 

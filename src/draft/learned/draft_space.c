@@ -67,7 +67,7 @@ typedef struct Space {
     Linear *blocks[SPACE_MAX_MASKS][SPACE_MAX_BLOCKS];
     SpaceSequence *sequences; /* [max_sequences] */
     PlannedMask *plan;        /* [TREE_MAX_NODES * n_masks] */
-    float *x, *logits;        /* [max_rows] rows of H, V */
+    Buffer *x, *logits;       /* [max_rows] rows of H, V */
     int32_t *row_of;          /* [max_rows] the member of each row */
     int32_t *tokens;          /* [max_rows][n_masks][n_ranks] the most probable tokens at each mask, best first */
     double *log_p;            /* [max_rows][n_masks][n_ranks] */
@@ -160,13 +160,13 @@ static int allocate(Space *d, fr_error *err) {
     const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
                                ARENA_ITEM(&hidden, n * d->n_masks * l->n_embd),
                                ARENA_ITEM(&d->plan, TREE_MAX_NODES * d->n_masks),
-                               ARENA_ITEM(&d->x, rows * l->n_embd),
-                               ARENA_ITEM(&d->logits, rows * l->n_vocab),
                                ARENA_ITEM(&d->row_of, rows),
                                ARENA_ITEM(&d->tokens, ranks),
                                ARENA_ITEM(&d->log_p, ranks),
                                ARENA_ITEM(&d->n_tokens, rows * d->n_masks)};
+    const LearnedBuffer buffers[] = {{&d->x, rows * l->n_embd}, {&d->logits, rows * l->n_vocab}};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "space", err);
+    if (!status) status = learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
     for (int32_t i = 0; i < l->max_sequences && !status; i++)
         d->sequences[i].hidden = hidden + (int64_t)i * d->n_masks * l->n_embd;
     if (!status) status = learned_head_reserve(l, rows, err);
@@ -303,16 +303,16 @@ static void run_mask(Space *d, int32_t i, const LearnedMember *members, int32_t 
         const SpaceSequence *s = &d->sequences[members[k].sequence];
         d->n_tokens[k * d->n_masks + i] = 0;
         if (i >= s->n_ready) continue;
-        memcpy(d->x + (int64_t)n_rows * l->n_embd, s->hidden + (int64_t)i * l->n_embd,
-               (size_t)l->n_embd * sizeof *d->x);
+        learned_write(d->x, (int64_t)n_rows * l->n_embd, s->hidden + (int64_t)i * l->n_embd, l->n_embd);
         d->row_of[n_rows++] = k;
     }
     for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, d->blocks[i][k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
     learned_head(l, d->x, n_rows, d->logits);
+    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
     for (int32_t r = 0; r < n_rows; r++) {
         int32_t k = d->row_of[r];
         d->n_tokens[k * d->n_masks + i] = learned_top(l, members[k].sequence, NULL, i,
-                                                      d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
+                                                      d->logits->floats + (int64_t)r * l->n_vocab, d->n_ranks,
                                                       d->tokens + ranks_at(d, k, i), d->log_p + ranks_at(d, k, i));
     }
 }

@@ -111,10 +111,10 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                                ARENA_ITEM(&tokens, n_all * ENTRY_QUEUE_LENGTH),
                                ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * h),
                                ARENA_ITEM(&q->rows, rows),
-                               ARENA_ITEM(&q->row_ids, rows),
-                               ARENA_ITEM(&q->pairs, rows * 2 * h),
-                               ARENA_ITEM(&q->inputs, rows * h)};
+                               ARENA_ITEM(&q->row_ids, rows)};
+    const LearnedBuffer buffers[] = {{&q->pairs, rows * 2 * h}, {&q->inputs, rows * h}};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
+    if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
     if (!status) status = cached_kv_open(&q->cached, layer->executor, &learned->env, err);
     for (int64_t i = 0; i < n && !status; i++) {
         q->sequences[i].feature = features + i * h;
@@ -148,24 +148,29 @@ void entry_queue_end(EntryQueue *q, int32_t sequence) {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
-static void norm(const EntryQueue *q, float *x, const float *gain) {
+static void norm(const EntryQueue *q, Slice x, const float *gain) {
     const LearnedDrafter *l = q->learned;
     if (gain) l->backend->rmsnorm(l->device, x, 1, l->n_embd, gain, l->target->hparams.rms_eps);
 }
 
 void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden) {
     int64_t h = q->learned->n_embd, width = q->options.reads_tokens ? 2 * h : h;
-    float *pair = q->pairs + i * width;
-    if (q->options.embedding) embedding_row(q->options.embedding, token, pair);
-    else if (q->options.reads_tokens) learned_embed(q->learned, token, pair);
-    memcpy(pair + (width - h), hidden, (size_t)h * sizeof *pair);
-    norm(q, pair, q->options.token_norm);
-    norm(q, pair + (width - h), q->options.hidden_norm);
+    const Slice of_token = {q->pairs, i * width}, of_hidden = {q->pairs, (i + 1) * width - h};
+    if (q->options.embedding) {
+        embedding_row(q->options.embedding, token, q->pairs->floats + of_token.first);
+        buffer_push(q->pairs, of_token.first, h);
+    } else if (q->options.reads_tokens) {
+        learned_embed(q->learned, &token, 1, of_token);
+    }
+    learned_write(q->pairs, of_hidden.first, hidden, h);
+    norm(q, of_token, q->options.token_norm);
+    norm(q, of_hidden, q->options.hidden_norm);
 }
 
 void entry_queue_fuse(EntryQueue *q, int32_t n) {
     learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
-    for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs + (int64_t)i * q->learned->n_embd;
+    buffer_pull(q->inputs, 0, (int64_t)n * q->learned->n_embd);
+    for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs->floats + (int64_t)i * q->learned->n_embd;
 }
 
 /* Row i is an entry of the sequence, after the row before it unless it is the first. */
@@ -256,7 +261,7 @@ static void take_results(EntryQueue *q, EntrySequence *s, int32_t last) {
     Executor *e = q->layer->executor;
     size_t h = (size_t)q->learned->n_embd;
     memcpy(s->feature, executor_hidden(e, last), h * sizeof *s->feature);
-    memcpy(s->input, q->inputs + (size_t)last * h, h * sizeof *s->input);
+    memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
     if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->learned->n_vocab * sizeof *s->logits);
     executor_commit(e, s->kv, q->row_ids + last + 1 - s->n_queued, s->n_queued);
     s->n_queued = 0;

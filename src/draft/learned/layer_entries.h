@@ -62,9 +62,9 @@ typedef struct EntryQueue {
     EntrySequence *sequences; /* [max_sequences + n_cached] */
     CachedKv cached;
     /* The next forward, which may also be one of the caller's own: */
-    Row *rows;             /* [max_rows] */
-    int32_t *row_ids;      /* [max_rows] */
-    float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+    Row *rows;              /* [max_rows] */
+    int32_t *row_ids;       /* [max_rows] */
+    Buffer *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
 } EntryQueue;
 
 /* Allocates in the drafter's arena, on a zeroed struct. The layer's executor must be open. */

@@ -60,6 +60,7 @@ LearnedName learned_name(const char *method, const char *what) {
 }
 
 void learned_release(LearnedDrafter *d) {
+    while (d->n_buffers > 0) buffer_close(d->buffers[--d->n_buffers]);
     arena_free(&d->arena);
     sampler_free(d->sampler);
     drafter_file_close(&d->file);
@@ -88,20 +89,35 @@ void learned_linear_close(LearnedDrafter *d, Linear *l) {
     if (l) d->backend->linear_close(l);
 }
 
-void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y) {
-    d->backend->linear(d->device, l, op, x, n_rows, y);
+int learned_open_buffers(LearnedDrafter *d, const LearnedBuffer *buffers, int32_t n, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        fr_assert(d->n_buffers < LEARNED_MAX_BUFFERS);
+        status = d->backend->buffer_open(buffers[i].out, d->device, buffers[i].n, err);
+        if (!status) d->buffers[d->n_buffers++] = *buffers[i].out;
+    }
+    return status;
+}
+
+void learned_write(Buffer *b, int64_t first, const float *floats, int64_t n) {
+    memcpy(b->floats + first, floats, (size_t)n * sizeof *floats);
+    buffer_push(b, first, n);
+}
+
+void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, Buffer *x, int32_t n_rows, Buffer *y) {
+    d->backend->linear(d->device, l, op, (Slice){x, 0}, n_rows, (Slice){y, 0});
 }
 
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err) {
     return d->backend->head_reserve(d->device, d->weights, (int32_t)max_rows, err);
 }
 
-void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits) {
-    d->backend->head(d->device, d->weights, x, n_rows, logits);
+void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits) {
+    d->backend->head(d->device, d->weights, (Slice){x, 0}, n_rows, (Slice){logits, 0});
 }
 
-void learned_embed(const LearnedDrafter *d, int32_t token, float *out) {
-    d->backend->embed(d->weights, &token, 1, out);
+void learned_embed(const LearnedDrafter *d, const int32_t *tokens, int32_t n, Slice out) {
+    d->backend->embed(d->device, d->weights, tokens, n, out);
 }
 
 /* ---- trees ---------------------------------------------------------------------------------------- */

@@ -76,9 +76,10 @@ static int read_factors(TokenInfo *t, int32_t rank, fr_error *err) {
                                      err);
     if (!status)
         status = drafter_file_vector(&l->file, learned_name(t->method, TOKEN_INFO_GAIN).text, t->n, &t->gain, err);
-    const ArenaItem items[] = {ARENA_ITEM(&t->embeddings, batch * l->n_embd), ARENA_ITEM(&t->narrow, batch * rank),
-                               ARENA_ITEM(&t->wide, batch * t->n)};
-    return status ? status : arena_take(&l->arena, items, ARENA_COUNT(items), "token info", err);
+    const LearnedBuffer buffers[] = {{&t->embeddings, batch * l->n_embd},
+                                     {&t->narrow, batch * rank},
+                                     {&t->wide, batch * t->n}};
+    return status ? status : learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
 }
 
 static void close_factors(TokenInfo *t) {
@@ -104,10 +105,11 @@ static int open_table(TokenInfo *t, fr_error *err) {
 /* Computes the info of n <= TOKEN_INFO_BATCH tokens that have one, into t->wide. */
 static void compute(TokenInfo *t, const int32_t *tokens, int32_t n) {
     LearnedDrafter *l = t->learned;
-    l->backend->embed(l->weights, tokens, n, t->embeddings);
+    learned_embed(l, tokens, n, (Slice){t->embeddings, 0});
     learned_linear(l, t->down, LINEAR_SET, t->embeddings, n, t->narrow);
     learned_linear(l, t->up, LINEAR_SET, t->narrow, n, t->wide);
-    l->backend->rmsnorm(l->device, t->wide, n, t->n, t->gain, l->target->hparams.rms_eps);
+    l->backend->rmsnorm(l->device, (Slice){t->wide, 0}, n, t->n, t->gain, l->target->hparams.rms_eps);
+    buffer_pull(t->wide, 0, (int64_t)n * t->n);
 }
 
 /* Computes all rows of the table from the factors. */
@@ -117,7 +119,7 @@ static void collapse(TokenInfo *t) {
         int32_t n = t->n - first < TOKEN_INFO_BATCH ? t->n - first : TOKEN_INFO_BATCH;
         for (int32_t i = 0; i < n; i++) tokens[i] = t->hot ? t->hot[first + i] : first + i;
         compute(t, tokens, n);
-        t->learned->backend->lookup_store(t->learned->device, t->table, first, n, t->wide);
+        t->learned->backend->lookup_store(t->learned->device, t->table, first, n, t->wide->floats);
     }
     close_factors(t);
 }
@@ -144,10 +146,10 @@ void token_info_close(TokenInfo *t) {
     mem_free(t->gain);
 }
 
-/* Reads a row of the table into t->wide [n]. */
+/* Reads a row of the table into t->wide->floats [n]. */
 static void load(TokenInfo *t, int32_t row) {
-    memset(t->wide, 0, (size_t)t->n * sizeof *t->wide);
-    t->learned->backend->lookup_add(t->learned->device, t->table, row, t->wide);
+    memset(t->wide->floats, 0, (size_t)t->n * sizeof *t->wide->floats);
+    t->learned->backend->lookup_add(t->learned->device, t->table, row, t->wide->floats);
 }
 
 static void add_info(const TokenInfo *t, const float *info, float *logits) {
@@ -170,10 +172,10 @@ void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows)
     for (int32_t i = 0; i < n_known; i++) {
         float *logits = rows + at[i] * n_vocab;
         if (t->form == TOKEN_INFO_FACTORS) {
-            add_info(t, t->wide + (int64_t)i * t->n, logits);
+            add_info(t, t->wide->floats + (int64_t)i * t->n, logits);
         } else if (t->hot) {
             load(t, t->index_of[known[i]]);
-            add_info(t, t->wide, logits);
+            add_info(t, t->wide->floats, logits);
         } else {
             t->learned->backend->lookup_add(t->learned->device, t->table, known[i], logits);
         }
@@ -212,18 +214,24 @@ static int read_gate_rank(InfoGate *g, fr_error *err) {
 static int compute_table(InfoGate *g, fr_error *err) {
     LearnedDrafter *l = g->learned;
     Linear *token = NULL;
-    float *embeddings = mem_alloc((size_t)(GATE_BATCH * l->n_embd) * sizeof *embeddings);
+    Buffer *embeddings = NULL, *products = NULL;
     int32_t tokens[GATE_BATCH];
-    if (!embeddings) return error_memory(err, "lyanna", (size_t)(GATE_BATCH * l->n_embd) * sizeof *embeddings);
-    int status = learned_linear_open(l, LYANNA GATE_TOKEN_FACTOR, l->n_embd, g->rank, false, GATE_BATCH, &token, err);
+    int status = l->backend->buffer_open(&embeddings, l->device, (int64_t)GATE_BATCH * l->n_embd, err);
+    if (!status) status = l->backend->buffer_open(&products, l->device, (int64_t)GATE_BATCH * g->rank, err);
+    if (!status)
+        status = learned_linear_open(l, LYANNA GATE_TOKEN_FACTOR, l->n_embd, g->rank, false, GATE_BATCH, &token, err);
     for (int32_t first = 0; first < l->n_vocab && !status; first += GATE_BATCH) {
         int32_t n = l->n_vocab - first < GATE_BATCH ? l->n_vocab - first : GATE_BATCH;
         for (int32_t i = 0; i < n; i++) tokens[i] = first + i;
-        l->backend->embed(l->weights, tokens, n, embeddings);
-        learned_linear(l, token, LINEAR_SET, embeddings, n, g->of_token + (int64_t)first * g->rank);
+        learned_embed(l, tokens, n, (Slice){embeddings, 0});
+        learned_linear(l, token, LINEAR_SET, embeddings, n, products);
+        buffer_pull(products, 0, (int64_t)n * g->rank);
+        memcpy(g->of_token + (int64_t)first * g->rank, products->floats,
+               (size_t)n * (size_t)g->rank * sizeof *g->of_token);
     }
     learned_linear_close(l, token);
-    mem_free(embeddings);
+    buffer_close(embeddings);
+    buffer_close(products);
     return status;
 }
 
@@ -232,9 +240,12 @@ int info_gate_open(InfoGate *g, LearnedDrafter *learned, int32_t max_states, int
     int status = read_gate_rank(g, err);
     if (status || g->rank == 0) return status;
     int64_t rank = g->rank;
-    const ArenaItem items[] = {ARENA_ITEM(&g->of_token, learned->n_vocab * rank),
-                               ARENA_ITEM(&g->products, max_tokens * rank)};
+    const ArenaItem items[] = {ARENA_ITEM(&g->of_token, learned->n_vocab * rank)};
+    const LearnedBuffer buffers[] = {{&g->products, max_tokens * rank},
+                                     {&g->rows, (int64_t)max_tokens * learned->n_vocab},
+                                     {&g->states, max_states * rank}};
     status = arena_take(&learned->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
     if (!status)
         status = learned_linear_open(learned, LYANNA GATE_STATE_FACTOR, learned->n_embd, rank, false, max_states,
                                      &g->state, err);
@@ -250,15 +261,20 @@ void info_gate_close(InfoGate *g) {
     learned_linear_close(g->learned, g->up);
 }
 
-void info_gate_states(InfoGate *g, const float *hidden, int32_t n, float *states) {
-    learned_linear(g->learned, g->state, LINEAR_SET, hidden, n, states);
+void info_gate_states(InfoGate *g, Buffer *hidden, int32_t n) {
+    learned_linear(g->learned, g->state, LINEAR_SET, hidden, n, g->states);
+    buffer_pull(g->states, 0, (int64_t)n * g->rank);
 }
 
 void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int32_t n, float *rows) {
-    int64_t rank = g->rank;
+    int64_t rank = g->rank, n_logits = (int64_t)n * g->learned->n_vocab;
     for (int32_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < rank; k++) g->products[i * rank + k] = state[k] * g->of_token[tokens[i] * rank + k];
-    learned_linear(g->learned, g->up, LINEAR_SET, g->products, n, rows);
+        for (int64_t k = 0; k < rank; k++)
+            g->products->floats[i * rank + k] = state[k] * g->of_token[tokens[i] * rank + k];
+    buffer_push(g->products, 0, n * rank);
+    learned_linear(g->learned, g->up, LINEAR_SET, g->products, n, g->rows);
+    buffer_pull(g->rows, 0, n_logits);
+    memcpy(rows, g->rows->floats, (size_t)n_logits * sizeof *rows);
 }
 
 /* ---- live info -------------------------------------------------------------------------------------- */

@@ -25,13 +25,13 @@ typedef struct TokenInfo {
     LearnedDrafter *learned; /* borrowed: file, target, products */
     const char *method;      /* the file's method; borrowed */
     TokenInfoForm form;
-    int32_t n;                         /* number of tokens that have info; 0: the file has no token info */
-    int32_t *hot;                      /* [n] these tokens, ascending; NULL: the whole vocabulary */
-    int32_t *index_of;                 /* [V] index in hot, or -1; NULL: the whole vocabulary */
-    float *gain;                       /* [n] */
-    Linear *down, *up;                 /* [d][H], [n][d]; closed once the table is computed */
-    Lookup *table;                     /* [n][n] */
-    float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
+    int32_t n;                          /* number of tokens that have info; 0: the file has no token info */
+    int32_t *hot;                       /* [n] these tokens, ascending; NULL: the whole vocabulary */
+    int32_t *index_of;                  /* [V] index in hot, or -1; NULL: the whole vocabulary */
+    float *gain;                        /* [n] */
+    Linear *down, *up;                  /* [d][H], [n][d]; closed once the table is computed */
+    Lookup *table;                      /* [n][n] */
+    Buffer *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
 } TokenInfo;
 
 enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 };
@@ -55,15 +55,16 @@ typedef struct InfoGate {
     int32_t rank;            /* 0: the file has no gate; info_gate_states and info_gate_bias may not be called */
     Linear *state, *up;      /* [r][H], [V][r] */
     float *of_token;         /* [V][r] */
-    float *products;         /* [max_tokens][r] */
+    Buffer *products, *rows; /* [max_tokens][r], [max_tokens][V] */
+    Buffer *states;          /* [max_states][r] */
 } InfoGate;
 
 /* Takes at most max_states states, and at most max_tokens tokens, in one call. */
 int info_gate_open(InfoGate *g, LearnedDrafter *learned, int32_t max_states, int32_t max_tokens, fr_error *err);
 void info_gate_close(InfoGate *g);
 
-/* Computes states [n][r] from n hidden states [n][H]. */
-void info_gate_states(InfoGate *g, const float *hidden, int32_t n, float *states);
+/* Computes g->states [n][r] from n hidden states [n][H], and pulls them. */
+void info_gate_states(InfoGate *g, Buffer *hidden, int32_t n);
 
 /* Sets rows[i] [V] to the bias after tokens[i] at a state [r]. */
 void info_gate_bias(InfoGate *g, const float *state, const int32_t *tokens, int32_t n, float *rows);

@@ -18,7 +18,7 @@ typedef struct LyannaLayer {
     float *chain_inputs; /* [n_inputs][H] */
     OneLayer layer;
     EntryQueue entries;
-    float *chains; /* [max_group][depth][H] */
+    Buffer *chains; /* [max_group][depth][H] */
 } LyannaLayer;
 
 /* Reads the layer's tensors from the open file, and allocates memory for chains of `depth` hidden states of max_group
@@ -28,7 +28,7 @@ int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv 
 void lyanna_layer_close(LyannaLayer *l);
 
 /* Computes the hidden states h_1 .. h_depth after the entries of each of n <= max_group sequences, into l->chains as
- * [n][depth][H]. Each sequence has at least one entry. */
+ * [n][depth][H], on the device as well. Each sequence has at least one entry. */
 int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err);
 
 /* ---- trees (lyanna_tree.c) -------------------------------------------------------------------------------- */

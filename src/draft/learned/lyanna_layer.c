@@ -76,8 +76,8 @@ static int read_weights(LyannaLayer *l, fr_error *err) {
 
 static int allocate(LyannaLayer *l, fr_error *err) {
     const EntryQueueOptions entries = {.fc = l->fc, .reads_tokens = l->is_fused, .max_rows = MAX_ROWS};
-    const ArenaItem items[] = {ARENA_ITEM(&l->chains, l->max_group * l->depth * l->learned->n_embd)};
-    int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
+    const LearnedBuffer chains = {&l->chains, (int64_t)l->max_group * l->depth * l->learned->n_embd};
+    int status = learned_open_buffers(l->learned, &chains, 1, err);
     return status ? status : entry_queue_open(&l->entries, l->learned, &l->layer, &entries, err);
 }
 
@@ -108,11 +108,11 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
         l->entries.rows[i] = (Row){.sequence = l->entries.sequences[sequences[i]].kv,
                                    .parent = step == 1 ? -1 : n_run - n + i,
                                    .want_hidden = true,
-                                   .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
+                                   .input = l->chains->floats + ((int64_t)i * l->depth + step - 1) * h};
     int status = step == 1 ? executor_forward(l->layer.executor, l->entries.rows, n, err)
                            : executor_extend(l->layer.executor, l->entries.rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
-        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
+        memcpy(l->chains->floats + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
                (size_t)h * sizeof(float));
     return status;
 }
@@ -125,7 +125,7 @@ static int run_parallel(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
         for (int32_t step = 1; step < l->depth; step++, n_rows++) {
             const float *learned = l->chain_inputs + (step <= l->n_inputs ? step - 1 : l->n_inputs - 1) * h;
-            float *input = l->chains + ((int64_t)i * l->depth + step) * h;
+            float *input = l->chains->floats + ((int64_t)i * l->depth + step) * h;
             for (int64_t k = 0; k < h; k++) input[k] = p->input[k] + learned[k];
             l->entries.rows[n_rows] =
                 (Row){.sequence = p->kv, .parent = step == 1 ? -1 : n_rows - 1, .want_hidden = true, .input = input};
@@ -133,7 +133,7 @@ static int run_parallel(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_
     }
     int status = executor_forward(l->layer.executor, l->entries.rows, n_rows, err);
     for (int32_t row = 0; row < n_rows && !status; row++)
-        memcpy(l->chains + (row / (l->depth - 1) * l->depth + row % (l->depth - 1) + 1) * h,
+        memcpy(l->chains->floats + (row / (l->depth - 1) * l->depth + row % (l->depth - 1) + 1) * h,
                executor_hidden(l->layer.executor, row), (size_t)h * sizeof(float));
     return status;
 }
@@ -149,12 +149,13 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     int status = entry_queue_run(&l->entries, sequences, n, err);
     for (int32_t i = 0; i < n && !status; i++) {
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
-        memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
+        memcpy(l->chains->floats + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
         if (l->depth > 1) status = cached_kv_reserve(&l->entries.cached, p->kv, l->depth - 1, err);
     }
-    if (status || l->depth == 1) return status;
-    status = l->n_inputs ? run_parallel(l, sequences, n, err) : run_serial(l, sequences, n, err);
-    for (int32_t i = 0; i < n && !status; i++)
+    if (!status && l->depth > 1)
+        status = l->n_inputs ? run_parallel(l, sequences, n, err) : run_serial(l, sequences, n, err);
+    for (int32_t i = 0; i < n && !status && l->depth > 1; i++)
         executor_commit(l->layer.executor, l->entries.sequences[sequences[i]].kv, NULL, 0); /* discards the steps */
+    buffer_push(l->chains, 0, (int64_t)n * l->depth * l->learned->n_embd);
     return status;
 }
