@@ -17,8 +17,8 @@ typedef struct HttpHead {
     char *path;        /* decoded; begins with '/' */
     const char *query; /* behind '?', not decoded; "" where there is none */
     int minor;         /* HTTP/1.minor */
-    const char
-        *authority; /* "host:port" of a target "http://host:port/path", not terminated; NULL: the target is a path */
+    /* "host:port" of a target "http://host:port/path", not terminated; NULL: the target is a path */
+    const char *authority;
     size_t n_authority;
     HttpHeader headers[HTTP_MAX_HEADERS];
     int n_headers;

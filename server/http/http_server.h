@@ -77,8 +77,8 @@ typedef struct Access {
     int n_keys;                                         /* 0: nobody needs one */
     const char *origins[ACCESS_MAX_ORIGINS];            /* "*": all */
     int n_origins;
-    const char
-        *hosts[ACCESS_MAX_HOSTS + 2]; /* besides numeric addresses and localhost, which are always allowed; "*": all */
+    /* besides numeric addresses and localhost, which are always allowed; "*": all */
+    const char *hosts[ACCESS_MAX_HOSTS + 2];
     int n_hosts;
 } Access;
 
