@@ -1,9 +1,9 @@
-/* answer_reader.c - the state machine that tells reasoning, text and calls apart.
+/* answer_reader.c - the state machine that separates reasoning, text and calls.
  *
- * Text that could become a mark is held back until it is one or cannot be one any more. A call begins when its name and
- * the first byte of its arguments are known; what looks like a call and is none is text, with all its marks, so that
- * nothing that the model wrote is lost. White space before a mark, and around reasoning, belongs to the form and is
- * dropped. */
+ * Text that could become a mark is held back until it is one or can no longer become one. A call begins when its name
+ * and the first byte of its arguments are known. What looks like a call but turns out not to be one is text, with all
+ * its marks, so that nothing that the model wrote is lost. White space before a mark, and around reasoning, belongs to
+ * the form and is dropped. */
 #include "server/answer/answer_reader.h"
 
 #include <stdlib.h>
@@ -12,11 +12,12 @@
 enum { ITEM_TEXT_MAX = 64 << 20, NAME_FORM_MAX = 256 };
 static const char think_begin[] = "<think>", think_end[] = "</think>";
 
-/* Finds "name" and "arguments" (or "parameters") in {"name": ..., "arguments": {...}} byte by byte.
+/* ---- one call -------------------------------------------------------------------------------------------
  *
- * Arguments are handed on as they are written and are not checked: a model may write JSON that is none, and the client,
- * which knows the function, must be prepared for that anyway. Some models write them as a string that contains JSON;
- * its escapes are undone. */
+ * A CallScan finds "name" and "arguments" (or "parameters") in {"name": ..., "arguments": {...}} byte by byte.
+ * Arguments are passed on as they are written and are not checked: a model may write invalid JSON, and the client,
+ * which knows the function, must be prepared for that anyway. Some models write them as a string that contains JSON,
+ * whose escapes are removed. */
 
 /* If name is not NULL, the object is the arguments of a call of that name. */
 static void call_scan_begin(CallScan *s, const char *name) {
@@ -48,12 +49,12 @@ static CallValue value_of_key(const CallScan *s) {
     return CALL_OTHER;
 }
 
-/* A byte of arguments that are a string, without its quotes. */
+/* Adds a byte of arguments that are written as a string, after the removal of its escape. */
 static bool add_unescaped(CallScan *s, char c, bool was_escaped) {
     static const char escapes[] = "n\nt\tr\rb\bf\f";
     if (!was_escaped) return c == '\\' || add_argument(s, c);
     const char *at = c ? strchr("ntrbf", c) : NULL;
-    if (c == 'u' && !add_argument(s, '\\')) return false; /* \u00e4 is the same inside a string of the JSON */
+    if (c == 'u' && !add_argument(s, '\\')) return false; /* \u00e4 means the same inside a string of the JSON */
     return add_argument(s, at ? escapes[2 * (at - "ntrbf") + 1] : c);
 }
 
@@ -84,7 +85,7 @@ static bool begin_string(CallScan *s, bool whole) {
     return s->arguments_are_text || add_argument(s, '"');
 }
 
-/* Whether the object is the arguments itself: then its own brackets belong to them. */
+/* Whether the object itself is the arguments, so that its own brackets belong to them. */
 static bool is_whole(const CallScan *s) { return s->value == CALL_ARGUMENTS && s->n_key == 0; }
 
 /* Reads the next byte of the object, which is complete when depth is 0 again. False: memory ran out. */
@@ -188,7 +189,7 @@ static void drop_held(AnswerReader *r, size_t n) {
 
 /* ---- reasoning and text --------------------------------------------------------------------------------- */
 
-/* `held` is white space and what follows it. The mark that may be there; *is_begin: it begins calls. */
+/* Whether a mark is at the beginning of `rest`, which is the held text after its white space; *mark is that mark. */
 static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const char **mark) {
     const AnswerForm *f = &r->form;
     *mark = think_end;
@@ -213,7 +214,7 @@ static void take_mark(AnswerReader *r, const char *mark) {
         return;
     }
     r->state = READS_CALLS;
-    r->n_mark = strcmp(mark, "{") == 0 ? 0 : r->held.n; /* with the white space before it */
+    r->n_mark = strcmp(mark, "{") == 0 ? 0 : r->held.n; /* including the white space before it */
 }
 
 static void read_calls(AnswerReader *r);
@@ -223,7 +224,7 @@ static void begin_text(AnswerReader *r) {
     if (r->form.is_either) r->form.tools = NULL;
 }
 
-/* Hands on what is text or reasoning for certain. */
+/* Passes on what certainly is text or reasoning. */
 static void read_text(AnswerReader *r) {
     while (r->held.n > 0 && (r->state <= READS_TEXT)) {
         const char *mark, *held = r->held.data;
@@ -247,7 +248,7 @@ static void read_text(AnswerReader *r) {
 
 /* ---- calls -------------------------------------------------------------------------------------------- */
 
-/* What was held from `from` on is no call, and stays text as a whole. */
+/* What is held from `from` on turned out not to be a call: all of it is text. */
 static void give_up_calls(AnswerReader *r, size_t from) {
     begin_text(r);
     put(r, ANSWER_TEXT, r->held.data + from, r->held.n - from);
@@ -255,7 +256,7 @@ static void give_up_calls(AnswerReader *r, size_t from) {
     r->n_mark = 0;
 }
 
-/* The byte that came last opens the object of a call. */
+/* Begins the object of a call, which the last byte opens. */
 static void begin_object(AnswerReader *r, const char *name);
 
 static bool is_name_byte(char c) {
@@ -263,7 +264,7 @@ static bool is_name_byte(char c) {
            c == '.';
 }
 
-/* NAME[ARGS]{ or NAME[CALL_ID]ID[ARGS]{ at `at`. */
+/* Reads NAME[ARGS]{ or NAME[CALL_ID]ID[ARGS]{ at `at`. */
 static void read_named(AnswerReader *r, size_t at) {
     const char *text = r->held.data + at;
     size_t n = r->held.n - at, n_name = 0;
@@ -286,7 +287,7 @@ static void read_named(AnswerReader *r, size_t at) {
     begin_object(r, name);
 }
 
-/* Bytes come one by one, so whatever is decided here is decided by the last of them. */
+/* Decides what the held text is. Bytes come one by one, so the last one decides. */
 static void read_calls(AnswerReader *r) {
     const ToolForm *form = r->form.tools;
     for (size_t at = r->n_mark; r->state == READS_CALLS && at < r->held.n; at++) {
@@ -310,7 +311,7 @@ static void read_calls(AnswerReader *r) {
     }
 }
 
-/* The call has a name and arguments: from now on it is none that could turn out to be text. */
+/* Begins a call that has a name and arguments. From now on it can no longer turn out to be text. */
 static void begin_call(AnswerReader *r) {
     r->scan.name[r->scan.n_name] = '\0';
     begin_item(r, ANSWER_CALL, r->scan.name);
@@ -344,7 +345,7 @@ static bool is_known(const AnswerReader *r) {
     return found;
 }
 
-/* A byte of a call's object. Until the call begins it is held as well. */
+/* Reads a byte of a call's object, which is also held until the call begins. */
 static void scan_byte(AnswerReader *r, char c) {
     bool is_begun = r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
     if (!call_scan_byte(&r->scan, c)) r->failed = true;
@@ -404,7 +405,7 @@ bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink
 bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
     r->sink = sink;
     r->user = user;
-    bool is_separator = r->state == READS_CALLS && r->n_mark == 0; /* "]" and white space behind calls */
+    bool is_separator = r->state == READS_CALLS && r->n_mark == 0; /* "]" and white space after calls */
     size_t n_space = 0;
     while (n_space < r->held.n && is_space(r->held.data[n_space])) n_space++;
     size_t from = r->drops_space ? n_space : 0;
@@ -414,12 +415,12 @@ bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
     return !r->failed;
 }
 
-/* How the families of chat templates write tool calls. */
+/* ---- how the families of chat templates write tool calls ------------------------------------------------ */
 
-/* Families that are not listed, and templates of no known family, get the last row: it is the form of Hermes and Qwen,
- * which most fine-tuned models have taken over. */
+/* Families that are not listed, and templates of no known family, have the form of the last row, which is that of
+ * Hermes and Qwen and of most fine-tuned models. */
 static const ToolForm forms[] = {
-    /* {"name": "f", "parameters": {...}}, several with ';' between them; after <|python_tag|> also without need */
+    /* {"name": "f", "parameters": {...}}, several with ';' between them; sometimes after <|python_tag|> */
     {.family = "llama3", .begin = "<|python_tag|>", .is_bare = true, .arguments = "parameters"},
     /* [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...], since v11 [TOOL_CALLS]f[ARGS]{...} */
     {.family = "mistral", .begin = "[TOOL_CALLS]", .has_names = true, .is_list = true, .arguments = "arguments"},

@@ -21,7 +21,7 @@ static void free_answers(void *own) {
     free(a);
 }
 
-/* The token that a mark is; -1: it is several. *is_hidden: it has no text. */
+/* The token that is a mark; -1: the mark is several tokens. *is_hidden: the token is not shown as text. */
 static int32_t token_of(const ServedModel *m, const char *mark, bool *is_hidden) {
     int32_t *ids = NULL, token = -1;
     int64_t n = 0;
@@ -36,7 +36,7 @@ static int32_t token_of(const ServedModel *m, const char *mark, bool *is_hidden)
     return token;
 }
 
-/* Whether the vocabulary has the mark as a token. */
+/* Adds a mark to the hidden ones if it is a token without text. Returns whether the mark is one token. */
 static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
     bool is_hidden;
     int32_t token = mark ? token_of(m, mark, &is_hidden) : -1;
@@ -53,7 +53,7 @@ static bool ends_with(const fr_chat_result *prompt, const char *mark) {
     return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
 }
 
-/* A family reasons where the vocabulary has a token for it, or its template a mark. */
+/* Sets the form of the answers. They may begin with reasoning if the vocabulary or the template has a mark for it. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
     a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
     a->form.is_reasoning = ends_with(prompt, think_begin);
@@ -77,7 +77,8 @@ static int make_readers(Answers *a, const Plan *plan) {
     return 0;
 }
 
-/* The schema of an answer may allow texts that look like a call without a mark. */
+/* Copies the names of the tools, because the schema of an answer may allow texts that look like a call without a
+ * mark. */
 static int copy_names(AnswerForm *form, const json_t *tools) {
     size_t n = json_array_size(tools);
     form->names = calloc(n ? n : 1, sizeof *form->names);
@@ -90,8 +91,8 @@ static int copy_names(AnswerForm *form, const json_t *tools) {
     return form->names ? 0 : -1;
 }
 
-/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself,
- * behind it or at once. */
+/* Makes the grammar begin after the reasoning. If the template has not begun the reasoning and the model may do so, the
+ * grammar begins after it or, without reasoning, at once. */
 static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
     bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
     if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
@@ -156,7 +157,7 @@ const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item) {
     return l ? answer_logprobs_of(l, item->index) : NULL;
 }
 
-/* A sink before the sink of an API. */
+/* A sink that assigns log-probabilities, and passes everything on to the sink of an API. */
 typedef struct LogprobSink {
     const Choice *choice;
     AnswerSink next;
@@ -175,10 +176,10 @@ static void sort_logprobs(void *user, AnswerEvent event, const AnswerItem *item,
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
-/* The text of tokens, and the marks that some of them are. */
+/* Feeds the text of tokens to a reader, with the marks that some tokens are. */
 static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, size_t n_tokens, const char *text,
                  AnswerSink sink, void *user) {
-    size_t told = 0, n = 0; /* [told, n) of the text is not told yet */
+    size_t told = 0, n = 0; /* [told, n) of the text has not been fed yet */
     bool fits = true;
     for (size_t i = 0; i < n_tokens && fits; i++) {
         const char *mark = hidden_mark(a, tokens[i].token);
@@ -191,7 +192,7 @@ static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, s
     return fits && (n == told || answer_reader_feed(r, text + told, n - told, sink, user));
 }
 
-/* Log-probabilities: token by token, so that each item gets its own. */
+/* Feeds token by token, so that each item gets the log-probabilities of its own tokens. */
 static bool feed_with_logprobs(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
     const char *text = fresh->text.data ? fresh->text.data : "";
     LogprobSink s = {.choice = c, .next = sink, .user = user};
@@ -207,7 +208,7 @@ static bool feed_with_logprobs(const Choice *c, const TokenBatch *fresh, AnswerS
     return fits && !s.failed;
 }
 
-/* By the bytes of each token, because the reader does not know where tokens end. */
+/* Counts the tokens of the reasoning by their lengths, because the reader does not know where tokens end. */
 static void count_reasoning(const Answers *a, ReasoningCount *count, const AnswerReader *r, const TokenBatch *fresh) {
     for (size_t i = 0; i < fresh->n; i++) {
         const char *mark = hidden_mark(a, fresh->tokens[i].token);
@@ -265,11 +266,11 @@ void answers_end_event(JsonOut *j) {
     sse_end(j);
 }
 
-/* Sorts tokens into the items that have their text.
+/* Assigns tokens to the items that have their text.
  *
- * The reader of an answer holds text back until it knows what it is, so a token waits until an item grows, and then the
- * item gets the tokens at the end of what waits that have as many bytes as it grew by. Tokens before them were white
- * space that the form drops. */
+ * The reader of an answer holds text back until it knows to which item it belongs, so tokens wait until an item grows.
+ * The item then gets the last waiting tokens, as many as have the number of bytes by which it grew. Tokens before these
+ * were white space that the form drops. */
 
 void answer_logprobs_free(AnswerLogprobs *l) {
     for (int i = 0; i < l->n_items; i++) token_batch_free(&l->of_item[i]);
@@ -290,7 +291,7 @@ void answer_logprobs_drop(AnswerLogprobs *l) {
     l->fresh = (TokenBatch){.n = 0};
 }
 
-/* The end of `pending` that has n bytes. */
+/* The last tokens of `pending`, which have n bytes. */
 static TokenBatch last_bytes(const TokenBatch *pending, size_t n) {
     TokenBatch last = *pending;
     size_t n_text = 0;
@@ -324,8 +325,8 @@ const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item) {
 
 /* Finds which of several stop strings ended a text.
  *
- * The engine cuts a text off before its stop string and does not say which one it was. It is found again in the text of
- * all tokens, which the plan keeps for that (Plan.tells_stop): the one that comes first. */
+ * The engine cuts a text off before its stop string and does not report which one it was. It is the one that comes
+ * first in the text of all tokens, which are kept for this purpose (Plan.tells_stop). */
 
 const char *stop_string_of(const Choice *c) {
     const Plan *plan = &c->call->plan;

@@ -9,102 +9,105 @@
 
 /* ---- the prompt (chat_completions.c), as /v1/chat/completions and /apply-template describe it ------------------ */
 
-/* Borrowed from the body. */
+/* The fields of a body that describe the conversation; borrowed. */
 typedef struct ChatMessages {
     const json_t *messages, *variables, *tools, *tool_choice, *modalities;
     const char *reasoning_effort; /* a variable of some templates */
-    const json_t *strict_tools;   /* by tool, whether it is strict; NULL: its "function.strict" says so */
-    bool has_one_call;            /* at most one call an answer */
+    const json_t *strict_tools;   /* for each tool, whether it is strict; NULL: by its "function.strict" */
+    bool has_one_call;            /* an answer has at most one call */
 } ChatMessages;
 
-/* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */
+/* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by
+ * fr_chat_result_free. */
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
-/* The texts of parts, each of which has one, as one JSON string. Within json_memory_limit. */
+/* Joins the texts of parts, all of which have one, to one JSON string. Call it within json_memory_limit. */
 json_t *chat_messages_join(const json_t *parts);
-/* Whether the model is told of tools: there are some, and tool_choice is not "none". */
+/* Whether the prompt describes tools: there are some, and tool_choice is not "none". */
 bool chat_messages_has_tools(const ChatMessages *f);
-/* Whether the answer must be a call, of the function *name or, where that is NULL, of any. */
+/* Whether the answer must be a call: of the function *name or, if *name is NULL, of any function. */
 bool chat_messages_forces_call(const ChatMessages *f, const char **name);
 
 /* ---- log-probabilities of the tokens of an answer, by item ---------------------------------------------------
  *
- * An item has those of the tokens whose text is in it. Tokens of marks, control tokens, white space that belongs to the
- * form, and what a stop string cut off have none. */
+ * An item has the log-probabilities of the tokens whose text is in it. There are none for the tokens of marks, for
+ * control tokens, for white space that belongs to the form, and for text that a stop string cut off. */
 
 typedef struct AnswerLogprobs {
-    TokenBatch pending;  /* read, and not yet known where they belong */
-    TokenBatch fresh;    /* those of the last growth; part of `pending` */
+    TokenBatch pending;  /* tokens that have been read but not yet assigned to an item */
+    TokenBatch fresh;    /* the tokens by which an item has just grown; a part of `pending` */
     TokenBatch *of_item; /* [n_items] */
     int n_items;
 } AnswerLogprobs;
 
 void answer_logprobs_free(AnswerLogprobs *l);
-/* A token whose text is going to be read; text: [t->n_text], top: [t->n_top]. False: no memory. */
+/* Adds a token whose text is about to be read. text is [t->n_text], top is [t->n_top]. False: memory ran out. */
 bool answer_logprobs_add(AnswerLogprobs *l, const ServedModel *m, const TokenRecord *t, const char *text,
                          const fr_top_logprob *top);
-/* An item of text grew by n bytes: the last tokens that have so many are its own. False: no memory. */
+/* Assigns the last pending tokens that have n_bytes bytes to an item of text, which grew by as many. False: memory ran
+ * out. */
 bool answer_logprobs_take(AnswerLogprobs *l, int item, size_t n_bytes);
-/* What is pending belongs to no item of text. */
+/* Drops the pending tokens, which belong to no item of text. */
 void answer_logprobs_drop(AnswerLogprobs *l);
-/* NULL: there are none. */
+/* The tokens of an item; NULL: it has none. */
 const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item);
 
 /* ---- one reader for each choice -------------------------------------------------------------------------------- */
 
 enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 
-/* Of a choice: the tokens up to the one that ended its reasoning. */
+/* The tokens of a choice up to the one that ended its reasoning. */
 typedef struct ReasoningCount {
     int64_t n_tokens;
-    size_t n_bytes; /* of all tokens so far, as the reader got them */
+    size_t n_bytes; /* the length of all tokens so far, as the reader received them */
 } ReasoningCount;
 
 /* ApiCall.own of these APIs. */
 typedef struct Answers {
     AnswerForm form;
     bool has_args_mark, has_id_mark; /* "[ARGS]" and "[CALL_ID]" are tokens of the vocabulary */
-    bool is_forced, has_one_call;    /* the answer is calls alone; one call at most */
+    bool is_forced, has_one_call;    /* the answer consists of calls only; it has at most one call */
     struct {
         int32_t token; /* a control token, whose text is not shown */
         const char *mark;
     } hidden[ANSWERS_MAX_HIDDEN];
     int n_hidden;
-    AnswerReader *readers; /* [n_readers], one a choice */
+    AnswerReader *readers; /* [n_readers] one for each choice */
     int n_readers;
     ReasoningCount *reasoning; /* [n_readers] */
-    AnswerLogprobs *logprobs;  /* [n_readers]; NULL: not wanted */
-    int64_t n_events;          /* for APIs that number them */
+    AnswerLogprobs *logprobs;  /* [n_readers]; NULL: the client does not ask for them */
+    int64_t n_events;          /* how many events were written, for APIs that number them */
 } Answers;
 
-/* Adds the prompt of the conversation to the plan of the call, and gets ready to read what is answered. */
+/* Adds the prompt of the conversation to the plan of the call, and prepares to read the answers. */
 int answers_prepare(ApiCall *call, const ChatMessages *f);
-/* Reads what came, and that it has ended. sink NULL: the items are only kept. False: memory ran out. */
+/* Read new tokens of a choice, and its end. If sink is NULL, the items are only kept. False: memory ran out. */
 bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user);
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
-/* For ApiFormat: tokens of all choices that are reasoning, its marks among them. */
+/* ApiFormat.count_reasoning: counts the tokens of all choices that are reasoning, including its marks. */
 int64_t answers_count_reasoning(const ApiCall *call);
 /* Whether the answers must be calls. */
 bool answers_are_forced(const ApiCall *call);
 /* The reader of a choice, with its items so far. */
 const AnswerReader *answers_of(const Choice *c);
-/* For a sink, where text grows: of the tokens of the growth. NULL: log-probabilities are not wanted. */
+/* The tokens by which an item of text has just grown, for a sink. NULL: the client does not ask for
+ * log-probabilities. */
 const TokenBatch *answers_fresh_logprobs(const Choice *c);
-/* Of the whole item so far; NULL: there are none. */
+/* The tokens of an item so far; NULL: it has none. */
 const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item);
-/* For ApiFormat. */
+/* ApiFormat.keep. */
 bool answers_keep(const Choice *c, const TokenBatch *fresh);
-/* The id of a call: nine letters and digits, as Mistral's templates demand them. */
+/* Writes the id of a call: nine letters and digits, because Mistral's templates require that. */
 void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID_SIZE]);
-/* An event that has a name: {"type": ..., and its end. */
+/* Begin and end an event that has a name: {"type": ... */
 JsonOut answers_begin_event(Buf *out, const char *type);
 void answers_end_event(JsonOut *j);
 
-/* NULL: none did. The plan has tells_stop. */
+/* The stop string that ended the text of a choice; NULL: none did. The plan has tells_stop. */
 const char *stop_string_of(const Choice *c);
 /* ---- the grammar of tool calls (tool_grammar.c): the form of the model's family, and the tool's own schema ----- */
 
-/* Gives the plan of the call the grammar of its calls: text with calls in it, or calls alone where tool_choice forces
- * them. In the worker. */
+/* Sets the grammar in the plan of the call: text with tool calls in it or, if tool_choice forces them, only tool calls.
+ * It runs in the worker. */
 int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f);
 
 #endif

@@ -17,7 +17,7 @@
 #include <time.h>
 
 enum { REPLY_MAX = 256 << 20, TEXT_MAX = 64 << 20 };
-enum { STATUS_GONE = 499 }; /* for the log: nobody was there to get an answer */
+enum { STATUS_GONE = 499 }; /* for the log: the client was gone */
 
 static void free_choice(Choice *c) {
     generation_free(c->generation);
@@ -48,11 +48,11 @@ void api_call_free_all(Service *s) {
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
-/* The answer is complete, or there is nobody to answer: counts, logs and frees the call. */
+/* Counts, logs and frees a call whose answer is complete or whose client is gone. */
 static void finish_call(ApiCall *call, int status) {
     if (status != STATUS_GONE) call->service->metrics.responses[status / 100]++;
     request_log_write(call, status);
-    if (call->n_running > 0 || call->is_in_worker) return; /* the last of them frees it */
+    if (call->n_running > 0 || call->is_in_worker) return; /* the last of them frees the call */
     free_call(call);
 }
 
@@ -105,7 +105,7 @@ static void on_gone(void *user) {
 
 /* ---- generating ---------------------------------------------------------------------------------------- */
 
-/* Writes what a function of the format appended. */
+/* Sends what the functions of the format have written. */
 static void flush_events(ApiCall *call) {
     if (call->exchange && call->reply.n) http_exchange_write(call->exchange, call->reply.data, call->reply.n);
     if (call->reply.data) buf_clear(&call->reply);
@@ -174,8 +174,8 @@ static void observe_tokens(Choice *c, const TokenBatch *fresh) {
     c->n_tokens += (int64_t)fresh->n;
 }
 
-/* A stream begins with its first token, not with the request: until then a proxy can send the request to another
- * server, and what fails gets a status. */
+/* Begins a stream, at its first token and no earlier: until then a proxy can send the request to another server, and an
+ * error still gets a status. */
 static void begin_stream(ApiCall *call) {
     const ApiFormat *format = call->endpoint->format;
     if (!call->plan.streams || call->has_begun) return;
@@ -184,7 +184,7 @@ static void begin_stream(ApiCall *call) {
     if (format->begin_stream) format->begin_stream(&call->reply, call);
 }
 
-/* News of one of the call's generations. */
+/* Takes over what is new in one of the call's generations. */
 static void on_news(Generation *g) {
     Choice *c = g->user;
     ApiCall *call = c->call;
@@ -217,7 +217,7 @@ static void on_news(Generation *g) {
     token_batch_free(&fresh);
 }
 
-/* The generation of choice i. False: no memory. */
+/* Makes choice i with its generation. False: memory ran out. */
 static bool make_choice(ApiCall *call, int i) {
     Plan *plan = &call->plan;
     const Prompt *prompt = &plan->prompts[i / plan->n];
@@ -284,7 +284,7 @@ static void begin_generating(ApiCall *call) {
 
 /* ---- preparing ------------------------------------------------------------------------------------------ */
 
-/* Within json_memory_limit: `call` owns whatever is allocated. */
+/* Runs within json_memory_limit: everything that it allocates is reachable from `call`. */
 static void prepare(void *user) {
     ApiCall *call = user;
     json_error_t why;
@@ -315,7 +315,7 @@ static void on_prepared(Message *m) {
     ApiCall *call = (ApiCall *)m;
     call->is_in_worker = false;
     http_server_release_body(call->service->http, call->n_body);
-    if (!call->exchange) free_call(call); /* its end was counted when the client hung up */
+    if (!call->exchange) free_call(call); /* it was counted when the client hung up */
     else if (call->error.status) send_error(call);
     else if (call->plan.n_prompts > 0) begin_generating(call);
     else send_reply(call, 200);
@@ -372,8 +372,8 @@ void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
 
 /* From a request to its endpoint: host, origin, path, method, key, and whether the server still takes requests.
  *
- * The order matters: a page of a foreign origin learns nothing, not even which paths exist, and somebody without a key
- * learns the paths only. */
+ * The order matters: a page of a foreign origin learns nothing, not even which paths exist, and a client without a key
+ * learns only which paths exist. */
 
 static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
                                            status_endpoints,           messages_endpoints,         responses_endpoints};
@@ -398,8 +398,8 @@ int(api_refuse_error)(ApiError *e, const char *param, const fr_error *why) {
                       why->message);
 }
 
-/* The endpoint of a path and method; *same_path: one with that path, whatever its method. A HEAD request is a GET whose
- * body is not sent. */
+/* Finds the endpoint of a path and method; *same_path is an endpoint with that path and any method. A HEAD request is a
+ * GET request whose body is not sent. */
 static const Endpoint *find(const char *method, const char *path, const Endpoint **same_path) {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
     *same_path = NULL;
@@ -413,7 +413,7 @@ static const Endpoint *find(const char *method, const char *path, const Endpoint
     return NULL;
 }
 
-/* Answers without a call. */
+/* Refuses a request that does not become a call. */
 static void refuse(Service *s, HttpExchange *x, const ApiFormat *format, const ApiError *error) {
     Buf body = {.max_bytes = 1 << 16};
     JsonOut out = json_out_begin(&body);
@@ -476,11 +476,14 @@ bool api_write_refusal(void *service, Buf *out, const char *path, int status, co
     return !j.failed;
 }
 
-/* The line of a request: when, who, what, how it ended, how long it took, how many tokens.
+/* ---- the log --------------------------------------------------------------------------------------------
  *
- *     2026-11-22T13:05:09 127.0.0.1:40112 POST /v1/chat/completions 200 0.841 s, 3 + 64 tokens (16 cached), 29 of 60 drafted accepted
+ * A request gets one line on standard error: when, from where, what, its status, how long it took, how many tokens it
+ * had. No prompt and no text is part of it. Paths and names of fields come from clients, and are escaped. Status 499:
+ * the client hung up.
  *
- * Paths and names of fields come from clients, and are escaped. Status 499: the client hung up. */
+ *     2026-11-22T13:05:09 127.0.0.1:40112 POST /v1/chat/completions 200 0.841 s, 3 + 64 tokens (16 cached),
+ *     29 of 60 drafted accepted */
 
 static const char *now_text(char text[32]) {
     struct tm tm;

@@ -59,8 +59,8 @@ static const char *finish_reason(const Choice *c) {
     return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(choice_finish(c));
 }
 
-/* {"index": ..., "id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, as far as it is known:
- * bytes NULL: none; further pieces of a stream have no name. */
+/* Writes {"index": ..., "id": ..., "type": "function", "function": {"name": ..., "arguments": ...}} as far as it is
+ * known. bytes may be NULL. Later pieces of a stream have no name. */
 static void write_call(JsonOut *out, const Choice *c, const AnswerItem *item, bool is_piece, const char *bytes,
                        size_t n) {
     char id[ANSWERS_ID_SIZE];
@@ -78,7 +78,7 @@ static void write_call(JsonOut *out, const Choice *c, const AnswerItem *item, bo
     json_out_mark(out, '}');
 }
 
-/* The texts of all items of a kind as one. False: there is none. */
+/* Writes the texts of all items of a kind as one text. False: there is no such item. */
 static bool write_texts(JsonOut *out, const AnswerReader *r, AnswerKind kind, const char *key) {
     Buf text = {.max_bytes = 64 << 20};
     int n = 0;
@@ -110,14 +110,14 @@ static void write_message(JsonOut *out, const Choice *c) {
     json_out_mark(out, '}');
 }
 
-/* Of all items of text. */
+/* Writes the log-probabilities of all items of text. */
 static void write_logprobs(JsonOut *out, const Choice *c) {
     const AnswerReader *r = answers_of(c);
     for (int i = 0; i < r->n_items; i++)
         logprobs_write_list(out, c->call->plan.model, answers_logprobs(c, &r->items[i]), false);
 }
 
-/* tokens NULL: of the whole choice. */
+/* Writes the field for the given tokens; NULL: for the whole choice. */
 static void write_logprobs_field(JsonOut *out, const Choice *c, const TokenBatch *tokens) {
     if (!c->call->plan.wants_logprobs) {
         json_out_key_null(out, "logprobs");
@@ -155,7 +155,7 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
-/* An event up to its "delta": {, and from there to its end. finish NULL: not the last of its choice. */
+/* Writes an event up to its "delta": {. */
 static JsonOut begin_event(Buf *out, const ApiCall *call, int index) {
     JsonOut j = sse_begin(out);
     openai_write_head(&j, call, "chat.completion.chunk");
@@ -166,7 +166,7 @@ static JsonOut begin_event(Buf *out, const ApiCall *call, int index) {
     return j;
 }
 
-/* logprobs NULL: none. */
+/* Writes the rest of an event. finish is NULL if it is not the last of its choice. logprobs may be NULL. */
 static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const TokenBatch *fresh,
                       const TokenBatch *logprobs, const char *finish) {
     json_out_mark(j, '}');
@@ -192,11 +192,11 @@ static void begin_stream(Buf *out, const ApiCall *call) {
     }
 }
 
-/* For stream_item. */
+/* The `user` of stream_item. */
 typedef struct ItemStream {
     Buf *out;
     const Choice *choice;
-    const TokenBatch *fresh; /* for the next event; NULL: an event has them */
+    const TokenBatch *fresh; /* the tokens for the next event; NULL: an event has them already */
 } ItemStream;
 
 static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
@@ -219,7 +219,7 @@ static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, c
 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
     ItemStream s = {.out = out, .choice = c, .fresh = fresh};
-    (void)answers_feed(c, fresh, stream_item, &s); /* without memory the reader stays silent */
+    (void)answers_feed(c, fresh, stream_item, &s); /* if memory runs out, the reader reports nothing more */
     if (!s.fresh || !(call->plan.returns_tokens || call->plan.shows_sources)) return;
     JsonOut j = begin_event(out, call, c->index);
     json_out_key_text(&j, "content", "");
@@ -252,17 +252,16 @@ const Endpoint chat_completions_endpoints[] = {
     {.path = NULL},
 };
 
-/* Messages of a body to the tokens of a prompt, by the model's template.
+/* ---- the prompt ------------------------------------------------------------------------------------------
  *
- * Messages go to the template as they are, so that whatever a family's template reads (tool calls, reasoning, names)
- * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer"
- * is the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
- * texts only. */
+ * The model's template turns the messages of a body into the tokens of a prompt. It receives the messages as they are,
+ * so that it finds whatever it reads (tool calls, reasoning, names), with two changes: parts of text are joined,
+ * because few templates know parts, and the role "developer" becomes "system", which older templates know. If the model
+ * has no template that can be run, the built-in formats take only roles and texts. */
 
 enum { MAX_MESSAGES = 10000 };
 
-/* The copy is jansson's own memory: where the memory for the body ends in the middle of this, it is freed with the
- * rest. */
+/* The text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory here. */
 json_t *chat_messages_join(const json_t *parts) {
     json_malloc_t allocate;
     json_free_t release;
@@ -282,7 +281,7 @@ json_t *chat_messages_join(const json_t *parts) {
     return joined;
 }
 
-/* Joins [{"type": "text", "text": ...}, ...] in place. */
+/* Replaces the content [{"type": "text", "text": ...}, ...] by one text. */
 static int join_parts(json_t *message, const json_t *parts, size_t i_message, ApiError *error) {
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i);
@@ -301,7 +300,7 @@ static int join_parts(json_t *message, const json_t *parts, size_t i_message, Ap
     return 0;
 }
 
-/* Clients send the arguments of earlier calls as text, and templates expect them as values. */
+/* Turns the arguments of earlier calls into values: clients send them as text, but templates expect values. */
 static void parse_arguments(const json_t *message) {
     size_t i;
     json_t *call;
@@ -313,7 +312,7 @@ static void parse_arguments(const json_t *message) {
     }
 }
 
-/* Of an earlier answer; without them it needs content. */
+/* Checks the calls of an earlier answer, which needs content if it has none. */
 static int check_calls(const json_t *message, size_t i, ApiError *error) {
     const json_t *calls = json_object_get(message, "tool_calls");
     bool fits = !calls || json_is_null(calls) || json_is_array(calls);
@@ -344,7 +343,8 @@ bool chat_messages_has_tools(const ChatMessages *f) {
     return json_array_size(f->tools) > 0 && !field_is_text(f->tool_choice, "none");
 }
 
-/* "required", or {"type": "function"} with the name in "function", as chats have it, or beside it, as responses do. */
+/* tool_choice is "required", or {"type": "function"} with the name in "function", as in chats, or beside "type", as in
+ * responses. */
 bool chat_messages_forces_call(const ChatMessages *f, const char **name) {
     const json_t *function = json_object_get(f->tool_choice, "function");
     *name = json_string_value(json_object_get(function ? function : f->tool_choice, "name"));
@@ -366,7 +366,7 @@ static int check_choice(const ChatMessages *f, ApiError *error) {
                       name ? "function " : "function", name ? name : "");
 }
 
-/* What a call in the form of any family can carry: it is read back without escapes. */
+/* Whether a call can carry the name in the forms of all families, which have no escapes. */
 static bool is_tool_name(const char *name) {
     size_t n = strlen(name);
     for (const char *c = name; *c; c++)
@@ -374,7 +374,7 @@ static bool is_tool_name(const char *name) {
     return n > 0 && n < CALL_NAME_MAX;
 }
 
-/* A call has an object of arguments. */
+/* Whether a schema is that of an object, which the arguments of a call are. */
 static bool is_schema_of_object(const json_t *parameters) {
     const json_t *type = json_object_get(parameters, "type");
     return !parameters || json_is_null(parameters) ||
@@ -402,7 +402,7 @@ static int check_tools(const ChatMessages *f, ApiError *error) {
     return 0;
 }
 
-/* What an answer may be besides text. */
+/* Refuses answers other than text. */
 static int check_output(const ChatMessages *f, ApiError *error) {
     if (f->modalities &&
         (json_array_size(f->modalities) != 1 || !field_is_text(json_array_get(f->modalities, 0), "text")))
@@ -431,7 +431,7 @@ static int check_messages(const ChatMessages *f, ApiError *error) {
     return status ? status : check_output(f, error);
 }
 
-/* For the built-in formats. */
+/* Applies a built-in format. */
 static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     size_t n = json_array_size(f->messages);
     fr_error why;
@@ -447,7 +447,7 @@ static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_re
     return status ? api_refuse_error(error, "messages", &why) : 0;
 }
 
-/* Many templates join the content of a message to other text, and fail where it is null, as it is beside calls. */
+/* Replaces a content that is null, as it may be in messages with calls, by "": many templates join it to other text. */
 static bool fill_contents(const json_t *messages) {
     size_t i;
     json_t *message;
@@ -466,7 +466,7 @@ static int refuse_rendering(ApiError *error, const fr_error *why) {
                       "the chat template of this model cannot render these messages: %s", why->message);
 }
 
-/* Tools that the template has no place for are refused: the model would know nothing of them. */
+/* Runs the template. Tools are refused if the template ignores them, because the model would know nothing of them. */
 static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_options *options, fr_chat_result *out,
                           ApiError *error) {
     fr_error why;
@@ -492,7 +492,7 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
     *out = (fr_chat_result){.struct_size = sizeof(fr_chat_result)};
     int status = check_messages(f, error);
     if (status) return status;
-    json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body is the call's own */
+    json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body belongs to the call */
     if (f->reasoning_effort && !variables) variables = json_object();
     if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));
     bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;

@@ -6,7 +6,8 @@
  *     "json_schema": {...}, "grammar": "root ::= ..."                                 llama.cpp
  *     "structured_outputs": {"json" | "regex" | "choice" | "grammar" | "json_object": ...}, "guided_...": ...     vLLM
  *
- * A schema is written out again from its values, so that texts that differ in white space are compiled once. */
+ * The text of a schema is written anew from its values, so that texts that differ only in white space are compiled
+ * once. */
 #include "server/api/plan.h"
 
 #include "cli/command.h"
@@ -16,14 +17,14 @@
 enum { TEXT_MAX_BYTES = 64 << 20 };
 static const char any_object[] = "{\"type\":\"object\"}";
 
-/* One of schema, choices and text. */
+/* What the fields ask for: one of schema, choices and text. */
 typedef struct Wanted {
-    const char *field; /* NULL: nothing is wanted */
+    const char *field; /* the field that asks for it; NULL: none */
     fr_grammar_kind kind;
     const json_t *schema, *choices;
     const char *text;
-    bool is_strict; /* what cannot be kept is refused */
-    bool is_format; /* wanted by `format` */
+    bool is_strict; /* a schema that cannot be kept exactly is refused */
+    bool is_format; /* the field is `format` */
 } Wanted;
 
 static int want(Wanted *w, Wanted one, ApiError *error) {
@@ -37,7 +38,7 @@ static int want(Wanted *w, Wanted one, ApiError *error) {
 
 /* ---- fields ---------------------------------------------------------------------------------------------------- */
 
-/* An object, or one as text. NULL: it is absent. */
+/* Notes a schema: an object, or an object as text. schema may be NULL. */
 static int want_schema(Wanted *w, const char *field, const json_t *schema, ApiError *error) {
     if (!schema || json_is_null(schema)) return 0;
     if (json_is_string(schema)) return want(w, (Wanted){.field = field, .text = json_string_value(schema)}, error);
@@ -165,7 +166,7 @@ static bool write_choices(Buf *out, const json_t *choices) {
     return fits;
 }
 
-/* *text: within the buffer, or the client's own. False: no memory. */
+/* Writes the text to compile. *text is in the buffer or in the body. False: memory ran out. */
 static bool write_text(const Wanted *w, Buf *buffer, const char **text, size_t *n) {
     JsonOut out = json_out_begin(buffer);
     bool fits = true;
@@ -186,7 +187,7 @@ static int refuse_grammar(const Plan *plan, const Wanted *w, bool is_full, const
                      : "the grammars of this request need more than 40 million steps together, which is the limit");
 }
 
-/* No value of the JSON is allocated meanwhile, so the buffer cannot be lost (json_memory.h). */
+/* It allocates no JSON values, so running out of their memory cannot lose the buffer (json_memory.h). */
 static int compile(Plan *plan, GrammarCache *cache, const Wanted *w, ApiError *error) {
     Buf buffer = {.max_bytes = TEXT_MAX_BYTES};
     const char *text;

@@ -1,4 +1,4 @@
-/* fields.c - reads the fields of a body, and refuses by name what it cannot honour. */
+/* fields.c - reads the fields of a body, and refuses those that are not supported by their names. */
 #include "server/api/plan.h"
 
 #include <math.h>
@@ -82,12 +82,12 @@ bool field_is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* What is added to the logits of tokens, out of a request's body.
+/* ---- logit_bias --------------------------------------------------------------------------------------------
  *
  *     {"15043": -100, "29871": 2.5}                      OpenAI: ids as text
- *     [[15043, false], [29871, 2.5], ["Hello", -1]]      llama.cpp: ids, or texts, each token of which is meant
+ *     [[15043, false], [29871, 2.5], ["Hello", -1]]      llama.cpp: ids, or texts whose tokens all get the bias
  *
- * -100 and less, and `false`, ban a token, as OpenAI documents for -100. Several biases of a token add up. */
+ * Biases of -100 and less, and `false`, ban a token, as OpenAI documents for -100. Several biases of a token add up. */
 
 enum { BIAS_LIMIT = 100 };
 
@@ -105,13 +105,13 @@ static int refuse_token(const Plan *plan, const char *spelling, ApiError *error)
                       plan->model->info.n_vocab - 1);
 }
 
-/* More biases than there are tokens are a mistake, and would cost time in every step. */
+/* Adds a bias. More biases than tokens are a mistake in the request, and would cost time in every step. */
 static int add(Plan *plan, int32_t token, float bias, ApiError *error) {
     if (plan->n_bias >= plan->model->info.n_vocab)
         return api_refuse(error, 400, "invalid_value", "logit_bias",
                           "'logit_bias' has more entries than the vocabulary, which has %d tokens",
                           plan->model->info.n_vocab);
-    if ((plan->n_bias & (plan->n_bias - 1)) == 0) { /* full: the capacity is a power of two */
+    if ((plan->n_bias & (plan->n_bias - 1)) == 0) { /* the array is full: its capacity is a power of two */
         size_t capacity = plan->n_bias ? 2 * (size_t)plan->n_bias : 1;
         fr_logit_bias *grown = realloc(plan->bias, capacity * sizeof *grown);
         if (!grown) return api_refuse(error, 500, NULL, NULL, "memory ran out");
@@ -159,7 +159,7 @@ static int read_pair(Plan *plan, const json_t *pair, ApiError *error) {
 static int read_member(Plan *plan, const char *name, const json_t *value, ApiError *error) {
     char *end;
     float bias;
-    long long id = strtoll(name, &end, 10); /* what is out of range is no id either */
+    long long id = strtoll(name, &end, 10); /* a number out of range is no id either */
     if (*name < '0' || *name > '9' || *end) return refuse_token(plan, name, error);
     return read_bias(value, &bias, error) ? -1 : add_id(plan, id, name, bias, error);
 }

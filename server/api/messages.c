@@ -1,8 +1,8 @@
 /* messages.c - POST /v1/messages and /v1/messages/count_tokens, the Messages API of Anthropic.
  *
- * Usage counts tokens of the prompt that the cache had in cache_read_input_tokens and the rest in input_tokens, as that
- * API does. What a stream begins with comes before the cache was asked, so the numbers are corrected in
- * "message_delta". */
+ * As in that API, usage counts the prompt tokens that the cache had in cache_read_input_tokens, and the others in
+ * input_tokens. The beginning of a stream is written before the cache is searched, so "message_delta" corrects the
+ * numbers. */
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 
@@ -38,11 +38,11 @@ static const Field messages_fields[] = {
 };
 static const Field *const tables[] = {messages_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
 
-/* Content blocks of the Messages API to the messages of chat templates.
+/* ---- the prompt: from content blocks to the messages of chat templates ----------------------------------------
  *
- * Text blocks are joined; "tool_use" becomes "tool_calls" of the assistant, "tool_result" a message of role "tool"
- * before the text of its turn, "thinking" becomes "reasoning_content". A block that the model cannot read is refused by
- * name. */
+ * Text blocks are joined. "tool_use" becomes "tool_calls" of the assistant, "tool_result" becomes a message of role
+ * "tool" before the text of its turn, and "thinking" becomes "reasoning_content". A block that the model cannot read is
+ * refused by name. */
 
 enum { MAX_MESSAGES = 10000 };
 
@@ -56,7 +56,7 @@ static int check_blocks(const json_t *blocks, const char *where, ApiError *error
     return 0;
 }
 
-/* A string, or the texts of blocks, as a JSON string. NULL: refused. */
+/* Joins a string, or the texts of blocks, to one JSON string. NULL: the content is refused. */
 static json_t *join(const json_t *content, const char *where, ApiError *error) {
     if (json_is_string(content)) return json_stringn(json_string_value(content), json_string_length(content));
     if (!json_is_array(content)) {
@@ -70,7 +70,7 @@ static void add_message(json_t *to, const char *role, json_t *content) {
     json_array_append_new(to, json_pack("{s:s, s:o}", "role", role, "content", content));
 }
 
-/* One turn while its blocks are read. */
+/* A turn of the conversation while its blocks are read. */
 typedef struct Turn {
     json_t *out;   /* messages */
     json_t *texts; /* blocks of type text */
@@ -122,7 +122,7 @@ static int add_turn(json_t *out, const json_t *message, size_t i_message, ApiErr
         status = add_block(&t, json_array_get(content, i), i, error);
     if (status) return status;
     bool has_others = json_array_size(content) > 0 && json_array_size(t.texts) == 0;
-    if (has_others && !t.is_assistant) return 0; /* results of tools alone */
+    if (has_others && !t.is_assistant) return 0; /* the turn has only results of tools */
     json_t *text = join(json_is_array(content) ? t.texts : content, "messages", error);
     if (!text) return -1;
     add_message(out, json_string_value(role), text);
@@ -152,7 +152,7 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
     return status;
 }
 
-/* {"name", "description", "input_schema"} becomes {"type": "function", "function": {..., "parameters"}}. */
+/* Turns {"name", "description", "input_schema"} into {"type": "function", "function": {..., "parameters"}}. */
 static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     json_t *out = json_array(), *strict = json_array();
     if (in->tools && !json_is_array(in->tools))
@@ -171,7 +171,7 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
         json_array_append_new(strict, json_boolean(json_is_true(json_object_get(tool, "strict"))));
     }
     chat->tools = out;
-    chat->strict_tools = strict; /* apart from the tools, which the template may write out */
+    chat->strict_tools = strict; /* not in the tools themselves, which the template may write out */
     return 0;
 }
 
@@ -209,7 +209,7 @@ static int check_stops(const MessagesFields *f, ApiError *error) {
                              "'stop_sequences' must be a list of at most %d strings that are not empty", API_MAX_STOPS);
 }
 
-/* {"format": {"type": "json_schema", "schema": {...}}} */
+/* Reads {"format": {"type": "json_schema", "schema": {...}}}. */
 static int read_output_config(MessagesFields *f, ApiError *error) {
     const char *name;
     json_t *value;
@@ -296,7 +296,7 @@ static const char *stop_reason(const Choice *c) {
     return choice_finish(c) == FR_FINISH_STOP ? "stop_sequence" : "end_turn";
 }
 
-/* choice NULL: at the beginning of a stream. */
+/* choice is NULL at the beginning of a stream. */
 static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
     int64_t n_cached = c && c->result ? c->result->stats.n_prompt_shared : 0;
     json_out_open(out, "usage", '{');
@@ -307,7 +307,7 @@ static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
     json_out_mark(out, '}');
 }
 
-/* The block as far as it is known when it begins, with the whole text where `is_whole`. */
+/* Writes a block: all of it if is_whole, and otherwise what is known when it begins. */
 static void write_block(JsonOut *out, const Choice *c, const AnswerItem *item, bool is_whole) {
     static const char *const types[] =
         {[ANSWER_TEXT] = "text", [ANSWER_REASONING] = "thinking", [ANSWER_CALL] = "tool_use"};
@@ -323,7 +323,7 @@ static void write_block(JsonOut *out, const Choice *c, const AnswerItem *item, b
         json_t *input = is_whole ? json_loadb(item->text.data, item->text.n, 0, &why) : NULL;
         json_out_key(out, "input");
         if (json_is_object(input)) json_out_raw(out, item->text.data, item->text.n);
-        else json_out_raw(out, "{}", 2); /* cut short, or no JSON: "input" must be an object */
+        else json_out_raw(out, "{}", 2); /* the arguments are cut short or are no JSON, but "input" must be an object */
         json_decref(input);
     } else {
         json_out_key(out, type);
@@ -407,7 +407,7 @@ static void stream_block(void *user, AnswerEvent event, const AnswerItem *item, 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
     BlockStream s = {out, c};
     (void)call;
-    (void)answers_feed(c, fresh, stream_block, &s); /* without memory the reader stays silent */
+    (void)answers_feed(c, fresh, stream_block, &s); /* if memory runs out, the reader reports nothing more */
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {

@@ -1,7 +1,7 @@
 /* metrics.c - the state of the server in the text format of Prometheus.
  *
- * Names, labels and meanings are those of vLLM where it has the figure, so that dashboards for it need another prefix
- * only. */
+ * Names, labels and meanings are those of vLLM if it has the metric, so that dashboards for vLLM need only another
+ * prefix. */
 #include "server/api/api.h"
 
 #include "cli/command.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { N_TIMES = 20, N_COUNTS = 16 };
-/* Upper bounds of the buckets, of times in seconds and of numbers of tokens. */
+/* The upper bounds of the buckets: times in seconds, and numbers of tokens. */
 static const double short_times[N_TIMES] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25,
                                             0.5,   0.75,   1,     2.5,  5,    7.5,  10,   20,   40,  80};
 static const double long_times[N_TIMES] = {0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,
@@ -53,7 +53,7 @@ void metrics_add_generation(ModelMetrics *m, const GenerationResult *g, bool is_
 
 void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s) {
     m->generation_tokens += n;
-    for (int64_t i = since_last_s < 0; i < n; i++) /* those that came together share the time */
+    for (int64_t i = since_last_s < 0; i < n; i++) /* tokens of one step share the time */
         observe(&m->between_tokens_s, short_times, N_TIMES, since_last_s < 0 ? 0 : since_last_s / (double)n);
 }
 
@@ -72,7 +72,7 @@ static void put_head(Writer *w, const char *name, const char *type, const char *
     put(w, buf_printf(w->out, "# HELP forerun_%s %s\n# TYPE forerun_%s %s\n", name, help, name, type));
 }
 
-/* `name{model_name="...",more} `, with the name of the model escaped. */
+/* Writes `name{model_name="...",more} `, with the name of the model escaped. */
 static void put_sample(Writer *w, const char *name, int i_model, const char *more) {
     put(w, buf_printf(w->out, "forerun_%s{model_name=\"", name));
     for (const char *c = w->models[i_model].name; *c; c++) {
@@ -85,7 +85,8 @@ static void put_sample(Writer *w, const char *name, int i_model, const char *mor
     put(w, buf_printf(w->out, "\"%s%s} ", *more ? "," : "", more));
 }
 
-/* One counter or gauge of all models; `values` is that of the first, further ones follow every `stride` bytes. */
+/* Writes a counter or gauge of all models. `values` points to that of the first model, and the others follow every
+ * `stride` bytes. */
 static void put_family(Writer *w, const char *name, const char *type, const char *help, const void *values,
                        size_t stride, bool is_int) {
     put_head(w, name, type, help);
@@ -122,7 +123,7 @@ static void put_histogram(Writer *w, const char *name, const char *help, const H
 }
 
 static void put_finished(Writer *w, const Metrics *m) {
-    /* by fr_finish */
+    /* indexed by fr_finish */
     static const char *const reasons[] = {NULL, "stop", "stop", "length", "length", "abort", "error"};
     put_head(w, "request_success_total", "counter", "Requests that ended, by the reason.");
     for (int i = 0; i < w->n_models; i++)

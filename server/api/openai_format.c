@@ -1,7 +1,7 @@
 /* openai_format.c - errors, usage, timings and events in the form of the OpenAI API.
  *
- * "accepted_prediction_tokens" and "rejected_prediction_tokens" count what all drafters of the request proposed, the
- * client's own `prediction` among them. */
+ * "accepted_prediction_tokens" and "rejected_prediction_tokens" count what all drafters of the request proposed,
+ * including the client's own `prediction`. */
 #include "cli/command.h"
 #include "server/api/openai_format.h"
 
@@ -52,7 +52,7 @@ void openai_write_head(JsonOut *out, const ApiCall *call, const char *object) {
     json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
 }
 
-/* Usage comes in an event without choices, for those who asked for it: others may not expect one. */
+/* Usage is in an event without choices, which only clients that ask for it get: others may not expect such an event. */
 void openai_end_stream(Buf *out, const ApiCall *call) {
     if (call->plan.wants_usage) {
         JsonOut j = sse_begin(out);
@@ -111,7 +111,7 @@ void openai_write_usage(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
-/* Milliseconds in all, for each token, and tokens per second. */
+/* Writes the milliseconds of n tokens, the milliseconds per token, and the tokens per second. */
 static void write_rates(JsonOut *out, const char *part, int64_t n, double seconds) {
     char key[48];
     snprintf(key, sizeof key, "%s_n", part);
@@ -140,7 +140,7 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
-/* What was asked for and is not quite so; nothing where all is. */
+/* Writes how the answer differs from what the client asked for, if it does. */
 void openai_write_warnings(JsonOut *out, const ApiCall *call) {
     const char *notice = fr_grammar_notice(cached_grammar(call->plan.grammar));
     if (!*notice && call->plan.n_warnings == 0) return;
@@ -164,18 +164,19 @@ void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *to
     json_out_mark(out, ']');
 }
 
-/* Log-probabilities of tokens as text.
+/* ---- log-probabilities -----------------------------------------------------------------------------------------
  *
- * They are the model's own, before sampling options, and written with 17 digits, so that a client reads the double that
- * the engine computed. What a token stands for need not be whole characters: "bytes" has it exactly, and "token" with
- * U+FFFD in place of what is no character by itself. A control token has its name, and no bytes. */
+ * Log-probabilities are those of the model's own distribution, before sampling options. They are written with 17
+ * digits, so that a client reads the double that the engine computed. The text of a token need not be whole characters:
+ * "bytes" has it exactly, and "token" has U+FFFD in place of incomplete characters. A control token has its name as
+ * "token", and no bytes. */
 
 void logprobs_want(Plan *plan, int64_t n_top) {
     plan->wants_logprobs = true;
     plan->n_top_logprobs = (int)n_top;
 }
 
-/* What to call a token. */
+/* The name of a token. */
 static const char *name_of(const ServedModel *m, int32_t token, size_t *n) {
     return fr_token_piece(m->model, token, true, n);
 }
@@ -184,7 +185,7 @@ static const fr_top_logprob *top_of(const TokenBatch *tokens) {
     return (const fr_top_logprob *)(const void *)tokens->top.data;
 }
 
-/* ---- one object a token --------------------------------------------------------------------------------------- */
+/* ---- one object for each token ----------------------------------------------------------------------------- */
 
 static void write_bytes(JsonOut *out, const ServedModel *m, int32_t token) {
     size_t n;
@@ -199,7 +200,7 @@ static void write_bytes(JsonOut *out, const ServedModel *m, int32_t token) {
     json_out_mark(out, ']');
 }
 
-/* An object that is not closed yet. */
+/* Begins the object of a token, which the caller closes. */
 static void open_token(JsonOut *out, const ServedModel *m, int32_t token, double logprob, bool with_id) {
     size_t n;
     const char *name = name_of(m, token, &n);
@@ -227,14 +228,15 @@ void logprobs_write_list(JsonOut *out, const ServedModel *m, const TokenBatch *t
     }
 }
 
-/* ---- columns ------------------------------------------------------------------------------------------------------ */
+/* ---- columns ----------------------------------------------------------------------------------------------- */
 
 typedef struct Name {
     char text[4 * 1024 + 16];
     size_t n;
 } Name;
 
-/* OpenAI's API writes "bytes:\xe2\x82" where the bytes are not UTF-8, so that no two names are the same. */
+/* Finds the name of a token. OpenAI's API writes "bytes:\xe2\x82" if the bytes are not UTF-8, so that all names
+ * differ. */
 static void find_name(const ServedModel *m, int32_t token, Name *name) {
     size_t n;
     const char *bytes = name_of(m, token, &n);
@@ -266,8 +268,8 @@ static bool have_one_name(const ServedModel *m, int32_t a, int32_t b) {
     return n_a == n_b && memcmp(name_a, name_b, n_a) == 0;
 }
 
-/* The most probable tokens and, as OpenAI has it, the chosen one where it is not among them. A name comes once, with
- * its greatest log-probability. */
+/* Writes the most probable tokens and, as in OpenAI's API, the chosen token if it is not among them. Each name is
+ * written once, with its greatest log-probability. */
 static void write_map(JsonOut *out, const ServedModel *m, const TokenRecord *t, const fr_top_logprob *top) {
     bool has_chosen = false;
     json_out_mark(out, '{');
@@ -281,7 +283,7 @@ static void write_map(JsonOut *out, const ServedModel *m, const TokenRecord *t, 
     json_out_mark(out, '}');
 }
 
-/* Characters that begin in the bytes of a token. */
+/* How many characters begin in the bytes of a token. */
 static int64_t count_characters(const ServedModel *m, int32_t token) {
     size_t n;
     const char *bytes = fr_token_piece(m->model, token, false, &n);
@@ -314,15 +316,17 @@ void logprobs_write_columns(JsonOut *out, const ServedModel *m, const TokenBatch
     json_out_mark(out, '}');
 }
 
-/* Which drafter proposed each token of a stream, and what else was proposed.
+/* ---- the field "forerun" of streams: which drafter proposed each token, and what else was proposed -----------
  *
- *     "forerun": {"tokens": [{"text": " the", "source": "suffix", "ms": 31.2}, {"text": " cat", "source": null, "ms": 31.2}],
- *                 "steps": [{"n": 2, "tree": [{"parent": -1, "text": "sat", "p": 1, "source": null, "accepted": true}, ...]}]}
+ *     "forerun": {"tokens": [{"text": " the", "source": "suffix", "ms": 31.2}, {"text": " cat", "source": null, ...}],
+ *                 "steps": [{"n": 2, "tree": [{"parent": -1, "text": "sat", "p": 1, "source": null, "accepted": true},
+ *                                             ...]}]}
  *
- * An event has the tokens and the steps that ended since the event before. A step stands behind its n tokens, perhaps
- * in a later event; steps come in the order of the text, so that a reader who counts knows which tokens each step made.
- * A source of null is the target itself. "ms" is when the engine chose the token, counted from the first byte of the
- * request: what lies between that and the arrival of the event is what the server adds (bench/bench_serve.c). */
+ * An event has the tokens and the steps that ended since the event before. A step comes after its n tokens, perhaps in
+ * a later event. Steps are in the order of the text, so a reader that counts tokens knows which of them each step
+ * added. If the source of a token is null, it is the target's own. "ms" is the time from the first byte of the request
+ * until the engine chose the token; the rest of the time until the event arrives is what the server adds
+ * (bench/bench_serve.c). */
 
 int token_pieces_read(Plan *plan, const json_t *value, ApiError *error) {
     const char *name;

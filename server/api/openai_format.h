@@ -1,4 +1,5 @@
-/* openai_format.h - what the answers of the OpenAI endpoints have in common, and those of llama.cpp borrow. */
+/* openai_format.h - the parts of answers that the OpenAI endpoints share, some of which llama.cpp's endpoints have,
+ * too. */
 #ifndef SERVER_API_OPENAI_FORMAT_H
 #define SERVER_API_OPENAI_FORMAT_H
 
@@ -7,49 +8,47 @@
 
 /* {"error": {"message": ..., "type": ..., "param": ..., "code": ...}} */
 void openai_write_error(JsonOut *out, const ApiError *e);
-/* The same as an event, and the end of the stream. */
+/* The same as the last event of a stream. */
 void openai_stream_error(Buf *out, const ApiError *e);
 
-/* What all answers begin with: {"id": ..., "object": object, ... */
+/* Writes the beginning of each answer: {"id": ..., "object": object, ... */
 void openai_write_head(JsonOut *out, const ApiCall *call, const char *object);
-/* ApiFormat.end_stream: usage, where it was asked for, and "data: [DONE]". */
+/* ApiFormat.end_stream: writes the usage if the client asks for it, and "data: [DONE]". */
 void openai_end_stream(Buf *out, const ApiCall *call);
 /* "stop", "length", ... */
 const char *openai_finish_reason(fr_finish finish);
-/* "usage": {...}, of all choices together. */
+/* Writes "usage": {...} for all choices together. */
 void openai_write_usage(JsonOut *out, const ApiCall *call);
-/* Tokens of all choices that are reasoning. */
+/* Counts the tokens of all choices that are reasoning. */
 int64_t openai_count_reasoning(const ApiCall *call);
-/* "timings": {...}, as llama.cpp has them, of all choices together. */
+/* Writes "timings": {...} in llama.cpp's form, for all choices together. */
 void openai_write_timings(JsonOut *out, const ApiCall *call);
-/* What OpenAI's API does not have: timings, and the seed. */
+/* Writes "warnings": [...] if there are any. */
 void openai_write_warnings(JsonOut *out, const ApiCall *call);
+/* Writes the timings, the seed and the warnings, which OpenAI's API does not have. */
 void openai_write_extras(JsonOut *out, const ApiCall *call);
-/* "tokens": [ids], where they were asked for. */
+/* Writes "tokens": [ids] if the client asks for them. */
 void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *tokens);
 /* The statistics of all choices together. A prompt that several choices share counts once. */
 fr_stats openai_sum(const ApiCall *call);
 
-/* "data: " before an event, and the empty line behind it. */
+/* Write "data: " before an event, and the empty line after it. */
 JsonOut sse_begin(Buf *out);
 void sse_end(JsonOut *j);
 
-/* Log-probabilities of tokens in the forms of the APIs. */
-
-/* The plan returns log-probabilities, of each token and of the n_top most probable ones. */
+/* Makes the plan return log-probabilities of each token and of the n_top most probable ones. */
 void logprobs_want(Plan *plan, int64_t n_top);
-/* {"token", "logprob", "bytes", "top_logprobs": [...]} of each token, as OpenAI's chats and llama.cpp have it, within a
- * list. tokens NULL: none. with_ids: each with its "id", as in /completion. */
+/* Writes {"token", "logprob", "bytes", "top_logprobs": [...]} for each token into a list, in the form of OpenAI's chats
+ * and llama.cpp. tokens may be NULL. with_ids: each token has its "id", as in /completion. */
 void logprobs_write_list(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, bool with_ids);
-/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. *offset: characters of the tokens
- * before, which those of these are added to. */
+/* Writes {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. *offset is the number of
+ * characters of all earlier tokens; those of these tokens are added to it. */
 void logprobs_write_columns(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, int64_t *offset);
 
-/* The field "forerun" of requests and of the events of a stream: which drafter proposed what. */
-
-/* "forerun": {"tokens": true, "trees": true} of a request; NULL: absent. */
+/* Reads the field "forerun" of a request, such as {"tokens": true, "trees": true}, by which a client asks which drafter
+ * proposed what. value may be NULL. */
 int token_pieces_read(Plan *plan, const json_t *value, ApiError *error);
-/* The key "forerun" of an event with the fresh tokens of a choice; nothing unless they were asked for. */
+/* Writes the key "forerun" of an event with the fresh tokens of a choice, if the client asks for it. */
 void token_pieces_write(JsonOut *out, const Choice *c, const TokenBatch *fresh);
 
 #endif

@@ -1,4 +1,4 @@
-/* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
+/* plan.c - checks the sampling, stop strings, drafts and prompts of a request, and copies them from its body. */
 #include "server/api/plan.h"
 
 #include "server/api/openai_format.h"
@@ -44,7 +44,7 @@ const Field plan_fields[] = {
     {.name = NULL},
 };
 
-/* These change nothing about a text, here or elsewhere, or only in which order requests are served. */
+/* Fields that influence no text, or only the order in which requests are served. */
 const Field plan_ignored_fields[] = {
     {.name = "user", .kind = FIELD_IGNORED},
     {.name = "metadata", .kind = FIELD_IGNORED},
@@ -111,7 +111,7 @@ ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error
     return NULL;
 }
 
-/* Seeds are below 2^53, so that each JSON parser reads the one that is reported. */
+/* A random seed, below 2^53, so that every JSON parser can read the seed that is reported. */
 static uint64_t random_seed(void) {
     uint64_t seed = 0;
     (void)!getrandom(&seed, sizeof seed, 0);
@@ -143,7 +143,7 @@ static int add_draft(Plan *plan, const json_t *name, ApiError *error) {
     if (!json_is_string(name))
         return api_refuse(error, 400, "invalid_type", "draft",
                           "'draft' must be the name of a drafter, or a list of names");
-    if (strcmp(json_string_value(name), "none") == 0) return 0; /* see read_drafts */
+    if (strcmp(json_string_value(name), "none") == 0) return 0; /* read_drafts adds it */
     const char *spec = served_model_draft(plan->model, json_string_value(name));
     if (!spec)
         return api_refuse(error, 400, "invalid_value", "draft",
@@ -163,11 +163,12 @@ static int read_drafts(Plan *plan, const json_t *draft, ApiError *error) {
     else
         for (size_t i = 0; i < json_array_size(draft) && !status; i++)
             status = add_draft(plan, json_array_get(draft, i), error);
-    if (!status && plan->n_drafts == 0) plan->drafts[plan->n_drafts++] = "none"; /* not even what a grammar forces */
+    if (!status && plan->n_drafts == 0)
+        plan->drafts[plan->n_drafts++] = "none"; /* so that the draft "grammar" does not join either */
     return status;
 }
 
-/* {"type": "content", "content": "text" or [{"type": "text", "text": ...}, ...]} */
+/* Reads {"type": "content", "content": "text" or [{"type": "text", "text": ...}, ...]}. */
 static int read_prediction(Plan *plan, const json_t *prediction, ApiError *error) {
     Buf text = {.max_bytes = 64 << 20};
     const json_t *content = json_object_get(prediction, "content");

@@ -1,4 +1,4 @@
-/* plan.h - the fields of a request's body, by tables: type, range, and what is refused by name. */
+/* plan.h - from the fields of a request's body, described by tables, to a Plan. */
 #ifndef SERVER_API_PLAN_H
 #define SERVER_API_PLAN_H
 
@@ -10,47 +10,45 @@ typedef enum FieldKind {
     FIELD_BOOL,    /* bool */
     FIELD_TEXT,    /* const char *, borrowed */
     FIELD_ANY,     /* const json_t *, borrowed */
-    FIELD_IGNORED, /* has no influence on what is generated */
-    FIELD_NEUTRAL, /* a number or boolean that forerun does as if it were `min`: other values are refused */
+    FIELD_IGNORED, /* it does not influence the text */
+    FIELD_NEUTRAL, /* a number or boolean for which forerun supports only the value `min` */
 } FieldKind;
 
 typedef struct Field {
     const char *name; /* NULL ends the table */
     FieldKind kind;
     size_t offset;
-    double min, max; /* of numbers; equal: any */
+    double min, max; /* the range of a number; equal: any number */
 } Field;
 
 #define FIELD(S, kind_, field, ...) .kind = FIELD_##kind_, .offset = offsetof(S, field), __VA_ARGS__
 
-/* Fills *to by the tables (the last is NULL); null counts as absent. A field of no table is refused, unless its value
- * asks for nothing: null, false, "", [] or {}. */
+/* Fills in *to by the tables, which end with NULL. A field that is null counts as absent. A field that is in no table
+ * is refused, unless its value asks for nothing: null, false, "", [] or {}. */
 int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error);
 
-/* Whether a value is this string. NULL is not. */
+/* Whether a value is this string. NULL is no string. */
 bool field_is_text(const json_t *value, const char *text);
 
-/* The field "logit_bias" in the forms of OpenAI and llama.cpp. */
-
-/* Fills plan->bias; value NULL: none. */
+/* Fills in plan->bias from the field "logit_bias" in the form of OpenAI or llama.cpp. value may be NULL. */
 int logit_bias_read(Plan *plan, const json_t *value, ApiError *error);
 
 /* ---- the fields that hold a text to a JSON schema, a grammar or a regular expression (constraint.c) ------------ */
 
-/* As a body has them; borrowed. At most one asks for something. */
+/* The fields of a body; borrowed. Only one of them may ask for something. */
 typedef struct ConstraintFields {
-    /* {"type": "json_schema", ...}, and what errors call it; name NULL: "response_format" */
+    /* {"type": "json_schema", ...}, and its name in errors; NULL: "response_format" */
     const json_t *format;
     const char *format_name;
     const json_t *json_schema, *structured_outputs, *guided_json, *guided_choice;
     const char *grammar, *guided_regex, *guided_grammar;
 } ConstraintFields;
 
-/* Compiles what the fields ask for into plan->grammar. In the worker. */
+/* Compiles what the fields ask for into plan->grammar. It runs in the worker. */
 int constraint_read(Plan *plan, GrammarCache *cache, const ConstraintFields *f, ApiError *error);
-/* The same for a grammar in GBNF that is made here; the plan has none yet. `field`: for errors. */
+/* The same for a text in GBNF that the server has written; the plan has no grammar yet. `field` is named in errors. */
 int constraint_set_grammar(Plan *plan, GrammarCache *cache, const Buf *text, const char *field, ApiError *error);
-/* Appends a value of JSON, or a literal of GBNF; what memory is missing for shows in the text that is compiled. */
+/* Append a JSON value, and a literal of GBNF. If memory runs out, the text is incomplete and does not compile. */
 void constraint_write_value(Buf *out, const json_t *value);
 bool constraint_write_literal(Buf *out, const char *text, size_t n);
 
@@ -58,7 +56,8 @@ bool constraint_write_literal(Buf *out, const char *text, size_t n);
 
 enum { SEED_RANDOM = -1 };
 
-/* Fields of generating endpoints, with the defaults of plan_fields_default. Pointers are borrowed from the body. */
+/* The fields of endpoints that generate, with the defaults of plan_fields_default. Pointers are borrowed from the
+ * body. */
 typedef struct PlanFields {
     const char *model;
     bool stream, ignore_eos, return_tokens;
@@ -68,25 +67,25 @@ typedef struct PlanFields {
     ConstraintFields constraint;
 } PlanFields;
 
-/* The fields by the names that OpenAI, vLLM and llama.cpp share; what has no influence here; and what other servers can
- * do and forerun cannot, refused unless it asks for nothing. */
+/* The fields by the names that OpenAI, vLLM and llama.cpp share; fields that are ignored; and fields for which forerun
+ * supports only the neutral value. */
 extern const Field plan_fields[], plan_ignored_fields[], plan_neutral_fields[];
 
 void plan_fields_default(PlanFields *f);
-/* Fills everything in the plan but the prompts. max_tokens: 0: until the context is full. */
+/* Fills in the whole plan except its prompts. max_tokens 0: until the context is full. */
 int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error);
-/* The model of a name; NULL or "": the only one, or the first. NULL: refused. */
+/* Finds the model of a name; NULL and "" are the first model. NULL: there is no such model, and *error is set. */
 ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error);
-/* Adds a prompt, whose memory it takes over, also where it is refused: *prompt is empty afterwards. */
+/* Adds a prompt and takes over its memory, even if the prompt is refused: *prompt is empty afterwards. */
 int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
-/* The value of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a list of
- * such lists. */
+/* Adds the prompts of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a
+ * list of such lists. */
 int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
                      ApiError *error);
-/* Ids from a JSON array, malloc'ed. */
+/* Reads token ids from a JSON array; *ids is malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);
-/* A sentence for the client; those beyond API_MAX_WARNINGS are left out. False: no memory. */
+/* Adds a sentence for the client, unless there are API_MAX_WARNINGS already. False: memory ran out. */
 __attribute__((format(printf, 2, 3))) bool plan_warn(Plan *plan, const char *format, ...);
 void plan_free(Plan *plan);
 

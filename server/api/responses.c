@@ -1,5 +1,5 @@
-/* responses.c - POST /v1/responses, OpenAI's newer API, without its memory: nothing is stored, so each request brings
- * the whole conversation, and previous_response_id is refused by name. */
+/* responses.c - POST /v1/responses, OpenAI's newer API, but without its memory: nothing is stored, so each request has
+ * the whole conversation, and previous_response_id is refused. */
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 
@@ -35,20 +35,19 @@ static const Field responses_fields[] = {
     {.name = "top_logprobs", R(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "n", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "stream_options",
-     .kind = FIELD_IGNORED}, /* padding against eavesdroppers, or usage, which comes in any case */
-    {.name = "truncation", .kind = FIELD_IGNORED}, /* too long a prompt is refused */
+     .kind = FIELD_IGNORED},                       /* padding against eavesdroppers, or usage, which is always sent */
+    {.name = "truncation", .kind = FIELD_IGNORED}, /* a prompt that is too long is refused */
     {.name = NULL},
 };
 static const Field *const tables[] = {responses_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
 
-/* The items of the Responses API to the messages of chat templates.
+/* ---- the prompt: from items to the messages of chat templates --------------------------------------------------
  *
- * Items of type "message" are messages; "function_call" becomes "tool_calls" of the assistant, "function_call_output" a
- * message of role "tool". Reasoning of earlier answers is left out, as templates do. Items that only a server with a
- * memory knows ("item_reference") are refused. */
+ * Items of type "message" are messages. "function_call" becomes "tool_calls" of the assistant, and
+ * "function_call_output" becomes a message of role "tool". The reasoning of earlier answers is left out, because
+ * templates do so. Items that only a server with a memory knows ("item_reference") are refused. */
 
-/* Parts of text under the names of this API become parts of type "text", which chat_messages_apply joins; it refuses
- * others. */
+/* Renames parts of text to type "text", which chat_messages_apply joins; it refuses all other parts. */
 static void name_parts(const json_t *content) {
     size_t i;
     json_t *part;
@@ -115,7 +114,7 @@ static int convert_items(const ResponsesInput *in, ChatMessages *chat, ApiError 
     return status;
 }
 
-/* {"type": "function", "name", ...} becomes {"type": "function", "function": {"name", ...}}. */
+/* Turns {"type": "function", "name", ...} into {"type": "function", "function": {"name", ...}}. */
 static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError *error) {
     json_t *out = json_array(), *strict = json_array();
     if (in->tools && !json_is_array(in->tools))
@@ -132,7 +131,7 @@ static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError 
         json_array_append_new(strict, json_boolean(json_is_true(json_object_get(tool, "strict"))));
     }
     chat->tools = out;
-    chat->strict_tools = strict; /* apart from the tools, which the template may write out */
+    chat->strict_tools = strict; /* not in the tools themselves, which the template may write out */
     return 0;
 }
 
@@ -160,7 +159,7 @@ static int read_logprobs(Plan *plan, const ResponsesFields *f, ApiError *error) 
     return 0;
 }
 
-/* {"format": ..., "verbosity": "medium"}, {"effort": ..., "summary": ...}: what is in neither list is refused. */
+/* Refuses members of an object such as {"effort": ..., "summary": ...} that are not in the list. */
 static int check_members(const json_t *object, const char *field, const char *const *members, ApiError *error) {
     const char *name;
     json_t *value;
@@ -178,7 +177,7 @@ static int check_members(const json_t *object, const char *field, const char *co
     return 0;
 }
 
-/* A summary is not written: the reasoning itself is in the answer. */
+/* A summary of the reasoning is ignored: the reasoning itself is in the answer. */
 static int check_objects(const ResponsesFields *f, ApiError *error) {
     static const char *const text[] = {"format", "verbosity", NULL};
     static const char *const reasoning[] = {"effort", "summary", "generate_summary", NULL};
@@ -213,7 +212,7 @@ static void item_id(const Choice *c, const AnswerItem *item, char id[ITEM_ID_SIZ
     snprintf(id, ITEM_ID_SIZE, "%s%s%d", prefixes[item->kind], own ? own : "_", item->index);
 }
 
-/* n 0: before there is text. */
+/* Writes a part of an item with n bytes of text, which may be 0. */
 static void write_part(JsonOut *out, const Choice *c, const AnswerItem *item, const char *text, size_t n) {
     json_out_mark(out, '{');
     json_out_key_text(out, "type", item->kind == ANSWER_TEXT ? "output_text" : "reasoning_text");
@@ -229,7 +228,7 @@ static void write_part(JsonOut *out, const Choice *c, const AnswerItem *item, co
     json_out_mark(out, '}');
 }
 
-/* status "in_progress": without its text. */
+/* Writes an item. If status is "in_progress", it has no text yet. */
 static void write_item(JsonOut *out, const Choice *c, const AnswerItem *item, const char *status) {
     static const char *const types[] =
         {[ANSWER_TEXT] = "message", [ANSWER_REASONING] = "reasoning", [ANSWER_CALL] = "function_call"};
@@ -265,7 +264,7 @@ static bool is_cut(const Choice *c) {
     return choice_finish(c) == FR_FINISH_LENGTH || choice_finish(c) == FR_FINISH_CONTEXT;
 }
 
-/* Of the last item; those before it are complete. */
+/* The status of an item. All items before the last one are complete. */
 static const char *item_status(const Choice *c, const AnswerItem *item) {
     return is_cut(c) && item->index == answers_of(c)->n_items - 1 ? "incomplete" : "completed";
 }
@@ -368,7 +367,7 @@ static void stream_whole(const ItemStream *s, const AnswerItem *item, const char
     answers_end_event(&j);
 }
 
-/* An event about the text of an item, up to the text. */
+/* Begins an event about the text of an item, up to that text. */
 static JsonOut begin_text(const ItemStream *s, const AnswerItem *item, const char *type) {
     char id[ITEM_ID_SIZE];
     JsonOut j = begin_event(s->out, s->choice->call, type);
@@ -422,7 +421,7 @@ static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, c
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
     ItemStream s = {out, c};
     (void)call;
-    (void)answers_feed(c, fresh, stream_item, &s); /* without memory the reader stays silent */
+    (void)answers_feed(c, fresh, stream_item, &s); /* if memory runs out, the reader reports nothing more */
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {

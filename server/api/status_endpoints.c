@@ -64,18 +64,18 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_open(out, "default_generation_settings", '{');
     json_out_key_int(out, "n_ctx", m->n_ctx);
     json_out_mark(out, '}');
-    json_out_open(out, "forward_ms",
-                  '['); /* T(1), T(2), ...: what a forward of n tokens costs behind forward_n_context */
+    /* T(1), T(2), ...: the times of forwards of n tokens after a context of forward_n_context tokens. */
+    json_out_open(out, "forward_ms", '[');
     for (int n = 1; n <= SERVED_COST_ROWS; n++) json_out_real(out, m->forward_s[n] * 1e3);
     json_out_mark(out, ']');
     json_out_key_int(out, "forward_n_context", m->cost_context);
-    json_out_key_real(out, "context_ms", m->context_s * 1e3); /* that a token of context adds to each token */
+    json_out_key_real(out, "context_ms", m->context_s * 1e3); /* added to each token by a token of context */
     json_out_open(out, "drafts", '[');
     for (int i = 0; i < m->n_drafts; i++) json_out_bytes(out, m->drafts[i], strcspn(m->drafts[i], ":"));
     json_out_mark(out, ']');
 }
 
-/* Of the first model, as llama.cpp has it, and a list of all. */
+/* The properties of the first model, in llama.cpp's form, and a list of those of all models. */
 static int props(ApiCall *call) {
     const Service *s = call->service;
     JsonOut out = json_out_begin(&call->reply);
@@ -110,7 +110,7 @@ static void write_slot(JsonOut *out, const Choice *c, int id) {
     json_out_mark(out, '}');
 }
 
-/* The requests that are waiting or running; what is free is not listed. */
+/* Lists the requests that wait or run, and no free slots. */
 static int slots(ApiCall *call) {
     int id = 0;
     JsonOut out = json_out_begin(&call->reply);

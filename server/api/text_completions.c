@@ -23,7 +23,7 @@ static const Field text_fields[] = {
 };
 static const Field *const tables[] = {plan_fields, text_fields, plan_ignored_fields, plan_neutral_fields, NULL};
 
-/* The characters of each choice so far. */
+/* Allocates the counts of the characters of each choice so far. */
 static int open_offsets(ApiCall *call) {
     call->own = calloc((size_t)(call->plan.n_prompts * call->plan.n), sizeof(int64_t));
     call->free_own = free;
@@ -47,7 +47,7 @@ static int read_logprobs(ApiCall *call, const TextFields *f) {
 static int prepare(ApiCall *call, const json_t *body) {
     TextFields f = {.prompt = NULL};
     plan_fields_default(&f.plan);
-    f.plan.max_tokens = 16; /* as OpenAI's API has it */
+    f.plan.max_tokens = 16; /* the default of OpenAI's API */
     int status = fields_read(tables, body, &f, &call->error);
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error);
     if (!status)
@@ -65,7 +65,7 @@ static void write_logprobs(JsonOut *out, const ApiCall *call, int index, const T
     else json_out_null(out);
 }
 
-/* A choice with some text; finish NULL: it goes on. */
+/* Writes a choice with some text. finish is NULL if the choice goes on. */
 static void write_choice(JsonOut *out, const ApiCall *call, int index, const char *before, const char *text, size_t n,
                          const TokenBatch *tokens, const char *finish) {
     Buf all = {.max_bytes = 128 << 20};
@@ -82,7 +82,7 @@ static void write_choice(JsonOut *out, const ApiCall *call, int index, const cha
     buf_free(&all);
 }
 
-/* NULL without "echo". */
+/* The prompt of a choice, if the client asks to echo it; NULL otherwise. */
 static const char *echoed(const ApiCall *call, int index) { return call->plan.prompts[index / call->plan.n].text; }
 
 static void write_answer(JsonOut *out, const ApiCall *call) {
@@ -209,7 +209,7 @@ static void write_settings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
-/* NULL: an empty list. */
+/* Writes the ids of tokens. tokens may be NULL, which gives an empty list. */
 static void write_tokens(JsonOut *out, const TokenBatch *tokens) {
     json_out_open(out, "tokens", '[');
     for (size_t i = 0; tokens && i < tokens->n; i++) json_out_int(out, tokens->tokens[i].token);

@@ -1,4 +1,5 @@
-/* token_endpoints.c - what generates no text: POST /tokenize, /detokenize, /apply-template and /v1/embeddings. */
+/* token_endpoints.c - the endpoints that generate no text: POST /tokenize, /detokenize, /apply-template,
+ * /v1/embeddings. */
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 
@@ -42,7 +43,7 @@ static int read_all(ApiCall *call, const json_t *body, const Field *table, Token
     return *model ? 0 : -1;
 }
 
-/* {"id": 450, "piece": " the"} */
+/* Writes a token as {"id": 450, "piece": " the"}. */
 static int write_piece(JsonOut *out, const ServedModel *m, int32_t id, ApiError *error) {
     char *text;
     size_t n;
@@ -182,7 +183,7 @@ static int prepare_embeddings(ApiCall *call, const json_t *body) {
     return status;
 }
 
-/* The floats as they lie in memory of little-endian machines, which is what clients expect. */
+/* Writes the floats in little-endian order, which clients expect. */
 static void write_base64(JsonOut *out, const float *x, int32_t n) {
     size_t n_bytes = (size_t)n * sizeof *x, n_text = (n_bytes + 2) / 3 * 4;
     char *text = malloc(n_text + 1);
@@ -195,7 +196,7 @@ static void write_base64(JsonOut *out, const float *x, int32_t n) {
     free(text);
 }
 
-/* With the digits that tell it from every other float. */
+/* Writes enough digits to distinguish a float from all others. */
 static void write_number(JsonOut *out, float x) {
     char text[32];
     int n = snprintf(text, sizeof text, "%.9g", (double)x);

@@ -1,18 +1,18 @@
-/* tool_grammar.c - a grammar of the calls that may come, in the form of the model's family.
+/* tool_grammar.c - the grammar of tool calls in the form of the model's family.
  *
- *     root  ::= %text "<tool_call>" (calls %text "<tool_call>")*        "auto": text, and calls in it
- *     root  ::= calls (space calls)*                                    "required": calls alone
- *     root  ::= %json {the schema of response_format} | calls (space calls)*    "auto" and a schema for the answer: one of them
+ *     root  ::= %text "<tool_call>" (calls %text "<tool_call>")*        "auto": text with calls in it
+ *     root  ::= calls (space calls)*                                    "required": only calls
+ *     root  ::= %json {schema of response_format} | calls (space calls)*    "auto" with a schema for the answer
  *     calls ::= %mark "<tool_call>" space call space %mark "</tool_call>"
  *     call  ::= "{" space "\"name\":" space "\"weather\"" ... %json {the tool's own schema} space "}" | ...
  *
- * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the text of an answer is the model's own until it writes
- * the mark of a call; from there the call is one, with arguments that are valid. Families that write calls without a
- * mark begin their answer with {"name": instead. Beside a schema for the answer there is no free text: it could end
- * without a call, and would be no answer.
+ * (docs/CONSTRAINED.md explains %text, %mark and %json.) So the model writes free text until it writes the mark of a
+ * call; what follows is a call with valid arguments. Families that write calls without a mark begin their answer with
+ * {"name": instead. If there is a schema for the answer, there is no free text, because such a text could end without a
+ * call and would not be an answer.
  *
- * A schema that cannot be compiled is refused where its tool is `strict` or a call is forced; else the tool's arguments
- * are any object, and the answer has a warning. */
+ * A tool whose schema cannot be compiled is refused if it is `strict` or if a call is forced. Otherwise its arguments
+ * may be any object, and the answer has a warning. */
 #include "server/api/answers.h"
 
 #include "cli/command.h"
@@ -27,10 +27,10 @@ static const char bare_beginning[] = "{\"name\":";
 typedef struct ToolGrammar {
     const ToolForm *form;
     const json_t *tools;
-    const char *name; /* of the only tool that may be called; NULL: any */
-    Buf answer;       /* the schema of an answer that is no call; without data: there is none */
+    const char *name; /* the only tool that may be called; NULL: all may be called */
+    Buf answer;       /* the schema of an answer that is no call; answer.data is NULL: there is none */
     bool is_forced, is_one, has_names, has_ids;
-    bool is_loose[MAX_TOOLS]; /* by tool: its arguments are any object */
+    bool is_loose[MAX_TOOLS]; /* for each tool: its arguments may be any object */
     Buf text;
 } ToolGrammar;
 
@@ -44,10 +44,10 @@ static const char *name_at(const ToolGrammar *t, size_t i) {
 
 static bool may_be_called(const ToolGrammar *t, size_t i) { return !t->name || strcmp(t->name, name_at(t, i)) == 0; }
 
-/* ---- its text ------------------------------------------------------------------------------------------------------ */
+/* ---- its text ---------------------------------------------------------------------------------------------- */
 
 static void add(ToolGrammar *t, const char *text) {
-    (void)buf_puts(&t->text, text); /* what is missing shows at the end */
+    (void)buf_puts(&t->text, text); /* a text that is incomplete does not compile */
 }
 
 static void add_literal(ToolGrammar *t, const char *before, const char *text) {
@@ -55,7 +55,7 @@ static void add_literal(ToolGrammar *t, const char *before, const char *text) {
     (void)constraint_write_literal(&t->text, text, strlen(text));
 }
 
-/* The name as JSON has it, as a literal. */
+/* Adds a name in JSON, as a literal. */
 static void add_json_name(ToolGrammar *t, const char *name) {
     Buf quoted = {.max_bytes = TEXT_MAX_BYTES};
     JsonOut out = json_out_begin(&quoted);
@@ -71,7 +71,7 @@ static void add_arguments(ToolGrammar *t, size_t i) {
     else constraint_write_value(&t->text, parameters);
 }
 
-/* NAME[ARGS]{...}, or {"name": "NAME", "arguments": {...}}. */
+/* Adds a call: NAME[ARGS]{...}, or {"name": "NAME", "arguments": {...}}. */
 static void add_call(ToolGrammar *t, size_t i) {
     if (t->has_names) {
         add_literal(t, "", name_at(t, i));
@@ -89,7 +89,7 @@ static void add_call(ToolGrammar *t, size_t i) {
     add(t, " space \"}\"");
 }
 
-/* What follows the mark of a call, or stands alone where the family needs none. */
+/* What follows the mark of a call, or is a call by itself if the family needs no mark. */
 static const char *body_of(const ToolGrammar *t) {
     bool is_list = t->form->is_list && !t->has_names;
     if (is_list) return t->is_one ? "\"[\" space call space \"]\"" : "\"[\" space call (\",\" space call)* space \"]\"";
@@ -111,7 +111,7 @@ static void add_calls(ToolGrammar *t) {
     add(t, "\n");
 }
 
-/* What %json takes is an object; a schema that is none is true. */
+/* Adds the schema of an answer. %json takes objects only; the other schemas that are left allow any JSON. */
 static void add_answer(ToolGrammar *t) {
     size_t n = t->answer.n, at = 0;
     const char *schema = t->answer.data;
@@ -122,7 +122,7 @@ static void add_answer(ToolGrammar *t) {
     add(t, is_object ? "\n" : "]}\n");
 }
 
-/* Calls and nothing else, or an answer by its schema. */
+/* Adds a root that allows only calls, or an answer that matches its schema. */
 static void add_root_without_text(ToolGrammar *t) {
     bool is_list = t->form->is_list && !t->has_names; /* several calls are one list */
     bool is_either = t->answer.data && !t->is_forced;
@@ -153,14 +153,14 @@ static int compile(ToolGrammar *t, ApiCall *call) {
     return constraint_set_grammar(&call->plan, &call->service->grammars, &t->text, "tools", &call->error);
 }
 
-/* ---- what a schema asks for and cannot get ------------------------------------------------------------------------- */
+/* ---- what a schema asks for and cannot get ----------------------------------------------------------------- */
 
 static bool is_strict(const ToolGrammar *t, const ChatMessages *f, size_t i) {
     return json_is_true(f->strict_tools ? json_array_get(f->strict_tools, i)
                                         : json_object_get(function_at(t, i), "strict"));
 }
 
-/* Tells in *why what is wrong with the schema of a tool; "": nothing. */
+/* Sets *why to what is wrong with the schema of a tool; its message is "" if nothing is. */
 static int judge_schema(const ToolGrammar *t, ApiCall *call, size_t i, fr_error *why) {
     Buf text = {.max_bytes = TEXT_MAX_BYTES};
     fr_grammar *g = NULL;
@@ -177,7 +177,7 @@ static int judge_schema(const ToolGrammar *t, ApiCall *call, size_t i, fr_error 
     return status;
 }
 
-/* Lets go of the schemas that cannot be compiled. *n_loose: how many. */
+/* Finds the schemas that cannot be compiled, whose tools then take any object. *n_loose is their number. */
 static int judge_schemas(ToolGrammar *t, ApiCall *call, const ChatMessages *f, int *n_loose) {
     *n_loose = 0;
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
@@ -213,11 +213,12 @@ static int compile_what_can_be(ToolGrammar *t, ApiCall *call, const ChatMessages
     if (judge_schemas(t, call, f, &n_loose)) return -1;
     if (!status) return 0;
     if (n_loose > 0) return compile(t, call);
-    call->error = first; /* they are too much together */
+    call->error = first; /* each of them compiles, but all together do not */
     return -1;
 }
 
-/* The schema becomes part of another grammar, or is moot where a call is forced. */
+/* Takes the schema of the answer out of the plan: it becomes a part of another grammar, or is ignored if a call is
+ * forced. */
 static int take_answer(ToolGrammar *t, ApiCall *call) {
     size_t n;
     const char *text = cached_grammar_text(call->plan.grammar, &n);

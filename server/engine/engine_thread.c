@@ -1,9 +1,10 @@
-/* engine_thread.c - opens waiting generations, steps the engines, reports tokens.
+/* engine_thread.c - opens waiting generations, steps the engines and reports tokens; and the mailbox and the worker.
  *
- * One turn of the loop: take what was submitted, close what was cancelled, open what waits while the engine has places,
- * one step of each engine that has running requests, report. So a hang-up gives its place and its pages back within one
- * step, and nothing but steps happens between two tokens of a stream: files, templates and tokenization are the
- * business of other threads. Engines take turns, because each uses all cores for its step. */
+ * In each turn of its loop the engine thread takes over submitted generations, closes cancelled ones, opens waiting
+ * ones while the engine has places, runs one step of each engine that has running requests, and reports. So when a
+ * client hangs up, its place and its pages are free within one step, and nothing but steps happens between two tokens
+ * of a stream: files, templates and tokenization are left to other threads. Engines take turns, because each uses all
+ * cores for its step. */
 #include "base/system.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/generation.h"
@@ -83,7 +84,7 @@ static double step_notes_plain_s(const Generation *g, const fr_stats *s) {
 
 /* ---- one generation -------------------------------------------------------------------------------- */
 
-/* Called within fr_engine_step. */
+/* fr_request_options.on_token, called within fr_engine_step. */
 static int add_token(void *user, const fr_token_event *event) {
     Generation *g = user;
     const TokenRecord record = {.token = event->token,
@@ -105,7 +106,7 @@ static void fail(GenerationResult *out, const fr_error *why) {
     out->error = *why;
 }
 
-/* Fills the result from the request, which is then closed. */
+/* Fills in the result from the request, which is then closed. */
 static void read_result(Generation *g) {
     GenerationResult *out = g->result;
     fr_error err;
@@ -119,8 +120,8 @@ static void read_result(Generation *g) {
     g->request = NULL;
 }
 
-/* Reports the end; the generation belongs to the event loop from then on. why: an error that is not the request's
- * own. */
+/* Reports the end of a generation, which belongs to the event loop from then on. `why` is an error other than the
+ * request's own; it may be NULL. */
 static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
     GenerationResult *out = g->result;
     out->finish = finish;
@@ -161,7 +162,7 @@ static void open_waiting(ServedModel *m) {
     }
 }
 
-/* Ends those of a list that were cancelled, or all. Returns how many. */
+/* Ends the cancelled generations of a list, or all of them. Returns how many it ended. */
 static int end_cancelled(Generation **list, bool all) {
     int n = 0;
     while (*list) {
@@ -191,7 +192,7 @@ static bool has_fresh_tokens(Generation *g) {
     return any;
 }
 
-/* Reports the tokens of the last step, and what it ended. */
+/* Reports the new tokens and the ends of the last step. */
 static void report(ServedModel *m) {
     for (Generation **at = &m->running; *at;) {
         Generation *g = *at;
@@ -380,7 +381,7 @@ static void *run_jobs(void *arg) {
     for (Job *job; (job = take_job(w));) {
         job->run(job);
         pthread_mutex_lock(&w->lock);
-        w->running = NULL; /* once it is posted, the job may be gone */
+        w->running = NULL; /* the job may be freed once it is posted */
         pthread_mutex_unlock(&w->lock);
         mailbox_post(w->mailbox, &job->message);
     }

@@ -1,5 +1,4 @@
-/* engine_thread.h - the threads of the server besides that of the event loop, and how they report to it.
- */
+/* engine_thread.h - the threads of the server besides the one of the event loop, and how they report to it. */
 #ifndef SERVER_ENGINE_ENGINE_THREAD_H
 #define SERVER_ENGINE_ENGINE_THREAD_H
 
@@ -21,25 +20,25 @@ typedef struct Message Message;
 struct Message {
     Message *next;
     bool is_posted;
-    void (*deliver)(Message *m); /* in the event loop's thread; may post, also this message, and may free it */
+    void (*deliver)(Message *m); /* runs in the event loop; it may post messages, even this one, and may free it */
 };
 
 typedef struct Mailbox {
     pthread_mutex_t lock;
     Message *first, **last;
-    int fd; /* an eventfd: readable while messages wait */
+    int fd; /* an eventfd, which is readable while messages wait */
 } Mailbox;
 
 int mailbox_open(Mailbox *m, fr_error *err);
 void mailbox_close(Mailbox *m);
-/* From any thread. */
+/* Posts a message. Any thread may call it. */
 void mailbox_post(Mailbox *m, Message *message);
-/* The same in two parts, for who changes what the message is about under the mailbox's lock: adds under that lock,
- * which the caller holds; wakes after it, if adding returned true. In between the message may be delivered, and be
- * gone. */
+/* The same in two parts, for callers that change the object of the message under the mailbox's lock: mailbox_add is
+ * called under the lock, and if it returns true, mailbox_wake is called after it. The message may be delivered and
+ * freed in between. */
 bool mailbox_add(Mailbox *m, Message *message);
 void mailbox_wake(Mailbox *m);
-/* In the event loop, when fd is readable: delivers what waits. */
+/* Delivers the waiting messages. The event loop calls it when fd is readable. */
 void mailbox_deliver(Mailbox *m);
 
 /* ---- the worker: work that would hold up the event loop -----------------------------------------------------
@@ -49,10 +48,10 @@ void mailbox_deliver(Mailbox *m);
 
 typedef struct Job Job;
 struct Job {
-    Message message; /* first: its deliver is called in the event loop when the job is done */
+    Message message; /* the first member; its deliver runs in the event loop when the job is done */
     Job *next;
-    void (*run)(Job *job);  /* in the worker's thread */
-    atomic_bool wants_stop; /* the job may end early: nobody waits for its result */
+    void (*run)(Job *job);  /* runs in the worker's thread */
+    atomic_bool wants_stop; /* the job may end early, because its result is no longer needed */
 };
 
 typedef struct Worker {
@@ -66,7 +65,7 @@ typedef struct Worker {
 } Worker;
 
 int worker_start(Worker *w, Mailbox *mailbox, fr_error *err);
-/* Asks the job that is running to stop and waits for it; those that wait are not run. */
+/* Asks the running job to stop and waits for it. Jobs that wait are not run. */
 void worker_stop(Worker *w);
 void worker_submit(Worker *w, Job *job);
 
@@ -76,7 +75,7 @@ typedef struct EngineThread {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    Generation *submitted, **submitted_last; /* under the lock */
+    Generation *submitted, **submitted_last; /* protected by the lock */
     bool is_running, stops;
     ServedModel *models; /* [n_models] */
     int n_models;
@@ -84,10 +83,10 @@ typedef struct EngineThread {
 } EngineThread;
 
 int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err);
-/* Cancels what is running and waits for the thread; the generations are told that they have ended. */
+/* Cancels all generations, which are then reported as ended, and waits for the thread. */
 void engine_thread_stop(EngineThread *t);
-/* Hands n generations of one model over, all or none. False: they do not fit into its queue. Called by the event
- * loop. */
+/* Submits n generations of one model, all or none. False: they do not fit into its queue. Only the event loop calls
+ * it. */
 bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n);
 
 #endif

@@ -103,7 +103,8 @@ bool generation_take(Generation *g, TokenBatch *out) {
     return is_ended;
 }
 
-/* Ended and posted under one lock: otherwise the event loop could see the end, and free what is then posted. */
+/* Ends and posts under one lock: otherwise the event loop could see the end, and free the message before it is
+ * posted. */
 void generation_end(Generation *g) {
     Mailbox *mailbox = g->mailbox;
     g->result->ended_s = clock_s();

@@ -1,4 +1,4 @@
-/* generation.h - one text being generated, on its way between the event loop and the engine thread.
+/* generation.h - one text that is being generated, between the event loop and the engine thread.
  *
  *     event loop                                   engine thread
  *     generation_new                               waits in the queue of its model
@@ -19,11 +19,11 @@
 
 typedef struct TokenRecord {
     int32_t token;
-    int32_t source;  /* place of the draft that proposed it in fr_request_options.drafts; -1: the target's own token */
-    uint32_t n_text; /* bytes of text that are certain since this token */
-    uint32_t n_top;  /* entries of TokenBatch.top */
+    int32_t source;  /* as in fr_token_event */
+    uint32_t n_text; /* how many bytes of text are certain since this token */
+    uint32_t n_top;  /* how many entries of TokenBatch.top belong to it */
     double logprob;
-    double made_s; /* clock_s() when it was chosen */
+    double made_s; /* clock_s() when the engine chose it */
 } TokenRecord;
 
 /* Tokens in order, with their text and their most probable tokens one after the other. */
@@ -31,14 +31,14 @@ typedef struct TokenBatch {
     TokenRecord *tokens;
     size_t n, capacity;
     Buf text;
-    Buf top;   /* fr_top_logprob, best first; where the request wants them */
-    Buf steps; /* where trees are kept: a StepRecord with its nodes for each step, one after the other */
+    Buf top;   /* fr_top_logprob, best first, if the client asks for them */
+    Buf steps; /* if trees are kept: for each step a StepRecord and its nodes */
 } TokenBatch;
 
-/* What a step proposed. Its tokens may have been taken before it, because they come first. */
+/* What a step proposed. Its tokens come before it, so they may be in an earlier batch. */
 typedef struct StepRecord {
-    int32_t n_tokens; /* that it added to the text */
-    int32_t n_nodes;  /* StepNodes that follow */
+    int32_t n_tokens; /* how many tokens it added to the text */
+    int32_t n_nodes;  /* how many StepNodes follow */
 } StepRecord;
 
 typedef struct StepNode {
@@ -48,64 +48,66 @@ typedef struct StepNode {
 
 enum { TOKEN_BATCH_MAX_TEXT = 64 << 20 };
 
-/* The methods of a request's drafts, by TokenRecord.source; "" behind the last. */
+/* The methods of a request's drafts, indexed by TokenRecord.source; "" after the last one. */
 typedef struct SourceNames {
     char names[8][24];
 } SourceNames;
 
-/* top: [token->n_top]. False: no memory. */
+/* Appends a token. top is [token->n_top]. False: memory ran out. */
 bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top);
-/* Appends the tokens of `from`, with what is known of them but without text. False: no memory. */
+/* Appends the tokens of `from` without their text. False: memory ran out. */
 bool token_batch_copy(TokenBatch *b, const TokenBatch *from);
 void token_batch_clear(TokenBatch *b);
 void token_batch_free(TokenBatch *b);
 
-/* What became of a generation. The engine thread fills it once, and the event loop takes it over as it is. */
+/* How a generation ended. The engine thread fills it in once, and the event loop takes it over. */
 typedef struct GenerationResult {
     fr_finish finish;
-    fr_error error; /* code 0: none */
+    fr_error error; /* code is 0: there is none */
     fr_stats stats;
     fr_draft_stats drafts;
     float *embedding; /* [n_embd] if the options ask for one */
-    double plain_s;   /* what a token of this text would have cost without drafts; 0: not known */
-    double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
+    double plain_s;   /* the time that a token would have taken without drafts; 0: unknown */
+    double submitted_s, opened_s, first_token_s, ended_s; /* times; 0: it did not happen */
 } GenerationResult;
 
 void generation_result_free(GenerationResult *r); /* NULL is allowed */
 
 struct Generation {
-    Message message; /* first */
+    Message message; /* the first member */
     Mailbox *mailbox;
     ServedModel *model;
-    fr_request_options options;     /* what it points to must live as long as the generation */
-    void (*on_news)(Generation *g); /* in the event loop; may free a generation that has ended */
+    fr_request_options options;     /* its pointers are borrowed until the generation is freed */
+    void (*on_news)(Generation *g); /* runs in the event loop; it may free a generation that has ended */
     void *user;
     atomic_bool wants_cancel;
-    bool keeps_trees; /* set before it is submitted */
+    bool keeps_trees; /* set before the generation is submitted */
 
-    /* Of the engine thread: */
+    /* Only the engine thread uses these: */
     Generation *next;
     fr_request *request;
-    int64_t n_noted;          /* tokens whose steps were added to `fresh` */
-    GenerationResult *result; /* of the event loop once is_ended is set; NULL: it was taken over */
+    int64_t n_noted;          /* how many tokens have their steps in `fresh` */
+    GenerationResult *result; /* the event loop's once is_ended is set; NULL: it was taken over */
 
-    /* Under the lock of the mailbox: */
+    /* The lock of the mailbox protects these: */
     TokenBatch fresh;
-    bool is_open; /* left the queue */
+    bool is_open; /* it has left the queue */
     bool is_ended;
-    SourceNames sources; /* set with is_open */
+    SourceNames sources; /* set together with is_open */
 };
 
-/* NULL: no memory. on_token and user of the options are set by the engine thread. */
+/* NULL: memory ran out. The engine thread sets on_token and user of the options. */
 Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox);
-/* It was never submitted, or has ended. NULL is fine. */
+/* Frees a generation that was never submitted or has ended. NULL is allowed. */
 void generation_free(Generation *g);
-/* Moves what is new into *out, which is empty. True: the generation has ended, and on_news will not be called again. A
- * generation that ends while news of it are being delivered is reported once more, and ends for the event loop then. */
+/* Moves the new tokens to *out, which is empty. True: the generation has ended, and on_news will not be called
+ * again. If a generation ends while its news are being delivered, on_news is called once more, and only that call
+ * gets true. */
 bool generation_take(Generation *g, TokenBatch *out);
-/* For the engine thread: the result is complete, and the event loop may free the generation at once. */
+/* Ends a generation whose result is complete. Only the engine thread calls it; the event loop may free the generation
+ * at once. */
 void generation_end(Generation *g);
-/* Whether it left the queue. */
+/* Whether the generation has left the queue. */
 bool generation_is_open(Generation *g);
 void generation_cancel(Generation *g);
 

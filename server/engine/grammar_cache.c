@@ -1,22 +1,22 @@
-/* grammar_cache.c - a list of compiled grammars, the one used last first.
+/* grammar_cache.c - a list of compiled grammars, the most recently used one first.
  *
  * Clients send the same schema with every request. Compiling it is quick, but its token masks are found while texts are
  * generated, and a mask costs more than a schema: a grammar that is used again has most of them.
  *
- * What is bounded is memory. Grammars that no request holds give way, the one used longest ago first; a request for
- * another one is refused where those that requests hold take it all, because a schema of a few bytes can make an
- * automaton of many megabytes. Grammars grow after they were compiled, so they are counted anew each time. There are
- * few of them, so that the list is searched from its beginning. */
+ * The memory of all grammars is bounded, because a schema of a few bytes can make an automaton of many megabytes.
+ * Grammars that no request holds are freed first, the least recently used one before the others. If the grammars that
+ * requests hold take all memory, further grammars are refused. Grammars grow after they are compiled, so their memory
+ * is counted anew each time. There are few of them, so the list is searched from its beginning. */
 #include "server/engine/grammar_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_GRAMMARS = 64 }; /* kept for later */
+enum { MAX_GRAMMARS = 64 }; /* how many are kept for later */
 
 struct CachedGrammar {
     CachedGrammar *next;
-    int n_users; /* under the lock of the cache */
+    int n_users; /* protected by the lock of the cache */
     const ServedModel *model;
     fr_grammar_kind kind;
     fr_grammar *grammar;
@@ -35,7 +35,7 @@ static void free_grammar(CachedGrammar *g) {
 }
 
 void grammar_cache_close(GrammarCache *c) {
-    if (c->max_bytes == 0) return; /* never opened */
+    if (c->max_bytes == 0) return; /* the cache was never opened */
     for (CachedGrammar *g = c->first, *next; g; g = next) {
         next = g->next;
         free_grammar(g);
@@ -46,8 +46,8 @@ void grammar_cache_close(GrammarCache *c) {
 
 static size_t bytes_of(const CachedGrammar *g) { return sizeof *g + g->n_text + fr_grammar_bytes(g->grammar); }
 
-/* Frees what no request holds and what is beyond the limits. False: they are exceeded by what requests hold. Under the
- * lock. */
+/* Frees grammars that no request holds until the limits are kept. False: the grammars that requests hold exceed them.
+ * The caller holds the lock. */
 static bool make_room(GrammarCache *c) {
     size_t n_held = 0, n_bytes;
     int n = 0;
@@ -67,7 +67,7 @@ static bool make_room(GrammarCache *c) {
     return n_held <= c->max_bytes;
 }
 
-/* Takes it to the front of the list. NULL: it is not there. Under the lock. */
+/* Finds a grammar and moves it to the front of the list. NULL: it is not there. The caller holds the lock. */
 static CachedGrammar *find(GrammarCache *c, const ServedModel *m, fr_grammar_kind kind, const char *text, size_t n) {
     for (CachedGrammar **at = &c->first; *at; at = &(*at)->next) {
         CachedGrammar *g = *at;
@@ -98,7 +98,7 @@ static int compile(CachedGrammar **out, const ServedModel *m, fr_grammar_kind ki
     return status;
 }
 
-/* Only the worker adds grammars, so none can come while the lock is open. */
+/* Only the worker adds grammars, so none is added while the lock is released. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
                       const char *text, size_t n, CompileWatch *watch, bool *is_full, fr_error *err) {
     int status = FR_OK;

@@ -1,4 +1,4 @@
-/* served_model.c - opening what the server offers: a model, its engine, its drafters. */
+/* served_model.c - opens a model that the server offers, its engine and its drafters. */
 #include "base/error.h"
 #include "server/engine/generation.h"
 #include "server/engine/served_model.h"
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { FULL_CONTEXTS = 4 }; /* that the KV cache holds, unless the operator says otherwise */
+enum { FULL_CONTEXTS = 4 }; /* how many full contexts the KV cache holds by default */
 
-/* "NAME=FILE" or "FILE", which is called by its base name without ".gguf". A '=' behind a '/' belongs to the path. */
+/* Reads "NAME=FILE", or "FILE", whose name is its base name without ".gguf". A '=' after a '/' belongs to the path. */
 int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err) {
     const char *equals = strchr(spec, '='), *slash = strchr(spec, '/'), *name = spec;
     bool is_named = equals && !(slash && slash < equals);
@@ -30,7 +30,7 @@ int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Behind some context, because that is where tokens are generated; nothing is extrapolated far from there. */
+/* Notes the costs of forwards after some context, because tokens are generated after one. */
 static void note_costs(ServedModel *m) {
     int64_t c = m->n_ctx / 2 < 256 ? m->n_ctx / 2 : 256;
     m->cost_context = c;
@@ -50,11 +50,11 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     m->max_queued = o->max_queued;
     m->n_ctx = options.n_ctx ? options.n_ctx : m->info.n_ctx_train < 4096 ? m->info.n_ctx_train : 4096;
     options.n_ctx = m->n_ctx;
-    /* Few requests are as long as the context. Where several are, the younger ones wait. */
+    /* Few requests are as long as the context. If several are, the younger ones wait. */
     if (!options.kv_tokens)
         options.kv_tokens = (int64_t)m->n_ctx * (m->max_requests < FULL_CONTEXTS ? m->max_requests : FULL_CONTEXTS);
     int status = fr_engine_open(&m->engine, m->model, &options, err);
-    if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field of that name */
+    if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field "prediction" */
     if (!status) status = fr_engine_measure_costs(m->engine, err);
     if (!status) note_costs(m);
     return status;

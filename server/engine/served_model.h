@@ -8,34 +8,31 @@
 
 #include <stdint.h>
 
-enum {
-    SERVED_MAX_DRAFTS = 6,
-    SERVED_MAX_MODELS = 8,
-    SERVED_COST_ROWS = 32
-}; /* `auto` counts twice, and `prediction` comes on top: 8 */
+/* A request has at most 8 drafts. `auto` counts as two, and `prediction` may be added: 6 + 1 + 1. */
+enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8, SERVED_COST_ROWS = 32 };
 
 typedef struct Generation Generation;
 
 typedef struct ServedModel {
-    char name[128]; /* what clients call it */
+    char name[128]; /* the name by which clients call it */
     const char *path;
     fr_model *model;
-    fr_engine *engine; /* used by the engine thread alone, once that runs */
+    fr_engine *engine; /* only the engine thread uses it, once that runs */
     fr_model_info info;
     int n_ctx, max_requests, max_queued, tree_budget;
-    const char *drafts[SERVED_MAX_DRAFTS]; /* as given by the operator; what requests use unless they choose */
+    const char *drafts[SERVED_MAX_DRAFTS]; /* the operator's; the default of requests */
     int n_drafts;
-    int64_t created_s;                      /* since 1970 */
+    int64_t created_s;                      /* seconds since 1970 */
     int64_t cost_context;                   /* tokens */
-    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) behind so many tokens, when it was opened; 0: not known */
-    double context_s;                       /* what each token of context adds to T(1) */
+    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) after cost_context tokens, as measured at the start; 0: unknown */
+    double context_s;                       /* how much each token of context adds to T(1) */
 
-    /* Of the engine thread: */
+    /* Only the engine thread uses these: */
     Generation *waiting, **waiting_last; /* in order of arrival */
     Generation *running;
     int n_running;
 
-    /* Of the event loop: */
+    /* Only the event loop uses this: */
     int n_active; /* generations that were submitted and have not ended */
 } ServedModel;
 
@@ -47,13 +44,13 @@ typedef struct ServedModelOptions {
     int n_drafts, tree_budget, max_queued;
 } ServedModelOptions;
 
-/* Reads name and path, which served_model_open does, too. */
+/* Reads the name and the path. served_model_open also does so. */
 int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err);
-/* Opens model and engine, and measures what forwards cost. After a failure nothing is left open. */
+/* Opens the model and its engine, and measures the costs of forwards. After a failure nothing is left open. */
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err);
 void served_model_close(ServedModel *m);
-/* The drafter of the operator's that a client calls `name`: a whole spec of --draft, or its method where one spec alone
- * has it. NULL: there is none. */
+/* Finds the operator's drafter that a client calls `name`: the whole spec of a --draft, or its method if only one spec
+ * has that method. NULL: there is none. */
 const char *served_model_draft(const ServedModel *m, const char *name);
 
 #endif
