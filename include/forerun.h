@@ -3,10 +3,10 @@
  * The library never exits, never prints and never reads the environment.
  *
  * Errors. Every function that can fail returns FR_OK (0) or a negative fr_code. If the caller passes an fr_error, a
- * call that fails fills it with one sentence that says what went wrong, where, and how to fix it. The parameter err may
- * always be NULL. A function that opens an object sets *out to NULL when it fails. A NULL pointer where one is
- * required, and a negative count, are refused with FR_ERR_ARGUMENT; a function that returns nothing then does nothing.
- * Pointers to objects that have been closed are not detected.
+ * call that fails fills it in with one sentence that says what went wrong, where, and how to fix it. The parameter err
+ * may always be NULL. A function that opens an object sets *out to NULL when it fails. A NULL pointer for a required
+ * argument and a negative count are refused with FR_ERR_ARGUMENT; a function that returns nothing then does nothing.
+ * The library does not detect pointers to objects that have been closed.
  *
  * Versions. A program that was compiled against an older version of this header runs with a newer library of the same
  * major version, and the other way round. Every struct that can grow begins with struct_size, which the caller sets to
@@ -21,9 +21,12 @@
  * struct_size never change: fr_error, fr_chat_message, fr_sampling, fr_logit_bias, fr_top_logprob, fr_tree_node and
  * fr_counter. New fields and functions come with a new minor version.
  *
- * Lifetimes. What a caller passes to a function is copied, unless the comment says until when it is borrowed. What a
- * function returns is borrowed from the library until the moment that the comment names; the caller frees only what is
- * marked "malloc'ed".
+ * Lifetimes. Everything that a caller passes to a function is copied, unless the comment says until when it is
+ * borrowed. Everything that a function returns is borrowed from the library until the moment that the comment names,
+ * except what is marked "malloc'ed", which the caller frees with fr_free.
+ *
+ * Shapes and units. [n] after a pointer means that it points to n items. Times are in seconds (_s), sizes in bytes
+ * (_bytes), and a token is a number from 0 to n_vocab - 1. Texts are UTF-8.
  *
  * Threads and callbacks. This table says which threads may use an object, and what may be called within the callback
  * on_token of a request:
@@ -38,14 +41,13 @@
  *                once
  *   fr_request   that of its engine                    everything; after fr_request_close the request has no further
  *                                                      callback
- *   none         any number at once                    everything
+ *   (no object)  any number at once                    everything
  *
  * Within a callback, other engines may be used as anywhere else. The callback fr_model_options.progress runs in the
  * thread that called fr_model_open, and may call everything.
  *
  * The floating-point environment of the calling thread (rounding, subnormal numbers) has no influence on results. It is
- * restored before a function returns, and during a callback.
- */
+ * restored before a function returns, and during a callback. */
 #ifndef FORERUN_H
 #define FORERUN_H
 
@@ -94,7 +96,7 @@ typedef struct fr_model fr_model;
 typedef struct fr_model_options {
     size_t struct_size;
     const char *backend; /* NULL or "cpu"; "reference" computes in double precision on one thread, as an oracle */
-    const char *kernels; /* NULL or "auto": the best table that this CPU runs; or "ref", "avx2", "neon", ... */
+    const char *kernels; /* NULL or "auto": the best kernels that this CPU runs; or "ref", "avx2", "neon", ... */
     /* The precision to which the inputs of quantised weights are rounded. NULL or "q16": 16-bit integers. "q8": 8-bit
      * integers, which are faster when many rows are computed at once, and change logits by 1.6 to 2.7 % (rms). Drafting
      * is exact with either. */
@@ -122,8 +124,8 @@ typedef struct fr_model_info {
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
     int chat_reasons; /* not 0: the chat template mentions <think>...</think>, so answers may begin with reasoning */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
-    size_t weight_bytes;      /* what one forward reads */
-    const char *packed_error; /* why packed_file exists and was not used; NULL otherwise */
+    size_t weight_bytes;      /* how many bytes of weights one forward reads */
+    const char *packed_error; /* why packed_file, which exists, was not used; NULL otherwise */
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the backend, which takes seconds for a large model. options may be
@@ -136,8 +138,8 @@ FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_option
 FR_API void fr_model_close(fr_model *model);
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. */
 FR_API int fr_model_get_info(const fr_model *model, fr_model_info *out);
-/* A number that identifies the weights, by which drafter files name their target. Reads a part of the model's file
- * again, and fails with FR_ERR_IO if the file has changed since. */
+/* Sets *out to a number that identifies the weights, by which drafter files name their target. This reads a part of the
+ * model's file again, and fails with FR_ERR_IO if the file has changed since the model was opened. */
 FR_API int fr_model_fingerprint(const fr_model *model, uint64_t *out, fr_error *err);
 
 enum {
@@ -147,17 +149,17 @@ enum {
     FR_TOKENIZE_PROMPT = 8,  /* add BOS and EOS as the model file asks for prompts */
 };
 
-/* Converts n_bytes of text, which may contain zeros, into tokens. flags is a combination of FR_TOKENIZE_*. *tokens is
- * malloc'ed, [*n_tokens]; it is NULL if there are none. */
+/* Converts a text [n_bytes], which may contain zeros, to tokens. flags is a combination of FR_TOKENIZE_*. *tokens
+ * [*n_tokens] is malloc'ed; it is NULL if there are none. */
 FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                        int64_t *n_tokens, fr_error *err);
-/* Converts n_tokens tokens into text. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become
+/* Converts tokens [n_tokens] to text. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become
  * U+FFFD. */
 FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                          fr_error *err);
-/* The bytes of one token within a text, [*n_bytes], which may be a part of a character. Borrowed until
- * fr_model_close. A special token has no bytes, unless with_control is not 0: then it has those of its name, such as
- * "</s>". */
+/* The bytes [*n_bytes] of one token within a text, which may be a part of a character. They are borrowed until
+ * fr_model_close. n_bytes may be NULL. A special token has no bytes, unless with_control is not 0: then it has those of
+ * its name, such as "</s>". A token outside the vocabulary has none. */
 FR_API const char *fr_token_piece(const fr_model *model, int32_t token, int with_control, size_t *n_bytes);
 /* 1 if the token is special, so that it has no text of its own, and 0 otherwise. */
 FR_API int fr_token_is_special(const fr_model *model, int32_t token);
@@ -168,10 +170,10 @@ typedef struct fr_chat_message {
 
 typedef struct fr_chat_options {
     size_t struct_size;
-    int no_generation_prompt; /* not 0: the text ends after the last message, and not where an answer begins */
-    /* NULL: the template of the model's file, or its template for tools if there are tools and it has one. Otherwise
-     * the name of a template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which
-     * contains "{{" or "{%". */
+    int no_generation_prompt; /* not 0: the prompt ends after the last message, without the beginning of an answer */
+    /* NULL: the template of the model's file, or the file's template for tools if tools are given and it has one.
+     * Otherwise this is the name of a template that comes with forerun, such as "llama3.1", or the text of a Jinja
+     * template, which contains "{{" or "{%". */
     const char *chat_template;
     /* JSON for what fr_chat_message cannot express; it needs a Jinja template. messages: an array in the form of
      * Hugging Face's transformers, which replaces the messages of the call. tools: an array of function
@@ -182,25 +184,27 @@ typedef struct fr_chat_options {
 
 typedef struct fr_chat_result {
     size_t struct_size;
-    char *text; /* [n_bytes] and a '\0'; it does not contain the BOS that the vocabulary adds */
+    char *text; /* [n_bytes] and a '\0': the prompt, without the BOS that the tokenizer adds */
     size_t n_bytes;
-    int32_t *tokens; /* [n_tokens] the text as a prompt */
+    int32_t *tokens; /* [n_tokens] the tokens of the prompt */
     int64_t n_tokens;
     char warning[256]; /* why a built-in format replaced the model's template; usually "" */
 } fr_chat_result;
 
-/* Runs a chat template over a conversation of n_messages messages, which gives a prompt as text and as tokens. options
- * may be NULL. Spellings of special tokens in messages and tools remain text: only the template makes special tokens.
- * FR_ERR_ARGUMENT: the template refuses the messages. FR_ERR_UNSUPPORTED: no template can be run, and no built-in
- * format resembles it. */
+/* Runs a chat template over the messages [n_messages] of a conversation, which gives a prompt as text and as tokens;
+ * fr_chat_result_free frees both. options may be NULL. The names of special tokens in messages and tools remain text:
+ * only the template makes special tokens. FR_ERR_ARGUMENT: the template refuses the messages. FR_ERR_UNSUPPORTED: no
+ * template can be run, and no built-in format resembles it. */
 FR_API int fr_chat_apply(const fr_model *model, const fr_chat_message *messages, int n_messages,
                          const fr_chat_options *options, fr_chat_result *out, fr_error *err);
-/* Frees text and tokens of a result, and sets its fields to 0. NULL is allowed, and so is a result that has none. */
+/* Frees the text and the tokens of a result, and sets its fields to 0. NULL is allowed, and so is a result without
+ * them. */
 FR_API void fr_chat_result_free(fr_chat_result *result);
 
 /* ---- grammar: which texts may be generated -------------------------------------------------------- */
 
-/* Immutable; any number of requests and threads may use it at once. docs/CONSTRAINED.md says what is supported. */
+/* A grammar is immutable, and any number of requests may use it at once. docs/CONSTRAINED.md lists what is
+ * supported. */
 typedef struct fr_grammar fr_grammar;
 
 typedef enum fr_grammar_kind {
@@ -209,22 +213,22 @@ typedef enum fr_grammar_kind {
     FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
 } fr_grammar_kind;
 
-/* Compiles n_bytes of text. The first grammar of a model also makes an index of the vocabulary. Most texts take less than
- * a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
+/* Compiles a text [n_bytes]. The first grammar of a model also makes an index of the vocabulary. Most texts take less
+ * than a millisecond; the work is limited to 20 million steps, which take about a second. FR_ERR_ARGUMENT: the text is
  * malformed, or uses what is not supported; the error names it. FR_ERR_MEMORY: the text needs more steps or more memory
  * than the limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
 FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                            size_t n_bytes, fr_error *err);
-/* The same, but it can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that returns
- * anything but 0, the call ends with FR_ERR_CANCELLED. should_stop may be NULL. */
+/* The same, but it can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that
+ * returns anything but 0, the call ends with FR_ERR_CANCELLED. should_stop may be NULL. */
 FR_API int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                                      size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err);
-/* Requests that use the grammar go on. NULL is allowed. */
+/* Closes the grammar; requests that use it go on. NULL is allowed. */
 FR_API void fr_grammar_close(fr_grammar *grammar);
-/* A sentence that says how the texts that are allowed differ from those of the schema, for example where oneOf is
- * treated as anyOf; "" if they do not differ. Borrowed until fr_grammar_close. */
+/* A sentence that says how the allowed texts differ from those of the schema, for example because oneOf is treated as
+ * anyOf; "" if they do not differ. Borrowed until fr_grammar_close. */
 FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
-/* The memory that the grammar takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and
+/* How many bytes of memory the grammar takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and
  * cost"). */
 FR_API size_t fr_grammar_bytes(const fr_grammar *grammar);
 
@@ -251,26 +255,24 @@ typedef struct fr_engine_options {
     int max_queued;
     int prefill_chunk; /* how many prompt tokens one step of the engine reads at most; 0: 256 */
     /* How many finished requests keep their KV, while there is room, for later requests that begin with the same
-     * tokens; 0:
-     * 8. Below 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and no
-     * token. */
+     * tokens. 0: 8. Below 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and
+     * no token. */
     int prefix_cache;
-    int n_drafts; /* of drafts */
-    /* Drafts that requests of this engine may name. Each is opened as by fr_engine_open_draft. */
-    const char *const *drafts;
+    int n_drafts;
+    const char *const *drafts; /* [n_drafts] opened as by fr_engine_open_draft, so that requests may name them */
     /* How many tokens the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. When they run
      * out, the youngest requests give their pages back, wait, and compute their context again: they finish later,
      * with the same tokens. */
     int64_t kv_tokens;
-    /* An existing folder that keeps measured costs (fr_engine_measure_costs), so that the next engine on this
-     * machine with such a model need not measure them. NULL: none. Costs change no token. */
+    /* An existing folder that keeps measured costs (fr_engine_measure_costs), so that the next engine with such a model
+     * on this machine need not measure them. NULL: they are not kept. Costs change no token. */
     const char *cost_cache;
 } fr_engine_options;
 
 /* Opens an engine over a model; options may be NULL. Everything that is slow happens here and in the two functions
  * below: memory is allocated, drafter files are read, and costs are measured for the draft "auto". */
 FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
-/* Closes the requests of the engine, too: pointers to them become invalid. NULL is allowed. */
+/* Closes the engine and its requests: pointers to these become invalid. NULL is allowed. */
 FR_API void fr_engine_close(fr_engine *engine);
 /* Fills *out with the options in force, in which every 0 is replaced by its default, and returns FR_OK or
  * FR_ERR_ARGUMENT. drafts is NULL. cost_cache is borrowed until fr_engine_close. */
@@ -303,14 +305,14 @@ FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
 /* What an engine holds now. Room is counted in tokens, in whole pages. */
 typedef struct fr_engine_stats {
     size_t struct_size;
-    int n_running, n_queued;    /* requests */
-    int64_t kv_tokens;          /* room of the KV cache */
-    int64_t kv_tokens_running;  /* of it, in pages of running requests */
-    int64_t kv_tokens_prefixes; /* of it, in pages that only the prefix cache holds, which gives them back on demand */
+    int n_running, n_queued;    /* how many requests run, and how many wait */
+    int64_t kv_tokens;          /* the room of the KV cache */
+    int64_t kv_tokens_running;  /* how much of it is in pages of running requests */
+    int64_t kv_tokens_prefixes; /* how much of it only the prefix cache holds, which gives it back on demand */
     /* The room of the layers with a sliding window if they have pages of their own, and how much of it is held. 0:
      * there are no such layers, or they use the same pages as the others. */
     int64_t kv_window_tokens, kv_window_tokens_held;
-    int64_t kv_bytes; /* memory of the KV cache over all layers; only what has been used is backed by real memory */
+    int64_t kv_bytes; /* the size of the KV cache over all layers; memory is taken only for what has been used */
 } fr_engine_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called within a callback. */
@@ -329,20 +331,20 @@ typedef struct fr_sampling {
     float frequency_penalty; /* 0: none */
     float presence_penalty;  /* 0: none */
     int32_t penalty_last_n;  /* how many of the last tokens the penalties apply to; -1: all */
-    /* Random numbers are a function of the seed, the tokens of the prompt, the position and the token. The same request
-     * therefore gives the same text, and requests with the same seed and other prompts are independent of it. */
+    /* Random numbers are a function of the seed, the tokens of the prompt, the position and the token. So the same
+     * request gives the same text, and requests with the same seed but different prompts are independent. */
     uint64_t seed;
 } fr_sampling;
 
-/* Greedy decoding without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64, and 0 in other
+/* Greedy decoding without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64, and 0 in all other
  * fields. */
 FR_API fr_sampling fr_sampling_default(void);
 /* Replaces the fields of *sampling for which the model's file recommends a valid value (general.sampling.*), and
  * leaves the others as they are. Returns how many it replaced. */
 FR_API int fr_model_recommended_sampling(const fr_model *model, fr_sampling *sampling);
 
-/* A bias is added to the logit of its token in every step, before anything that fr_sampling does: so it applies to
- * greedy requests too, and drafters that know the target's sampling take it into account. With -INFINITY the token
+/* A bias is added to the logit of its token in every step, before fr_sampling applies: so it affects greedy requests
+ * too, and drafters that know the target's sampling take it into account. With -INFINITY the token
  * is never generated; if all tokens are banned, token 0 is generated. Other conventions, such as -100 for a ban, are
  * the caller's. */
 typedef struct fr_logit_bias {
@@ -358,16 +360,16 @@ typedef struct fr_top_logprob {
 /* A new token, as on_token receives it. All pointers are borrowed until the callback returns.
  *
  * Log-probabilities are natural logarithms of the model's own distribution, softmax(logits), before logit_bias and
- * anything that fr_sampling does. So a banned token has one, and the sampled token need not be among the top ones.
- * With drafts they have the same bits as in plain decoding. */
+ * fr_sampling apply. So even a banned token has one, and the sampled token need not be among the top ones. With drafts
+ * they have the same bits as in plain decoding. */
 typedef struct fr_token_event {
     size_t struct_size; /* the library's */
     int32_t token;
     int32_t source;     /* number of the draft that proposed it (fr_request_draft); -1: it is the target's own token */
-    const char *text;   /* text that is certain since this token: whole characters and a '\0', perhaps none */
-    size_t n_bytes;     /* of text */
+    const char *text;   /* [n_bytes] and a '\0': whole characters that have become certain with this token */
+    size_t n_bytes;     /* often 0: the characters of this token may become certain later */
     double logprob;     /* NaN unless want_logprobs or n_top_logprobs is set */
-    int n_top_logprobs; /* as the request asks for, but at most the size of the vocabulary */
+    int n_top_logprobs; /* as many as the request asks for, but at most the size of the vocabulary */
     /* [n_top_logprobs] The most probable tokens, best first. Ties go to the lower id. */
     const fr_top_logprob *top_logprobs;
 } fr_token_event;
@@ -376,7 +378,7 @@ typedef struct fr_request_options {
     size_t struct_size;
     const int32_t *prompt; /* [n_prompt] */
     int64_t n_prompt;      /* at least 1, and at most n_ctx */
-    int64_t max_tokens;    /* how many tokens to generate at most; 0: until the context is full */
+    int64_t max_tokens;    /* the most tokens to generate; 0: until the context is full */
     fr_sampling sampling;
     const fr_logit_bias *logit_bias; /* [n_logit_bias] several biases of one token are added */
     const char *const *stops;        /* [n_stops] the text ends before the first of these strings */
@@ -385,11 +387,11 @@ typedef struct fr_request_options {
      * with "none", this is plain decoding. */
     const char *const *drafts;
     int n_logit_bias, n_stops, n_drafts;
-    /* How many nodes are drafted in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save time,
-     * by the costs of forwards and the acceptance so far, but at most FR_TREE_BUDGET_AUTO_MAX; this needs
-     * fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO if the engine knows the costs, and FR_TREE_BUDGET if it does
-     * not or if a draft is "space". With the draft "auto", N bounds the automatic budget. The text of a ratio or
-     * lossy rule depends on its trees, so such a request always has a fixed budget. */
+    /* How many nodes are drafted in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save time, by
+     * the costs of forwards and the acceptance so far, but at most FR_TREE_BUDGET_AUTO_MAX; this needs
+     * fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO if the engine knows the costs, and FR_TREE_BUDGET if it does not
+     * or if a draft is "space". With the draft "auto", N bounds the automatic budget. The text of a ratio or lossy rule
+     * depends on its trees, so a request with such a rule always has a fixed budget. */
     int tree_budget;
     /* The verification rule. NULL or "sampled" gives the same text as plain decoding. A ratio rule gives the same
      * output distribution (`forerun run --help` lists them); "typical" is lossy. An option follows the name:
@@ -401,10 +403,10 @@ typedef struct fr_request_options {
      * it is among the drafts. */
     const int32_t *prediction;
     int64_t n_prediction;
-    /* The text must match this grammar, which was opened for the same model; NULL: none. Forbidden tokens have no
-     * probability, before anything that fr_sampling does; log-probabilities ignore the grammar. The request ends with
-     * FR_FINISH_EOS when nothing can follow. The draft "grammar" joins `drafts`, unless "none" is among them.
-     * Borrowed until fr_request_open returns. */
+    /* The text must match this grammar, which was opened for the same model; NULL: there is no grammar. Forbidden
+     * tokens get probability 0 before fr_sampling applies; log-probabilities ignore the grammar. The request ends with
+     * FR_FINISH_EOS when nothing can follow. The draft "grammar" joins `drafts`, unless "none" is among them. Borrowed
+     * until fr_request_open returns. */
     const fr_grammar *grammar;
     /* The grammar may hold for only a part of the text. It begins after the first occurrence of grammar_after, such as
      * "</think>"; until then every token is allowed, except those that end a text. If grammar_opening is given as
@@ -413,8 +415,8 @@ typedef struct fr_request_options {
     const char *grammar_after, *grammar_opening;
     int want_logprobs;  /* not 0: token events have the log-probability of their token */
     int n_top_logprobs; /* how many most probable tokens a token event has, from 0 to FR_MAX_TOP_LOGPROBS */
-    /* not 0: the mean of the final hidden states over the prompt is computed (fr_request_embedding). The request
-     * then reads its whole prompt, and takes nothing over from others. */
+    /* Not 0: the embedding of the prompt is computed (fr_request_embedding). The request then reads its whole prompt,
+     * and takes nothing over from other requests. */
     int want_embedding;
     /* Called within fr_engine_step for each token, in order; may be NULL. Any result but 0 cancels the request. The
      * comment at the top of this file says which functions it may call. */
@@ -428,7 +430,7 @@ enum {
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,
     FR_TREE_BUDGET_MAX = 511, /* fr_request_tree gives at most one node more */
-    FR_MAX_DEPTH = 64,        /* the depths that fr_draft_stats counts */
+    FR_MAX_DEPTH = 64,        /* the greatest depth that fr_draft_stats counts */
     FR_MAX_COUNTERS = 24,
 };
 
@@ -457,8 +459,8 @@ FR_API fr_finish fr_request_finish_reason(const fr_request *request);
 FR_API const char *fr_finish_name(fr_finish finish);
 /* The error that ended the request with FR_FINISH_ERROR. Borrowed until fr_request_close. */
 FR_API const fr_error *fr_request_error(const fr_request *request);
-/* What has been generated so far: [*n] tokens, and [*n_bytes] of text and a '\0'. Borrowed until the next step or
- * fr_request_close. */
+/* What has been generated so far: tokens [*n], and text, [*n_bytes] and a '\0'. Both are borrowed until the next step
+ * or fr_request_close. n and n_bytes may be NULL. */
 FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 
@@ -473,11 +475,11 @@ typedef struct fr_stats {
     int64_t drafted, accepted;           /* drafted tree nodes, and those of them that became part of the text */
     double acceptance_length;            /* n_generated / n_steps: 1 for plain decoding */
     double tokens_per_s;                 /* n_generated / decode_s */
-    double queue_s;                      /* wall time from opening until it began to run; not part of prefill_s */
+    double queue_s;                      /* wall time from opening until it began to run; not a part of prefill_s */
     double prefill_s, decode_s;          /* wall time, including waiting for pages and computing tokens again */
     double draft_s, forward_s, verify_s; /* parts of decode_s */
     int is_lossy;                        /* 1: the verification rule changed the output distribution */
-    uint64_t logits_hash;                /* of the logits of all generated tokens, in order */
+    uint64_t logits_hash;                /* hash of the logits of all generated tokens, in order */
 } fr_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */
@@ -495,12 +497,12 @@ typedef struct fr_draft_stats {
     size_t struct_size;
     int64_t n_proposals;                        /* how often a drafter was called for a proposal */
     int64_t n_undrafted_steps;                  /* steps without a drafted node */
-    int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes; the last counts more, too */
-    /* For each depth d from 1 on. offered_at: steps whose accepted path reached depth d - 1, where the tree had a
-     * child. accepted_at: steps in which one of these children was accepted. */
+    int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* [i] steps with i accepted nodes; the last one also counts more */
+    /* For each depth d from 1 on, offered_at[d] counts the steps whose accepted path reached a node at depth d - 1 that
+     * has children, and accepted_at[d] those of them in which one of these children was accepted. */
     int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
     int64_t n_counters;
-    fr_counter counters[FR_MAX_COUNTERS]; /* [n_counters] nodes that drafters count separately */
+    fr_counter counters[FR_MAX_COUNTERS]; /* [n_counters] nodes of the kinds that drafters name */
 } fr_draft_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */
@@ -509,9 +511,9 @@ FR_API int fr_request_get_draft_stats(const fr_request *request, fr_draft_stats 
  * until the next step or fr_request_close. */
 FR_API const char *fr_request_draft_error(const fr_request *request);
 
-/* The embedding of the prompt of a request with want_embedding, available from the request's first token on: the
- * mean of the hidden states after the model's final norm over all tokens of the prompt, scaled to length 1. It
- * depends only on the prompt. out is [n_embd] (fr_model_info). */
+/* Writes the embedding of the prompt to out [n_embd] (fr_model_info): the mean of the hidden states after the model's
+ * final norm over all tokens of the prompt, scaled to length 1. It depends only on the prompt. The request has
+ * want_embedding, and has generated its first token; otherwise the call fails with FR_ERR_ARGUMENT. */
 FR_API int fr_request_embedding(const fr_request *request, float *out, fr_error *err);
 
 /* A node of the tree of one step: a token that a draft proposed, or node 0. Siblings have different tokens, except
@@ -524,11 +526,11 @@ typedef struct fr_tree_node {
     float p_accept; /* the estimated probability that the node and all its ancestors are accepted */
 } fr_tree_node;
 
-/* Copies at most max_nodes nodes of the tree of the request's last decoding step, parents first, and returns how many
- * nodes the tree has; 0 before the first such step. */
+/* Copies at most max_nodes nodes of the tree of the request's last decoding step to nodes [max_nodes], parents first,
+ * and returns how many nodes the tree has; 0 before the first such step. nodes may be NULL. */
 FR_API int fr_request_tree(const fr_request *request, fr_tree_node *nodes, int max_nodes);
-/* The spec of the request's draft with that number (fr_token_event.source). The drafts that "auto" or "a+b" stands
- * for have numbers of their own. NULL: there is no such draft. Borrowed until fr_request_close. */
+/* The spec of the request's draft with that number (fr_token_event.source). Each draft that "auto" or "a+b" stands for
+ * has a number of its own. NULL: there is no such draft. Borrowed until fr_request_close. */
 FR_API const char *fr_request_draft(const fr_request *request, int source);
 
 #ifdef __cplusplus

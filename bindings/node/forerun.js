@@ -1,7 +1,7 @@
 /* forerun.js - forerun from Node: exact speculative decoding of language models in GGUF files.
  *
  * This is a binding of libforerun by koffi (npm install koffi). The library must be installed (libforerun.so.0), or
- * FORERUN_LIBRARY names it.
+ * FORERUN_LIBRARY must name it.
  *
  *     const { Model } = require('forerun');
  *     const model = await Model.open('model.gguf');
@@ -13,10 +13,10 @@
  *
  * Drafting changes no text. The default is draft: 'auto'; 'none' is plain decoding, and an array unites several drafts.
  *
- * Whatever takes long (loading, a step of the engine) runs in a thread of koffi's pool, so that the event loop goes on.
- * An engine takes one call at a time, so these calls wait for each other (Model.#exclusive). The structs below are those
- * of forerun.h; tests/bindings compares each offset with the C compiler's. Structs that can grow begin with struct_size, so
- * that this module works with later libraries, too.
+ * Calls that take long (loading, a step of the engine) run in a thread of koffi's pool, so that the event loop goes on. An
+ * engine takes one call at a time, so these calls wait for each other (Model.#exclusive). The structs below are those of
+ * forerun.h; tests/bindings compares each offset with the C compiler's. Structs that can grow begin with struct_size, so
+ * that this module also works with later libraries.
  *
  * Values are checked before they reach C: a wrong type is a TypeError, and a number that does not fit is a RangeError. */
 'use strict';
@@ -131,7 +131,7 @@ const declarations = [
 
 let loaded = null;
 
-/* The functions of the library, loaded at the first use. */
+/* The functions of the library, which is loaded at the first use. */
 function fr() {
     if (loaded) return loaded;
     const library = koffi.load(process.env.FORERUN_LIBRARY || 'libforerun.so.0');
@@ -140,7 +140,7 @@ function fr() {
     return loaded;
 }
 
-/* A call failed; `code` is a negative fr_code of forerun.h, and the message says what to do. */
+/* A call that failed: `code` is a negative fr_code of forerun.h, and the message says what to do. */
 class ForerunError extends Error {
     constructor(err) {
         super(err.message);
@@ -174,7 +174,7 @@ const INTEGERS = {
 };
 const FLOAT_MAX = 3.4028234663852886e38;
 
-/* An integer that fits into a C type; koffi would cut the upper bits off. */
+/* Returns an integer that fits into a C type. koffi would cut off the upper bits. */
 function integer(name, value, type) {
     if (typeof value !== 'bigint' && (typeof value !== 'number' || !Number.isInteger(value)))
         throw new TypeError(`${name} must be an integer, not ${typeof value === 'number' ? value : typeOf(value)}`);
@@ -185,7 +185,7 @@ function integer(name, value, type) {
     return value;
 }
 
-/* A number that a C float can hold. */
+/* Returns a number that a C float can hold. */
 function real(name, value) {
     if (typeof value !== 'number') throw new TypeError(`${name} must be a number, not ${typeOf(value)}`);
     if (Number.isFinite(value) && Math.abs(value) > FLOAT_MAX)
@@ -193,7 +193,7 @@ function real(name, value) {
     return value;
 }
 
-/* A string without a zero, which would end it in C. */
+/* Returns a string without zeros, which would end it in C. */
 function text(name, value) {
     if (typeof value !== 'string') throw new TypeError(`${name} must be a string, not ${typeOf(value)}`);
     if (value.includes('\0')) throw new RangeError(`${name} contains a zero byte`);
@@ -202,7 +202,7 @@ function text(name, value) {
 
 const optional = (name, value) => (value === undefined || value === null ? null : text(name, value));
 
-/* An array of strings, of which one may be given by itself. */
+/* Returns an array of strings; a single string is an array of one. */
 function strings(name, value) {
     if (value === undefined || value === null) return [];
     if (typeof value === 'string') return [text(name, value)];
@@ -215,7 +215,7 @@ function ids(name, value) {
     return value.map((id, i) => Number(integer(`${name}[${i}]`, id, 'int32_t')));
 }
 
-/* A Map or an object of biases by token. */
+/* Returns a Map or an object of biases by token as an array of structs. */
 function biases(value) {
     if (typeof value !== 'object' || Array.isArray(value))
         throw new TypeError(`logitBias must be an object of biases by token, not ${typeOf(value)}`);
@@ -234,7 +234,7 @@ function checkedMessages(messages) {
     return messages;
 }
 
-/* What a generation takes by name: numbers and strings of fr_sampling and fr_request_options. */
+/* The options that a generation takes by name: numbers and strings of fr_sampling and fr_request_options. */
 const OPTIONS = {};
 for (const [struct_, own] of [['fr_sampling', []], ['fr_request_options', ['struct_size', 'n_prompt', 'n_stops', 'n_drafts',
     'n_logit_bias', 'n_prediction', 'max_tokens', 'grammar_after', 'grammar_opening']]])
@@ -249,16 +249,17 @@ function checkedOption(key, value) {
     return integer(key, typeof value === 'boolean' ? Number(value) : value, type);
 }
 
-/* A struct that can grow tells the library how much of it this module knows. */
+/* The struct_size of a struct that can grow tells the library how much of it this module knows. */
 const sized = (name, values = {}) => ({ ...values, struct_size: koffi.sizeof(types[name]) });
 
-/* Every field with 0, as a result that koffi can pass on and fill. */
+/* Returns a struct whose fields are all 0, which koffi can pass on and fill in. */
 const result = (name) => sized(name, koffi.decode(Buffer.alloc(koffi.sizeof(types[name])), types[name]));
 
 /* ---- generating ------------------------------------------------------------------------------------------- */
 
-/* An answer while it is generated: an async iterable of pieces of text, each of whole characters. At any time: text and
- * tokens so far, finish ('running', 'eos', 'stop', 'length', 'context', 'cancelled') and stats. close() ends it early. */
+/* An answer while it is generated: an async iterable of pieces of text, each of whole characters. These can be read at any
+ * time: text and tokens so far, finish ('running', 'eos', 'stop', 'length', 'context', 'cancelled') and stats. close() ends
+ * the generation early. */
 class Stream {
     #model; #prompt; #options; #request = null; #callback = null; #pieces = []; #isChat; #wantsStart;
     #final = { text: '', tokens: [], finish: 'running', stats: null };
@@ -274,7 +275,7 @@ class Stream {
         const e = koffi.decode(event, 'fr_token_event');
         let text = textAt(e.text, e.n_bytes);
         if (text && this.#wantsStart) {
-            if (text[0] === ' ') text = text.slice(1); /* the space of the format before an answer */
+            if (text[0] === ' ') text = text.slice(1); /* the space that the chat format puts before an answer */
             this.#wantsStart = false;
         }
         if (text) this.#pieces.push(text);
@@ -345,7 +346,7 @@ class Stream {
     get finish() { return this.#results().finish; }
     get stats() { return this.#results().stats; }
 
-    /* Ends the generation; what was generated so far can still be read. */
+    /* Ends the generation. What has been generated so far can still be read. */
     async close() {
         await this.#model._exclusive(() => {
             if (this.#request) {
@@ -367,7 +368,7 @@ class Chat {
         this.messages = system ? [{ role: 'system', content: system }] : [];
     }
 
-    /* The answer, piece by piece. Where the iteration ends early, what was said so far is the answer. */
+    /* Yields the answer piece by piece. If the iteration ends early, the pieces so far are the answer. */
     async *stream(text, options = {}) {
         this.messages = [...this.messages, { role: 'user', content: text }];
         let said = '';
@@ -381,7 +382,7 @@ class Chat {
         }
     }
 
-    /* The whole answer. */
+    /* Returns the whole answer. */
     async send(text, options = {}) {
         let said = '';
         for await (const piece of this.stream(text, options)) said += piece;
@@ -420,7 +421,7 @@ class Model {
         return self;
     }
 
-    /* Runs f(engine) after all earlier calls. */
+    /* Runs f(engine) when all earlier calls have ended. */
     _exclusive(f) {
         const run = this.#last.then(() => f(this.#engine));
         this.#last = run.catch(() => {});
@@ -440,7 +441,7 @@ class Model {
         return this.#model;
     }
 
-    /* An object with the fields of fr_model_info. */
+    /* The fields of fr_model_info as an object. */
     get info() {
         const info = result('fr_model_info');
         fr().model_get_info(this.#opened(), info);
@@ -448,7 +449,7 @@ class Model {
         return info;
     }
 
-    /* The tokens of a prompt; special: spellings such as "</s>" become the special tokens. */
+    /* Returns the tokens of a prompt. special: names such as "</s>" become the special tokens. */
     tokenize(text, { special = false } = {}) {
         if (typeof text !== 'string') throw new TypeError(`the text must be a string, not ${typeOf(text)}`);
         const data = Buffer.from(text), out = [null], n = [0], err = {};
@@ -459,7 +460,7 @@ class Model {
         return tokens;
     }
 
-    /* The text of tokens. */
+    /* Returns the text of tokens. */
     detokenize(tokens) {
         const out = [null], n = [0], err = {}, checked = ids('the tokens', tokens);
         check(fr().detokenize(this.#opened(), checked, checked.length, out, n, err), err);
@@ -468,7 +469,7 @@ class Model {
         return text;
     }
 
-    /* The tokens of a conversation, [{ role, content }, ...], up to where the answer begins. */
+    /* Returns the tokens of a conversation, [{ role, content }, ...], up to where the answer begins. */
     chatTokens(messages) {
         const prompt = result('fr_chat_result'), err = {}, options = sized('fr_chat_options', { chat_template: this.#chatTemplate });
         check(fr().chat_apply(this.#opened(), checkedMessages(messages), messages.length, options, prompt, err), err);
@@ -490,17 +491,17 @@ class Model {
      * ignoreEos, ..., logitBias (an object of biases by token) and prediction (an array of tokens). */
     stream(prompt, options = {}) { return new Stream(this, prompt, options); }
 
-    /* Generates to the end: { text, tokens, finish, stats }. Options are those of stream. */
+    /* Generates to the end, and returns { text, tokens, finish, stats }. Options are those of stream. */
     async generate(prompt, options = {}) {
         const stream = this.stream(prompt, options);
         for await (const _ of stream);
         return { text: stream.text, tokens: stream.tokens, finish: stream.finish, stats: stream.stats };
     }
 
-    /* A conversation with this model. */
+    /* Begins a conversation with this model. */
     chat(options = {}) { return new Chat(this, options); }
 
-    /* Closes the model, after what runs. */
+    /* Closes the model when the calls that run have ended. */
     close() {
         return this._exclusive(() => {
             if (this.#engine) fr().engine_close(this.#engine);

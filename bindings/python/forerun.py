@@ -15,8 +15,8 @@ This is a binding of libforerun by ctypes in one file, without other packages. T
 Drafting changes no text. The default is draft="auto"; draft="none" is plain decoding, and a list unites several drafts.
 
 The structs below are those of forerun.h; tests/bindings compares each offset with the C compiler's. Structs that can grow
-begin with struct_size, so that this module works with later libraries, too. Threads: calls into one Model are made one at
-a time, by a lock.
+begin with struct_size, so that this module also works with later libraries. Threads may share a Model: a lock makes its
+calls one at a time.
 
 Values are checked before they reach C: a wrong type raises TypeError, and a number that does not fit raises ValueError.
 """
@@ -305,7 +305,7 @@ _library = None
 
 
 def _lib():
-    """The library, loaded at the first use."""
+    """The library, which is loaded at the first use."""
     global _library
     if _library is None:
         name = os.environ.get("FORERUN_LIBRARY") or "libforerun.so.0"
@@ -328,7 +328,7 @@ def library_version():
 
 
 class Error(Exception):
-    """A call failed; `code` is a negative fr_code of forerun.h, and the message says what to do."""
+    """A call that failed: `code` is a negative fr_code of forerun.h, and the message says what to do."""
 
     def __init__(self, err):
         super().__init__(err.message.decode(errors="replace"))
@@ -346,7 +346,7 @@ _FLOAT_MAX = 3.4028234663852886e38
 
 
 def _integer(name, value, c_type):
-    """An integer that fits into a C type, as an int; ctypes would cut the upper bits off."""
+    """Returns value as an int that fits into a C type. ctypes would cut off the upper bits."""
     bits, is_signed = _INTEGERS[c_type]
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
     try:
@@ -359,7 +359,7 @@ def _integer(name, value, c_type):
 
 
 def _real(name, value):
-    """A number that a C float can hold."""
+    """Returns value as a float that a C float can hold."""
     if isinstance(value, (bool, str, bytes)):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     try:
@@ -374,7 +374,7 @@ def _real(name, value):
 
 
 def _text(name, value):
-    """The bytes of a string without a zero, which would end it in C; None stays None."""
+    """Returns the bytes of a string without zeros, which would end it in C; None stays None."""
     if value is None:
         return None
     if not isinstance(value, (str, bytes)):
@@ -390,7 +390,7 @@ def _path(name, value):
 
 
 def _list(name, values):
-    """A list of strings, of which one may be given by itself."""
+    """Returns a list of strings; a single string is a list of one."""
     if values is None or isinstance(values, str):
         return [values] if values else []
     try:
@@ -400,7 +400,7 @@ def _list(name, values):
 
 
 def _strings(name, values):
-    """An array of C strings, or None if there are none, and its length."""
+    """Returns an array of C strings and its length; the array is None if there are no strings."""
     data = [_text(name, v) for v in values]
     if None in data:
         raise TypeError(f"{name} must be strings, not None")
@@ -408,7 +408,7 @@ def _strings(name, values):
 
 
 def _tokens(name, values):
-    """An array of tokens, and its length."""
+    """Returns an array of tokens and its length."""
     try:
         ids = [_integer(f"{name}[{i}]", v, c_int32) for i, v in enumerate(values)]
     except TypeError as why:
@@ -419,7 +419,7 @@ def _tokens(name, values):
 
 
 def _biases(bias):
-    """{token: bias} as an array, and its length."""
+    """Returns {token: bias} as an array, and its length."""
     if not isinstance(bias, dict):
         raise TypeError(f"logit_bias must be a dict of biases by token, not {type(bias).__name__}")
     pairs = [(_integer("a token of logit_bias", t, c_int32), _real("a bias of logit_bias", b)) for t, b in bias.items()]
@@ -427,7 +427,7 @@ def _biases(bias):
 
 
 def _message(message):
-    """A message {"role": ..., "content": ...} as a pair of C strings."""
+    """Returns a message {"role": ..., "content": ...} as a pair of C strings."""
     if not isinstance(message, dict):
         raise TypeError(f"a message must be a dict with role and content, not {type(message).__name__}")
     pair = tuple(_text(key, message.get(key)) for key in ("role", "content"))
@@ -436,7 +436,7 @@ def _message(message):
     return pair
 
 
-# What Stream takes by name: numbers and strings of fr_sampling and fr_request_options.
+# The options that Stream takes by name: numbers and strings of fr_sampling and fr_request_options.
 _OPTIONS = {name: c_type for name, c_type in fr_sampling._fields_}
 _OPTIONS.update(
     (name, c_type)
@@ -458,7 +458,7 @@ def _set_option(options, name, value):
 
 
 def _plain(value):
-    """A value of a C struct as one of Python."""
+    """Returns a value of a C struct as a value of Python."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return list(value) if isinstance(value, ctypes.Array) else value
@@ -473,7 +473,8 @@ Completion.__doc__ = 'A whole answer; finish: "eos", "stop", "length", "context"
 
 
 def _collector(pieces, is_chat):
-    """The callback of a request, which appends to `pieces`. It knows no Stream, so that a dropped one closes at once."""
+    """Makes the callback of a request, which appends to `pieces`. It has no reference to the Stream, so that a Stream that
+    is dropped closes at once."""
     wants_start = is_chat
 
     def keep(_user, event):
@@ -481,7 +482,7 @@ def _collector(pieces, is_chat):
         e = event.contents
         text = ctypes.string_at(e.text, e.n_bytes).decode(errors="replace") if e.n_bytes else ""
         if text and wants_start:
-            text = text[1:] if text[0] == " " else text  # the space of the format before an answer
+            text = text[1:] if text[0] == " " else text  # the space that the chat format puts before an answer
             wants_start = False
         if text:
             pieces.append(text)
@@ -493,8 +494,8 @@ def _collector(pieces, is_chat):
 class Stream:
     """An answer while it is generated: an iterator of pieces of text, each of whole characters.
 
-    At any time: `text` and `tokens` so far, `finish` ("running", "eos", "stop", "length", "context", "cancelled"),
-    and `stats`, a dict of fr_stats and fr_draft_stats. close() ends it early.
+    These can be read at any time: `text` and `tokens` so far, `finish` ("running", "eos", "stop", "length", "context",
+    "cancelled"), and `stats`, a dict of fr_stats and fr_draft_stats. close() ends the generation early.
     """
 
     def __init__(self, model, prompt, max_tokens=256, draft="auto", stop=(), **options):
@@ -530,7 +531,7 @@ class Stream:
         return self._pieces.popleft()
 
     def _end(self):
-        """Raises the error that ended the request; keeps the results and closes it otherwise."""
+        """Closes a request that has ended, and keeps its results; raises the error if one ended it."""
         if self._request is None:
             return
         if _lib().fr_request_finish_reason(self._request) == _FINISH_ERROR:
@@ -559,7 +560,7 @@ class Stream:
     stats = property(lambda self: self._results().stats)
 
     def close(self):
-        """Ends the generation; what was generated so far can still be read."""
+        """Ends the generation. What has been generated so far can still be read."""
         with self._model._lock:
             if self._request is not None:
                 results = self._results()
@@ -580,7 +581,7 @@ class Chat:
         self.messages = [{"role": "system", "content": system}] if system else []
 
     def stream(self, text, **options):
-        """The answer, piece by piece. Where the iteration ends early, what was said so far is the answer."""
+        """Yields the answer piece by piece. If the iteration ends early, the pieces so far are the answer."""
         self.messages = self.messages + [{"role": "user", "content": text}]
         stream = self.model.stream(self.messages, **{**self.options, **options})
         said = []
@@ -593,17 +594,18 @@ class Chat:
             self.messages = self.messages + [{"role": "assistant", "content": "".join(said)}]
 
     def send(self, text, **options):
-        """The whole answer."""
+        """Returns the whole answer."""
         return "".join(self.stream(text, **options))
 
 
 class Model:
     """A model and an engine over it.
 
-    draft: opened at once, so that the first generation need not wait. n_ctx: longest context in tokens; 0: the
-    model's, at most 4096. threads: 0: all cores. requests: streams that may be open at once. kv: "f16", "f32" or "q8".
-    activations: "q16" or "q8". chat_template: a built-in format, or the text of a template; None: the model's own.
-    cost_cache: a folder in which the measurements for "auto" are kept.
+    draft: drafts to open at once, so that the first generation need not wait for them. n_ctx: the longest context in
+    tokens; 0: the model's, but at most 4096. threads: how many threads compute; 0: one for each core. requests: how many
+    streams may be open at once. kv: "f16", "f32" or "q8". activations: "q16" or "q8". chat_template: the name of a
+    built-in format, or the text of a template; None: the model's own. cost_cache: a folder that keeps the measurements
+    for "auto".
     """
 
     def __init__(self, path, *, draft=(), n_ctx=0, threads=0, requests=1, kv="f16", activations=None, backend=None,
@@ -649,14 +651,14 @@ class Model:
 
     @property
     def info(self):
-        """A dict of fr_model_info."""
+        """The fields of fr_model_info as a dict."""
         info = fr_model_info()
         self._opened()
         _lib().fr_model_get_info(self._model, info)
         return _as_dict(info)
 
     def tokenize(self, text, special=False):
-        """The tokens of a prompt; special: spellings such as "</s>" become the special tokens."""
+        """Returns the tokens of a prompt. special: names such as "</s>" become the special tokens."""
         if not isinstance(text, str):
             raise TypeError(f"the text must be a string, not {type(text).__name__}")
         tokens, n, err, data = POINTER(c_int32)(), c_int64(), fr_error(), text.encode()
@@ -668,7 +670,7 @@ class Model:
         return ids
 
     def detokenize(self, tokens):
-        """The text of tokens."""
+        """Returns the text of tokens."""
         text, n, err = c_void_p(), c_size_t(), fr_error()
         ids, n_ids = _tokens("the tokens", tokens)
         self._opened()
@@ -678,7 +680,7 @@ class Model:
         return decoded
 
     def chat_tokens(self, messages):
-        """The tokens of a conversation, [{"role": ..., "content": ...}, ...], up to where the answer begins."""
+        """Returns the tokens of a conversation, [{"role": ..., "content": ...}, ...], up to where the answer begins."""
         array = (fr_chat_message * len(messages))(*map(_message, messages))
         options, result, err = fr_chat_options(chat_template=self._chat_template), fr_chat_result(), fr_error()
         self._opened()
@@ -695,29 +697,29 @@ class Model:
         return self.chat_tokens(prompt) if prompt and isinstance(prompt[0], dict) else prompt
 
     def stream(self, prompt, max_tokens=256, draft="auto", stop=(), **options):
-        """Begins to generate; returns a Stream.
+        """Begins to generate, and returns a Stream.
 
-        prompt: a text, a list of tokens, or a list of messages {"role": ..., "content": ...}. max_tokens: 0: until the
-        context is full. draft: a draft as for `forerun run --draft`, or a list of them. stop: the text ends before the
-        first of these strings. Further options are fields of fr_sampling (temperature, top_k, top_p, min_p, seed,
-        repeat_penalty, ...) and of fr_request_options (tree_budget, verify, ignore_eos, ...), logit_bias (a dict of biases by
-        token) and prediction (a list of tokens).
+        prompt: a text, a list of tokens, or a list of messages {"role": ..., "content": ...}. max_tokens: the most
+        tokens to generate; 0: until the context is full. draft: a draft as for `forerun run --draft`, or a list of
+        drafts. stop: strings; the text ends before the first of them. Further options are fields of fr_sampling
+        (temperature, top_k, top_p, min_p, seed, repeat_penalty, ...) and of fr_request_options (tree_budget,
+        verify, ignore_eos, ...), logit_bias (a dict of biases by token) and prediction (a list of tokens).
         """
         return Stream(self, prompt, max_tokens, draft, stop, **options)
 
     def generate(self, prompt, **options):
-        """Generates to the end; returns a Completion. Options are those of stream()."""
+        """Generates to the end, and returns a Completion. Options are those of stream()."""
         stream = self.stream(prompt, **options)
         for _ in stream:
             pass
         return stream._results()
 
     def chat(self, system=None, **options):
-        """A conversation with this model."""
+        """Begins a conversation with this model."""
         return Chat(self, system, **options)
 
     def close(self):
-        """Closes the model, and streams that are open."""
+        """Closes the model and its open streams."""
         with self._lock:
             for stream in list(self._streams):
                 stream.close()
