@@ -108,8 +108,8 @@ typedef struct Hparams {
     int32_t n_dense;         /* leading layers without experts, in a model with experts */
     int32_t expert_interval; /* one layer in so many has experts; 0: all layers but the leading ones */
     int32_t window;          /* positions that a layer with a sliding window sees; 0: no layer has one */
-    int32_t
-        window_period; /* of so many layers all but the last have the window; 0: all have it. A list in the file replaces it */
+    /* The last of this many layers has no window; 0: all layers have it. A list in the file takes the place of this number. */
+    int32_t window_period;
     AttnTemperature temperature; /* of the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
     float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */
