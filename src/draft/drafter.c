@@ -50,8 +50,8 @@ const DrafterClass *drafter_find(const char *name) {
     return NULL;
 }
 
-/* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
- * which steps each proposes, and how many of its nodes get a row. */
+/* The specs of the drafters that `auto` means, ending with NULL. They are ordinary drafters; engine/draft_policy.c
+ * decides in which steps each proposes, and how many of its nodes get a row. */
 static const char *const *drafter_auto_members(void) {
     static const char *const members[] = {"ngram-trie", "lookahead-trie", NULL};
     return members;

@@ -165,7 +165,8 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
         c->parent = i_parent;
         c->log_q = parent->log_q + log((double)c->q);
         c->psi = parent->noise.silent ? y : truncate_below(parent->psi, y, max);
-        if (i > 0 && c->psi > out[i - 1].psi) c->psi = out[i - 1].psi; /* rounding can make it larger */
+        if (i > 0 && c->psi > out[i - 1].psi)
+            c->psi = out[i - 1].psi; /* rounding must not make psi rise among siblings */
     }
     return b.n;
 }

@@ -16,7 +16,7 @@
  *
  * A script is a path in the tree of all choices. A run replays the path and, after its end, takes the first possible
  * outcome of each new choice, noting how many there are. The next path ends at the last choice that had another
- * outcome left. Example, a flip of chance 1/2 and, if it is true, one of chance 1/3: the runs are (true, true) 1/6,
+ * outcome left. Example: a flip of chance 1/2 and, if it is true, one of chance 1/3. The runs are (true, true) 1/6,
  * (true, false) 1/3, (false) 1/2. The code under test must make the same choices after the same outcomes, or the sum
  * means nothing. */
 /* A uniform number in [0,1) with 53 bits. With 32 bits a chance of 1e-10 would come out as either 0 or 2e-10. */

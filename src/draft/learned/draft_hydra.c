@@ -61,7 +61,7 @@ typedef struct Member {
     double log_p[TREE_MAX_NODES]; /* the sum along the path to each node */
 } Member;
 
-/* A node that is expanded; it has one row of its level. */
+/* A node that is expanded. It has one of the rows that its level runs. */
 typedef struct Front {
     Member *member;
     int32_t node;

@@ -84,8 +84,8 @@ typedef struct LyannaOptions {
     int32_t depth, top;
     int32_t resample; /* -1: off */
     bool is_live;
-    int fusion; /* Fusion */
-    int form;   /* TokenInfoForm */
+    int fusion; /* a value of enum Fusion */
+    int form;   /* a value of enum TokenInfoForm */
 } LyannaOptions;
 
 static const Option option_table[] = {

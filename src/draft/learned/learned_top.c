@@ -113,7 +113,7 @@ static int32_t draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, 
                                        .seed = hash64(&key, sizeof key, s->sampling.seed),
                                        .position = s->position + (uint64_t)n_path}};
     if (k > LEARNED_MAX_DRAWS - s->n_draws)
-        k = LEARNED_MAX_DRAWS - s->n_draws; /* depends on counts only, not on tokens */
+        k = LEARNED_MAX_DRAWS - s->n_draws; /* k must depend only on counts, not on tokens */
     if (s->n_expanded == TREE_MAX_NODES || k == 0) return 0;
     int32_t n = draw_children(q, d->n_vocab, &from, 0, k, d->children);
     s->expanded[s->n_expanded++] = (LearnedExpanded){.key = key, .q = q, .first = s->n_draws, .n = n};

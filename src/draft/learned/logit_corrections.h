@@ -15,7 +15,7 @@
 /* ---- token info: the influence of a token on the next one ---------------------------------------------------- */
 
 typedef enum TokenInfoForm {
-    TOKEN_INFO_F16,     /* a table of halves */
+    TOKEN_INFO_F16,     /* a table of 16-bit floats */
     TOKEN_INFO_Q8,      /* a table of Q8_0 blocks, slightly more than half as large */
     TOKEN_INFO_FACTORS, /* no table: the factors are multiplied on demand */
 } TokenInfoForm;

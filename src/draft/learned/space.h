@@ -15,8 +15,8 @@ typedef struct PlannedMask {
  * never rises. Returns the number of masks. */
 int32_t mask_plan(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, PlannedMask *out);
 
-/* How many of the drafted nodes 1 .. t->n - 1, which are in falling order of p_accept, are worth their rows if nodes
- * and masks share `budget` rows: at least one. scratch: [t->n * n_masks]. */
+/* Returns how many of the drafted nodes 1 .. t->n - 1 are worth their rows if nodes and masks share `budget` rows: at
+ * least one. The nodes are in falling order of p_accept. scratch: [t->n * n_masks]. */
 int32_t mask_plan_candidates(const Tree *t, const double *gain, int32_t n_masks, int32_t budget, PlannedMask *scratch);
 
 #endif

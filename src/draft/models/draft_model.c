@@ -510,7 +510,7 @@ static int32_t group_size(int32_t width, int32_t n_left, int32_t k, int32_t n) {
 static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int32_t *n_drawn, fr_error *err) {
     const DraftMember *m = &d->group[d->front[at].i];
     int32_t n = 0, width = d->shape.width[level], first = at;
-    int32_t of_level = width < m->n_left ? width : m->n_left; /* nodes of a beam, or paths */
+    int32_t of_level = width < m->n_left ? width : m->n_left; /* the number of nodes of a beam, or of paths */
     bool whole_groups = m->declares && m->tree->dists->whole_groups;
     for (; at < end; at++) {
         int status = find_dist(d, at, err);

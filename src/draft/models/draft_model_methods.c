@@ -72,7 +72,7 @@ typedef struct RsdCOptions {
     int32_t n_levels, branch[DRAFT_MODEL_MAX_LEVELS];
 } RsdCOptions;
 
-/* "3-2-1" or "3x2x1". */
+/* Parses branching factors such as "3-2-1" or "3x2x1". */
 static int parse_branch(void *out, const char *text, fr_error *err) {
     RsdCOptions *o = out;
     o->n_levels = 0;

@@ -34,7 +34,7 @@ typedef struct CorpusHeader {
 } CorpusHeader;
 
 typedef struct CorpusIndex {
-    const CorpusHeader *header; /* a copy in memory */
+    const CorpusHeader *header; /* a copy of the file's header */
     const void *bytes;          /* the whole file */
     const uint32_t *places;
     const uint8_t *tokens;
@@ -58,7 +58,7 @@ int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *v
 /* The same for a file in memory, aligned to 8 bytes, which must outlive the index; `name` appears in messages. */
 int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,
                        const Gguf *vocab, fr_error *err);
-/* FR_ERR_IO if the file has been written to or cut since it was opened. */
+/* Returns FR_ERR_IO if the file has been written to or cut since it was opened. */
 int corpus_check(const CorpusIndex *x, fr_error *err);
 void corpus_close(CorpusIndex *x); /* a zeroed index is allowed */
 

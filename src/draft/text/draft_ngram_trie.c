@@ -20,7 +20,7 @@
 enum { NGRAM_RULE_BEST, NGRAM_RULE_PAPER };
 
 typedef struct NgramOptions {
-    int rule;          /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
+    int rule;          /* NGRAM_RULE_BEST or NGRAM_RULE_PAPER */
     int32_t n, prefix; /* rule=paper: tokens of a window and of the longest prefix */
     bool live;         /* also drafts from generated tokens */
 } NgramOptions;
@@ -105,7 +105,7 @@ static double weigh(const NgramPlace *places, int32_t n, int32_t end, double vot
         if (at_least[k]) rest *= concentration(k) / total;
     }
     vote[0] = 0;
-    for (int32_t k = 1; k <= MAX_MATCH; k++) vote[k] += vote[k - 1]; /* and then the sum up to k */
+    for (int32_t k = 1; k <= MAX_MATCH; k++) vote[k] += vote[k - 1]; /* vote[k] becomes the sum up to k */
     return rest;
 }
 

@@ -34,14 +34,14 @@ typedef struct NgramText {
     int32_t n_prompt;  /* tokens of the prompt, set by the owner; the rest was generated */
     NgramEntry *table; /* open addressing, at most half full */
     int32_t n_entries, n_slots;
-    HashKey key;                 /* for hashing tokens; set with the first slots */
+    HashKey key;                 /* the key under which tokens are hashed; set with the first slots */
     int64_t n_contexts;          /* the sum over all entries */
     NgramEntry top[NGRAM_N_TOP]; /* the tokens with the most contexts; ties go to the one counted last. `last` is
                                   * not kept up to date here */
     int32_t n_top;
 } NgramText;
 
-/* A text begins as zeros. ngram_text_reserve allocates memory for n tokens at once, so that appending them
+/* A new text is a zeroed struct. ngram_text_reserve allocates memory for n tokens at once, so that appending them
  * allocates nothing. */
 int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
 /* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains, and all earlier tokens must have
@@ -84,7 +84,7 @@ typedef struct CountTrie {
     int32_t n, capacity, max; /* max: the limit of nodes */
     int32_t *slots;           /* open addressing, at most half full; 0: free */
     int32_t n_slots;
-    HashKey key; /* for hashing (parent, token) */
+    HashKey key; /* the key under which (parent, token) is hashed */
 } CountTrie;
 
 /* Makes an empty trie, which has only the root. Memory grows with use up to `max` nodes. */
