@@ -93,7 +93,7 @@ typedef struct LearnedDrafter {
     LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
     Arena arena;                          /* memory of this struct and of the method's arrays */
-    Buffer *buffers[LEARNED_MAX_BUFFERS]; /* that the method opened */
+    Buffer *buffers[LEARNED_MAX_BUFFERS]; /* [n_buffers] the buffers that the method opened */
     int32_t n_buffers;
 } LearnedDrafter;
 
@@ -130,22 +130,23 @@ int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
                         int64_t max_rows, Linear **out, fr_error *err);
 void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
-/* Opens buffers on the device, which learned_release closes. */
+/* A buffer to be opened, of n floats. */
 typedef struct LearnedBuffer {
     Buffer **out;
-    int64_t n; /* floats */
+    int64_t n;
 } LearnedBuffer;
+/* Opens buffers on the device. learned_release closes them. */
 int learned_open_buffers(LearnedDrafter *d, const LearnedBuffer *buffers, int32_t n, fr_error *err);
 
-/* Applies a layer to the first rows of x [n_rows][n_in]; y: [n_rows][n_out]. */
+/* Applies a layer to the first n_rows rows of x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, Buffer *x, int32_t n_rows, Buffer *y);
-/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory
- * for max_rows. */
+/* The target's LM head: computes logits [n_rows][n_vocab] from x [n_rows][n_embd]. learned_head_reserve first allocates
+ * memory for max_rows. */
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
 void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits);
 /* The target's embeddings of n tokens, out [n][n_embd]. */
 void learned_embed(const LearnedDrafter *d, const int32_t *tokens, int32_t n, Slice out);
-/* Writes n floats of the CPU into a buffer of the device, from `first` on. */
+/* Copies n floats from the CPU's memory into a buffer of the device, from index `first` on. */
 void learned_write(Buffer *b, int64_t first, const float *floats, int64_t n);
 
 /* Finds the k <= TOP_K_MAX tokens that the target most probably chooses after a path of n_path drafted tokens, best

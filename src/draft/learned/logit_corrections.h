@@ -63,7 +63,7 @@ typedef struct InfoGate {
 int info_gate_open(InfoGate *g, LearnedDrafter *learned, int32_t max_states, int32_t max_tokens, fr_error *err);
 void info_gate_close(InfoGate *g);
 
-/* Computes g->states [n][r] from n hidden states [n][H], and pulls them. */
+/* Computes g->states [n][r] from n hidden states [n][H], and copies them to the CPU's memory. */
 void info_gate_states(InfoGate *g, Buffer *hidden, int32_t n);
 
 /* Sets rows[i] [V] to the bias after tokens[i] at a state [r]. */
