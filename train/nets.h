@@ -82,7 +82,7 @@ typedef struct InfoShape {
 enum { INFO_DOWN, INFO_UP, INFO_GAIN, INFO_TENSORS };
 int32_t info_n_tensors(const InfoShape *s);
 NetTensor info_tensor(const InfoShape *s, int32_t i);
-/* The keys of the file (token_info.h); none with rank 0. */
+/* The keys of the file (learned_files.h); none with rank 0. */
 void info_set_keys(const InfoShape *s, GgufWriter *w);
 
 /* Activations for the current positions of a HeadLoss. n: those whose token has a row in the table; U: its number of
@@ -119,7 +119,7 @@ typedef struct GateShape {
 enum { GATE_STATE, GATE_TOKEN, GATE_UP, GATE_TENSORS };
 int32_t gate_n_tensors(const GateShape *s);
 NetTensor gate_tensor(const GateShape *s, int32_t i);
-/* The key of the file (lyanna.h); none with rank 0. */
+/* The key of the file (learned_files.h); none with rank 0. */
 void gate_set_keys(const GateShape *s, GgufWriter *w);
 
 /* Activations for the current positions of a HeadLoss, n rows. */
