@@ -23,7 +23,7 @@ typedef struct TrainArgs {
     int64_t warm_up;        /* steps; -1: a twentieth of all */
     const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
     int n_threads;
-    bool is_idle; /* run only while nothing else wants the processor */
+    bool is_idle; /* run only while no other program needs the processor */
     GemmPrecision precision;
 } TrainArgs;
 
@@ -122,7 +122,7 @@ extern const Option train_unroll_options[];
 /* The layer's shape, which follows the target. The method sets its own parts. */
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
 
-/* Gives the net, whose other parts are set, the confidence head that was asked for. */
+/* Gives the net, whose other parts are set, the confidence head that the settings ask for. */
 void train_unroll_set_confidence(UnrollNet *net, const UnrollSettings *s);
 
 /* train_drafter_open, with the words of these settings. */

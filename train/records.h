@@ -17,7 +17,7 @@ enum {
     WHOLE_MAX_BYTES = 2047 << 20, /* of a file that is one document */
 };
 
-/* Lines longer than max_bytes are refused. whole: the whole file is handed out as one line. A file whose path ends with
+/* Lines longer than max_bytes are refused. whole: the whole file is read as one line. A file whose path ends with
  * ".zst" is decompressed; it may ask zstd for a window of at most 128 MiB. */
 int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_bytes, fr_error *err);
 void line_reader_close(LineReader *r); /* NULL is fine */

@@ -52,7 +52,7 @@
 
 typedef enum OptionKind {
     OPTION_BOOL,
-    OPTION_INT_FLAG, /* 1 or 0; on the command line the name alone sets it */
+    OPTION_INT_FLAG, /* 1 or 0; on the command line it takes no value */
     OPTION_I32,
     OPTION_I64,
     OPTION_U64, /* an integer from min to max */

@@ -44,7 +44,7 @@ typedef struct GgufTensor {
     TensorType type;
     int n_dims;
     int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
-    const void *data;            /* aligned as the file says (at least 8, at most a page) */
+    const void *data;            /* aligned to the file's alignment (8 bytes to a page) */
     size_t bytes;
 } GgufTensor;
 

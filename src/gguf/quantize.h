@@ -27,7 +27,7 @@ const QuantMix *quant_mix_find(const char *name);
 /* The properties of the model that the choice of a type depends on. */
 typedef struct QuantShape {
     int32_t n_layer, n_nextn; /* n_nextn of them, the last ones, are for multi-token prediction */
-    bool shares_values;  /* 80 layers, and query heads that share their values: Llama 70B and what was made of it */
+    bool shares_values;  /* 80 layers, and query heads that share their values: Llama 70B and models made from it */
     bool shares_by_four; /* four or more query heads share their keys and values */
     bool has_experts;    /* four or more */
     bool is_tied;        /* the embedding is the LM head, too */

@@ -85,7 +85,7 @@ static void add_matcher_run(Automaton *a, unsigned char first_byte, GrammarNode 
     a->runs[a->n_runs++] = all;
 }
 
-/* Appends a node without edges, which calls the root of `from` if `calls` says so. */
+/* Appends a node without edges, which calls the root of `from` if `calls` is true. */
 static int32_t add_node(Automaton *a, const Automaton *from, bool calls, bool is_end, int32_t end) {
     a->nodes[a->n_nodes] = (GrammarNode){.first_edge = a->n_edges,
                                          .first_call = a->n_calls,

@@ -46,8 +46,8 @@ typedef struct GrammarText {
  * grammar, and any other text is held to the grammar from its beginning; "" or NULL: all texts have it. */
 int grammar_text_begin(GrammarText *x, Grammar *g, const char *opening, const char *after, fr_error *err);
 void grammar_text_end(GrammarText *x); /* a text that has not begun is fine */
-/* Moves on to fresh states where the states take too much memory. All earlier states except that of the text are then
- * invalid, and work that waits begins anew. */
+/* Moves on to fresh states if the states take too much memory. All earlier states except that of the text are then
+ * invalid, and unfinished work starts again from its beginning. */
 int grammar_text_refresh(GrammarText *x, fr_error *err);
 
 /* Two functions that may return STATES_WAIT where the quota has run out; they go on from there when they are called

@@ -406,7 +406,7 @@ static int fail(const GrammarStates *s, fr_error *err) {
     return error_memory(err, "the states of a grammar", sizeof(GrammarState));
 }
 
-/* Goes on with the reading. */
+/* Continues the reading in s->reading. */
 static int run_reading(GrammarStates *s, fr_error *err) {
     GrammarState *from = (GrammarState *)(uintptr_t)s->reading.from; /* only its table changes */
     uint8_t byte = s->reading.byte;

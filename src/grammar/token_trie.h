@@ -59,7 +59,7 @@ typedef struct TokenSubset {
     uint64_t *bits; /* [n_words] */
     uint32_t n_tokens;
     int32_t *longest;                        /* [n_tokens] the same tokens, those with most characters first */
-    uint32_t n_longer[SUBSET_MAX_CHARS + 1]; /* how many of them have more characters than the index says */
+    uint32_t n_longer[SUBSET_MAX_CHARS + 1]; /* how many of them have more characters than the index */
     TrieLevel others;                        /* the remaining tokens that have a text */
 } TokenSubset;
 

@@ -54,8 +54,7 @@ typedef struct ChatSpan {
 int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, ChatSpan *answers,
                         int *n_answers, fr_error *err);
 
-/* ---- the templates of models
- * --------------------------------------------------------------------------------------- */
+/* ---- the templates of models ------------------------------------------------------------------------------------- */
 
 typedef struct ChatTemplate {
     Template *compiled; /* NULL: there is none, or it could not be compiled (see why) */
@@ -92,8 +91,7 @@ int chat_template_apply(const ChatTemplate *t, const Tokenizer *tokenizer, const
 /* The same in the built-in format of a family. */
 int chat_family_apply(ChatFamily family, const Conversation *c, TemplateOutput *out, fr_error *err);
 
-/* ---- named templates
- * -------------------------------------------------------------------------------------------------- */
+/* ---- named templates --------------------------------------------------------------------------------------------- */
 
 /* Templates of well-known families ("llama3.1", "qwen3", ...), for models whose file has no template or a broken
  * one. They are the files in src/text/templates, which were written for this project after the documentation of the

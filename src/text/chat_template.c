@@ -147,8 +147,7 @@ static int set_variables(TemplateVariables *v, const Tokenizer *t, const Convers
     return status;
 }
 
-/* ---- the conversation
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the conversation -------------------------------------------------------------------------------------------- */
 
 /* Removes a BOS that the template wrote, if the tokenizer will add one. */
 static void drop_bos(TemplateOutput *out, const Tokenizer *t) {
@@ -207,8 +206,7 @@ int chat_template_apply(const ChatTemplate *t, const Tokenizer *tokenizer, const
     return status;
 }
 
-/* ---- named templates
- * -------------------------------------------------------------------------------------------------- */
+/* ---- named templates --------------------------------------------------------------------------------------------- */
 
 /* The files in src/text/templates become data of the library: the assembler includes them when the library is built.
  * So they stay files that editors and jinja2 can read. Their path starts at the root of the project. */

@@ -11,8 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- merging neighbours, the best pair first (pair_merge.c)
- * --------------------------------------------------------- */
+/* ---- merging neighbours, the best pair first (pair_merge.c) ------------------------------------------------------ */
 
 /* A span text[at..at+n) of the text that is being merged. n = 0: it was merged into its left neighbour. */
 typedef struct MergeSymbol {
@@ -48,8 +47,7 @@ bool merger_add_characters(Merger *m, const Vocab *v, const char *text, size_t a
 bool merger_run(Merger *m, const char *text, MergePairFn pair, const void *ctx); /* false: no memory */
 void merger_close(Merger *m);
 
-/* ---- one call of tokenizer_encode
- * ----------------------------------------------------------------------------------- */
+/* ---- one call of tokenizer_encode -------------------------------------------------------------------------------- */
 
 /* The tokens so far, and working memory. */
 typedef struct Encoding {
@@ -72,8 +70,7 @@ void encoding_close(Encoding *e); /* frees everything but ids */
  * copy. */
 size_t marks_to_spaces(const char *text, size_t n, char *out);
 
-/* ---- pre-tokenizers: the words that BPE may merge within (pretokenizer.c)
- * -------------------------------------------- */
+/* ---- pre-tokenizers: the words that BPE may merge within (pretokenizer.c) ---------------------------------------- */
 
 enum { PRE_MAX_PATTERNS = 6 };
 
@@ -110,8 +107,7 @@ unsigned pretokenizer_flags_of(const char *name, size_t n); /* the same by name;
 int pretokenizer_split(const Pretokenizer *p, const char *text, size_t n, Encoding *e, const size_t **ends,
                        size_t *n_ends, fr_error *err);
 
-/* ---- BPE by a list of merges, over bytes or characters (bpe.c)
- * ------------------------------------------------------ */
+/* ---- BPE by a list of merges, over bytes or characters (bpe.c) --------------------------------------------------- */
 
 typedef struct BpePair {
     int32_t left, right; /* symbols; left -1: the slot is free */
@@ -138,14 +134,12 @@ void bpe_close(Bpe *b);
 /* Appends the tokens of text[0..n), 0 < n < 2^31. */
 int bpe_encode(const Bpe *b, const Vocab *v, const char *text, size_t n, Encoding *e, fr_error *err);
 
-/* ---- BPE by the scores of pieces (spm.c)
- * ----------------------------------------------------------------------------- */
+/* ---- BPE by the scores of pieces (spm.c) ------------------------------------------------------------------------- */
 
 /* Appends the tokens of text[0..n), n < 2^31. `prefixed` puts a space before the text. */
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err);
 
-/* ---- special tokens in a text (tokenizer.c)
- * -------------------------------------------------------------------------- */
+/* ---- special tokens in a text (tokenizer.c) ---------------------------------------------------------------------- */
 
 typedef struct SpecialPiece {
     Piece piece; /* borrowed from the Vocab */

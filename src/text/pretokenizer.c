@@ -25,8 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the patterns
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the patterns ------------------------------------------------------------------------------------------------ */
 
 /* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is left out: only a single white space
  * would match it, and text that nothing matches becomes a piece of its own anyway. */
@@ -211,8 +210,7 @@ const PreFamily pre_families[] = {
 
 const size_t pre_n_families = sizeof pre_families / sizeof *pre_families;
 
-/* ---- splitting
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- splitting --------------------------------------------------------------------------------------------------- */
 
 struct Pretokenizer {
     const PreFamily *family;

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- special tokens
- * ----------------------------------------------------------------------------------------------- */
+/* ---- special tokens ---------------------------------------------------------------------------------------------- */
 
 /* Special tokens are sorted by their bytes. Those that agree with the text so far are a range, which each further byte
  * narrows. */
@@ -101,8 +100,7 @@ size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t 
     return n;
 }
 
-/* ---- the list of tokens
- * ------------------------------------------------------------------------------------------- */
+/* ---- the list of tokens ------------------------------------------------------------------------------------------ */
 
 bool encoding_add(Encoding *e, int32_t id) {
     if (e->n == e->capacity) {
@@ -144,8 +142,7 @@ void encoding_close(Encoding *e) {
     for (int i = 0; i < 2; i++) free(e->ends[i]);
 }
 
-/* ---- encoding
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 struct Tokenizer {
     Vocab vocab;
@@ -289,8 +286,7 @@ const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special
     return t->vocab.text[token].data;
 }
 
-/* ---- decoding
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* A token need not end where a character does, but text is written in whole characters. Bytes are read one by one,
  * and those of an incomplete character are held back. If a byte cannot continue it, the bytes held become one U+FFFD

@@ -53,8 +53,7 @@ const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special
 /* Whether encoding puts a space before the first word of a text, which decoding should remove. */
 bool tokenizer_adds_space_prefix(const Tokenizer *t);
 
-/* ---- a stream of tokens as text, in whole characters
- * --------------------------------------------------------------- */
+/* ---- a stream of tokens as text, in whole characters ------------------------------------------------------------- */
 
 /* Each byte of the longest piece (1024 bytes), and of those held before it, may be invalid and become a U+FFFD. */
 enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };

@@ -17,8 +17,7 @@
 #define KEY_TYPES "tokenizer.ggml.token_type"
 #define KEY_SCORES "tokenizer.ggml.scores"
 
-/* ---- the alphabet of byte-level BPE
- * -------------------------------------------------------------------------------- */
+/* ---- the alphabet of byte-level BPE ------------------------------------------------------------------------------ */
 
 static bool stands_for_itself(unsigned c) {
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
@@ -55,8 +54,7 @@ size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure) {
     return n_out;
 }
 
-/* ---- pieces, types and scores
- * --------------------------------------------------------------------------------------- */
+/* ---- pieces, types and scores ------------------------------------------------------------------------------------ */
 
 static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     GgufString model;
@@ -238,8 +236,7 @@ static int build_tables(Vocab *v, fr_error *err) {
     return FR_OK;
 }
 
-/* ---- special tokens, by the ids in the file and by well-known spellings
- * ------------------------------------------- */
+/* ---- special tokens, by the ids in the file and by well-known spellings ------------------------------------------ */
 
 /* Reads the id of a special token, which is `fallback` if the file has no such key. A file without such a token has
  * no key, or -1 (as 2^32-1). */
@@ -372,8 +369,7 @@ static int read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err
     return FR_OK;
 }
 
-/* ---- opening and comparing
- * ------------------------------------------------------------------------------------------ */
+/* ---- opening and comparing --------------------------------------------------------------------------------------- */
 
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     bool types_given;

@@ -228,7 +228,7 @@ static void unite(Tree *t, bool prune) {
     *t = all;
 }
 
-/* Several sequences in turn begin and end, under every budget, alone and in a union. */
+/* Several sequences in turn begin and end, under every budget, both by themselves and in a union. */
 static void windows_pools_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static const struct {

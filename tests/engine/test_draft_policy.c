@@ -130,7 +130,7 @@ static void what_is_right_is_taken(void **state) {
         World w = worlds[i];
         w.p_accept = 0.7f, w.last = N_STEPS;
         double best_s = w.t1_s * (1 + w.slope * DEPTH) +
-                        w.proposal_s; /* a chain of DEPTH from the first drafter alone */
+                        w.proposal_s; /* a chain of DEPTH, only from the first drafter */
         double best = (DEPTH + 1) * w.t1_s / best_s;
         Outcome o = live(&w, N_STEPS);
         print_message("T(1) %6.0f us: %.2f times plain, %.2f is the best\n", 1e6 * w.t1_s, o.plain_s / o.auto_s, best);

@@ -240,8 +240,7 @@ static void questions_stay_data_in_every_family(void **state) {
     assert_true(n_families >= 28);
 }
 
-/* ---- limits and errors
- * ----------------------------------------------------------------------------------------------- */
+/* ---- limits and errors ------------------------------------------------------------------------------------------- */
 
 static void check_refused(const char *source, const TemplateLimits *limits, size_t max_output, int want,
                           const char *part) {
@@ -545,8 +544,7 @@ static void expensive_calls_are_refused(void **state) {
     assert_int_equal(n_wrong, 0);
 }
 
-/* ---- errors
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void errors_name_the_line_and_the_fault(void **state) {
     (void)state;
@@ -604,8 +602,7 @@ static void wrong_json_is_refused(void **state) {
     template_variables_close(v);
 }
 
-/* ---- the other programs
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the other programs ------------------------------------------------------------------------------------------ */
 
 static void run_oracle(const char *installed, const char *command, const char *name) {
     if (system(installed) != 0) {

@@ -38,8 +38,7 @@ void split_counts_add(SplitCounts *c, size_t n, bool is_as_tokenizer) {
     }
 }
 
-/* ---- the tokenizer's token
- * ------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer's token --------------------------------------------------------------------------------------- */
 
 /* A tokenizer that puts a blank before every text would change the known bytes. So such a tokenizer gets one more byte
  * before them, one that no token joins with the known bytes. */
@@ -61,8 +60,7 @@ int split_as_tokenizer(const Tokenizer *tokenizer, const KnownText *x, size_t at
     return FR_OK;
 }
 
-/* ---- the tree
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Candidate {
     int32_t parent, token;

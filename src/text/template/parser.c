@@ -93,8 +93,7 @@ static Node *binary(Parser *p, NodeKind kind, int op, Node *a, Node *b) {
     return n;
 }
 
-/* ---- primary expressions
- * ------------------------------------------------------------------------------------------- */
+/* ---- primary expressions ----------------------------------------------------------------------------------------- */
 
 static Node *parse_items(Parser *p, NodeKind kind, char end) {
     Node *n = parser_node(p, kind), **tail = &n->list;
@@ -167,8 +166,7 @@ static Node *parse_primary(Parser *p) {
     parser_unexpected(p, "an expression");
 }
 
-/* ---- what follows a primary expression
- * ---------------------------------------------------------------------------------- */
+/* ---- what follows a primary expression --------------------------------------------------------------------------- */
 
 static Node *parse_argument(Parser *p, ArgumentKind *last) {
     Node *n = parser_node(p, NODE_ARGUMENT);
@@ -480,8 +478,7 @@ static Node *parse_target_part(Parser *p, bool with_member) {
     return n;
 }
 
-/* ---- each kind of statement; its name was skipped
- * ---------------------------------------------------------------------- */
+/* ---- each kind of statement; its name was skipped ---------------------------------------------------------------- */
 
 static Node *parse_if(Parser *p) {
     static const char *const ends[] = {"endif", "elif", "else", NULL}, *const end[] = {"endif", NULL};

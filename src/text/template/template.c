@@ -40,8 +40,7 @@ static void set_limits(Work *w, const TemplateLimits *l) {
     w->max_depth = l->max_depth;
 }
 
-/* ---- compiling
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 static void compile(void *subject) {
     Template *t = subject;
@@ -74,8 +73,7 @@ void template_close(Template *t) {
     free(t);
 }
 
-/* ---- variables
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- variables --------------------------------------------------------------------------------------------------- */
 
 int template_variables_open(TemplateVariables **out, const TemplateLimits *limits, fr_error *err) {
     TemplateLimits l = fill_limits(limits);
@@ -156,8 +154,7 @@ void template_set_time(TemplateVariables *v, int64_t seconds) {
     v->time = seconds;
 }
 
-/* ---- rendering
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- rendering --------------------------------------------------------------------------------------------------- */
 
 typedef struct Rendering {
     Render render;

@@ -42,8 +42,7 @@ void builder_add_literal(TextBuilder *b, const char *text); /* the template's ow
 void builder_add_repeated(TextBuilder *b, const Text *t, int64_t times);
 const Text *builder_text(TextBuilder *b); /* the whole text; ends the use of the builder */
 
-/* ---- characters
- * --------------------------------------------------------------------------------------------------- */
+/* ---- characters -------------------------------------------------------------------------------------------------- */
 
 /* The length in bytes of the character at data[at..n), and its code point. For a byte that is not UTF-8, *code is
  * 0xDC00 + the byte. */

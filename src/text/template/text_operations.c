@@ -153,8 +153,7 @@ const Text *text_pad(Work *w, const Text *t, int64_t width, const Text *fill, Te
     return builder_text(&b);
 }
 
-/* ---- "%s of %d" % values
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- "%s of %d" % values ----------------------------------------------------------------------------------------- */
 
 typedef struct Spec {
     char flags[6];
@@ -280,8 +279,7 @@ const Text *text_format_percent(Work *w, const Text *t, const Call *arguments) {
     return builder_text(&f.out);
 }
 
-/* ---- "{} of {}".format(values)
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- "{} of {}".format(values) ----------------------------------------------------------------------------------- */
 
 static Value field(Formatter *f, const Text *name) {
     if (name->n == 0) return next_argument(f);

@@ -256,10 +256,9 @@ Seq *value_items(Work *w, Value v) {
     }
 }
 
-/* ---- lists and dicts
- * ---------------------------------------------------------------------------------------------- */
+/* ---- lists and dicts --------------------------------------------------------------------------------------------- */
 
-enum { DICT_SCANNED = 8 }; /* so many entries are compared one by one */
+enum { DICT_SCANNED = 8 }; /* up to this number, entries are compared one by one */
 
 Value value_literal(Work *w, const char *text) { return value_text(text_new(w, text, strlen(text), false)); }
 

@@ -227,8 +227,7 @@ INLINE bool bf16_end(uint64_t control) {
     return true;
 }
 
-/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
- * ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h) ------------------------------------- */
 
 INLINE void v_store_int(int32_t *p, Vi a) { _mm256_storeu_si256((void *)p, a); }
 

@@ -192,8 +192,7 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
 #define TILES_IN_PAIRS 1
 INLINE Vi v_dot_bytes(Vi w, Vi q, Vi t) { return _mm512_dpbusd_epi32(t, w, q); }
 
-/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
- * ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h) ------------------------------------- */
 
 INLINE void v_store_int(int32_t *p, Vi a) { _mm512_storeu_si512(p, a); }
 

@@ -294,8 +294,7 @@ INLINE bool bf16_end(uint64_t control) {
     return !(status & FPSR_UFC);
 }
 
-/* ---- scores by integers: keys transposed to vectors of words (scores_body.h)
- * ------------------------------------------ */
+/* ---- scores by integers: keys transposed to vectors of words (scores_body.h) ------------------------------------- */
 
 INLINE void v_store_int(int32_t *p, Vi a) {
     vst1q_s32(p, a.lo);

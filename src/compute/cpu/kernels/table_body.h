@@ -5,8 +5,7 @@
 
 #include "compute/cpu/kernels/attention_body.h"
 
-/* ---- loops that do nothing but what a kernel could do at best; machine.c times them
- * ------------------------------- */
+/* ---- loops that do nothing but what a kernel could do at best; machine.c times them ------------------------------ */
 
 /* Runs enough independent chains of an operation of the passes to hide its latency. */
 static double peak_loop(PeakKind kind, int64_t n_rounds) {
@@ -49,8 +48,7 @@ static uint32_t read_loop(const void *p, size_t bytes) {
     return (uint32_t)v_sum_int(v_or(v_or(any[0], any[1]), v_or(any[2], any[3])));
 }
 
-/* ---- the table
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 const Kernels TABLE = {
     .name = TABLE_NAME,
