@@ -197,6 +197,8 @@ static void ladder_of_model(fr_model *model, const char *path, int first_samplin
         for (int b = 0; b < (int)(sizeof budgets / sizeof *budgets); b++)
             for (int d = 0; d < n_drafters; d++)
                 if ((b + i + d) % drafters[d].stride == 0) check(e, o, drafters[d].spec, budgets[b], &plain, what);
+        fr_engine_close(e);
+        e = rig_open_engine(model, NULL); /* an engine has no room for all methods and all devils */
         check_devils(e, &o, info.n_vocab, &plain, what);
         fr_engine_close(e);
     }
