@@ -26,7 +26,7 @@ static const char *text_of(const json_t *object, const char *key) {
 
 /* ---- pre-tokenizers ---------------------------------------------------------------------------------- */
 
-/* GPT-2's pattern, which a ByteLevel step with use_regex implies. pre_patterns.c leaves out the last alternative and
+/* GPT-2's pattern, which a ByteLevel step with use_regex implies. pretokenizer.c leaves out the last alternative and
  * explains why. */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 #define GPT2_REST "|\\s+"

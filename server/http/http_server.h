@@ -97,7 +97,7 @@ void access_add_cors(const Access *a, HttpExchange *x);
 /* The answer to a preflight request (OPTIONS) of an origin that is allowed. */
 void access_answer_preflight(const Access *a, HttpExchange *x);
 
-/* The inside of a connection, for http_server.c, http_connection.c and http_reply.c. */
+/* The inside of a connection, for http_server.c, http_connection.c and http_head.c. */
 
 typedef enum HttpState {
     HTTP_READS_HEAD,

@@ -26,7 +26,7 @@
  *     instructions ... | question A          marks of A    512  1024 | 1072
  *                      | question B          of B          512  1024 | 1056       the first two are the same marks
  *
- * The engine decides where marks are set (engine/prompt_marks.c). Their number is limited by memory. The least recently used one is
+ * The engine decides where marks are set (engine/prompts.c). Their number is limited by memory. The least recently used one is
  * forgotten, whichever sequences have it, which costs time later and changes no token.
  *
  * Where a sequence can be cut: anywhere in the first table; in the second one, and in its recurrent state, at all lengths since the

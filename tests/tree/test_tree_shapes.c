@@ -101,7 +101,7 @@ static void parents_are_limited(void **state) {
     }
 }
 
-/* The example of static_tree.c; ranks of probability 0 are left out; no tree exceeds TREE_MAX_NODES. */
+/* The example of tree_shapes.c; ranks of probability 0 are left out; no tree exceeds TREE_MAX_NODES. */
 static void edge_cases(void **state) {
     (void)state;
     static StaticTree t;

@@ -1,4 +1,4 @@
-/* test_gumbel_max.c - unit tests of gumbel_max.c: the sampler chooses the token with the greatest z + G, as a search
+/* test_gumbel_max.c - unit tests of sampler.c: the sampler chooses the token with the greatest z + G, as a search
  * that computes the noise of every token does, for vocabularies from 1 to 200,000 tokens, temperatures from tiny to
  * huge, all filters, rows with NaN, infinities and ties, and every table of kernels. */
 #include "testing.h"
