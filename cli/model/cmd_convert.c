@@ -51,11 +51,32 @@ static bool files(CommandFiles *out) {
     return fits;
 }
 
+/* The number of the first architecture of that name in GGUF files. */
+static int first_of_name(const char *name) {
+    int i = 0;
+    while (strcmp(convert_arch_at(i)->name, name) != 0) i++;
+    return i;
+}
+
+/* Appends the published names of all architectures that have the same name in GGUF files. */
+static bool put_published(Buf *out, int first) {
+    const ConvertArch *a;
+    Buf names = {.max_bytes = 4096};
+    const char *name = convert_arch_at(first)->name;
+    bool fits = buf_printf(&names, "%s:", name);
+    for (int i = first; fits && (a = convert_arch_at(i)) != NULL; i++)
+        if (strcmp(a->name, name) == 0) fits = buf_printf(&names, " %s", a->published);
+    fits = fits && buf_append(&names, "", 1) && buf_puts(out, "  ") && text_wrap(out, names.data, 2, 4, CLI_WIDTH) &&
+           buf_puts(out, "\n");
+    buf_free(&names);
+    return fits;
+}
+
 static bool list_archs(Buf *out) {
-    bool fits = buf_puts(out, "Architectures, as config.json names them:\n");
+    bool fits = buf_puts(out, "Architectures, by their name in GGUF files, with their names in config.json:\n");
     const ConvertArch *a;
     for (int i = 0; fits && (a = convert_arch_at(i)) != NULL; i++)
-        fits = buf_printf(out, "  %s: %s\n", a->name, a->published);
+        if (first_of_name(a->name) == i) fits = put_published(out, i);
     return fits;
 }
 

@@ -42,7 +42,7 @@ static const Option option_table[] = {
      OPT_CUSTOM(set_type),
      .metavar = "TYPE",
      .suggest = suggest_type,
-     .help = "type or mixture of types; they are listed below"},
+     .help = "type of the matrices, or a mixture of types, from the list below (required)"},
     {.key = "imatrix",
      OPT_FILE(QuantizeArgs, importance),
      .help = "weight errors by this importance matrix, made by 'forerun imatrix' or llama.cpp (GGUF)"},

@@ -19,7 +19,7 @@ typedef struct EmbedArgs {
 static EmbedArgs args;
 
 static const Option option_table[] = {
-    {.key = "model", .letter = 'm', OPT_MODEL(EmbedArgs, model), .required = "model", .help = "GGUF file"},
+    {.key = "model", .letter = 'm', OPT_MODEL(EmbedArgs, model), .required = "model", .help = "GGUF file of the model"},
     {.key = "prompt", .letter = 'p', OPT_TEXT(EmbedArgs, text), .help = "text to embed"},
     {.key = "file",
      .letter = 'f',

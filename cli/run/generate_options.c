@@ -144,7 +144,7 @@ const Option generate_prompt_options[] = {
     {.key = "file",
      .letter = 'f',
      OPT_FILE(GenerateArgs, prompt_file),
-     .help = "read the prompt from FILE, without its last newline; -: from standard input"},
+     .help = "read the prompt from FILE, without its last newline; -: standard input"},
     {.key = "chat",
      OPT_FLAG(GenerateArgs, chat),
      .help = "treat the prompt as a user's message, in the model's chat format"},

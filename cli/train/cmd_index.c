@@ -150,7 +150,7 @@ static int run(int argc, char **argv) {
 const Command command_index = {
     .name = "index",
     .summary = "turn a corpus into an index for the drafter rest",
-    .about = "Turn a corpus into an index for the drafter rest.",
+    .about = "Turn a corpus into an index, in which the drafter rest looks up continuations of the last tokens.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .notes =
         "CORPUS is a text file, which is one document, or NAME.jsonl with one JSON object per line: a string "
