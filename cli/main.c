@@ -45,11 +45,11 @@ static bool put_help(Buf *out) {
                               "Commands:\n");
     for (const Command *const *c = cli_commands; fits && *c; c++)
         fits = command_put_summary(out, (*c)->name, (*c)->summary);
-    return fits && buf_puts(out, "\n'forerun help COMMAND' explains a command. 'man forerun' explains the drafters "
-                                 "and\nverification rules.\n"
+    return fits && buf_puts(out, "\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\n"
+                                 "verification rules.\n"
                                  "If an option that takes one value is given more than once, the last one counts.\n"
-                                 "'forerun --completions bash|zsh|fish' prints completions for that shell, "
-                                 "and\n'forerun --version' prints the version.\n");
+                                 "'forerun --completions bash|zsh|fish' prints completions for that shell, and\n"
+                                 "'forerun --version' prints the version.\n");
 }
 
 /* Checks standard output once for all, because commands write to it without checking each call. */

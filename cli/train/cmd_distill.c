@@ -175,7 +175,7 @@ static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_pass
     while ((got = line_reader_next(old, &line, &n, err)) == 1) {
         Record record;
         fr_error why;
-        bool is_whole = *n_bytes + (off_t)n < line_reader_n_read(old); /* a newline follows */
+        bool is_whole = *n_bytes + (off_t)n < line_reader_n_read(old); /* whether a newline follows the line */
         int status = is_whole ? record_parse(&record, line, n, &why) : FR_OK;
         if (!is_whole && n > 0 && line[0] != '{' &&
             line[0] != '\0') /* '\0': some file systems leave zeros after a crash */
