@@ -106,7 +106,7 @@ static void bad_lines_are_named(void **state) {
         {"{\"prompt\": \"\"}", "line 3: prompt"},
         {"{\"prompt\": \"x\", \"question_id\": \"y\"}", "line 3: \"question_id\""},
         {"{\"prompt\": \"x\", \"category\": 5}", "line 3: \"category\""},
-        {"{\"prompt\": \"x\", \"category\": \"all\"}", "line 3: the category 'all'"},
+        {"{\"prompt\": \"x\", \"category\": \"all\"}", "line 3: the name 'all'"},
     };
     char text[512], args[512];
     snprintf(args, sizeof args, TARGET "%s", questions);

@@ -254,7 +254,7 @@ static void an_answer_is_generated_again(void **state) {
     assert_int_equal(sscanf(out, "%1999[^\n]\n%1999[^\n]", first, second), 2);
     assert_string_not_equal(first, second);
     chat("-n 12 --stop . --stop '?'", "/regenerate\nTell me a story.\n/regenerate\n");
-    expect_said("there is no answer yet");
+    expect_said("there is no question yet");
     expect_said("The temperature is 0, so the answer can only be the same; /temp 0.8 allows others.");
     assert_int_equal(sscanf(out, "%1999[^\n]\n%1999[^\n]", first, second), 2);
     assert_string_equal(first, second);

@@ -25,8 +25,8 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "-p a --draft none+pld", 2, "none is plain decoding and cannot be combined");
     cli_expect("run " TARGET "-p a --draft none --draft pld", 2, "none is plain decoding and cannot be combined");
     cli_expect("chat " TARGET "--draft pld --draft none", 2, "none is plain decoding and cannot be combined");
-    cli_expect("run " TARGET "--chat -p 'a\377b'", 2, "--prompt: byte 1 is no UTF-8");
-    cli_expect("chat " TARGET "--system 'a\377b'", 2, "--system: byte 1 is no UTF-8");
+    cli_expect("run " TARGET "--chat -p 'a\377b'", 2, "--prompt: byte 1 is not UTF-8");
+    cli_expect("chat " TARGET "--system 'a\377b'", 2, "--system: byte 1 is not UTF-8");
     cli_expect("run -m '' -p a", 2, "'--model=' must name a file, but is empty");
     cli_expect("inspect ''", 2, "must name a file, but is empty");
     cli_expect("bench " TARGET "bench/prompts/study.jsonl --draft pld --parallel 0", 2,

@@ -190,7 +190,7 @@ static void lossy_answers_are_marked(void **state) {
                0, "5 of 5");
     train_rig_shell("test $(grep -c '\"lossy\":true' " ANSWERS ") = 5");
     train_rig_shell("test $(grep -o '\"lossy\"' " ANSWERS " | wc -l) = 6"); /* both answers of the conversation */
-    cli_expect(train, 0, "the answers of 5 documents were made under a lossy rule");
+    cli_expect(train, 0, "the answers of 5 documents were generated under a lossy rule");
     train_rig_shell("mv " ANSWERS " " DIR "/lossy.jsonl");
     cli_expect("distill-data -m models/target.gguf " DIR "/lossy.jsonl -o " ANSWERS " -n 6 --draft ngram-trie", 0,
                "5 of 5");

@@ -214,7 +214,7 @@ static void new_records_of_the_target_are_learned(void **state) {
     record_texts(12);
     cli_expect("run -m models/target.gguf -t 1 -p Once -n 4 --record " KEPT, 0, "");
     train_rig_shell("printf '{\"tokens\": [1,' >> " KEPT); /* this line may still be being written */
-    cli_expect(TRAIN "--valid 0 --steps 3", 0, "1 records of other models and 0 lines that are no records");
+    cli_expect(TRAIN "--valid 0 --steps 3", 0, "1 records of other models and 0 lines that are not records");
     unlink(OUT);
     cli_expect(TRAIN "--valid 0", 0, "12 documents, 0 of them held out");
     cli_expect("run " MODEL "-p 'the cat' -n 8 --draft redrafter:file=" OUT, 0, "");
@@ -223,7 +223,7 @@ static void new_records_of_the_target_are_learned(void **state) {
     cli_expect("run -m models/target.gguf -t 1 -p Once -n 4 --record " KEPT, 0, "");
     cli_expect(TRAIN "--valid 0", 1, "has no new record of this target"); /* it is of another model */
     record_texts(1);
-    cli_expect(TRAIN "--valid 0", 0, "2 records of other models and 1 lines that are no records are left out");
+    cli_expect(TRAIN "--valid 0", 0, "2 records of other models and 1 lines that are not records are left out");
     cli_expect(TRAIN, 1, "has no new record");
     train_rig_shell("tail -n 3 " KEPT " > " DIR "/x && mv " DIR "/x " KEPT); /* the file was rotated, so all records are
                                                                               * new */
