@@ -49,7 +49,7 @@ struct Job {
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
-/* The published row of row o, where pairs are side by side. */
+/* The published row that becomes row o of a tensor with neighbouring pairs. */
 static int64_t source_of(int64_t o, int64_t dim) { return o / dim * dim + o % 2 * (dim / 2) + o % dim / 2; }
 
 static const SafeTensor *source(const Item *t, int64_t o) { return t->experts ? t->experts[o / t->n_out] : t->from; }

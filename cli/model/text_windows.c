@@ -2,7 +2,8 @@
  *
  * Windows do not overlap, and each is run from an empty context: this is how llama.cpp measures perplexity.
  *
- *     nll = -ln p(token)          perplexity = exp(mean nll), with the standard error of the mean times itself
+ *     nll = -ln p(token)
+ *     perplexity = exp(mean nll)          its standard error = perplexity * standard error of the mean nll
  *     KL(base || model) = sum over tokens of p_base (ln p_base - ln p_model)
  *
  * All numbers are double, because KL is a small difference of large numbers. */
