@@ -1,20 +1,20 @@
-/* chat_file.c - saving a conversation, and going on with it.
+/* chat_file.c - saves and loads conversations, and compares texts that are tokenized differently.
  *
- * The messages are those that every chat API takes, so that a file can be used elsewhere, and a file of somebody else with
- * such messages can be loaded. Only a file that says "format": "forerun-chat" is ever replaced.
+ * The messages have the form that all chat APIs use, so that other programs can read a file, and files of other
+ * programs can be loaded. Only a file with "format": "forerun-chat" is ever replaced.
  *
- * The next answer depends on more than the texts: the tokens that the model read and wrote, which need not be those that the
- * tokenizer makes of the texts (chat_turns.c, "The tokens of a conversation") and may hold bytes of broken characters, and
- * how often an answer was replaced, which moves the seed. "state" has both, so that a conversation that was saved and loaded goes
- * on like the one that was not. It is bound to the model by its fingerprint; with another model, or where it does not fit
- * the messages, only the texts are loaded. The state of drafters is not saved: it changes no token, except
- * under verification rules that change the output distribution or draw by the drafts (--verify).
+ * The next answer depends on more than the texts: on the tokens that the model has read and written, which may differ
+ * from those that the tokenizer makes of the texts (chat_turns.c, "the prompt") and may contain incomplete characters;
+ * and on how often an answer was replaced, which changes the seed. "state" stores both, so that a loaded conversation
+ * continues like one that was never saved. The fingerprint binds the state to the model: with another model, or if the
+ * state does not fit the messages, only the texts are loaded. The state of drafters is not saved, because it changes no
+ * token, except under verification rules whose text depends on the drafts (--verify).
  *
  *     {"format": "forerun-chat", "model": NAME, "messages": [{"role": ROLE, "content": TEXT}, ...],
  *      "state": {"fingerprint": HEX, "turns": [{"n_regenerated": N, "n_shared": N, "tokens": "ID ID ..."}, ...]}}
  *
- * A turn without "tokens" has no context; else its context is the first n_shared tokens of the context before it, and its
- * own tokens. */
+ * A turn without "tokens" has no context. Otherwise its context is the first n_shared tokens of the previous context,
+ * followed by its own tokens. */
 #include "cli/chat/chat_session.h"
 #include "cli/cli.h"
 #include "cli/json_memory.h"
@@ -48,7 +48,7 @@ static int refuse(const char *path, size_t i, const char *why, fr_error *err) {
     return error_set(err, FR_ERR_FORMAT, "%s: message %zu: %s", path, i + 1, why);
 }
 
-/* One message: a system message comes first, then questions and answers in turn. */
+/* Adds a message. A system message must come first; questions and answers must alternate. */
 static int add_message(ChatTurns *turns, const char *path, size_t i, const json_t *message, fr_error *err) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
@@ -89,14 +89,14 @@ static int write_fingerprint(const fr_model *model, char text[17], fr_error *err
     return status;
 }
 
-/* An integer of 0 to max; -1: it is missing or another value. */
+/* An integer from 0 to max; -1: the key is missing or has another value. */
 static int64_t read_count(const json_t *object, const char *key, int64_t max) {
     const json_t *value = json_object_get(object, key);
     json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
     return n >= 0 && n <= max ? n : -1;
 }
 
-/* The tokens in a text, after *n that are there already. False: it is not a list of tokens. */
+/* Appends the tokens in a text to `tokens` [*n]. False: the text is not a list of tokens. */
 static bool read_tokens(const char *text, int32_t n_vocab, int32_t *tokens, int64_t *n) {
     while (*text) {
         size_t n_digits = strspn(text, "0123456789");
@@ -109,7 +109,7 @@ static bool read_tokens(const char *text, int32_t n_vocab, int32_t *tokens, int6
     return true;
 }
 
-/* One turn; *before is the last turn that has a context, or NULL. False: it does not fit. */
+/* Reads the state of a turn. *before: the last turn with a context, or NULL. False: the state is invalid. */
 static bool read_turn(ChatTurn *turn, const json_t *item, int32_t n_vocab, bool may_have_context, ChatTurn **before) {
     const char *own = json_string_value(json_object_get(item, "tokens"));
     int64_t n_regenerated = read_count(item, "n_regenerated", UINT32_MAX);
@@ -119,7 +119,7 @@ static bool read_turn(ChatTurn *turn, const json_t *item, int32_t n_vocab, bool 
     int64_t n = read_count(item, "n_shared", *before ? (*before)->n_context : 0);
     if (n < 0 || !may_have_context) return false;
     turn->context = malloc(((size_t)n + strlen(own) / 2 + 1) *
-                           sizeof *turn->context); /* a digit and a space for each */
+                           sizeof *turn->context); /* each token takes two bytes of text or more */
     if (!turn->context) return false;
     if (n > 0) memcpy(turn->context, (*before)->context, (size_t)n * sizeof *turn->context);
     bool fits = read_tokens(own, n_vocab, turn->context, &n);
@@ -144,7 +144,7 @@ static bool read_turns(ChatTurns *turns, const json_t *state, const fr_model *mo
     return true;
 }
 
-/* What the texts lack. False: it does not fit, and the turns have their texts only. */
+/* Reads the state of all turns. False: it is invalid or of another model, and the turns have only their texts. */
 static bool read_state(ChatTurns *turns, const json_t *json, const fr_model *model) {
     const json_t *state = json_object_get(json, "state");
     if (!state || read_turns(turns, state, model)) return true;
@@ -186,7 +186,7 @@ static int check_replaced(const char *path, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "%s: exists and is not a saved conversation: choose another name", path);
 }
 
-/* NULL: a text is not UTF-8. */
+/* Returns NULL if a text is not UTF-8. */
 static json_t *messages_json(const fr_chat_message *messages, int n) {
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
@@ -200,7 +200,7 @@ static json_t *messages_json(const fr_chat_message *messages, int n) {
     return list;
 }
 
-/* "ID ID ..."; NULL: memory ran out. */
+/* Makes "ID ID ...". NULL: memory ran out. */
 static json_t *tokens_json(const int32_t *tokens, int64_t n) {
     Buf text = {.max_bytes = MAX_BYTES};
     bool fits = buf_append(&text, "", 0);
@@ -220,7 +220,7 @@ static json_t *turn_json(const ChatTurn *turn, const ChatTurn *before) {
                      (json_int_t)n_shared, "tokens", tokens_json(turn->context + n_shared, turn->n_context - n_shared));
 }
 
-/* NULL: the model's file has changed, so that it cannot be told which model it was. */
+/* Makes the state. NULL: the model's file has changed, so the model cannot be identified. */
 static json_t *state_json(const ChatTurns *turns, const fr_model *model) {
     char fingerprint[17];
     if (write_fingerprint(model, fingerprint, NULL)) return NULL;
@@ -259,24 +259,26 @@ int chat_file_save(const ChatTurns *turns, const fr_model *model, const char *pa
     return status;
 }
 
-/* Compares two lists of tokens by the bytes that they stand for. White space is passed over: a model may begin
- * its answer with a space or without, and templates cut it off or add their own. */
+/* ---- texts of tokens ----------------------------------------------------------------------------------
+ *
+ * Two lists of tokens are compared by their bytes. White space is skipped, because a model may begin its answer with or
+ * without a space, and templates remove it or add their own. */
 
-/* Reads tokens byte by byte. */
+/* A cursor that reads tokens byte by byte. */
 typedef struct Bytes {
     const fr_model *model;
     const int32_t *tokens;
-    int64_t n, i;   /* the token that is read */
-    const char *at; /* its next byte */
-    size_t n_left;  /* 0: at the beginning of token i */
+    int64_t n, i;   /* number of tokens; index of the current one */
+    const char *at; /* next byte of token i */
+    size_t n_left;  /* bytes left in token i; 0: its beginning */
 } Bytes;
 
-/* The special token that begins here; -1: none. */
+/* The special token at the cursor; -1: there is none. */
 static int32_t special_at(const Bytes *b) {
     return b->i < b->n && b->n_left == 0 && fr_token_is_special(b->model, b->tokens[b->i]) ? b->tokens[b->i] : -1;
 }
 
-/* The next byte; -1: the tokens end here, or a special token begins. */
+/* Reads the next byte; -1 at the end of the tokens or before a special token. */
 static int next_byte(Bytes *b) {
     while (b->n_left == 0) {
         if (b->i == b->n || special_at(b) >= 0) return -1;
@@ -288,7 +290,7 @@ static int next_byte(Bytes *b) {
     return byte;
 }
 
-/* The next byte that is not white space; -1 as above. */
+/* Reads the next byte that is not white space; -1 as next_byte. */
 static int next_visible(Bytes *b) {
     int byte;
     do byte = next_byte(b);

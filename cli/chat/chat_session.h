@@ -108,12 +108,11 @@ int chat_prompt(const fr_model *model, const GenerateArgs *args, const ChatTurns
 /* ---- the file: {"format": "forerun-chat", "messages": [{"role", "content"}, ...], "state": {...}} ------------- */
 
 /* Writes the conversation up to its last answer, atomically. Refuses to replace a file that is not a saved
- * conversation.
- * *has_texts_only: the file has no state, because the model's file has changed. */
+ * conversation. *has_texts_only: the state is left out, because the model's file has changed. */
 int chat_file_save(const ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only,
                    fr_error *err);
 /* Replaces the turns and the system message by those of a file. After a failure they are unchanged.
- * *has_texts_only: the file has a state, which is of another model or does not fit the messages. */
+ *  * *has_texts_only: the file's state is ignored, because it is of another model or does not fit the messages. */
 int chat_file_load(ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only, fr_error *err);
 
 /* The number of tokens of b [n_b] that have the same text as all of a [n_a]. b may divide the same bytes into different

@@ -1,16 +1,16 @@
-/* fetch.c - fetches a file in as many attempts as it takes.
+/* fetch.c - fetches a file in as many attempts as it takes, and checks its hash.
  *
- * What arrives is written to FILE.HASH.part (12 digits of the expected hash), which is renamed to FILE once its size and
- * hash are those of the list. So FILE is always whole; and a part is only ever continued for the same content, also
- * after the repository has changed.
+ * The bytes are written to FILE.HASH.part (12 digits of the expected hash), which is renamed to FILE once its size and
+ * hash are those of the hub's list. So FILE is always complete, and a part is only continued with the same content,
+ * even if the repository has changed.
  *
- * Continuing. Range asks for the bytes that are missing; If-Range, with the ETag that the first answer had (kept in
- * FILE.HASH.part.etag), makes a server whose file has changed since send all of it. An answer is believed only as far as
- * it goes: 206 must begin where the part ends; 200 is the whole file, from a server that knows no ranges or has another
- * version, and begins the part anew. The hash at the end decides.
+ * Continuing. The header Range asks for the missing bytes. If-Range, with the ETag of the first answer (stored in
+ * FILE.HASH.part.etag), makes a server whose file has changed send all of it. An answer 206 must begin where the part
+ * ends. An answer 200 is the whole file, from a server that does not support ranges or has another version, and
+ * replaces the part. The hash of the complete file decides.
  *
- * At most six attempts in a row (hub_wait) may bring less than MIN_PROGRESS bytes beyond those that were there before, so
- * that a server which sends a little, then something else, is not asked for ever; nor are there more than MAX_TRANSFERS. */
+ * * At most six attempts in a row (hub_wait) may add less than MIN_PROGRESS bytes, and there are at most MAX_TRANSFERS,
+ * so that a server which sends only a little each time is not asked for ever. */
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/system.h"
@@ -30,6 +30,9 @@
 #include <unistd.h>
 
 enum { HASH_DIGITS = 12, READ_BYTES = 1 << 20, MIN_PROGRESS = 1 << 20, MAX_TRANSFERS = 1000 };
+enum { FILE_HASH_TEXT = 65 }; /* a SHA-256 in hexadecimal digits, and '\0' */
+
+typedef struct FileHash FileHash;
 
 /* A file that is being fetched. */
 typedef struct Part {
@@ -37,12 +40,12 @@ typedef struct Part {
     char target[MODEL_CACHE_PATH], path[MODEL_CACHE_PATH], etag_path[MODEL_CACHE_PATH];
     char etag[200];
     int fd;
-    int64_t n;      /* bytes that are there */
-    FileHash *hash; /* of them */
+    int64_t n;      /* bytes in the part */
+    FileHash *hash; /* of these bytes */
     Progress bar;
-    double begin_s; /* of this transfer, which began with n_begin bytes */
+    double begin_s; /* when this transfer began, with n_begin bytes in the part */
     int64_t n_begin;
-    int write_errno; /* 0: all was written */
+    int write_errno; /* 0: no write has failed */
     bool is_too_long, is_out_of_place;
     fr_error *err;
 } Part;
@@ -61,7 +64,7 @@ int fetch_make_folder(const char *path, fr_error *err) {
     }
 }
 
-/* SHA-256 and git's SHA-1 by libcrypto, which is loaded when it is needed (http.c says why). */
+/* ---- hashes: SHA-256 and git's SHA-1 by libcrypto, which is loaded when needed, as libcurl in http.c ------- */
 
 enum { SHA1_DIGITS = 40, SHA256_DIGITS = 64 };
 
@@ -121,7 +124,7 @@ static int file_hash_open(FileHash **out, const char *expected, int64_t bytes, f
         return error_memory(err, "a hash", sizeof *h);
     }
     char head[40];
-    int n = snprintf(head, sizeof head, "blob %" PRId64, bytes) + 1; /* with its '\0' */
+    int n = snprintf(head, sizeof head, "blob %" PRId64, bytes) + 1; /* including the '\0' */
     if (is_git) file_hash_add(h, head, (size_t)n);
     *out = h;
     return FR_OK;
@@ -141,7 +144,7 @@ static void file_hash_end(FileHash *h, char text[FILE_HASH_TEXT]) {
 
 /* ---- hashes ------------------------------------------------------------------------------------------- */
 
-/* Adds the file's bytes up to n to the hash. */
+/* Adds the first n bytes of a file to the hash. */
 static int add_bytes(int fd, int64_t n, FileHash *hash, const char *path, Progress *bar, fr_error *err) {
     char *bytes = malloc(READ_BYTES);
     if (!bytes) return error_memory(err, "a hash", READ_BYTES);
@@ -161,7 +164,7 @@ static int add_bytes(int fd, int64_t n, FileHash *hash, const char *path, Progre
     return status;
 }
 
-/* Whether the file is there with the content of the list. */
+/* Finds out whether the file is already there, with the hash of the list. */
 static int check_target(const Part *p, bool *is_whole, fr_error *err) {
     struct stat st;
     char hash[FILE_HASH_TEXT];
@@ -191,7 +194,7 @@ static void read_etag(Part *p) {
     fclose(f);
 }
 
-/* Not being able to keep it costs a check, and nothing else. */
+/* Failures are ignored: without an ETag, a changed file is only noticed by its hash. */
 static void write_etag(const Part *p) {
     FILE *f = p->etag[0] ? fopen(p->etag_path, "we") : NULL;
     if (!f) {
@@ -202,7 +205,7 @@ static void write_etag(const Part *p) {
     (void)fclose(f);
 }
 
-/* Begins the part anew. */
+/* Empties the part. */
 static int start_over(Part *p) {
     char unused[FILE_HASH_TEXT];
     file_hash_end(p->hash, unused);
@@ -240,7 +243,7 @@ static int check_room(const Part *p) {
 
 /* ---- a transfer ---------------------------------------------------------------------------------------- */
 
-/* The answer begins where the part ends, or at the beginning of the file. */
+/* Checks that an answer begins where the part ends; an answer with the whole file replaces the part. */
 static bool on_begin(void *user, const HttpReply *reply) {
     Part *p = user;
     bool goes_on = reply->status == 206 && reply->from == p->n && (reply->total < 0 || reply->total == p->file->bytes);
@@ -279,14 +282,14 @@ static bool on_bytes(void *user, const void *bytes, size_t n) {
     return !p->is_too_long;
 }
 
-/* What a full disk and the like leave for the next time. */
+/* Reports that a write failed, as on a full disk; the part stays for the next attempt. */
 static int refuse_write(const Part *p) {
     return error_set(p->err, FR_ERR_IO,
                      "%.300s: cannot be written: %s; what has arrived is kept, so make room and run the command again",
                      p->target, strerror(p->write_errno));
 }
 
-/* One attempt. *reply.status is 0 where the part turned out to be unusable and was emptied. */
+/* Makes one attempt. reply->status is 0 if the part had to be emptied. */
 static int transfer(const Fetch *f, Part *p, const char *url, HttpReply *reply) {
     const HttpRequest request =
         {.url = url, .from = p->n, .if_etag = p->etag, .begin = on_begin, .bytes = on_bytes, .user = p};
@@ -299,23 +302,23 @@ static int transfer(const Fetch *f, Part *p, const char *url, HttpReply *reply) 
     int status = http_get(f->hub->http, &request, reply, p->err);
     progress_end(&p->bar);
     if (!status && p->write_errno) status = refuse_write(p);
-    if (!status && p->err->code) status = p->err->code; /* start_over in on_begin */
+    if (!status && p->err->code) status = p->err->code; /* on_begin could not empty the part */
     if (status || !(p->is_out_of_place || reply->status == 416)) return status;
-    *reply = (HttpReply){.is_interrupted = true, .why = "the server answered with another range than was asked for"};
+    *reply = (HttpReply){.is_interrupted = true, .why = "the server answered with a different range than requested"};
     return start_over(p);
 }
 
 static int refuse_size(const Part *p) {
     return error_set(p->err, FR_ERR_FORMAT,
                      "%.300s: the server sent %s than the %" PRId64
-                     " bytes that it announced; the part that arrived was removed, run the command again",
+                     " bytes that it announced; they were removed: run the command again",
                      p->target, p->is_too_long ? "more" : "fewer", p->file->bytes);
 }
 
-/* Until all bytes are there. */
+/* Makes attempts until all bytes have arrived. */
 static int receive(const Fetch *f, Part *p, const char *url) {
     HttpReply reply = {.status = 0};
-    int64_t n_reached = p->n; /* when the failures were last counted from 1 on */
+    int64_t n_reached = p->n; /* bytes in the part when n_failed was last reset */
     for (int n_failed = 0, n_transfers = 1; p->n < p->file->bytes; n_transfers++) {
         int status = transfer(f, p, url, &reply);
         if (status) return status;

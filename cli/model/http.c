@@ -1,13 +1,12 @@
-/* http.c - one GET by libcurl: redirects, ranges, and what the answer says.
+/* http.c - GET requests by libcurl, with redirects and ranges.
  *
- * libcurl is loaded by dlopen when it is needed, not linked: with what it needs it is 29 libraries, which every command would
- * load at its start, and forerun runs without it, except for `pull`. It reads the variables for proxies
- * (https_proxy, all_proxy, no_proxy) itself. SSL_CERT_FILE names other certificates to trust, as for the programs of
- * OpenSSL and curl.
+ * libcurl is loaded by dlopen when it is needed, because linking it would make every command load 29 libraries at its
+ * start. Only `pull` needs it. libcurl reads the environment variables for proxies (https_proxy, all_proxy, no_proxy).
+ * SSL_CERT_FILE names other certificates to trust, as for the programs of OpenSSL and curl.
  *
- * A token is sent as a header, which libcurl leaves out when a redirect leads to another host. Of protocols, redirects
- * may lead to HTTPS, and to plain HTTP only where the first request was plain, too. */
-#include "cli/model/http.h"
+ * A token is sent as a header, which libcurl leaves out when a redirect leads to another host. Redirects may lead to
+ * HTTPS, and to plain HTTP only if the first request was plain HTTP, too. */
+#include "cli/model/fetch.h"
 
 #include "base/mem.h"
 
@@ -22,7 +21,7 @@
 
 enum { MAX_REDIRECTS = 10, CONNECT_S = 30, STALLED_S = 60 };
 
-/* The functions of libcurl that are used, with the types that its header gives them. */
+/* The functions of libcurl that are used; their types come from its header. */
 #define CURL_FUNCTIONS(X) \
     X(curl_global_init) \
     X(curl_easy_init) \
@@ -92,7 +91,7 @@ typedef struct Transfer {
     Http *http;
     const HttpRequest *request;
     HttpReply *reply;
-    bool has_begun, is_stopped; /* bytes have arrived; the caller wanted no more */
+    bool has_begun, is_stopped; /* bytes have arrived; the caller has ended the transfer */
 } Transfer;
 
 static const char *header(const Transfer *t, const char *name) {
@@ -100,7 +99,7 @@ static const char *header(const Transfer *t, const char *name) {
     return lib.curl_easy_header(t->http->curl, name, 0, CURLH_HEADER, -1, &h) == CURLHE_OK ? h->value : NULL;
 }
 
-/* Status and headers of the last answer, after redirects. */
+/* Reads the status and headers of the last answer, after redirects. */
 static void read_headers(Transfer *t) {
     HttpReply *r = t->reply;
     curl_off_t retry_after = 0;
@@ -128,7 +127,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *user) {
     return t->is_stopped ? 0 : n;
 }
 
-/* Failures of the connection, as opposed to those that the next attempt would meet again. */
+/* Whether the error is one of the connection, so that another attempt may succeed. */
 static bool may_pass(CURLcode code) {
     switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:

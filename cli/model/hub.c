@@ -1,16 +1,15 @@
-/* hub.c - two requests of the hub's API.
+/* hub.c - two requests to the hub's API.
  *
  *     GET /api/models/OWNER/NAME?blobs=true             {"sha": COMMIT, "siblings": [FILE, ...]}
  *         FILE: {"rfilename": PATH, "size": BYTES, "blobId": GIT ID, "lfs": {"sha256": HASH, "size": BYTES, ...}}
  *     GET /OWNER/NAME/resolve/COMMIT/PATH               the file, usually by a redirect to another host
  *
- * Large files have "lfs" with a SHA-256; small ones have the id that git gives them, which is a hash as well. The commit
- * of the list is named in the second request, so that all parts of a model are of one version even if the repository
- * changes meanwhile. Nothing in the answer is trusted: paths must stay inside the folder, sizes and hashes be such. */
-#include "cli/model/hub.h"
+ * * Large files have "lfs" with a SHA-256; small files have git's id, which is a hash, too. The second request names
+ * the commit of the list, so that all parts of a model are of one version even if the repository changes in between.
+ * The answer is not trusted: paths must stay inside the folder, and sizes and hashes must be valid. */
+#include "cli/model/fetch.h"
 
 #include "cli/model_name.h"
-#include "cli/model/fetch.h"
 #include "base/error.h"
 
 #include <ctype.h>
@@ -37,9 +36,9 @@ static bool is_loopback(const char *host) {
 static int check_token(const char *token, fr_error *err) {
     for (const char *p = token; *p; p++)
         if (!isgraph((unsigned char)*p))
-            return error_set(err, FR_ERR_ARGUMENT, "HF_TOKEN holds a character that no token has; set it again");
+            return error_set(err, FR_ERR_ARGUMENT, "HF_TOKEN contains a character that no token has; set it again");
     return strlen(token) < 1000 ? FR_OK
-                                : error_set(err, FR_ERR_ARGUMENT, "HF_TOKEN is longer than a token; set it again");
+                                : error_set(err, FR_ERR_ARGUMENT, "HF_TOKEN is too long for a token; set it again");
 }
 
 int hub_open(Hub *hub, fr_error *err) {
@@ -57,10 +56,11 @@ int hub_open(Hub *hub, fr_error *err) {
     snprintf(endpoint, sizeof endpoint, "%.*s", (int)n, given);
     int status = token ? check_token(token, err) : FR_OK;
     if (!status && token && is_http && !is_loopback(given + 7))
-        status = error_set(err, FR_ERR_ARGUMENT,
-                           "HF_TOKEN is not sent to %.200s, where anybody on the way could read it: use https in "
-                           "HF_ENDPOINT, or unset HF_TOKEN",
-                           endpoint);
+        status = error_set(
+            err, FR_ERR_ARGUMENT,
+            "HF_TOKEN is not sent to %.200s without encryption, because others could read it: use https in "
+            "HF_ENDPOINT, or unset HF_TOKEN",
+            endpoint);
     return status ? status : http_open(&hub->http, is_https, token, err);
 }
 
@@ -69,7 +69,7 @@ void hub_close(Hub *hub) {
     hub->http = NULL;
 }
 
-/* ---- what goes wrong ----------------------------------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------------------------------------- */
 
 int hub_refuse(const Hub *hub, const char *repo, const char *what, const HttpReply *r, fr_error *err) {
     Printable safe;
@@ -145,7 +145,7 @@ static bool is_gguf(const char *path) {
     return n > 5 && strcasecmp(path + n - 5, ".gguf") == 0;
 }
 
-/* A file of the list; false: it is no GGUF file. */
+/* Reads an item of the list. *is_wanted: it is a GGUF file. */
 static int read_file(const char *repo, const json_t *item, HubFile *out, bool *is_wanted, fr_error *err) {
     const json_t *lfs = json_object_get(item, "lfs");
     const json_t *size = json_object_get(json_is_object(lfs) ? lfs : item, "size");
@@ -158,11 +158,11 @@ static int read_file(const char *repo, const json_t *item, HubFile *out, bool *i
     char why[250];
     printable(&safe, out->path, strlen(out->path));
     if (!model_path_is_safe(out->path))
-        snprintf(why, sizeof why, "it names the file %s, which would lie outside the folder of the model", safe.text);
+        snprintf(why, sizeof why, "it names the file %s, which would be outside the folder of the model", safe.text);
     else if (!json_is_integer(size) || json_integer_value(size) < 1 || json_integer_value(size) >= (int64_t)1 << 50)
-        snprintf(why, sizeof why, "it does not tell the size of %s", safe.text);
+        snprintf(why, sizeof why, "it does not give the size of %s", safe.text);
     else if (!out->hash || !file_hash_is_valid(out->hash))
-        snprintf(why, sizeof why, "it does not tell the hash of %s", safe.text);
+        snprintf(why, sizeof why, "it does not give the hash of %s", safe.text);
     else {
         out->bytes = json_integer_value(size);
         return FR_OK;
@@ -177,7 +177,7 @@ static int read_list(const char *repo, HubRepo *out, fr_error *err) {
     if (!json_is_array(siblings) || n > MODEL_NAME_MAX_FILES)
         return refuse_list(repo, "it is not in the hub's form", err);
     if (!revision || strlen(revision) != 40 || !file_hash_is_valid(revision))
-        return refuse_list(repo, "it does not tell the commit", err);
+        return refuse_list(repo, "it does not give the commit", err);
     strcpy(out->revision, revision);
     out->files = calloc(n + 1, sizeof *out->files);
     if (!out->files) return error_memory(err, "a list of files", n * sizeof *out->files);
