@@ -1,13 +1,13 @@
-/* serve.c - puts the server together, runs the event loop, and ends it.
+/* serve.c - `forerun serve`: its options; it assembles the server, runs the event loop, and ends it.
  *
- * The first SIGTERM or SIGINT drains: what was accepted is finished, new requests get status 503, and the program ends
- * when the last answer is complete. The second one ends at once what is still running. */
+ * The first SIGTERM or SIGINT drains the server: requests that were accepted are finished, new ones get status 503, and
+ * the program ends when the last answer is complete. The second signal ends the requests that still run at once. */
 #include "base/progress.h"
 #include "base/threads.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "draft/drafter.h"
-#include "server/serve.h"
+#include "server/api/api.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -26,6 +26,23 @@ enum {
     BODIES_AT_ONCE = 32
 };
 
+typedef struct ServeOptions {
+    const char *models[SERVED_MAX_MODELS];
+    int n_models;
+    const char *drafts[SERVED_MAX_DRAFTS];
+    int n_drafts, tree_budget;
+    const char *backend, *kernels, *activations;
+    fr_engine_options engine;
+    const char *host;
+    int64_t port, n_queued, max_body_mib, max_connections;
+    double request_timeout_s;
+    const char *api_key_file, *tls_cert, *tls_key;
+    const char *origins[ACCESS_MAX_ORIGINS];
+    int n_origins;
+    const char *hosts[ACCESS_MAX_HOSTS];
+    int n_hosts, is_quiet;
+} ServeOptions;
+
 typedef struct Server {
     const ServeOptions *options;
     Service service;
@@ -34,6 +51,83 @@ typedef struct Server {
     struct event *mail, *signals[2];
     void *tls;
 } Server;
+
+/* ---- the certificate ----------------------------------------------------------------------------------- */
+
+/* Loads the certificate and its key. OpenSSL's errors are a stack of codes, of which the deepest one names the cause.
+ * The files are not opened by OpenSSL, which would wait at a named pipe. */
+
+enum { PEM_MAX_BYTES = 1 << 20 };
+
+static int refuse(fr_error *err, const char *option, const char *path) {
+    char why[256];
+    ERR_error_string_n(ERR_peek_error(), why, sizeof why);
+    ERR_clear_error();
+    return error_set(err, FR_ERR_IO, "%s: %.200s cannot be used: %s", option, path, why);
+}
+
+/* A PEM file in memory. */
+typedef struct Pem {
+    char *text;
+    size_t n;
+    BIO *bio;
+} Pem;
+
+static int read_pem(Pem *pem, const char *path, fr_error *err) {
+    int status = cli_read_file(path, PEM_MAX_BYTES, &pem->text, &pem->n, err);
+    if (!status && !(pem->bio = BIO_new_mem_buf(pem->text, (int)pem->n))) status = error_memory(err, "TLS", pem->n);
+    return status;
+}
+
+static void free_pem(Pem *pem) {
+    BIO_free(pem->bio);
+    if (pem->text) OPENSSL_cleanse(pem->text, pem->n);
+    free(pem->text);
+}
+
+/* Uses a certificate, and the certificates of its chain that follow it. */
+static bool use_chain(SSL_CTX *ctx, BIO *pem) {
+    X509 *x = PEM_read_bio_X509_AUX(pem, NULL, NULL, NULL);
+    bool fits = x && SSL_CTX_use_certificate(ctx, x) == 1;
+    X509_free(x);
+    while (fits && (x = PEM_read_bio_X509(pem, NULL, NULL, NULL)) != NULL) {
+        fits = SSL_CTX_add0_chain_cert(ctx, x) == 1;
+        if (!fits) X509_free(x);
+    }
+    unsigned long why = ERR_peek_last_error();
+    if (!fits || ERR_GET_LIB(why) != ERR_LIB_PEM || ERR_GET_REASON(why) != PEM_R_NO_START_LINE) return false;
+    ERR_clear_error(); /* the error is the end of the file */
+    return true;
+}
+
+static bool use_key(SSL_CTX *ctx, BIO *pem) {
+    EVP_PKEY *key = PEM_read_bio_PrivateKey(pem, NULL, NULL, NULL);
+    bool fits = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
+    EVP_PKEY_free(key);
+    return fits;
+}
+
+/* Opens an SSL_CTX for TLS 1.2 and 1.3 with a certificate, which its chain may follow, and its key, both in PEM. */
+static int tls_open(void **out, const char *cert, const char *key, fr_error *err) {
+    Pem chain = {0}, secret = {0};
+    *out = NULL;
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (!ctx) return error_memory(err, "TLS", 1);
+    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    int status = read_pem(&chain, cert, err);
+    if (!status) status = read_pem(&secret, key, err);
+    if (!status && !use_chain(ctx, chain.bio)) status = refuse(err, "--tls-cert", cert);
+    if (!status && (!use_key(ctx, secret.bio) || SSL_CTX_check_private_key(ctx) != 1))
+        status = refuse(err, "--tls-key", key);
+    free_pem(&chain);
+    free_pem(&secret);
+    if (status) SSL_CTX_free(ctx);
+    else *out = ctx;
+    return status;
+}
+
+static void tls_close(void *tls) { SSL_CTX_free(tls); }
 
 /* ---- events ------------------------------------------------------------------------------------------- */
 
@@ -45,7 +139,7 @@ static void on_mail(evutil_socket_t fd, short what, void *user) {
 
 static void on_idle(void *user) {
     Server *s = user;
-    const struct timeval moment = {.tv_usec = 100000}; /* for the last bytes to be sent */
+    const struct timeval moment = {.tv_usec = 100000}; /* the time to send the last bytes */
     event_base_loopexit(s->base, &moment);
 }
 
@@ -70,13 +164,13 @@ static int open_events(Server *s, fr_error *err) {
     for (int i = 0; i < 2 && fits; i++)
         fits = (s->signals[i] = evsignal_new(s->base, numbers[i], on_signal, s)) != NULL &&
                event_add(s->signals[i], NULL) == 0;
-    signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of its connection */
+    signal(SIGPIPE, SIG_IGN); /* writing to a client that is gone is an error of its connection */
     return fits ? FR_OK : error_memory(err, "the events of the server", 1);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
-/* Before the first model is read. */
+/* Checks the names of the models, before the first one is read. */
 static int check_names(Server *s, fr_error *err) {
     const ServeOptions *o = s->options;
     for (int i = 0; i < o->n_models; i++) {
@@ -120,11 +214,11 @@ static int open_access(Access *a, const ServeOptions *o, fr_error *err) {
     for (int i = 0; i < o->n_origins; i++) a->origins[a->n_origins++] = o->origins[i];
     for (int i = 0; i < o->n_hosts; i++) a->hosts[a->n_hosts++] = o->hosts[i];
     a->hosts[a->n_hosts++] = o->host;
-    if (o->tls_cert) a->hosts[a->n_hosts++] = "*"; /* a browser refuses a name that is not in the certificate */
+    if (o->tls_cert) a->hosts[a->n_hosts++] = "*"; /* a browser refuses names that are not in the certificate */
     return status;
 }
 
-/* Each connection is a file for the system. */
+/* Raises the limit of open files, because each connection is one. */
 static void raise_file_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;
@@ -164,7 +258,7 @@ static int open_server(Server *s, fr_error *err) {
     if (!status && o->tls_cert) status = tls_open(&s->tls, o->tls_cert, o->tls_key, err);
     if (!status && !(s->base = event_base_new())) status = error_memory(err, "an event loop", 1);
     if (!status) status = mailbox_open(&service->mailbox, err);
-    if (!status) status = open_http(s, err); /* before the models: an address in use is told at once */
+    if (!status) status = open_http(s, err); /* before the models, so that an address in use is reported at once */
     if (!status) status = open_models(s, err);
     if (!status) status = worker_start(&service->worker, &service->mailbox, err);
     if (!status) status = engine_thread_start(&service->engine, s->models, service->n_models, &service->mailbox, err);
@@ -195,7 +289,8 @@ static void announce(const Server *s) {
     fflush(stdout);
 }
 
-int serve(const ServeOptions *o, fr_error *err) {
+/* Serves until a signal ends it. */
+static int serve(const ServeOptions *o, fr_error *err) {
     Server *s = calloc(1, sizeof *s);
     if (!s) return error_memory(err, "a server", sizeof *s);
     s->options = o;
@@ -209,7 +304,7 @@ int serve(const ServeOptions *o, fr_error *err) {
     return status;
 }
 
-/* `forerun serve`: the options of the server. */
+/* ---- the command ----------------------------------------------------------------------------------------- */
 
 static ServeOptions args;
 
@@ -340,77 +435,3 @@ const Command command_serve = {
     .files = files,
     .run = run,
 };
-
-/* Loads certificate and key. OpenSSL's errors are a stack of codes, of which the deepest names the cause. The files are not
- * opened by OpenSSL, which would wait at a named pipe. */
-
-enum { PEM_MAX_BYTES = 1 << 20 };
-
-static int refuse(fr_error *err, const char *option, const char *path) {
-    char why[256];
-    ERR_error_string_n(ERR_peek_error(), why, sizeof why);
-    ERR_clear_error();
-    return error_set(err, FR_ERR_IO, "%s: %.200s cannot be used: %s", option, path, why);
-}
-
-/* A file in memory. */
-typedef struct Pem {
-    char *text;
-    size_t n;
-    BIO *bio;
-} Pem;
-
-static int read_pem(Pem *pem, const char *path, fr_error *err) {
-    int status = cli_read_file(path, PEM_MAX_BYTES, &pem->text, &pem->n, err);
-    if (!status && !(pem->bio = BIO_new_mem_buf(pem->text, (int)pem->n))) status = error_memory(err, "TLS", pem->n);
-    return status;
-}
-
-static void free_pem(Pem *pem) {
-    BIO_free(pem->bio);
-    if (pem->text) OPENSSL_cleanse(pem->text, pem->n);
-    free(pem->text);
-}
-
-/* The certificate, and those of its chain after it. */
-static bool use_chain(SSL_CTX *ctx, BIO *pem) {
-    X509 *x = PEM_read_bio_X509_AUX(pem, NULL, NULL, NULL);
-    bool fits = x && SSL_CTX_use_certificate(ctx, x) == 1;
-    X509_free(x);
-    while (fits && (x = PEM_read_bio_X509(pem, NULL, NULL, NULL)) != NULL) {
-        fits = SSL_CTX_add0_chain_cert(ctx, x) == 1;
-        if (!fits) X509_free(x);
-    }
-    unsigned long why = ERR_peek_last_error();
-    if (!fits || ERR_GET_LIB(why) != ERR_LIB_PEM || ERR_GET_REASON(why) != PEM_R_NO_START_LINE) return false;
-    ERR_clear_error(); /* the end of the file */
-    return true;
-}
-
-static bool use_key(SSL_CTX *ctx, BIO *pem) {
-    EVP_PKEY *key = PEM_read_bio_PrivateKey(pem, NULL, NULL, NULL);
-    bool fits = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
-    EVP_PKEY_free(key);
-    return fits;
-}
-
-int tls_open(void **out, const char *cert, const char *key, fr_error *err) {
-    Pem chain = {0}, secret = {0};
-    *out = NULL;
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    if (!ctx) return error_memory(err, "TLS", 1);
-    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-    int status = read_pem(&chain, cert, err);
-    if (!status) status = read_pem(&secret, key, err);
-    if (!status && !use_chain(ctx, chain.bio)) status = refuse(err, "--tls-cert", cert);
-    if (!status && (!use_key(ctx, secret.bio) || SSL_CTX_check_private_key(ctx) != 1))
-        status = refuse(err, "--tls-key", key);
-    free_pem(&chain);
-    free_pem(&secret);
-    if (status) SSL_CTX_free(ctx);
-    else *out = ctx;
-    return status;
-}
-
-void tls_close(void *tls) { SSL_CTX_free(tls); }

@@ -220,19 +220,11 @@ extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[]
 void api_receive(void *service, HttpExchange *x);
 bool api_write_refusal(void *service, Buf *out, const char *path, int status, const char *why);
 
-/* Begins a call whose endpoint is known and allowed. */
-void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint);
 /* Ends all calls at once, after the engine thread has stopped. */
 void api_call_free_all(Service *s);
 /* Ends `answer` or `prepare` of an endpoint that writes its own reply. has_failed: memory for the reply ran out. */
 int api_end_reply(ApiCall *call, bool has_failed);
 /* Sets the id of the call to the prefix and 24 random characters. */
 void api_call_name(ApiCall *call, const char *prefix);
-
-/* One line on standard error for each request. No prompt and no text of a client is part of it. */
-
-void request_log_write(const ApiCall *call, int status);
-/* Logs a request that was refused before it became a call. */
-void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status);
 
 #endif

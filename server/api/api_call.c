@@ -19,6 +19,48 @@
 enum { REPLY_MAX = 256 << 20, TEXT_MAX = 64 << 20 };
 enum { STATUS_GONE = 499 }; /* for the log: the client was gone */
 
+/* ---- the log --------------------------------------------------------------------------------------------
+ *
+ * A request gets one line on standard error: when, from where, what, its status, how long it took, how many tokens it
+ * had. No prompt and no text is part of it. Paths and names of fields come from clients, and are escaped. Status 499:
+ * the client hung up.
+ *
+ *     2026-11-22T13:05:09 127.0.0.1:40112 POST /v1/chat/completions 200 0.841 s, 3 + 64 tokens (16 cached),
+ *     29 of 60 drafted accepted */
+
+static const char *now_text(char text[32]) {
+    struct tm tm;
+    time_t now = time(NULL);
+    strftime(text, 32, "%Y-%m-%dT%H:%M:%S", localtime_r(&now, &tm));
+    return text;
+}
+
+static void request_log_write(const ApiCall *call, int status) {
+    char when[32], tokens[160] = "";
+    Printable param;
+    const ApiError *e = &call->error;
+    if (!call->service->logs) return;
+    fr_stats s = openai_sum(call);
+    if (s.n_prompt)
+        snprintf(tokens, sizeof tokens, ", %lld + %lld tokens (%lld cached), %lld of %lld drafted accepted",
+                 (long long)s.n_prompt, (long long)s.n_generated, (long long)s.n_prompt_shared, (long long)s.accepted,
+                 (long long)s.drafted);
+    fprintf(stderr, "%s %s %s %s %d %.3f s%s%s%s%s%s\n", now_text(when), call->peer, call->method, call->path, status,
+            clock_s() - call->started_s, tokens, e->status ? ", " : "", e->status && e->code ? e->code : "",
+            e->status && e->param[0] ? " " : "", e->status ? printable(&param, e->param, strlen(e->param)) : "");
+}
+
+/* Logs a request that was refused before it became a call. */
+static void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status) {
+    char when[32];
+    Printable safe_method, safe_path;
+    if (!s->logs) return;
+    fprintf(stderr, "%s %s %s %s %d\n", now_text(when), peer, printable(&safe_method, method, strlen(method)),
+            printable(&safe_path, path, strlen(path)), status);
+}
+
+/* ---- freeing -------------------------------------------------------------------------------------------- */
+
 static void free_choice(Choice *c) {
     generation_free(c->generation);
     buf_free(&c->text);
@@ -335,7 +377,8 @@ void api_call_name(ApiCall *call, const char *prefix) {
     call->id[n] = '\0';
 }
 
-void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
+/* Begins a call whose endpoint is known and allowed. */
+static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
     ApiCall *call = calloc(1, sizeof *call);
     const HttpHead *head = http_exchange_head(x);
     if (!call) {
@@ -474,43 +517,4 @@ bool api_write_refusal(void *service, Buf *out, const char *path, int status, co
     s->metrics.responses[status / 100]++;
     request_log_refusal(s, "-", "-", path, status);
     return !j.failed;
-}
-
-/* ---- the log --------------------------------------------------------------------------------------------
- *
- * A request gets one line on standard error: when, from where, what, its status, how long it took, how many tokens it
- * had. No prompt and no text is part of it. Paths and names of fields come from clients, and are escaped. Status 499:
- * the client hung up.
- *
- *     2026-11-22T13:05:09 127.0.0.1:40112 POST /v1/chat/completions 200 0.841 s, 3 + 64 tokens (16 cached),
- *     29 of 60 drafted accepted */
-
-static const char *now_text(char text[32]) {
-    struct tm tm;
-    time_t now = time(NULL);
-    strftime(text, 32, "%Y-%m-%dT%H:%M:%S", localtime_r(&now, &tm));
-    return text;
-}
-
-void request_log_write(const ApiCall *call, int status) {
-    char when[32], tokens[160] = "";
-    Printable param;
-    const ApiError *e = &call->error;
-    if (!call->service->logs) return;
-    fr_stats s = openai_sum(call);
-    if (s.n_prompt)
-        snprintf(tokens, sizeof tokens, ", %lld + %lld tokens (%lld cached), %lld of %lld drafted accepted",
-                 (long long)s.n_prompt, (long long)s.n_generated, (long long)s.n_prompt_shared, (long long)s.accepted,
-                 (long long)s.drafted);
-    fprintf(stderr, "%s %s %s %s %d %.3f s%s%s%s%s%s\n", now_text(when), call->peer, call->method, call->path, status,
-            clock_s() - call->started_s, tokens, e->status ? ", " : "", e->status && e->code ? e->code : "",
-            e->status && e->param[0] ? " " : "", e->status ? printable(&param, e->param, strlen(e->param)) : "");
-}
-
-void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status) {
-    char when[32];
-    Printable safe_method, safe_path;
-    if (!s->logs) return;
-    fprintf(stderr, "%s %s %s %s %d\n", now_text(when), peer, printable(&safe_method, method, strlen(method)),
-            printable(&safe_path, path, strlen(path)), status);
 }

@@ -1,12 +1,12 @@
 /* http_connection.c - reads requests from one connection: head, body by length or in chunks, hang-ups, deadlines.
  *
- * A request has one deadline for head and body together, which begins with its first byte and which no byte extends, so
- * that slow senders are closed. An answer has none while it is being made; what the client does not read of it is limited, and once
- * it is complete it must be read piece by piece, each within the idle timeout.
+ * A request has one deadline for head and body together. It begins with the first byte and no byte extends it, so that
+ * slow senders are closed. An answer has no deadline while it is being made, but the number of its bytes that wait for
+ * the client is limited; once it is complete, the client must read it piece by piece, each within the idle timeout.
  *
- * evhttp would be the obvious choice. In libevent 2.1 it calls nobody between accepting a connection and a complete
- * request, and each byte begins its timeout anew, so that slow senders cannot be bounded; it answers what it refuses
- * itself with HTML pages, and it stops reading while a request is answered. */
+ * evhttp would be the obvious choice. But in libevent 2.1 it calls no callback between accepting a connection and a
+ * complete request, and each byte restarts its timeout, so that slow senders cannot be bounded; it refuses requests
+ * with HTML pages of its own; and it stops reading while a request is answered. */
 #include "server/http/http_server.h"
 
 #include "base/system.h"
@@ -22,8 +22,8 @@
 
 enum {
     MAX_TRAILER = 8 << 10,   /* a line of chunk sizes or trailers */
-    MAX_PIPELINED = 1 << 20, /* bytes that come before the answer to the request before */
-    MAX_LINGER_S = 2,        /* for a client to read the answer to a request that was refused */
+    MAX_PIPELINED = 1 << 20, /* bytes that may come before the previous request is answered */
+    MAX_LINGER_S = 2,        /* the time for a client to read the refusal of its request */
 };
 
 /* ---- the list of connections -------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static void free_request(HttpExchange *x) {
     buf_free(&x->body);
     buf_free(&x->headers);
     x->head = (HttpHead){.method = "", .query = ""};
-    x->is_begun = x->is_chunked = x->is_head_request = false;
+    x->is_chunked = x->is_head_request = false;
     x->on_gone = NULL;
 }
 
@@ -80,7 +80,8 @@ static void begin_request(HttpExchange *x) {
     x->headers.max_bytes = 64 << 10;
 }
 
-void http_connection_finish(HttpExchange *x) {
+/* Sends what is left, and then closes. */
+static void http_connection_finish(HttpExchange *x) {
     enter_state(x, HTTP_CLOSES, x->server->options.limits.idle_timeout_s);
     if (x->n_unsent == 0) bufferevent_trigger(x->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
 }
@@ -94,10 +95,11 @@ void http_connection_answered(HttpExchange *x) {
     }
     x->is_idle = true;
     enter_state(x, HTTP_READS_HEAD, x->server->options.limits.idle_timeout_s);
-    bufferevent_trigger(x->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS); /* a request that came meanwhile */
+    bufferevent_trigger(x->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS); /* the next request may have come meanwhile */
 }
 
-void http_connection_refuse(HttpExchange *x, int status, const char *why) {
+/* Refuses a request that is not complete, and closes the connection when that is sent. */
+static void http_connection_refuse(HttpExchange *x, int status, const char *why) {
     const HttpServerOptions *o = &x->server->options;
     Buf body = {.max_bytes = 1 << 16};
     x->head.keeps_alive = false;
@@ -117,7 +119,7 @@ static void complete(HttpExchange *x) {
     else x->server->options.on_request(x->server->options.user, x);
 }
 
-/* The length of the head with its empty line; 0: it is not complete. An LF without CR ends a line here, so that the
+/* The length of the head with its empty line; 0: it is not complete. An LF without a CR ends a line here, so that the
  * parser refuses it at once. */
 static size_t head_length(struct evbuffer *in) {
     struct evbuffer_ptr crlf = evbuffer_search(in, "\n\r\n", 3, NULL), lf = evbuffer_search(in, "\n\n", 2, NULL);
@@ -128,7 +130,7 @@ static size_t head_length(struct evbuffer *in) {
 
 static bool read_head(HttpExchange *x, struct evbuffer *in) {
     const char *why;
-    char first[2]; /* an empty line before a request is skipped, as RFC 9112 asks */
+    char first[2]; /* an empty line before a request is skipped, as RFC 9112 demands */
     while (evbuffer_copyout(in, first, 2) == 2 && memcmp(first, "\r\n", 2) == 0) evbuffer_drain(in, 2);
     if (evbuffer_get_length(in) == 0) return false;
     if (x->is_idle || x->started_s <= 0) {
@@ -166,7 +168,7 @@ static bool read_head(HttpExchange *x, struct evbuffer *in) {
     return has_body;
 }
 
-/* Moves what is there of the n_missing bytes. True: they are complete. */
+/* Reads as many of the n_missing bytes as there are. True: they are complete. */
 static bool read_bytes(HttpExchange *x, struct evbuffer *in) {
     char piece[16384];
     while (x->n_missing > 0) {
@@ -186,7 +188,7 @@ static bool read_bytes(HttpExchange *x, struct evbuffer *in) {
     return true;
 }
 
-/* A line of the chunked form. False: it is not complete, was refused, or was the last one. */
+/* Reads a line of a chunked body. False: it is not complete, was refused, or was the last one. */
 static bool read_chunk_line(HttpExchange *x, struct evbuffer *in) {
     size_t n, size = 0;
     char *line = evbuffer_readln(in, &n, EVBUFFER_EOL_LF);
@@ -213,7 +215,8 @@ static bool read_chunk_line(HttpExchange *x, struct evbuffer *in) {
     return fine && !is_last;
 }
 
-/* One piece of the request. True: there may be more to read. The connection may be closed where it is false. */
+/* Reads one piece of the request. True: there may be more to read. False: there is not, and the connection may be
+ * closed. */
 static bool read_piece(HttpExchange *x, struct evbuffer *in) {
     switch (x->state) {
     case HTTP_READS_HEAD: return read_head(x, in);
@@ -239,20 +242,20 @@ static void on_read(struct bufferevent *bev, void *user) {
     while (read_piece(user, in)) {}
 }
 
-/* All that was written has been sent. */
+/* Goes on when everything that was written has been sent. */
 static void on_sent(struct bufferevent *bev, void *user) {
     HttpExchange *x = user;
     if (x->state != HTTP_CLOSES || evbuffer_get_length(bufferevent_get_output(bev)) > 0) return;
     if (x->has_shut_down) return;
-    /* Closing at once while the client still sends would throw the answer away on its side. */
+    /* If the connection were closed while the client still sends, the client would lose the answer. */
     x->has_shut_down = true;
     if (x->server->options.tls) SSL_shutdown(bufferevent_openssl_get_ssl(bev));
     shutdown(bufferevent_getfd(bev), SHUT_WR);
     enter_state(x, HTTP_CLOSES, MAX_LINGER_S);
 }
 
-/* The client closed its side, or the connection broke. While it waits for an answer that means that it does not want it any
- * more; what was answered before is still sent. */
+/* The client has closed its side, or the connection is broken. If an answer is due, the client no longer wants it; an
+ * answer that is complete is still sent. */
 static void on_event(struct bufferevent *bev, short what, void *user) {
     HttpExchange *x = user;
     if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT))) return;
@@ -294,7 +297,7 @@ void http_connection_open(HttpServer *s, int fd, const char *peer) {
 void http_connection_check(HttpExchange *x, double now_s) {
     if (x->deadline_s <= 0 || now_s < x->deadline_s) return;
     size_t n_unsent = evbuffer_get_length(bufferevent_get_output(x->bev));
-    if (n_unsent > 0 && n_unsent < x->n_unsent && !x->has_shut_down) { /* slow, but reading */
+    if (n_unsent > 0 && n_unsent < x->n_unsent && !x->has_shut_down) { /* the client is slow, but it reads */
         x->n_unsent = n_unsent;
         x->deadline_s = now_s + x->server->options.limits.idle_timeout_s;
         return;

@@ -1,11 +1,10 @@
-/* http_head.c - a strict parser of request heads and of the lines between chunks.
+/* http_head.c - a strict parser of request heads and of the lines between chunks; and answers.
  *
- * Whatever two programs could read differently is refused rather than guessed, because a proxy in front of the server
- * may read it the other way (request smuggling): two lengths, a length and chunks, two hosts, blanks before a colon, folded
- * lines, control characters, a CR or an LF without the other, a chunk size with anything but digits before its extensions.
- * What is left is simple enough to be read in one pass. */
+ * Everything that two programs could read differently is refused and not guessed, because a proxy in front of the
+ * server may read it the other way (request smuggling): two lengths, a length and chunks, two hosts, blanks before a
+ * colon, folded lines, control characters, a CR or an LF without the other, a chunk size with anything but digits
+ * before its extensions. The rest is simple enough to be read in one pass. */
 #include "server/http/http_server.h"
-#include "server/http/http_head.h"
 
 #include <event2/buffer.h>
 #include <stdio.h>
@@ -20,7 +19,7 @@ static bool is_token(unsigned char c) {
 
 static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\t') || c == 0x7F; }
 
-/* Cuts the next line off; NULL at the end. A CR or an LF without the other and zero bytes make the line NULL, too. */
+/* Cuts off the next line. NULL: there is none, or it has a zero byte, or a CR or an LF without the other. */
 static char *next_line(char **at, const char *end) {
     char *line = *at, *lf = memchr(line, '\n', (size_t)(end - line));
     if (!lf || lf == line || lf[-1] != '\r') return NULL;
@@ -35,7 +34,7 @@ static int hex_digit(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Decodes %XX in place. False: it is malformed or stands for a zero byte. */
+/* Decodes %XX in place. False: it is malformed, or is a zero byte. */
 static bool decode_path(char *path) {
     char *to = path;
     for (const char *from = path; *from; from++) {
@@ -52,7 +51,7 @@ static bool decode_path(char *path) {
     return true;
 }
 
-/* "GET /path?query HTTP/1.1"; a target "http://host/path" is one, too. */
+/* Reads "GET /path?query HTTP/1.1". The target may also be "http://host/path". */
 static int parse_request_line(HttpHead *h, char *line, const char **why) {
     char *target = strchr(line, ' '), *version = target ? strchr(target + 1, ' ') : NULL;
     *why = "the request line must be METHOD /path HTTP/1.1";
@@ -82,7 +81,7 @@ static int parse_request_line(HttpHead *h, char *line, const char **why) {
     return (*target == '/' || strcmp(target, "*") == 0) && decode_path(target) ? 0 : 400;
 }
 
-/* Cuts "Name: value" in two. Returns the value; NULL: malformed. */
+/* Cuts "Name: value" in two. Returns the value; NULL: the line is malformed. */
 static char *split_header(char *line) {
     char *colon = strchr(line, ':');
     if (!colon || colon == line) return NULL;
@@ -119,7 +118,7 @@ static const char *skip_token(const char *at) {
     return at;
 }
 
-/* The end of "..." with its escapes; NULL: malformed. */
+/* The end of "..." with its escapes; NULL: it is malformed. */
 static const char *skip_quoted(const char *at) {
     for (at++; *at && *at != '"'; at++) {
         if (*at == '\\') at++;
@@ -128,7 +127,7 @@ static const char *skip_quoted(const char *at) {
     return *at ? at + 1 : NULL;
 }
 
-/* The end of the extension ";name" or ";name=value" that begins at `at`; NULL: malformed. */
+/* The end of the extension ";name" or ";name=value" that begins at `at`; NULL: it is malformed. */
 static const char *skip_extension(const char *at) {
     const char *name = skip_blanks(at + 1), *end = skip_token(name), *equals = skip_blanks(end);
     if (end == name) return NULL;
@@ -179,7 +178,7 @@ static int read_length(HttpHead *h, const char **why) {
     return 0;
 }
 
-/* Whether a list of words "a, b" has this one. */
+/* Whether a list of words "a, b" has this word. */
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at && *at; at += strcspn(at, ",")) {
@@ -223,13 +222,13 @@ int http_head_parse(HttpHead *h, char *bytes, size_t n, const char **why) {
     return 0;
 }
 
-/* Answers: whole ones with a length, and streams in chunks.
+/* ---- answers: whole ones with a length, and streams in chunks -------------------------------------------------
  *
- * A client that does not read what it asked for must not fill the server's memory: where more than max_unsent_bytes of a
- * stream wait, the connection is closed, and on_gone tells whoever made the answer. That happens from the event loop and
- * never within a call, so that the caller need not check after each piece. */
+ * A client that does not read its answer must not fill the server's memory: if more than max_unsent_bytes of a stream
+ * wait, the connection is closed and on_gone is called. That happens in the event loop and never within a call, so that
+ * the caller need not check after each piece. */
 
-const char *http_status_text(int status) {
+static const char *http_status_text(int status) {
     static const struct {
         int status;
         const char *text;
@@ -308,9 +307,8 @@ void http_exchange_begin(HttpExchange *x, int status, const char *type) {
     x->is_chunked = x->head.minor == 1;
     if (!x->is_chunked) x->head.keeps_alive = false;
     http_exchange_add_header(x, "Cache-Control", "no-store");
-    http_exchange_add_header(x, "X-Accel-Buffering", "no"); /* nginx would hold events back */
+    http_exchange_add_header(x, "X-Accel-Buffering", "no"); /* otherwise nginx would hold events back */
     write_head(x, status, type, x->is_chunked ? "Transfer-Encoding: chunked\r\n" : "");
-    x->is_begun = true;
 }
 
 void http_exchange_write(HttpExchange *x, const char *bytes, size_t n) {
@@ -319,7 +317,8 @@ void http_exchange_write(HttpExchange *x, const char *bytes, size_t n) {
     if (x->is_chunked) evbuffer_add_printf(out, "%zx\r\n", n);
     evbuffer_add(out, bytes, n);
     if (x->is_chunked) evbuffer_add(out, "\r\n", 2);
-    if (evbuffer_get_length(out) > x->server->options.limits.max_unsent_bytes) x->deadline_s = 1e-9; /* long past */
+    if (evbuffer_get_length(out) > x->server->options.limits.max_unsent_bytes)
+        x->deadline_s = 1e-9; /* in the past, so that the next check closes the connection */
 }
 
 void http_exchange_end(HttpExchange *x) {

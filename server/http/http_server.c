@@ -1,8 +1,8 @@
 /* http_server.c - the listening socket, the list of connections, and the timer that closes slow ones.
  *
- * Where all places are taken, a new connection takes that of the one that has waited longest without a complete request:
- * whoever fills the places with silence or with slow heads loses them to whoever sends requests. Connections that are
- * being answered are never closed for others. */
+ * If all places are taken, a new connection takes the place of the one that has waited longest without a complete
+ * request: clients that fill the places with silence or with slow heads lose them to clients that send requests.
+ * Connections that are being answered are never closed for others. */
 #include "base/system.h"
 #include "cli/cli.h"
 #include "server/http/http_server.h"
@@ -33,7 +33,7 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
     }
 }
 
-/* Closes the connection that has waited longest for a request. False: all are being answered. */
+/* Closes the connection that has waited longest for a request. False: all connections are being answered. */
 static bool make_room(HttpServer *s) {
     for (HttpExchange *x = s->first; x; x = x->next)
         if (x->state != HTTP_ANSWERS) {
@@ -64,7 +64,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     (void)listener, (void)n;
     HttpServer *s = user;
     char peer[64];
-    const int one = 1, send_buffer = SEND_BUFFER; /* else the system holds megabytes for a client that does not read */
+    const int one = 1,
+              send_buffer = SEND_BUFFER; /* otherwise the system holds megabytes for a client that does not read */
     if (s->n_connections >= s->options.limits.max_connections && !make_room(s)) {
         static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
                                    "Connection: close\r\n\r\n";
@@ -78,7 +79,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     http_connection_open(s, fd, peer);
 }
 
-/* Out of file descriptors, as a rule: connections wait in the system's queue until some are closed. */
+/* Usually file descriptors have run out: new connections wait in the system's queue until some are closed. */
 static void on_accept_error(struct evconnlistener *listener, void *user) {
     (void)listener;
     HttpServer *s = user;
@@ -92,7 +93,7 @@ static int listen_at(HttpServer *s, const struct addrinfo *at) {
     return s->listener ? 0 : errno;
 }
 
-/* Which port the system chose. */
+/* The port that the system chose. */
 static int bound_port(int fd) {
     struct sockaddr_storage address = {0};
     socklen_t n = sizeof address;
@@ -156,14 +157,14 @@ void http_server_drain(HttpServer *s) {
     }
 }
 
-/* Keys compared in constant time, hosts, and CORS.
+/* ---- access: keys, hosts and CORS ---------------------------------------------------------------------------
  *
- * Keys are kept and compared as SHA-256 digests, each with all bytes and all of them always, so that the time of a
- * comparison tells nothing about a key. A page in somebody's browser can send requests to any address that the browser
- * reaches, also to 127.0.0.1, and needs no permission for some of them; so a request that names a foreign origin which
- * the operator did not list is refused before anything is computed. The owner of a name can also make it mean this
- * machine after the page has been loaded (DNS rebinding): then the page is of the same origin as the server, and its
- * requests carry that name as their Host. Numeric addresses and localhost cannot be made to mean another machine. */
+ * Keys are kept and compared as SHA-256 digests. Each comparison reads all bytes of all digests, so that its time
+ * reveals nothing about a key. A page in a browser can send requests to any address that the browser reaches, even to
+ * 127.0.0.1, and needs no permission for some of them; so a request from a foreign origin that the operator did not
+ * list is refused before anything is computed. The owner of a name can also make it point to this machine after the
+ * page has been loaded (DNS rebinding): then the page has the same origin as the server, and its requests have that
+ * name as their Host. Numeric addresses and localhost cannot be made to point to another machine. */
 
 enum { KEY_FILE_MAX = 1 << 20 };
 
@@ -236,7 +237,7 @@ static bool is_localhost(const char *name) {
 bool access_allows_host(const Access *a, const HttpHead *head) {
     char name[256];
     const char *host = http_head_find(head, "Host");
-    if (!host || a->n_keys > 0) return true; /* no browser; no page has a key */
+    if (!host || a->n_keys > 0) return true; /* browsers always send a Host, and no page has a key */
     size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
     if (n >= sizeof name || n > strlen(host)) return false;
     if (host[n] && (host[n] != ':' || strspn(host + n + 1, "0123456789") != strlen(host + n + 1))) return false;

@@ -1,5 +1,5 @@
-/* json_out.c - JSON into a buffer. Whether a comma is due follows from the last byte: none behind '{', '[', ',' and ':', and
- * none at the start of a document. */
+/* json_out.c - writes JSON into a buffer. Whether a comma is needed follows from the last byte: there is none after
+ * '{', '[', ',' and ':', and none at the beginning of a document. */
 #include "server/http/json_out.h"
 
 #include "text/utf8.h"
@@ -40,7 +40,7 @@ static void put_escaped(JsonOut *j, unsigned char c) {
 
 static void put_string(JsonOut *j, const char *text, size_t n) {
     put(j, "\"", 1);
-    for (size_t i = 0, plain = 0; i <= n; i++) { /* [plain, i) needs no escape and is not written yet */
+    for (size_t i = 0, plain = 0; i <= n; i++) { /* [plain, i) needs no escapes and has not been written yet */
         unsigned char c = i < n ? (unsigned char)text[i] : 0;
         size_t need = 1, got = i < n && c >= 0x80 ? utf8_scan(text + i, n - i, &need) : 1;
         bool is_valid = c < 0x80 || (need > 0 && got == need);

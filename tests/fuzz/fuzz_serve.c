@@ -6,7 +6,7 @@
 #include "cli/json_memory.h"
 #include "server/api/plan.h"
 #include "server/api/answers.h"
-#include "server/http/http_head.h"
+#include "server/http/http_server.h"
 
 #include <stdlib.h>
 #include <string.h>

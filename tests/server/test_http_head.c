@@ -2,7 +2,7 @@
  * read outside. */
 #include "testing.h"
 
-#include "server/http/http_head.h"
+#include "server/http/http_server.h"
 
 #include <stdlib.h>
 #include <string.h>
