@@ -37,7 +37,6 @@ extern const StudyPlan study_by_length, study_by_budget; /* D.3.1 and D.3.2, as 
 /* The levels and nodes of a tree, and its value of --draft, which is written to out[n_out]. */
 int32_t study_tree_depth(const StudyTree *t);
 int32_t study_tree_nodes(const StudyTree *t);
-void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out);
 
 enum { STUDY_MAX_RUNS = 64, STUDY_MAX_ROWS = 64 };
 

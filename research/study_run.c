@@ -96,6 +96,57 @@ static void close_study(Study *s) {
     fr_model_close(s->target);
 }
 
+/* ---- trees ----------------------------------------------------------------------------------------------- */
+
+enum { MAX_NUMBERS = 32 };
+
+/* Reads the numbers of a shape; returns their count. */
+static int32_t read_shape(const char *shape, int32_t *numbers) {
+    int32_t n = 0;
+    for (const char *p = shape;; p++) {
+        char *end;
+        numbers[n++] = (int32_t)strtol(p, &end, 10);
+        p = end;
+        if (!*p) return n;
+    }
+}
+
+int32_t study_tree_depth(const StudyTree *t) {
+    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
+    if (t->method == STUDY_SD) return numbers[0];
+    return t->method == STUDY_RSD_C ? n : numbers[1];
+}
+
+int32_t study_tree_nodes(const StudyTree *t) {
+    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
+    if (t->method == STUDY_SD) return numbers[0];
+    if (t->method != STUDY_RSD_C) return numbers[0] * numbers[1];
+    int32_t level = 1, nodes = 0;
+    for (int32_t i = 0; i < n; i++) {
+        level *= numbers[i];
+        nodes += level;
+    }
+    return nodes;
+}
+
+/* Writes the spec of the draft that proposes such trees. */
+static void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out) {
+    int32_t v[MAX_NUMBERS] = {0};
+    read_shape(t->shape, v);
+    switch (t->method) {
+    case STUDY_SD: snprintf(out, n_out, "sps:model=%s,length=%d", draft_model, v[0]); return;
+    case STUDY_SPECTR: snprintf(out, n_out, "spectr:model=%s,paths=%d,length=%d", draft_model, v[0], v[1]); return;
+    case STUDY_RSD_C: snprintf(out, n_out, "rsd-c:model=%s,branch=%s", draft_model, t->shape); return;
+    case STUDY_RSD_S:
+    case STUDY_RSD_S_TRANSPORT:
+        snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]);
+        return;
+    case STUDY_N_METHODS: fr_assert(t->method < STUDY_N_METHODS);
+    }
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------- */
+
 /* Generates one answer and adds its statistics to the row. */
 static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *row, const Prompt *p, int run,
                   fr_error *err) {
@@ -332,49 +383,3 @@ static const StudyTree by_budget[] = {
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
 const StudyPlan study_by_length = {"length", "draft length", by_length, COUNT(by_length)};
 const StudyPlan study_by_budget = {"budget", "node budget", by_budget, COUNT(by_budget)};
-
-/* Reads the numbers of a shape; returns their count. */
-static int32_t read_shape(const char *shape, int32_t *numbers) {
-    int32_t n = 0;
-    for (const char *p = shape;; p++) {
-        char *end;
-        numbers[n++] = (int32_t)strtol(p, &end, 10);
-        p = end;
-        if (!*p) return n;
-    }
-}
-
-enum { MAX_NUMBERS = 32 };
-
-int32_t study_tree_depth(const StudyTree *t) {
-    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
-    if (t->method == STUDY_SD) return numbers[0];
-    return t->method == STUDY_RSD_C ? n : numbers[1];
-}
-
-int32_t study_tree_nodes(const StudyTree *t) {
-    int32_t numbers[MAX_NUMBERS] = {0}, n = read_shape(t->shape, numbers);
-    if (t->method == STUDY_SD) return numbers[0];
-    if (t->method != STUDY_RSD_C) return numbers[0] * numbers[1];
-    int32_t level = 1, nodes = 0;
-    for (int32_t i = 0; i < n; i++) {
-        level *= numbers[i];
-        nodes += level;
-    }
-    return nodes;
-}
-
-void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out) {
-    int32_t v[MAX_NUMBERS] = {0};
-    read_shape(t->shape, v);
-    switch (t->method) {
-    case STUDY_SD: snprintf(out, n_out, "sps:model=%s,length=%d", draft_model, v[0]); return;
-    case STUDY_SPECTR: snprintf(out, n_out, "spectr:model=%s,paths=%d,length=%d", draft_model, v[0], v[1]); return;
-    case STUDY_RSD_C: snprintf(out, n_out, "rsd-c:model=%s,branch=%s", draft_model, t->shape); return;
-    case STUDY_RSD_S:
-    case STUDY_RSD_S_TRANSPORT:
-        snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]);
-        return;
-    case STUDY_N_METHODS: fr_assert(t->method < STUDY_N_METHODS);
-    }
-}
