@@ -335,16 +335,16 @@ static const Option option_table[] = {
      .section = "Network",
      .default_value = "127.0.0.1",
      .metavar = "ADDRESS",
-     .help = "address to listen at; 0.0.0.0: all"},
+     .help = "address to listen on; 0.0.0.0: all"},
     {.key = "port",
      OPT_INT(ServeOptions, port, 0, 65535),
      .default_value = "8080",
-     .help = "port to listen at; 0: a free one, which is printed"},
+     .help = "port to listen on; 0: a free one, which is printed"},
     {.key = "tls-cert", OPT_FILE(ServeOptions, tls_cert), .help = "certificate (PEM), with its chain: serve HTTPS"},
     {.key = "tls-key", OPT_FILE(ServeOptions, tls_key), .help = "private key of the certificate (PEM)"},
     {.key = "api-key-file",
      OPT_FILE(ServeOptions, api_key_file),
-     .help = "file with API keys, one a line, of which each request needs one; so does the variable FORERUN_API_KEY"},
+     .help = "file with API keys, one on each line; each request needs one. The variable FORERUN_API_KEY adds a key"},
     {.key = "cors-origin",
      OPT_TEXTS(ServeOptions, origins, n_origins),
      .metavar = "ORIGIN",
@@ -373,11 +373,11 @@ static const Option option_table[] = {
      OPT_REAL(ServeOptions, request_timeout_s, 0.1, 86400),
      .default_value = "30",
      .metavar = "S",
-     .help = "seconds in which a request must have arrived"},
+     .help = "seconds within which a request must arrive"},
     {.key = "max-connections",
      OPT_INT(ServeOptions, max_connections, 1, 100000),
      .default_value = "1024",
-     .help = "connections at once; where more come, the one that has sent nothing for longest is closed"},
+     .help = "connections at once; one more closes the connection that has been silent longest"},
 
     CLI_ROW_THREADS(ServeOptions, engine.n_threads, .section = "Machine"),
     CLI_ROW_CTX(ServeOptions, engine.n_ctx),
@@ -424,7 +424,7 @@ const Command command_serve = {
     .summary = "serve models over HTTP: the APIs of OpenAI and llama.cpp",
     .about = "Answer requests over HTTP, many at once, with the endpoints of the OpenAI API (/v1/chat/completions, "
              "/v1/completions, /v1/models) and of llama.cpp's server (/completion, /tokenize, /props, /slots, ...). "
-             "docs/SERVER.md describes endpoints and fields. Each request gets the tokens that it would get alone. "
+             "docs/SERVER.md describes endpoints and fields. Each request gets the tokens that it would get by itself. "
              "SIGTERM or Ctrl-C finishes the running requests; a second one ends them.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list,

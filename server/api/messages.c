@@ -72,7 +72,7 @@ static void add_message(json_t *to, const char *role, json_t *content) {
 
 /* A turn of the conversation while its blocks are read. */
 typedef struct Turn {
-    json_t *out;   /* messages */
+    json_t *out;   /* the messages of the turn */
     json_t *texts; /* blocks of type text */
     json_t *calls, *thinking;
     bool is_assistant;

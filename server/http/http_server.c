@@ -111,12 +111,12 @@ static int bind_socket(HttpServer *s, fr_error *err) {
     snprintf(port, sizeof port, "%d", o->port);
     int failure = getaddrinfo(o->host, port, &hints, &list), why = 0;
     if (failure)
-        return error_set(err, FR_ERR_ARGUMENT, "--host: '%.200s' is no address to listen at: %s", o->host,
+        return error_set(err, FR_ERR_ARGUMENT, "--host: '%.200s' is no address to listen on: %s", o->host,
                          gai_strerror(failure));
     for (const struct addrinfo *at = list; at && !s->listener; at = at->ai_next) why = listen_at(s, at);
     freeaddrinfo(list);
     if (!s->listener)
-        return error_set(err, FR_ERR_IO, "cannot listen at %s, port %d: %s; choose another with --port", o->host,
+        return error_set(err, FR_ERR_IO, "cannot listen on %s, port %d: %s; choose another port with --port", o->host,
                          o->port, strerror(why));
     evconnlistener_set_error_cb(s->listener, on_accept_error);
     s->port = bound_port(evconnlistener_get_fd(s->listener));
@@ -189,7 +189,8 @@ int access_add_key_file(Access *a, const char *path, fr_error *err) {
     OPENSSL_cleanse(text, n);
     free(text);
     if (!status && a->n_keys == before)
-        status = error_set(err, FR_ERR_ARGUMENT, "%.200s: contains no API key; write one a line", path);
+        status = error_set(err, FR_ERR_ARGUMENT, "%.200s: contains no API key; write each key on a line of its own",
+                           path);
     return status;
 }
 

@@ -35,7 +35,7 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 /* What the policy knows about an engine. */
 typedef struct DraftPolicy {
     CostCurve cost;      /* time of a forward; empty until draft_policy_measure_costs */
-    double tokens_per_s; /* of this step's decoding requests together: what a second is worth */
+    double tokens_per_s; /* the rate of all decoding requests of this step: what a second is worth */
     int32_t n_base_rows; /* rows of this step besides the drafted nodes of requests with automatic budgets */
     const Tree **trees;  /* [max_requests] arguments of the allocator */
     int32_t *budgets;

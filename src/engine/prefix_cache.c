@@ -188,7 +188,7 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
         int32_t n_common = count_common(s->context, s->n_context, r->context, r->n_context),
                 usable = count_common_usable(r, n_common, end, request_drafts_limit_of_reader(r, s));
-        /* When s has read them, the state of s is known from its present length on. */
+        /* By then, the state of s is known at the lengths from its present one on. */
         if (usable < executor_sequence_length(e->executor, s->sequence))
             usable = executor_sequence_reach(e->executor, s->sequence, usable);
         if (2 * (usable - done) >= n) return true;
