@@ -147,7 +147,7 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
     for (size_t i = 0; i < n && !status; i++) status = add_turn(out, json_array_get(in->messages, i), i, error);
     if (!status && field_is_text(json_object_get(json_array_get(in->messages, n - 1), "role"), "assistant"))
         status = api_refuse(error, 400, "unsupported_parameter", "messages",
-                            "the last of 'messages' must be of the user: beginning an answer is not supported");
+                            "the last of 'messages' must have the role 'user': continuing an answer is not supported");
     chat->messages = out;
     return status;
 }

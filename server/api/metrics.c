@@ -161,7 +161,7 @@ static void put_counters(Writer *w, const ModelMetrics *m) {
         {"prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", &m->prompt_tokens},
         {"prefix_cache_hits_total", "Prompt tokens that the prefix cache had.", &m->cached_tokens},
         {"num_preemptions_total", "How often a request gave its KV pages back to an older one.", &m->preemptions},
-        {"constrained_requests_total", "Requests that ended whose text was held to a schema or grammar.",
+        {"constrained_requests_total", "Requests that ended whose text was constrained by a schema or grammar.",
          &m->constrained},
         {"spec_decode_num_drafts_total", "Steps in which tokens were drafted.", &m->drafts},
         {"spec_decode_num_draft_tokens_total", "Drafted tokens.", &m->draft_tokens},

@@ -121,7 +121,7 @@ static uint64_t random_seed(void) {
 static int add_stop(Plan *plan, const json_t *text, ApiError *error) {
     if (!json_is_string(text) || json_string_length(text) == 0)
         return api_refuse(error, 400, "invalid_type", "stop",
-                          "'stop' must be a string that is not empty, or a list of such");
+                          "'stop' must be a string that is not empty, or a list of such strings");
     if (plan->n_stops == API_MAX_STOPS)
         return api_refuse(error, 400, "invalid_value", "stop", "'stop' has more than %d strings", API_MAX_STOPS);
     if (!(plan->stops[plan->n_stops] = strdup(json_string_value(text))))
@@ -317,7 +317,7 @@ int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool k
         return plan_add_text(plan, json_string_value(prompt), json_string_length(prompt), keeps_text, flags, error);
     if (!json_is_array(prompt) || json_array_size(prompt) == 0)
         return api_refuse(error, 400, "invalid_type", field,
-                          "'%s' must be a string, a list of token ids, or a list of such", field);
+                          "'%s' must be a string, a list of token ids, or a list of these", field);
     if (json_is_integer(json_array_get(prompt, 0))) return add_ids(plan, prompt, field, keeps_text, error);
     int status = 0;
     for (size_t i = 0; i < json_array_size(prompt) && !status; i++) {

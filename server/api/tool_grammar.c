@@ -190,8 +190,8 @@ static int judge_schemas(ToolGrammar *t, ApiCall *call, const ChatMessages *f, i
         if (!status) continue;
         t->is_loose[i] = true;
         ++*n_loose;
-        if (!plan_warn(&call->plan, "the arguments of the tool '%.60s' are not held to its schema: %s", name_at(t, i),
-                       why.message))
+        if (!plan_warn(&call->plan, "the arguments of the tool '%.60s' are not constrained by its schema: %s",
+                       name_at(t, i), why.message))
             return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     }
     return 0;
@@ -247,7 +247,7 @@ int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f)
         status = api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     else if (is_forced && call->plan.grammar)
         status = api_refuse(&call->error, 400, "invalid_value", "tool_choice",
-                            "'tool_choice' that forces a call excludes a schema or grammar for the answer");
+                            "a 'tool_choice' that forces a call excludes a schema or grammar for the answer");
     else if (json_array_size(f->tools) > MAX_TOOLS)
         status = api_refuse(&call->error, 400, "invalid_value", "tools", "'tools' has more than %d tools", MAX_TOOLS);
     else if (!call->plan.grammar && !(call->plan.ignore_eos && !is_forced)) status = compile_what_can_be(t, call, f);

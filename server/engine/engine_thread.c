@@ -273,7 +273,8 @@ int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mail
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
     int failure = pthread_create(&t->thread, NULL, run, t);
-    if (failure) return error_set(err, FR_ERR_MEMORY, "no thread for the engines: %s", strerror(failure));
+    if (failure)
+        return error_set(err, FR_ERR_MEMORY, "the thread of the engines cannot be started: %s", strerror(failure));
     t->is_running = true;
     return FR_OK;
 }
@@ -309,7 +310,7 @@ bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n
 
 int mailbox_open(Mailbox *m, fr_error *err) {
     *m = (Mailbox){.last = &m->first, .fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-    if (m->fd < 0) return error_set(err, FR_ERR_IO, "eventfd: %s", strerror(errno));
+    if (m->fd < 0) return error_set(err, FR_ERR_IO, "the eventfd of the server cannot be opened: %s", strerror(errno));
     pthread_mutex_init(&m->lock, NULL);
     return FR_OK;
 }
@@ -393,7 +394,9 @@ int worker_start(Worker *w, Mailbox *mailbox, fr_error *err) {
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);
     int failure = pthread_create(&w->thread, NULL, run_jobs, w);
-    if (failure) return error_set(err, FR_ERR_MEMORY, "no thread for the server's requests: %s", strerror(failure));
+    if (failure)
+        return error_set(err, FR_ERR_MEMORY, "the thread for the server's requests cannot be started: %s",
+                         strerror(failure));
     w->is_running = true;
     return FR_OK;
 }

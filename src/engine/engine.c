@@ -37,8 +37,8 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     }
     if (o->kv_tokens && o->kv_tokens < o->n_ctx)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "a KV cache of %lld tokens does not hold one context of %d; give it %d "
-                         "tokens at least, or set a shorter context",
+                         "a KV cache of %lld tokens does not hold one context of %d; give it at "
+                         "least %d tokens, or set a shorter context",
                          (long long)o->kv_tokens, o->n_ctx, o->n_ctx);
     if (!o->kv_page_size) o->kv_page_size = 16;
     if (!o->max_requests) o->max_requests = 1;

@@ -111,7 +111,7 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
         return error_set(err, FR_ERR_MISMATCH, "the grammar was opened for another model; open it for the engine's");
     if (o->ignore_eos)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "a grammar decides where the text ends, which ignore_eos contradicts: leave it out");
+                         "a grammar decides where the text ends, which ignore_eos contradicts: leave ignore_eos out");
     g->states = malloc(TREE_MAX_NODES * sizeof *g->states);
     if (!g->states) return error_memory(err, "a request", TREE_MAX_NODES * sizeof *g->states);
     g->masks = (VerifyMasks){g, mask_after};
@@ -212,8 +212,8 @@ void request_grammar_prune(fr_request *r, Tree *t) {
 static int refuse_dead_end(const fr_request *r, fr_error *err) {
     return error_set(
         err, FR_ERR_UNSUPPORTED,
-        "after %lld generated tokens no token of the vocabulary continues the text as the grammar wants: the "
-        "vocabulary lacks a byte that the grammar needs, or logit_bias bans all that may follow",
+        "after %lld generated tokens no token of the vocabulary continues the text as the grammar demands: the "
+        "vocabulary lacks a byte that the grammar needs, or logit_bias bans all tokens that may follow",
         (long long)r->stats.n_generated);
 }
 

@@ -272,7 +272,7 @@ static void tools_of_auto_hold_calls_to_their_schemas(void **state) {
     json_t *loose = serve_json(&server, "/v1/chat/completions", 200, body);
     assert_string_equal(json_text_at(loose, "choices.0.message.content"),
                         json_text_at(plain, "choices.0.message.content"));
-    assert_non_null(strstr(json_text_at(loose, "warnings.0"), "tool 'f' are not held to its schema"));
+    assert_non_null(strstr(json_text_at(loose, "warnings.0"), "tool 'f' are not constrained by its schema"));
     snprintf(body, sizeof body, format, "none", "true", "{\"not\": {}}");
     json_t *refused = serve_json(&server, "/v1/chat/completions", 400, body);
     assert_string_equal(json_text_at(refused, "error.param"), "tools");

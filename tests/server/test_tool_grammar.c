@@ -370,7 +370,7 @@ static void a_schema_that_cannot_be_enforced_is_reported(void **state) {
         const char *tools, *choice, *error, *warning;
     } cases[] = {
         {"[" WEATHER ", " ODD("false") "]", "\"auto\"", NULL,
-         "the arguments of the tool 'odd' are not held to its schema"},
+         "the arguments of the tool 'odd' are not constrained by its schema"},
         {"[" WEATHER ", " ODD("true") "]", "\"auto\"", "tools[1] ('odd'): JSON schema, at #", NULL},
         {"[" WEATHER ", " ODD("false") "]", "\"required\"", "tools[1] ('odd'): JSON schema, at #", NULL},
         {"[" ODD("true") ", " WEATHER "]", "{\"type\": \"function\", \"function\": {\"name\": \"weather\"}}", NULL,
