@@ -417,7 +417,7 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
     fr_engine_options options = {.struct_size = sizeof options, .n_ctx = N_CTX, .kv_tokens = N_CTX - 1};
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
     assert_null(e);
-    assert_non_null(strstr(err.message, "give it 96 tokens at least"));
+    assert_non_null(strstr(err.message, "give it at least 96 tokens"));
     options.kv_tokens = -5;
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
     options = (fr_engine_options){.struct_size = sizeof(fr_engine_options),
