@@ -57,8 +57,6 @@ bool command_row_takes_value(const Option *row);
 bool command_put_summary(Buf *out, const char *name, const char *summary);
 /* Appends the section OPTIONS of man/forerun.1. */
 bool command_man(const Command *const *commands, Buf *out);
-/* Appends the man page of a command. */
-bool command_man_page(const Command *c, Buf *out);
 /* Writes the man pages of all commands and methods as FOLDER/forerun-NAME.1. */
 int command_man_pages(const Command *const *commands, const char *folder, fr_error *err);
 /* Appends the completions for a shell: bash, zsh or fish. */

@@ -40,7 +40,8 @@ static bool ends_with(const char *s, size_t n, const char *end) {
     return n >= n_end && memcmp(s + n - n_end, end, n_end) == 0;
 }
 
-bool line_reader_is_jsonl(const char *path) {
+/* Whether the name is *.jsonl or *.jsonl.zst: one JSON object per line. */
+static bool line_reader_is_jsonl(const char *path) {
     size_t n = strlen(path);
     return ends_with(path, ends_with(path, n, ".zst") ? n - 4 : n, ".jsonl");
 }

@@ -232,15 +232,6 @@ typedef struct ConfidenceShape {
     bool exists;
 } ConfidenceShape;
 
-int32_t confidence_head_n_tensors(const ConfidenceShape *s); /* 1, or 0 without a head */
-NetTensor confidence_head_tensor(const ConfidenceShape *s);
-
-/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the probability that
- * the head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
- * may be NULL. There is no gradient to f. */
-void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f, const real *w,
-                           real *dw, double weight, TrainSums *sums);
-
 /* The network of `eagle` and `lyanna`: a layer that continues from its own predictions, and token info on the logits of
  * each step. They differ only in their shapes; the functions are those of NetClass. */
 
@@ -251,15 +242,6 @@ typedef struct UnrollNet {
     GateShape gate;             /* of the same method; rank 0: token info does not depend on the state */
     ConfidenceShape confidence; /* of the same method; the loss then has margins */
 } UnrollNet;
-
-int32_t unroll_net_n_tensors(const void *net);
-NetTensor unroll_net_tensor(const void *net, int32_t i);
-void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err);
-void unroll_net_acts_close(void *acts);
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
-                      double weight, TrainSums *sums);
-/* Sets the width of the feed-forward, and the keys of token info. */
-void unroll_net_set_keys(const void *net, GgufWriter *w);
 
 /* ---- the networks (NAME_net.c) ------------------------------------------------------------------------------- */
 

@@ -44,9 +44,6 @@ int64_t line_reader_number(const LineReader *r);   /* of the line handed out las
 bool line_reader_is_complete(const LineReader *r); /* whether the line handed out last ends with a newline */
 int64_t line_reader_n_read(const LineReader *r);   /* bytes of the file read so far, before decompression */
 
-/* Whether the name is *.jsonl or *.jsonl.zst: one JSON object per line. */
-bool line_reader_is_jsonl(const char *path);
-
 /* The four forms of a line of training data: a text, a prompt with its response, a conversation, the
  * tokens of a generation. */
 

@@ -13,6 +13,46 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Trains the confidence head beside its layer.
+ *
+ *     z = w f + b + (1 + a) m       loss = log(1 + exp(z)) - y z        dloss / dz = sigmoid(z) - y
+ *
+ * Here y is 1 where the drafter's best token at that step is the target's, given the true tokens before it, and m is
+ * the logit of the drafter's own estimate (HeadLoss.margin). No gradient flows into f: the layer learns to predict
+ * tokens, not to be predictable, and is the same with and without the head up to the clipping of the gradient's norm.
+ *
+ * Test: test_train_drafters.c. */
+
+/* Returns 1, or 0 if there is no head. */
+static int32_t confidence_head_n_tensors(const ConfidenceShape *s) { return s->exists; }
+
+static NetTensor confidence_head_tensor(const ConfidenceShape *s) {
+    NetTensor t = {.n = s->C + CONFIDENCE_SCALARS, .start = NET_ZEROS, .is_addition = true};
+    snprintf(t.name, sizeof t.name, "%s." CONFIDENCE, s->method);
+    return t;
+}
+
+/* Adds the loss of a step that head_loss_step has just finished, with the step's share: -log of the probability that
+ * the head gives to what happened. f: [T][C] the step's rows by the position t they start from; w, dw: the tensor, dw
+ * may be NULL. There is no gradient to f. */
+static void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f,
+                                  const real *w, real *dw, double weight, TrainSums *sums) {
+    double share = head_loss_share(h, step);
+    const real *scalars = w + s->C;
+    for (int32_t i = head_loss_skipped(h, step); i < h->n; i++) {
+        const real *row = f + (h->positions[i] - step) * (int64_t)s->C;
+        double z = (double)(real_dot(w, row, s->C) + scalars[CONFIDENCE_BIAS] +
+                            (1 + scalars[CONFIDENCE_SLOPE]) * h->margin[i]);
+        double loss = (z > 0 ? z : 0) + log1p(exp(-fabs(z))) - (h->is_right[i] ? z : 0);
+        sums->loss += share * loss;
+        if (!dw) continue;
+        real dz = (real)(weight * share * (1 / (1 + exp(-z)) - h->is_right[i]));
+        for (int32_t k = 0; k < s->C; k++) dw[k] += dz * row[k];
+        dw[s->C + CONFIDENCE_BIAS] += dz;
+        dw[s->C + CONFIDENCE_SLOPE] += dz * h->margin[i];
+    }
+}
+
 typedef struct UnrollNetActs {
     HeadLoss loss;
     UnrollActs layer;
@@ -20,13 +60,13 @@ typedef struct UnrollNetActs {
     GateActs gate;
 } UnrollNetActs;
 
-int32_t unroll_net_n_tensors(const void *net) {
+static int32_t unroll_net_n_tensors(const void *net) {
     const UnrollNet *n = net;
     return unroll_n_tensors(&n->layer) + info_n_tensors(&n->info) + gate_n_tensors(&n->gate) +
            confidence_head_n_tensors(&n->confidence);
 }
 
-NetTensor unroll_net_tensor(const void *net, int32_t i) {
+static NetTensor unroll_net_tensor(const void *net, int32_t i) {
     const UnrollNet *n = net;
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);
     if (i < of_layer) return unroll_tensor(&n->layer, i);
@@ -35,7 +75,8 @@ NetTensor unroll_net_tensor(const void *net, int32_t i) {
                                                       : confidence_head_tensor(&n->confidence);
 }
 
-void unroll_net_set_keys(const void *net, GgufWriter *w) {
+/* Sets the width of the feed-forward, and the keys of token info. */
+static void unroll_net_set_keys(const void *net, GgufWriter *w) {
     const UnrollNet *n = net;
     char key[128];
     snprintf(key, sizeof key, DRAFTER_KEY("%s." LAYER_KEY_FEED_FORWARD), n->layer.method);
@@ -44,7 +85,7 @@ void unroll_net_set_keys(const void *net, GgufWriter *w) {
     gate_set_keys(&n->gate, w);
 }
 
-void unroll_net_acts_close(void *acts) {
+static void unroll_net_acts_close(void *acts) {
     UnrollNetActs *a = acts;
     if (!a) return;
     head_loss_close(&a->loss);
@@ -54,7 +95,7 @@ void unroll_net_acts_close(void *acts) {
     mem_free(a);
 }
 
-void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
+static void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
     const UnrollNet *n = net;
     UnrollNetActs *a = mem_calloc(1, sizeof *a);
     if (!a) {
@@ -95,50 +136,14 @@ static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw,
     gate_backward_tokens(&a->gate, &n->gate, gate_dw, &a->loss);
 }
 
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
-                      double weight, TrainSums *sums) {
+static void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
+                             double weight, TrainSums *sums) {
     const UnrollNet *n = net;
     UnrollNetActs *a = acts;
     unroll_forward(&n->layer, w, &a->layer, seq);
     if (dw) unroll_zero(&n->layer, &a->layer, seq);
     for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) learn_positions(n, w, dw, a, seq, weight, sums);
     if (dw) unroll_backward(&n->layer, w, dw, &a->layer);
-}
-
-/* Trains the confidence head beside its layer.
- *
- *     z = w f + b + (1 + a) m       loss = log(1 + exp(z)) - y z        dloss / dz = sigmoid(z) - y
- *
- * Here y is 1 where the drafter's best token at that step is the target's, given the true tokens before it, and m is
- * the logit of the drafter's own estimate (HeadLoss.margin). No gradient flows into f: the layer learns to predict
- * tokens, not to be predictable, and is the same with and without the head up to the clipping of the gradient's norm.
- *
- * Test: test_train_drafters.c. */
-
-int32_t confidence_head_n_tensors(const ConfidenceShape *s) { return s->exists; }
-
-NetTensor confidence_head_tensor(const ConfidenceShape *s) {
-    NetTensor t = {.n = s->C + CONFIDENCE_SCALARS, .start = NET_ZEROS, .is_addition = true};
-    snprintf(t.name, sizeof t.name, "%s." CONFIDENCE, s->method);
-    return t;
-}
-
-void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, int32_t step, const real *f, const real *w,
-                           real *dw, double weight, TrainSums *sums) {
-    double share = head_loss_share(h, step);
-    const real *scalars = w + s->C;
-    for (int32_t i = head_loss_skipped(h, step); i < h->n; i++) {
-        const real *row = f + (h->positions[i] - step) * (int64_t)s->C;
-        double z = (double)(real_dot(w, row, s->C) + scalars[CONFIDENCE_BIAS] +
-                            (1 + scalars[CONFIDENCE_SLOPE]) * h->margin[i]);
-        double loss = (z > 0 ? z : 0) + log1p(exp(-fabs(z))) - (h->is_right[i] ? z : 0);
-        sums->loss += share * loss;
-        if (!dw) continue;
-        real dz = (real)(weight * share * (1 / (1 + exp(-z)) - h->is_right[i]));
-        for (int32_t k = 0; k < s->C; k++) dw[k] += dz * row[k];
-        dw[s->C + CONFIDENCE_BIAS] += dz;
-        dw[s->C + CONFIDENCE_SLOPE] += dz * h->margin[i];
-    }
 }
 
 /* EAGLE's layer as src/draft/learned/draft_eagle.c runs it, trained as in EAGLE (arXiv 2401.15077,

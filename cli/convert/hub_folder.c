@@ -17,7 +17,8 @@ enum { MAX_JSON = 64 << 20 };
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
-bool hub_path(const HubFolder *c, const char *file, char out[HUB_MAX_PATH]) {
+/* Writes the path of a file in the folder. False: the path is too long. */
+static bool hub_path(const HubFolder *c, const char *file, char out[HUB_MAX_PATH]) {
     int n = snprintf(out, HUB_MAX_PATH, "%s/%s", c->folder, file);
     return n > 0 && n < HUB_MAX_PATH;
 }

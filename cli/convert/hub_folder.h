@@ -27,8 +27,7 @@ void hub_folder_close(HubFolder *c);
 /* FR_ERR_IO if one of the weights' files has been written to or cut since it was opened. */
 int hub_check(const HubFolder *c, fr_error *err);
 
-/* The path of a file in the folder. False: it is too long. */
-bool hub_path(const HubFolder *c, const char *file, char out[HUB_MAX_PATH]);
+/* Whether the folder has a file of that name. */
 bool hub_has(const HubFolder *c, const char *file);
 /* A whole file of the folder as malloc'ed memory that ends with '\0'; *out NULL: there is no such file. */
 int hub_read(const HubFolder *c, const char *file, size_t max_bytes, char **out, size_t *n, fr_error *err);
