@@ -89,7 +89,7 @@ TEST_SRCS := $(sort $(wildcard tests/test_*.c)) $(call sources,tests,$(TEST_ROOM
 AUX_SRCS  := $(filter-out tests/support/run_tests.c,$(sort $(wildcard tests/support/*.c)))
 BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-TORTURE_NAMES := alloc_sweep mutate killer
+TORTURE_NAMES := alloc_sweep mutate killer exact
 TORTURE_SRCS := $(sort $(wildcard tests/torture/*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -386,8 +386,8 @@ help:
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
-	  'make torture     failing allocations, damaged files, kill -9 and full disks (TORTURE_SECONDS=300 each; TORTURE_SEED=N' \
-	  '                 repeats; TORTURE="mutate killer" chooses)' \
+	  'make torture     failing allocations, damaged files, kill -9, full disks, random engines (TORTURE_SECONDS=300 each;' \
+	  '                 TORTURE_SEED=N repeats; TORTURE="mutate exact" chooses)' \
 	  'make format      format the tree with clang-format 14; check-format checks it' \
 	  'make tidy        run clang-tidy 14 over the sources' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
@@ -431,9 +431,9 @@ TORTURE_FLAGS   ?=
 TORTURE_TESTS   := $(filter test_alloc_failures test_misuse,$(notdir $(TESTS)))
 TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
 .PHONY: torture
-$(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUILD)/forerun-all.a
+$(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
 # Without sanitizers, whatever the mode: it takes the place of malloc.
 $(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
 	@mkdir -p $(@D)

@@ -95,6 +95,7 @@ static void sweep_round(Torture *t, Sweep *sweeps, uint64_t round) {
 int main(int argc, char **argv) {
     Torture t;
     torture_begin(&t, "alloc_sweep", argc, argv);
+    torture_make_kit(&t);
     t.memory_mib = 0;
     Sweep *sweeps = calloc((size_t)n_jobs, sizeof *sweeps);
     fr_assert(sweeps);

@@ -131,6 +131,7 @@ static void attack(Torture *t, const Job *j, Undisturbed *u, uint64_t round) {
 int main(int argc, char **argv) {
     Torture t;
     torture_begin(&t, "killer", argc, argv);
+    torture_make_kit(&t);
     Undisturbed *all = calloc((size_t)n_jobs, sizeof *all);
     fr_assert(all);
     for (uint64_t round = 0; torture_goes_on(&t); round++)

@@ -205,6 +205,7 @@ static void attack(Torture *t, const Kind *k, uint64_t number) {
 int main(int argc, char **argv) {
     Torture t;
     torture_begin(&t, "mutate", argc, argv);
+    torture_make_kit(&t);
     for (uint64_t number = 0; torture_goes_on(&t); number++) {
         const Kind *k = &kinds[number % N_KINDS];
         if (!t.only || strstr(k->name, t.only)) attack(&t, k, number);

@@ -68,12 +68,21 @@ typedef struct Torture {
     int n_seen;
 } Torture;
 
+<<<<<<< HEAD
 /* Parses the arguments, makes the folders build/torture/NAME, .../kit and .../out, and fills the kit (torture_kit.c).
  * Ends the program if that is impossible. */
 void torture_begin(Torture *t, const char *name, int argc, char **argv);
 bool torture_goes_on(const Torture *t);
 /* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before.
  * Returns true the first time. */
+=======
+/* Parses the arguments, and makes the folders build/torture/NAME, .../kit and .../out. Ends the program where that is
+ * impossible. */
+void torture_begin(Torture *t, const char *name, int argc, char **argv);
+bool torture_goes_on(const Torture *t);
+/* Counts a fault; prints it with the command that repeats it unless the same case showed the same fault before. c NULL: no
+ * child showed it. Returns true the first time. */
+>>>>>>> 0b4c9d40 (torture: random engines against plain decoding)
 bool torture_fault(Torture *t, const char *what_case, const char *fault, const Child *c);
 /* Prints the counts in the format that run_tests.c reads, and returns the exit status. */
 int torture_end(Torture *t);
@@ -94,7 +103,7 @@ void file_write(const char *path, const void *bytes, size_t n);
 void folder_empty(const char *path);
 bool file_exists(const char *path);
 
-/* Writes the sound files into t->kit. */
+/* Writes the sound files into t->kit (torture_kit.c). The time of the run begins after that. */
 void torture_make_kit(Torture *t);
 
 #endif

@@ -3,6 +3,7 @@
 #include "torture.h"
 
 #include "base/error.h"
+#include "base/system.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -232,4 +233,5 @@ void torture_make_kit(Torture *t) {
     make_hub(t);
     make_checkpoint(t);
     make_cost_file(t);
+    t->begin_s = clock_s();
 }

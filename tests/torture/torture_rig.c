@@ -61,7 +61,6 @@ void torture_begin(Torture *t, const char *name, int argc, char **argv) {
     folder_empty(t->kit), folder_empty(t->out);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s: seed %llu, %s\n", name, (unsigned long long)t->seed, t->program);
-    torture_make_kit(t);
     t->begin_s = clock_s();
 }
 
@@ -82,6 +81,10 @@ static bool is_new(Torture *t, const char *what_case, const char *fault) {
 bool torture_fault(Torture *t, const char *what_case, const char *fault, const Child *c) {
     t->n_faults++;
     if (!is_new(t, what_case, fault)) return false;
+    if (!c) {
+        printf("FAULT %s: %s\n", what_case, fault);
+        return true;
+    }
     Buf command = {.max_bytes = 1 << 16};
     child_print(c, &command);
     printf("FAULT %s: %s\n  %s\n  signal %d, exit status %d, %.1f s, %lld MiB; standard error: %.300s\n", what_case,
