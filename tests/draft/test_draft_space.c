@@ -4,7 +4,7 @@
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "draft/learned/space.h"
+#include "draft/learned/learned.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -40,7 +40,6 @@
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
-#include "draft/learned/space.h"
 #include "tree/tree_shapes.h"
 
 #include <math.h>
