@@ -31,6 +31,9 @@ static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_th
     if (!status) status = backend->weights_open(&f->weights, f->model, &(WeightsOptions){.n_threads = n_threads}, err);
     if (!status) status = backend->device_open(&f->device, &(DeviceOptions){.n_threads = n_threads}, err);
     if (status) return status;
+    if (f->model->output_bias)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: drafters cannot be trained for a target with output.bias",
+                         gguf_path(g));
     const ExecutorOptions executor = {.page_size = PAGE_SIZE,
                                       .n_ctx = max_length,
                                       .max_sequences = 1,
@@ -99,7 +102,8 @@ static bool is_plain(const LayerSpec *l) {
     return l->mixer == MIXER_ATTENTION && l->soft_cap == 0 && !l->q_norm && !l->k_norm && !l->sinks && !l->o_bias &&
            !l->post_attn_norm && !l->post_ffn_norm && !l->gates_output && l->attn_scale == 0 &&
            (l->residual_scale == 0 || l->residual_scale == 1) && l->activation == ACTIVATION_SILU &&
-           l->ffn == FFN_DENSE && l->i_rope == 0;
+           l->ffn == FFN_DENSE && l->i_rope == 0 && !l->gate_bias && !l->up_bias && !l->down_bias && !l->n_head &&
+           !l->n_head_kv;
 }
 
 static int load_matrix(FrozenTarget *f, const LayerSpec *l, LayerMatrix m, const float **out, fr_error *err) {

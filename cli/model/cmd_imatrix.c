@@ -57,27 +57,10 @@ static void set_defaults(void) {
 
 /* ---- the sums ---------------------------------------------------------------------------------------- */
 
-/* The number of sums of each kind in one layer. */
-static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
-    n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
-    n[INPUT_O] = h->latent.rank ? 0 : hparams_q_dim(h);
-    n[INPUT_STATE_O] = h->state.n_values;
-    n[INPUT_DOWN] = h->n_ff;
-    n[INPUT_SHARED_DOWN] = h->n_ff_shared;
-    n[INPUT_EXPERT_GATE_UP] = (int64_t)h->n_expert * h->n_embd;
-    n[INPUT_EXPERT_DOWN] = (int64_t)h->n_expert * h->n_ff_expert;
-    n[INPUT_LATENT] = h->latent.rank ? h->head_dim : 0;
-    n[INPUT_Q_LATENT] = h->latent.q_rank;
-    n[INPUT_LATENT_QUERIES] = latent_query_dim(h);
-    n[INPUT_READ_LATENTS] = (int64_t)h->n_head * h->latent.rank;
-    n[INPUT_LATENT_O] = latent_values_dim(h);
-}
-
 static int take_sums(Arena *arena, InputSquares *s, const Hparams *h, fr_error *err) {
-    int64_t n[INPUT_KINDS];
     ArenaItem items[INPUT_KINDS + 1] = {[INPUT_KINDS] = ARENA_ITEM(&s->expert_rows, (int64_t)h->n_layer * h->n_expert)};
-    count_sums(h, n);
-    for (int k = 0; k < INPUT_KINDS; k++) items[k] = (ArenaItem)ARENA_ITEM(&s->sums[k], h->n_layer * n[k]);
+    for (int k = 0; k < INPUT_KINDS; k++)
+        items[k] = (ArenaItem)ARENA_ITEM(&s->sums[k], h->n_layer * input_width(h, (InputKind)k));
     return arena_take(arena, items, INPUT_KINDS + 1, "sums of squares", err);
 }
 
@@ -176,18 +159,16 @@ static void list_readers(const Model *m, const LayerSpec *l, Reader out[LAYER_MA
 
 static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquares *s, Entry *entries, fr_error *err) {
     Reader readers[LAYER_MATRICES];
-    int64_t widths[INPUT_KINDS];
     int status = FR_OK;
     list_readers(m, &m->layers[i], readers);
-    count_sums(&m->hparams, widths);
     for (int k = 0; k < LAYER_MATRICES && !status; k++) {
         const Reader *r = &readers[k];
         bool of_experts = r->inputs == INPUT_EXPERT_GATE_UP || r->inputs == INPUT_EXPERT_DOWN;
         const int64_t *counts = of_experts ? s->expert_rows + (int64_t)i * m->hparams.n_expert : &s->n_rows;
         if (!r->matrix) continue;
-        int64_t stride = r->inputs == INPUT_LATENT_QUERIES ? widths[r->inputs] / m->hparams.n_head : r->matrix->dims[0];
-        status = add_matrix(w, r->matrix, s->sums[r->inputs] + i * widths[r->inputs], stride, counts, of_experts,
-                            &entries[k], err);
+        int64_t width = input_width(&m->hparams, r->inputs);
+        int64_t stride = r->inputs == INPUT_LATENT_QUERIES ? width / m->hparams.n_head : r->matrix->dims[0];
+        status = add_matrix(w, r->matrix, s->sums[r->inputs] + i * width, stride, counts, of_experts, &entries[k], err);
     }
     return status;
 }

@@ -160,7 +160,7 @@ typedef struct CostWork {
 /* Sums of the squares of what matrices read, over the rows of forwards, for importance matrices. */
 typedef struct InputSquares {
     int64_t n_rows;            /* that were added */
-    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind]; of experts [n_layer][n_expert][inputs] */
+    double *sums[INPUT_KINDS]; /* [n_layer][input_width of the kind]; of experts [n_layer][n_expert][inputs] */
     int64_t *expert_rows;      /* [n_layer][n_expert] rows that chose each expert */
 } InputSquares;
 

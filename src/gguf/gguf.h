@@ -46,6 +46,7 @@ typedef struct GgufTensor {
     int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
     const void *data;            /* aligned to the file's alignment (8 bytes to a page) */
     size_t bytes;
+    size_t step; /* of a view: bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
 } GgufTensor;
 
 /* Maps the file. For a model in several files (NAME-00001-of-00003.gguf), maps all of them, which are found beside the

@@ -302,7 +302,7 @@ static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
                                  (unsigned long long)dim);
         t->dims[d] = (int64_t)dim;
     }
-    t->n_dims = (int)n_dims;
+    t->n_dims = (int)n_dims, t->step = 0;
     return FR_OK;
 }
 

@@ -38,15 +38,28 @@ const char *arch_names(ArchNames *out) {
     return out->text;
 }
 
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    out->mixer = MIXER_ATTENTION;
-    return ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM, TENSOR_ATTN_Q, TENSOR_ATTN_K, TENSOR_ATTN_V,
-                     TENSOR_ATTN_OUTPUT);
+/* Queries, keys and values of one matrix, with one bias for all of them. */
+static int fused_qkv(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    int64_t q = hparams_q_dim(h), kv = hparams_kv_dim(h);
+    const float *bias = NULL;
+    int status = arch_split(r, i_layer, TENSOR_ATTN_QKV, out,
+                            (RowSplit[]){{MATRIX_Q, q}, {MATRIX_K, kv}, {MATRIX_V, kv}}, 3);
+    if (!status) status = arch_vector(r, i_layer, TENSOR_ATTN_QKV_BIAS, true, &bias);
+    if (bias) out->q_bias = bias, out->k_bias = bias + q, out->v_bias = bias + q + kv;
+    return status;
 }
 
-int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    return ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_BIAS), OPTIONAL(TENSOR_ATTN_K_BIAS),
-                     OPTIONAL(TENSOR_ATTN_V_BIAS));
+int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    out->mixer = MIXER_ATTENTION;
+    bool is_fused = arch_has(r, i_layer, TENSOR_ATTN_QKV) && !arch_has(r, i_layer, TENSOR_ATTN_Q);
+    int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM);
+    if (!status)
+        status = is_fused ? fused_qkv(r, i_layer, out)
+                          : ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q, TENSOR_ATTN_K, TENSOR_ATTN_V,
+                                      OPTIONAL(TENSOR_ATTN_Q_BIAS), OPTIONAL(TENSOR_ATTN_K_BIAS),
+                                      OPTIONAL(TENSOR_ATTN_V_BIAS));
+    return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_OUTPUT, OPTIONAL(TENSOR_ATTN_OUTPUT_BIAS));
 }
 
 /* The norm has been read already where the architecture has another name for it. */
@@ -57,7 +70,9 @@ static int ffn_norm(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     out->ffn = FFN_DENSE;
     int status = ffn_norm(r, i_layer, out);
-    return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_FFN_GATE, TENSOR_FFN_UP, TENSOR_FFN_DOWN);
+    if (status) return status;
+    return ARCH_TAKE(r, i_layer, out, TENSOR_FFN_GATE, TENSOR_FFN_UP, TENSOR_FFN_DOWN, OPTIONAL(TENSOR_FFN_GATE_BIAS),
+                     OPTIONAL(TENSOR_FFN_UP_BIAS), OPTIONAL(TENSOR_FFN_DOWN_BIAS));
 }
 
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -68,8 +83,11 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     out->keeps_probabilities = h->keeps_probabilities;
     out->expert_scale = h->expert_scale;
     int status = ffn_norm(r, i_layer, out);
+    bool is_fused = arch_has(r, i_layer, TENSOR_EXPERT_GATE_UP) && !arch_has(r, i_layer, TENSOR_EXPERT_GATE);
+    if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER, TENSOR_EXPERT_DOWN);
     if (!status)
-        status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER, TENSOR_EXPERT_GATE, TENSOR_EXPERT_UP, TENSOR_EXPERT_DOWN);
+        status = is_fused ? arch_split_experts(r, i_layer, out)
+                          : ARCH_TAKE(r, i_layer, out, TENSOR_EXPERT_GATE, TENSOR_EXPERT_UP);
     if (status || h->n_ff_shared == 0) return status;
     return ARCH_TAKE(r, i_layer, out, TENSOR_SHARED_GATE, TENSOR_SHARED_UP, TENSOR_SHARED_DOWN,
                      OPTIONAL(TENSOR_SHARED_ROUTER));

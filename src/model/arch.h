@@ -18,7 +18,7 @@ typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
     bool has_embd_norm;     /* the final norm is called token_embd_norm, not output_norm */
-    bool kv_heads_by_layer; /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
+    bool kv_heads_by_layer; /* a list in attention.head_count_kv may have 0 for layers with a recurrent state */
     bool has_no_attention;  /* no layer has attention, and the keys that describe it are not read */
     bool has_no_ffn;        /* likewise with the feed-forward part */
     /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
@@ -57,7 +57,9 @@ int64_t key_index(KeyReader *r, const char *what);                /* -1: the fil
 /* A key may hold a list in place of a number: a number or a flag (0 or 1) for each layer. */
 bool key_is_list(KeyReader *r, const char *what);
 void key_check_list(KeyReader *r, const char *what, int32_t n, int64_t min, int64_t max);
-bool key_list_value(const Gguf *g, int64_t kv, int64_t i, int64_t *out);
+/* The number of a layer if the key holds a list, otherwise `fallback`. */
+int64_t key_number_of_layer(const KeyReader *r, const char *what, int32_t i_layer, int64_t fallback);
+int64_t number_of_layer(const Gguf *g, const char *arch, const char *what, int32_t i_layer, int64_t fallback);
 /* Keys that begin like this are not read, because they have no meaning beside the other keys of the file. */
 void keys_without_meaning(KeyReader *r, const char *prefix);
 /* Remembers an error; the path of the file is put before the text. */
@@ -83,8 +85,9 @@ void arch_divide_yarn(Hparams *h, double m);
 
 /* ---- tensors of a layer ------------------------------------------------------------------------------- */
 
+/* The shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. */
 const Hparams *arch_hparams(const ArchReader *r);
-/* The number that a key has for a layer: its own if the key is a list, otherwise `fallback`. */
+/* The same as key_number_of_layer. */
 int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback);
 /* Whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
@@ -98,6 +101,7 @@ enum { TENSOR_IS_OPTIONAL = 1 << 16 };
 int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors);
 /* Takes one tensor that belongs elsewhere. *out is NULL if it is missing and optional. */
 int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out);
+int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out);
 /* Takes a matrix that holds several matrices of the layer one after the other: the rows of each, in their order. */
 typedef struct RowSplit {
     LayerMatrix matrix;
@@ -110,9 +114,11 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
 /* A vector of ones that the model owns. */
 int arch_ones(ArchReader *r, int64_t n, const float **out);
 
-/* Parts of a layer that most architectures share. */
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);  /* a norm, queries, keys, values, the output */
-int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out); /* where the file has them */
+/* The same with a matrix that holds gate and up of each expert. */
+int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+
+/* Parts of a layer that most architectures share, with the biases that the file has. */
+int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out); /* a norm, queries, keys, values, the output */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The router, the experts and the shared expert, if the model has one. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);

@@ -171,7 +171,6 @@ static void glm4moe_keys(KeyReader *r, Hparams *h) {
 
 static int glm4moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
-    if (!status) status = arch_qkv_biases(r, i_layer, out);
     if (!status)
         status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM),
                            TENSOR_FFN_NORM_POST_ATTN);

@@ -13,10 +13,7 @@ static void keys(KeyReader *r, Hparams *h) {
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
-    if (!status) status = arch_qkv_biases(r, i_layer, out);
-    if (!status)
-        status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_OUTPUT_BIAS), TENSOR_ATTN_SINKS,
-                           TENSOR_FFN_NORM_POST_ATTN);
+    if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_SINKS, TENSOR_FFN_NORM_POST_ATTN);
     if (!status) status = arch_experts(r, i_layer, out);
     if (!status)
         status = ARCH_TAKE(r, i_layer, out, TENSOR_ROUTER_BIAS, TENSOR_EXPERT_GATE_BIAS, TENSOR_EXPERT_UP_BIAS,

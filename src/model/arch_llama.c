@@ -25,7 +25,6 @@
 /* A layer of llama, with experts if the model has them. */
 static int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
-    if (!status) status = arch_qkv_biases(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM));
     if (status) return status;
     return arch_hparams(r)->n_expert ? arch_experts(r, i_layer, out) : arch_dense(r, i_layer, out);
@@ -78,12 +77,9 @@ static void phi3_keys(KeyReader *r, Hparams *h) { arch_window_keys(r, h, 0, 0); 
 
 static int phi3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
-    int64_t kv = hparams_kv_dim(h);
-    const RowSplit qkv[] = {{MATRIX_Q, hparams_q_dim(h)}, {MATRIX_K, kv}, {MATRIX_V, kv}},
-                   gate_up[] = {{MATRIX_GATE, h->n_ff}, {MATRIX_UP, h->n_ff}};
-    int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM);
-    if (!status) status = arch_split(r, i_layer, TENSOR_ATTN_QKV, out, qkv, 3);
-    if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_OUTPUT, TENSOR_FFN_NORM);
+    const RowSplit gate_up[] = {{MATRIX_GATE, h->n_ff}, {MATRIX_UP, h->n_ff}};
+    int status = arch_attention(r, i_layer, out);
+    if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_FFN_NORM);
     if (!status) status = arch_split(r, i_layer, TENSOR_FFN_GATE_UP, out, gate_up, 2);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_FFN_DOWN);
     arch_window(r, i_layer, out);

@@ -19,19 +19,14 @@
 enum { MAX_HEADS = 1024 };
 static const char recurrent_list[] = "attention.recurrent_layers";
 
-static int qwen2_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    int status = arch_attention(r, i_layer, out);
-    return status ? status : arch_qkv_biases(r, i_layer, out);
-}
-
 static int qwen2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    int status = qwen2_attention(r, i_layer, out);
+    int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM));
     return status ? status : arch_dense(r, i_layer, out);
 }
 
 static int qwen3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    int status = qwen2_attention(r, i_layer, out);
+    int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q_NORM, TENSOR_ATTN_K_NORM);
     return status ? status : arch_dense(r, i_layer, out);
 }
@@ -43,7 +38,7 @@ static void qwen2moe_keys(KeyReader *r, Hparams *h) {
 }
 
 static int qwen2moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
-    int status = qwen2_attention(r, i_layer, out);
+    int status = arch_attention(r, i_layer, out);
     return status ? status : arch_experts(r, i_layer, out);
 }
 

@@ -75,33 +75,45 @@ static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_c
     read_scaling(r, p);
 }
 
-/* The number of key-value heads in the layers with attention, from a list of all layers, in which 0 means a recurrent state. */
-static int32_t read_kv_heads_of_layers(KeyReader *r, const Gguf *g, const Hparams *h) {
-    static const char name[] = "attention.head_count_kv";
-    int64_t kv = key_index(r, name), found = 0, n;
-    key_check_list(r, name, h->n_layer, 0, h->n_head);
-    for (int32_t i = 0; i < h->n_layer && key_list_value(g, kv, i, &n); i++) {
-        if (found && n && n != found)
-            key_fail(r, FR_ERR_UNSUPPORTED,
-                     "layer %d has %lld key-value heads, but 0 (a recurrent state) or %lld fit; layers of different "
-                     "numbers are not supported",
-                     i, (long long)n, (long long)found);
-        if (n) found = n;
+/* A number of each layer, which is one number, or a list of them. Returns the greatest. */
+static int32_t read_number_of_layers(KeyReader *r, const Hparams *h, const char *what, int64_t fallback, int32_t min,
+                                     int32_t max) {
+    int32_t most = 0;
+    if (!key_is_list(r, what)) return key_int(r, what, fallback, min > 0 ? min : 1, max);
+    key_check_list(r, what, h->n_layer, min, max);
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        int32_t n = (int32_t)key_number_of_layer(r, what, i, 0);
+        if (n > most) most = n;
     }
-    return found ? (int32_t)found : h->n_head;
+    return most;
+}
+
+/* The heads of each layer can share its key-value heads evenly. 0 key-value heads mean a recurrent state. */
+static void check_heads(KeyReader *r, const Hparams *h) {
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        int64_t n = key_number_of_layer(r, "attention.head_count", i, h->n_head),
+                n_kv = key_number_of_layer(r, "attention.head_count_kv", i, h->n_head_kv);
+        if (n_kv > 0 && n % n_kv)
+            key_fail(r, FR_ERR_FORMAT, "%lld heads cannot share %lld key-value heads evenly in layer %d", (long long)n,
+                     (long long)n_kv, i);
+    }
 }
 
 /* A model without attention gets heads, too, which nothing reads, so that no dimension is 0. */
-static void read_heads(KeyReader *r, const Architecture *arch, const Gguf *g, Hparams *h) {
+static void read_heads(KeyReader *r, const Architecture *arch, Hparams *h) {
     if (arch->has_no_attention) {
         h->n_head = h->n_head_kv = 1, h->head_dim = 2;
         return;
     }
-    h->n_head = key_int(r, "attention.head_count", -1, 1, 1 << 12);
-    h->n_head_kv = arch->kv_heads_by_layer && key_is_list(r, "attention.head_count_kv")
-                       ? read_kv_heads_of_layers(r, g, h)
-                       : key_int(r, "attention.head_count_kv", h->n_head, 1, h->n_head);
-    h->head_dim = key_int(r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
+    enum { MOST = 1 << 12 };
+    bool is_list = key_is_list(r, "attention.head_count") || key_is_list(r, "attention.head_count_kv");
+    h->n_head = read_number_of_layers(r, h, "attention.head_count", -1, 1, MOST);
+    h->n_head_kv = read_number_of_layers(r, h, "attention.head_count_kv", h->n_head, arch->kv_heads_by_layer ? 0 : 1,
+                                         h->n_head);
+    if (h->n_head_kv == 0) h->n_head_kv = h->n_head; /* no layer has attention */
+    if (is_list) check_heads(r, h);
+    int64_t n_first = key_number_of_layer(r, "attention.head_count", 0, h->n_head);
+    h->head_dim = key_int(r, "attention.key_length", h->n_embd / (n_first > 0 ? n_first : 1), 2, 1 << 12);
 }
 
 /* Models without a dense feed-forward part have the width of experts in place of another. */
@@ -112,7 +124,7 @@ static void read_ff(KeyReader *r, const Architecture *arch, Hparams *h) {
         return;
     }
     int32_t of_experts = key_int(r, "expert_feed_forward_length", 0, 0, 1 << 20);
-    h->n_ff = key_int(r, "feed_forward_length", of_experts > 0 ? of_experts : -1, 1, 1 << 20);
+    h->n_ff = read_number_of_layers(r, h, "feed_forward_length", of_experts > 0 ? of_experts : -1, 1, 1 << 20);
 }
 
 /* Returns the length of values. */
@@ -129,12 +141,12 @@ static int32_t read_attention(KeyReader *r, const Architecture *arch, Hparams *h
 }
 
 /* Reads all keys. */
-static void read_keys(KeyReader *r, const Gguf *g, Hparams *h, int32_t *value_dim) {
+static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
     const Architecture *arch = arch_find(h->arch);
     h->n_layer = key_int(r, "block_count", -1, 1, 1024);
     h->n_embd = key_int(r, "embedding_length", -1, 2, 1 << 18);
     read_ff(r, arch, h);
-    read_heads(r, arch, g, h);
+    read_heads(r, arch, h);
     h->n_ctx_train = key_int(r, "context_length", -1, 1, 1 << 28);
     h->rms_eps = (float)key_float(r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     h->embedding_scale = h->logit_scale = 1;
@@ -150,7 +162,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     KeyReader *r = NULL;
     int status = find_arch(&h->arch, g, err);
     if (!status) status = key_reader_open(&r, g, arch_name(h->arch), err);
-    if (!status) read_keys(r, g, h, &value_dim);
+    if (!status) read_keys(r, h, &value_dim);
     if (!status) status = key_reader_check(r);
     key_reader_close(r);
     if (status) return status;

@@ -93,7 +93,7 @@ typedef struct StateShape {
 typedef struct Hparams {
     Arch arch;
     int32_t n_layer, n_embd, n_ff, n_vocab;
-    int32_t n_head, n_head_kv, head_dim;
+    int32_t n_head, n_head_kv, head_dim; /* of layers that have different numbers, and n_ff, these are the greatest */
     int32_t n_ctx_train;
     float rms_eps;
     RopeParams rope;
@@ -105,11 +105,10 @@ typedef struct Hparams {
     float expert_scale;       /* 0: 1 */
     int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
-    int32_t n_dense;         /* leading layers without experts, in a model with experts */
-    int32_t expert_interval; /* one layer in so many has experts; 0: all layers but the leading ones */
-    int32_t window;          /* positions that a layer with a sliding window sees; 0: no layer has one */
-    /* The last of this many layers has no window; 0: all layers have it. A list in the file takes the place of this number. */
-    int32_t window_period;
+    int32_t n_dense;             /* leading layers without experts, in a model with experts */
+    int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
+    int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
+    int32_t window_period;       /* of so many layers all but the last have it; 0: all have it; a list may replace it */
     AttnTemperature temperature; /* of the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
     float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */

@@ -23,20 +23,16 @@ enum { MAX_VIEWS = 5 }; /* in a layer: queries, keys and values of one matrix, g
 
 struct ArchReader {
     Model *m;
-    bool *taken; /* [gguf_n_tensors] */
+    Hparams of_layer; /* the shape of the layer that is being read */
+    bool *taken;      /* [gguf_n_tensors] */
     int64_t n_taken;
     fr_error *err;
 };
 
-const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
+const Hparams *arch_hparams(const ArchReader *r) { return &r->of_layer; }
 
 int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback) {
-    const Gguf *g = r->m->gguf;
-    char key[128];
-    int64_t n = fallback;
-    snprintf(key, sizeof key, "%s.%s", arch_name(r->m->hparams.arch), what);
-    int64_t kv = gguf_find_key(g, key);
-    return kv >= 0 && key_list_value(g, kv, i_layer, &n) ? n : fallback;
+    return number_of_layer(r->m->gguf, arch_name(r->m->hparams.arch), what, i_layer, fallback);
 }
 
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
@@ -113,7 +109,7 @@ bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id) {
 }
 
 int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out) {
-    const Hparams *h = &r->m->hparams;
+    const Hparams *h = &r->of_layer;
     const TensorInfo *info = &tensor_table[id];
     MatrixCount count = info->matrix < LAYER_MATRICES ? layer_matrix_info[info->matrix].count : ONE_MATRIX;
     int64_t n = count == MATRIX_OF_HEADS ? h->n_head : count == MATRIX_OF_EXPERTS ? h->n_expert : 0;
@@ -121,8 +117,8 @@ int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, cons
                        optional, out);
 }
 
-static int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out) {
-    const Hparams *h = &r->m->hparams;
+int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out) {
+    const Hparams *h = &r->of_layer;
     const TensorInfo *info = &tensor_table[id];
     return take_floats(r, full_name(i_layer, id).text, tensor_size(h, info->n_in), tensor_size(h, info->n_out),
                        optional, out);
@@ -198,6 +194,25 @@ int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, cons
         first += parts[i].n_rows;
     }
     fr_assert(first == t->dims[1]);
+    return FR_OK;
+}
+
+int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    static const LayerMatrix matrices[] = {MATRIX_EXPERT_GATE, MATRIX_EXPERT_UP};
+    const Hparams *h = &r->of_layer;
+    const GgufTensor *t;
+    int status = take_shaped(r, full_name(i_layer, TENSOR_EXPERT_GATE_UP).text, h->n_embd,
+                             tensor_size(h, SIZE_EXPERT_GATE_UP), h->n_expert, false, &t);
+    if (status) return status;
+    size_t step = t->bytes / (size_t)t->dims[2];
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        GgufTensor *view = new_view(r);
+        if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
+        *view = *t;
+        view->dims[1] = h->n_ff_expert, view->bytes = t->bytes / 2, view->step = step;
+        view->data = (const char *)t->data + i * (step / 2);
+        out->matrices[matrices[i]] = view;
+    }
     return FR_OK;
 }
 
@@ -286,11 +301,28 @@ static int take_scales(ArchReader *r, LayerSpec *l) {
     return FR_OK;
 }
 
+/* The layer of the architecture, with its own numbers of heads and its own width of feed-forward if the file lists them. */
+static int read_layer(ArchReader *r, int32_t i, LayerSpec *out) {
+    const Hparams *h = &r->m->hparams;
+    Hparams *of = &r->of_layer;
+    *of = *h;
+    of->n_ff = (int32_t)arch_number_of_layer(r, "feed_forward_length", i, h->n_ff);
+    if (!h->latent.rank && !arch_find(h->arch)->has_no_attention) {
+        of->n_head = (int32_t)arch_number_of_layer(r, "attention.head_count", i, h->n_head);
+        of->n_head_kv = (int32_t)arch_number_of_layer(r, "attention.head_count_kv", i, h->n_head_kv);
+        if (of->n_head != h->n_head) out->n_head = of->n_head;
+        if (of->n_head_kv != h->n_head_kv) out->n_head_kv = of->n_head_kv;
+    }
+    int status = arch_find(h->arch)->layer(r, i, out);
+    return status ? status : take_scales(r, out);
+}
+
 static int load(ArchReader *r) {
     Model *m = r->m;
     int status = hparams_read(&m->hparams, m->gguf, r->err);
     if (status) return status;
     const Hparams *h = &m->hparams;
+    r->of_layer = *h;
     if ((status = load_rope(r))) return status;
     const Architecture *arch = arch_find(h->arch);
     TensorId norm = arch->has_embd_norm ? TENSOR_EMBD_NORM : TENSOR_OUTPUT_NORM;
@@ -298,13 +330,12 @@ static int load(ArchReader *r) {
     if ((status = arch_vector(r, 0, norm, false, &m->output_norm))) return status;
     if ((status = arch_tensor(r, 0, TENSOR_OUTPUT, true, &m->output))) return status;
     if (!m->output) m->output = m->token_embd;
+    if ((status = arch_vector(r, 0, TENSOR_OUTPUT_BIAS, true, &m->output_bias))) return status;
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
     m->layers = m->memory->layers = layers;
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        if ((status = arch->layer(r, i, &layers[i]))) return status;
-        if ((status = take_scales(r, &layers[i]))) return status;
-    }
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if ((status = read_layer(r, i, &layers[i]))) return status;
     return refuse_unknown_tensors(r);
 }
 
@@ -366,8 +397,8 @@ static int read_nextn(ArchReader *r, Nextn *n) {
     if (!status) status = arch_tensor(r, i, TENSOR_NEXTN_HEAD, true, &head);
     if (!status) status = arch_tensor(r, i, TENSOR_NEXTN_EMBD, true, &n->embed_tokens);
     if (norm) n->model.output_norm = norm;
-    if (head) n->model.output = head;
-    return status ? status : arch_find(r->m->hparams.arch)->layer(r, i, &n->layer);
+    if (head) n->model.output = head, n->model.output_bias = NULL;
+    return status ? status : read_layer(r, i, &n->layer);
 }
 
 /* Every tensor of the layer was taken, and is finite: nothing checks them later. */
@@ -393,7 +424,7 @@ int nextn_open(Nextn *out, const Model *model, fr_error *err) {
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(model->gguf),
                          arch_name(model->hparams.arch));
-    ArchReader r = {.m = &out->model, .err = err};
+    ArchReader r = {.m = &out->model, .of_layer = model->hparams, .err = err};
     int status = open_reader(&r, n);
     if (!status) status = read_nextn(&r, out);
     if (!status) status = check_nextn(&r);

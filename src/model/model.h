@@ -179,6 +179,7 @@ enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16
 /* One layer. Matrices are tensors of the file; vectors are floats that the Model owns. A layer that lacks something has NULL in its
  * place. */
 typedef struct LayerSpec {
+    int32_t n_head, n_head_kv; /* of a layer whose numbers are not those of Hparams; 0: they are */
     const GgufTensor *matrices[LAYER_MATRICES];
     /* Factors of whole matrices, by which their outputs are multiplied: a number for each matrix of the slot. NULL: 1. */
     const float *scales[LAYER_MATRICES];
@@ -207,10 +208,11 @@ typedef struct LayerSpec {
     const float *ffn_norm;      /* [n_embd] */
     const float *post_ffn_norm; /* [n_embd] norm of what the feed-forward part adds to the residual stream */
     float residual_scale;       /* by which what either part adds is multiplied; 0: 1 */
+    /* FFN_DENSE: [n_ff], [n_ff] and [n_embd]; FFN_EXPERTS: [n_expert] times n_ff_expert, n_ff_expert and n_embd. */
+    const float *gate_bias, *up_bias, *down_bias;
 
     /* FFN_EXPERTS: */
-    const float *router_bias;                     /* [n_expert], added to the logits of the router */
-    const float *gate_bias, *up_bias, *down_bias; /* [n_expert] times n_ff_expert, n_ff_expert and n_embd */
+    const float *router_bias; /* [n_expert], added to the logits of the router */
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen experts are their probabilities among all; false: they sum to 1 */
     RouterGate router_gate; /* probabilities are a softmax over all experts, or a sigmoid of each */
@@ -225,6 +227,16 @@ typedef struct LayerSpec {
 } LayerSpec;
 
 bool layer_has_state(const LayerSpec *l);
+static inline int32_t layer_n_head(const Hparams *h, const LayerSpec *l) { return l->n_head ? l->n_head : h->n_head; }
+static inline int32_t layer_n_head_kv(const Hparams *h, const LayerSpec *l) {
+    return l->n_head_kv ? l->n_head_kv : h->n_head_kv;
+}
+static inline int64_t layer_q_dim(const Hparams *h, const LayerSpec *l) {
+    return (int64_t)layer_n_head(h, l) * h->head_dim;
+}
+static inline int64_t layer_kv_dim(const Hparams *h, const LayerSpec *l) {
+    return (int64_t)layer_n_head_kv(h, l) * h->head_dim;
+}
 /* The experts of a layer; 0: it has none. */
 static inline int32_t layer_n_experts(const LayerSpec *l) {
     return l->ffn == FFN_EXPERTS ? (int32_t)l->matrices[MATRIX_ROUTER]->dims[1] : 0;
@@ -235,6 +247,8 @@ static inline int64_t layer_matrix_count(const LayerSpec *l, LayerMatrix m) {
 }
 /* What a matrix of this layer reads. */
 InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m);
+/* How many numbers of a kind the widest layer reads of a row; of experts, all of them together. */
+int64_t input_width(const Hparams *h, InputKind kind);
 /* The factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a matrix; GGUF files have
  * it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095). Outputs are multiplied by it
  * before anything else is done with them. A tensor "NAME.input_scale" is the factor of the inputs that a GPU's 4-bit products would
@@ -261,6 +275,7 @@ typedef struct Model {
     const GgufTensor *token_embd; /* [n_vocab][n_embd] */
     const float *output_norm;     /* [n_embd]; NULL for the layers of a drafter, which have none */
     const GgufTensor *output;     /* [n_vocab][n_embd]; the same as token_embd if the two are tied */
+    const float *output_bias;     /* [n_vocab], added to its products; NULL: none */
     const LayerSpec *layers;      /* [n_layer] */
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;

@@ -214,7 +214,7 @@ bool key_string(KeyReader *r, const char *what, GgufString *out) {
     return key_index(r, what) >= 0 && gguf_get_string(r->g, r->key, out);
 }
 
-bool key_list_value(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
+static bool list_value(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
     bool is_true;
     if (gguf_kv_type(g, kv) != GGUF_ARRAY || i >= gguf_kv_count(g, kv)) return false;
     if (gguf_array_i64(g, kv, i, out)) return true;
@@ -223,12 +223,24 @@ bool key_list_value(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
     return true;
 }
 
+int64_t number_of_layer(const Gguf *g, const char *arch, const char *what, int32_t i_layer, int64_t fallback) {
+    char key[128];
+    int64_t n;
+    snprintf(key, sizeof key, "%s.%s", arch, what);
+    int64_t kv = gguf_find_key(g, key);
+    return kv >= 0 && list_value(g, kv, i_layer, &n) ? n : fallback;
+}
+
+int64_t key_number_of_layer(const KeyReader *r, const char *what, int32_t i_layer, int64_t fallback) {
+    return number_of_layer(r->g, r->arch, what, i_layer, fallback);
+}
+
 void key_check_list(KeyReader *r, const char *what, int32_t n, int64_t min, int64_t max) {
     int64_t kv = key_index(r, what), v;
     if (gguf_kv_count(r->g, kv) != n)
         key_fail(r, FR_ERR_FORMAT, "%s has %lld numbers for %d layers", r->key, (long long)gguf_kv_count(r->g, kv), n);
     for (int32_t i = 0; !r->status && i < n; i++) {
-        if (!key_list_value(r->g, kv, i, &v)) key_fail(r, FR_ERR_FORMAT, "%s does not hold whole numbers", r->key);
+        if (!list_value(r->g, kv, i, &v)) key_fail(r, FR_ERR_FORMAT, "%s does not hold whole numbers", r->key);
         else if (v < min || v > max)
             key_fail(r, FR_ERR_FORMAT, "%s has %lld for layer %d, but must have %lld to %lld", r->key, (long long)v, i,
                      (long long)min, (long long)max);

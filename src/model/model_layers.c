@@ -41,6 +41,26 @@ InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m) {
     return layer_matrix_info[m].inputs;
 }
 
+int64_t input_width(const Hparams *h, InputKind kind) {
+    switch (kind) {
+    case INPUT_QKV:
+    case INPUT_GATE_UP: return h->n_embd;
+    case INPUT_O: return h->latent.rank ? 0 : hparams_q_dim(h);
+    case INPUT_STATE_O: return h->state.n_values;
+    case INPUT_DOWN: return h->n_ff;
+    case INPUT_SHARED_DOWN: return h->n_ff_shared;
+    case INPUT_EXPERT_GATE_UP: return (int64_t)h->n_expert * h->n_embd;
+    case INPUT_EXPERT_DOWN: return (int64_t)h->n_expert * h->n_ff_expert;
+    case INPUT_LATENT: return h->latent.rank ? h->head_dim : 0;
+    case INPUT_Q_LATENT: return h->latent.q_rank;
+    case INPUT_LATENT_QUERIES: return latent_query_dim(h);
+    case INPUT_READ_LATENTS: return (int64_t)h->n_head * h->latent.rank;
+    case INPUT_LATENT_O: return latent_values_dim(h);
+    case INPUT_KINDS: break;
+    }
+    return 0;
+}
+
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
     for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
@@ -71,8 +91,8 @@ int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
     GgufTensor out = *all;
     if (all->n_dims < 3) return out;
-    out.n_dims = 2, out.dims[2] = 1, out.bytes = all->bytes / (size_t)all->dims[2];
-    out.data = (const char *)all->data + (size_t)i * out.bytes;
+    out.n_dims = 2, out.dims[2] = 1, out.step = 0, out.bytes = all->bytes / (size_t)all->dims[2];
+    out.data = (const char *)all->data + (size_t)i * (all->step ? all->step : out.bytes);
     return out;
 }
 

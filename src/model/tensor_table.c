@@ -31,6 +31,7 @@ int64_t tensor_size(const Hparams *h, TensorSize size) {
     case SIZE_GATE_UP: return 2 * (int64_t)h->n_ff;
     case SIZE_EXPERTS: return h->n_expert;
     case SIZE_EXPERT_FF: return h->n_ff_expert;
+    case SIZE_EXPERT_GATE_UP: return 2 * (int64_t)h->n_ff_expert;
     case SIZE_SHARED_FF: return h->n_ff_shared;
     case SIZE_CONV: return s->n_conv;
     case SIZE_CHANNELS: return s->n_channels;

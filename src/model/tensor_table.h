@@ -25,6 +25,7 @@ typedef enum TensorSize {
     SIZE_GATE_UP, /* the inner rows of gate and of up */
     SIZE_EXPERTS,
     SIZE_EXPERT_FF,
+    SIZE_EXPERT_GATE_UP, /* the inner rows of gate and of up of an expert */
     SIZE_SHARED_FF,
     SIZE_CONV,           /* positions that a convolution sees */
     SIZE_CHANNELS,       /* of that convolution */
@@ -51,7 +52,8 @@ typedef enum TensorSize {
     X(TOKEN_EMBD, "token_embd.weight", EMBD, VOCAB, ELSEWHERE) \
     X(OUTPUT_NORM, "output_norm.weight", EMBD, NONE, ELSEWHERE) \
     X(EMBD_NORM, "token_embd_norm.weight", EMBD, NONE, ELSEWHERE) /* the output norm of LFM2 */ \
-    X(OUTPUT, "output.weight", EMBD, VOCAB, ELSEWHERE)
+    X(OUTPUT, "output.weight", EMBD, VOCAB, ELSEWHERE) \
+    X(OUTPUT_BIAS, "output.bias", VOCAB, NONE, ELSEWHERE)
 #define TENSORS_OF_LAYERS(X) \
     X(ATTN_NORM, "attn_norm.weight", EMBD, NONE, FLOATS(attn_norm)) \
     X(ATTN_Q, "attn_q.weight", EMBD, Q, MATRIX(Q)) \
@@ -63,6 +65,7 @@ typedef enum TensorSize {
     X(ATTN_Q_BIAS, "attn_q.bias", Q, NONE, FLOATS(q_bias)) \
     X(ATTN_K_BIAS, "attn_k.bias", KV, NONE, FLOATS(k_bias)) \
     X(ATTN_V_BIAS, "attn_v.bias", KV, NONE, FLOATS(v_bias)) \
+    X(ATTN_QKV_BIAS, "attn_qkv.bias", QKV, NONE, ELSEWHERE) \
     X(ATTN_OUTPUT_BIAS, "attn_output.bias", EMBD, NONE, FLOATS(o_bias)) \
     X(ATTN_Q_NORM, "attn_q_norm.weight", HEAD, NONE, FLOATS(q_norm)) \
     X(ATTN_K_NORM, "attn_k_norm.weight", HEAD, NONE, FLOATS(k_norm)) \
@@ -107,11 +110,15 @@ typedef enum TensorSize {
     X(FFN_UP, "ffn_up.weight", EMBD, FF, MATRIX(UP)) \
     X(FFN_GATE_UP, "ffn_up.weight", EMBD, GATE_UP, ELSEWHERE) \
     X(FFN_DOWN, "ffn_down.weight", FF, EMBD, MATRIX(DOWN)) \
+    X(FFN_GATE_BIAS, "ffn_gate.bias", FF, NONE, FLOATS(gate_bias)) \
+    X(FFN_UP_BIAS, "ffn_up.bias", FF, NONE, FLOATS(up_bias)) \
+    X(FFN_DOWN_BIAS, "ffn_down.bias", EMBD, NONE, FLOATS(down_bias)) \
     X(ROUTER, "ffn_gate_inp.weight", EMBD, EXPERTS, MATRIX(ROUTER)) \
     X(ROUTER_BIAS, "ffn_gate_inp.bias", EXPERTS, NONE, FLOATS(router_bias)) \
     X(CHOICE_BIAS, "exp_probs_b.bias", EXPERTS, NONE, FLOATS(choice_bias)) \
     X(EXPERT_GATE, "ffn_gate_exps.weight", EMBD, EXPERT_FF, MATRIX(EXPERT_GATE)) \
     X(EXPERT_UP, "ffn_up_exps.weight", EMBD, EXPERT_FF, MATRIX(EXPERT_UP)) \
+    X(EXPERT_GATE_UP, "ffn_gate_up_exps.weight", EMBD, EXPERT_GATE_UP, ELSEWHERE) \
     X(EXPERT_DOWN, "ffn_down_exps.weight", EXPERT_FF, EMBD, MATRIX(EXPERT_DOWN)) \
     X(EXPERT_GATE_BIAS, "ffn_gate_exps.bias", EXPERT_FF, EXPERTS, FLOATS(gate_bias)) \
     X(EXPERT_UP_BIAS, "ffn_up_exps.bias", EXPERT_FF, EXPERTS, FLOATS(up_bias)) \

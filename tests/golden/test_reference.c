@@ -48,6 +48,16 @@ static const Case cases[] = {
     {"heads wider than the model", {SHAPE("llama", 2, 40, 3, 1, 50, 61), .head_dim = 24, .seed = 6}},
     {"half of a head rotates", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .n_rot = 8, .seed = 7}},
     {"biases on llama", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .biases = true, .seed = 8}},
+    {"biases everywhere", {SHAPE("llama", 2, 64, 4, 2, 90, 300), .biases = true, .more_biases = true, .seed = 70}},
+    {"biases everywhere, tied, q8_0",
+     {SHAPE("gemma2", 2, 64, 4, 2, 96, 300), .window = 5, .biases = true, .more_biases = true, .tied = true,
+      TYPE(TYPE_Q8_0), .seed = 71}},
+    {"numbers of each layer",
+     {SHAPE("llama", 4, 64, 8, 4, 130, 300), .head_dim = 16, .head_counts = {4, 8, 6, 8},
+      .kv_head_counts = {1, 4, 2, 2}, .ff_widths = {90, 130, 7, 64}, .seed = 72}},
+    {"numbers of each layer, windows, q8_0",
+     {SHAPE("gemma3", 3, 64, 6, 3, 128, 300), .head_dim = 32, .window = 6, .head_counts = {2, 6, 4},
+      .kv_head_counts = {2, 3, 1}, .ff_widths = {128, 32, 64}, TYPE(TYPE_Q8_0), .seed = 73}},
     {"rope base", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_base = 500000, .seed = 9}},
     {"linear", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "linear", .rope_factor = 4, .seed = 10}},
     {"none", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "none", .rope_factor = 4, .seed = 10}},
@@ -298,7 +308,7 @@ static void shipped_models_have_the_reference_values(void **state) {
 /* The reference must notice: the same numbers under another rope are far away. */
 static void another_rope_is_detected(void **state) {
     (void)state;
-    RandomModel plain = cases[10].m, scaled = cases[9].m;
+    RandomModel plain = cases[14].m, scaled = cases[13].m;
     Gguf *a = rig_random_gguf(&plain), *b = rig_random_gguf(&scaled);
     Weights *r = rig_weights_in(&backend_reference, a), *m = rig_weights(b, NULL);
     int32_t tokens[N_TOKENS], n_vocab = m->model->hparams.n_vocab;

@@ -173,6 +173,15 @@ static const struct {
     {BOOL("llama.attention.causal", 0), FR_ERR_UNSUPPORTED, "this value of key llama.attention.causal is not"},
     {F32("llama.logit_scale", 2), FR_ERR_UNSUPPORTED, "this value of key llama.logit_scale is not"},
     {TEXT("llama.logit_scale", "1"), FR_ERR_UNSUPPORTED, "this value of key llama.logit_scale is not"},
+    {LIST("llama.attention.head_count", 4, 2, -1), FR_ERR_FORMAT, "tensor blk.1.attn_q.weight has the wrong shape"},
+    {LIST("llama.attention.head_count", 4, 0, -1), FR_ERR_FORMAT, "has 0 for layer 1, but must have 1 to 4096"},
+    {LIST("llama.attention.head_count", 4, 4, 4), FR_ERR_FORMAT, "head_count has 3 numbers for 2 layers"},
+    {LIST("llama.attention.head_count_kv", 2, 1, -1), FR_ERR_FORMAT, "tensor blk.1.attn_k.weight has the wrong shape"},
+    {LIST("llama.attention.head_count_kv", 0, 2, -1), FR_ERR_FORMAT, "has 0 for layer 0, but must have 1 to 4"},
+    {LIST("llama.attention.head_count_kv", -1, 2, -1), FR_ERR_FORMAT, "has -1 for layer 0, but must have 1 to 4"},
+    {LIST("llama.feed_forward_length", 40, 41, -1), FR_ERR_FORMAT, "tensor blk.1.ffn_gate.weight has the wrong shape"},
+    {VECTOR("blk.0.ffn_down.bias", 1, 40), FR_ERR_FORMAT, "tensor blk.0.ffn_down.bias has the wrong shape"},
+    {VECTOR("output.bias", NAN, 33), FR_ERR_FORMAT, "tensor output.bias holds NaN"},
     {LIST("llama.attention.sliding_window_pattern", 1, 0, 1), FR_ERR_FORMAT, "has 3 numbers for 2 layers"},
     {LIST("llama.attention.sliding_window_pattern", 1, 2, -1), FR_ERR_FORMAT,
      "has 2 for layer 1, but must have 0 to 1"},
@@ -261,15 +270,19 @@ static const struct {
     {SHAPE("blk.0.ssm_norm.weight", 24, 0, 0), FR_OK, "", 3, GRANITE}, /* a group; such a dimension of 1 is dropped by
                                                                         * the programs */
     {SHAPE("blk.0.ssm_norm.weight", 12, 2, 0), FR_ERR_FORMAT, "ssm_norm.weight has the wrong shape", 0, GRANITE},
-    {LIST("granitehybrid.attention.head_count_kv", 0, 1, 2), FR_ERR_UNSUPPORTED, "layer 2 has 2 key-val", 0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 1, 2), FR_ERR_FORMAT, "blk.1.attn_q.weight is missing", 0,
+     GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 0, 5), FR_ERR_FORMAT, "has 5 for layer 2, but must have 0 to 4",
      0, GRANITE},
+    {LIST("granitehybrid.attention.head_count_kv", 0, 0, 3), FR_ERR_FORMAT, "4 heads cannot share 3 key-value heads", 0,
+     GRANITE},
     {LIST("granitehybrid.attention.head_count_kv", 0, 2, -1), FR_ERR_FORMAT, "2 numbers for 3 layers", 0, GRANITE},
     {U32("granitehybrid.ssm.inner_size", 25), FR_ERR_FORMAT, "inner_size is 25, but must lie between 24", 0, GRANITE},
     {U32("granitehybrid.ssm.group_count", 3), FR_ERR_FORMAT, "time_step_rank is 4, but must lie", 0, GRANITE},
     {U32("granitehybrid.rope.scaling.finetuned", 1), FR_ERR_FORMAT, "finetuned is neither true nor", 0, GRANITE},
     {NO_TENSOR("blk.1.ssm_d"), FR_ERR_FORMAT, "tensor blk.1.ssm_d is missing", 0, GRANITE},
     {U32("mamba2.rope.dimension_count", 64), FR_OK, "", 2, MAMBA2}, /* a number of heads, which it does not have */
+    {LIST("mamba2.attention.head_count", 1 << 30, -5, -1), FR_OK, "", 2, MAMBA2}, /* likewise */
     {U32("mamba2.ssm.group_count", 0), FR_ERR_FORMAT, "group_count is 0, but", 0, MAMBA2},
 };
 

@@ -122,6 +122,11 @@ static void add_latent(Maker *k, int32_t i) {
     }
 }
 
+/* The number of a layer in a list; all layers of a model without a list have `fallback`. */
+static int32_t listed(const int32_t list[MOST_LISTED], int32_t i, int32_t fallback) {
+    return i < MOST_LISTED && list[i] ? list[i] : fallback;
+}
+
 static bool has_attention(const RandomModel *m, int32_t i_layer) {
     return m->n_conv == 0 || (m->attention_interval && (i_layer + 1) % m->attention_interval == 0);
 }
@@ -130,11 +135,14 @@ static bool has_attention(const RandomModel *m, int32_t i_layer) {
  * its blocks outweigh the embedding: otherwise each token would predict itself. */
 static void add_layer(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
-    int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
+    int64_t q_dim = (int64_t)listed(m->head_counts, i, m->n_head) * head_dim_of(m),
+            kv_dim = (int64_t)listed(m->kv_head_counts, i, m->n_head_kv) * head_dim_of(m),
+            n_ff = listed(m->ff_widths, i, m->n_ff);
     double gain = m->tied ? 1.6 : 1.0;
     bool oss = is_one_of(m->arch, "gpt-oss");
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe glm4moe"), glm = is_one_of(m->arch, "glm4moe"),
          norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
+    bool more = m->more_biases;
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
     bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4 glm4moe"),
          experts = m->n_expert > 0 && i >= m->n_dense && (!m->expert_interval || (i + 1) % m->expert_interval == 0);
@@ -187,14 +195,17 @@ static void add_layer(Maker *k, int32_t i) {
         {"shortconv.in_proj.weight", m->n_embd, 3 * m->n_embd, 0, in, conv, 0},
         {"shortconv.conv.weight", m->n_conv, m->n_embd, 0, 0.7, conv, -1},
         {"shortconv.out_proj.weight", m->n_embd, m->n_embd, 0, in, conv, 0},
-        {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
+        {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss || (more && attention && !latent), 0},
         {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
         {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
          post_norms || hybrid || oss || glm, 0},
         {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && !glm && ffn, 0},
-        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused && ffn, 0},
-        {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts && ffn, 0},
-        {"ffn_down.weight", m->n_ff, m->n_embd, 0, ffn ? gain / sqrt(m->n_ff) : 0, !experts && ffn, 0},
+        {"ffn_gate.weight", m->n_embd, n_ff, 0, in, !experts && !fused && ffn, 0},
+        {"ffn_up.weight", m->n_embd, fused ? 2 * n_ff : n_ff, 0, in, !experts && ffn, 0},
+        {"ffn_down.weight", n_ff, m->n_embd, 0, ffn ? gain / sqrt((double)n_ff) : 0, !experts && ffn, 0},
+        {"ffn_gate.bias", n_ff, 0, 0, 0.5, more && !experts && ffn, 0},
+        {"ffn_up.bias", n_ff, 0, 0, 0.5, more && !experts && ffn, 0},
+        {"ffn_down.bias", m->n_embd, 0, 0, 0.3, more && !experts && ffn, 0},
         {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
         {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
         {"ffn_gate_inp.bias", m->n_expert, 0, 0, 1, oss, 0},
@@ -258,6 +269,13 @@ static void set_key_f32(Maker *k, const char *what, double v) {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
     gguf_set_f32(k->w, key, (float)v);
+}
+
+static void set_key_list(Maker *k, const char *what, const int32_t list[MOST_LISTED]) {
+    char key[128];
+    fr_assert(k->m->n_layer <= MOST_LISTED);
+    snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
+    gguf_set_i32s(k->w, key, list, k->m->n_layer);
 }
 
 /* A third of the pairs rotates by time, a third by height and a third by width. Only other programs read this key. */
@@ -354,6 +372,10 @@ static void set_kv_heads(Maker *k) {
     const RandomModel *m = k->m;
     char key[64];
     int32_t *heads = keep(k, calloc((size_t)m->n_layer, sizeof *heads));
+    if (m->kv_head_counts[0]) {
+        set_key_list(k, "attention.head_count_kv", m->kv_head_counts);
+        return;
+    }
     if (!is_one_of(m->arch, "lfm2 lfm2moe granitehybrid")) {
         if (m->n_head) set_key_u32(k, "attention.head_count_kv", m->joins_kv_b ? m->n_head : m->n_head_kv);
         return;
@@ -370,8 +392,10 @@ static void set_hparams(Maker *k) {
     if (m->n_nextn) set_key_u32(k, "nextn_predict_layers", m->n_nextn);
     set_key_u32(k, "context_length", 2048);
     set_key_u32(k, "embedding_length", m->n_embd);
-    set_key_u32(k, "feed_forward_length", m->n_ff);
-    set_key_u32(k, "attention.head_count", m->n_head);
+    if (m->ff_widths[0]) set_key_list(k, "feed_forward_length", m->ff_widths);
+    else set_key_u32(k, "feed_forward_length", m->n_ff);
+    if (m->head_counts[0]) set_key_list(k, "attention.head_count", m->head_counts);
+    else set_key_u32(k, "attention.head_count", m->n_head);
     set_kv_heads(k);
     set_key_f32(k, "attention.layer_norm_rms_epsilon", m->n_conv ? 1e-6 : 1e-5);
     if (m->head_dim) {
@@ -448,9 +472,9 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     add_vector(k, is_one_of(m->arch, "lfm2 lfm2moe") ? "token_embd_norm.weight" : "output_norm.weight", m->n_embd, 1,
                0.1);
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
-    for (int32_t i = 0; i < m->n_nextn; i++)
-        add_layer(k, m->n_layer + i); /* without these layers, all others are the
-                                                                            * same */
+    if (m->more_biases) add_vector(k, "output.bias", m->n_vocab, 0, 0.3);
+    /* Without these layers, all others are the same. */
+    for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i);
     if (m->rope_factors) add_rope_factors(k);
     if (m->long_rope) add_long_rope(k);
     int status = gguf_writer_finish(k->w, path, err);

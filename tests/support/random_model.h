@@ -6,13 +6,18 @@
 #include "base/error.h"
 #include "gguf/tensor_type.h"
 
+enum { MOST_LISTED = 8 };
+
 typedef struct RandomModel {
     const char *arch; /* any that forerun runs; its biases, norms, windows, factors and caps follow from it */
     int32_t n_layer, n_embd, n_head, n_head_kv;
     int32_t head_dim; /* 0: n_embd / n_head, and no key_length in the file */
     int32_t n_ff, n_vocab;
-    bool tied;           /* no output.weight */
-    bool biases;         /* on q, k and v, for any architecture */
+    bool tied;        /* no output.weight */
+    bool biases;      /* on q, k and v, for any architecture */
+    bool more_biases; /* on the output of attention, in dense feed-forward parts, and on logits */
+    /* Numbers of each layer, which the file has as lists; n_head, n_head_kv and n_ff are the greatest. All 0: no list. */
+    int32_t head_counts[MOST_LISTED], kv_head_counts[MOST_LISTED], ff_widths[MOST_LISTED];
     bool head_norms;     /* glm4moe: norms of query and key heads */
     TensorType types[3]; /* matrices have these in turn; all TYPE_F32 when n_types is 0 */
     int n_types;

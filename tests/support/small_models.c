@@ -49,6 +49,9 @@ const RandomModel small_models[] = {
      .seed = 61},
     {SHAPE("llama4", 4, 48, 4, 2, 70), EXPERTS(6, 2, 32), .n_ff_shared = 32, .expert_interval = 2, .window = 11,
      .temperature_length = 9, .seed = 62},
+    {SHAPE("llama", 2, 48, 4, 2, 70), .biases = true, .more_biases = true, .seed = 82},
+    {SHAPE("llama", 3, 48, 8, 4, 70), .head_dim = 12, .head_counts = {4, 8, 6}, .kv_head_counts = {1, 4, 2},
+     .ff_widths = {70, 33, 64}, .seed = 83},
     {SHAPE("lfm2moe", 3, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .n_dense = 1, EXPERTS(6, 2, 32),
      .has_sigmoid_router = true, .seed = 81},
 };

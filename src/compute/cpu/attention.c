@@ -43,14 +43,23 @@
 
 #include <string.h>
 
-int64_t attention_group(const Hparams *h) {
+int64_t attention_group(const Hparams *h, const LayerSpec *l) {
     enum {
         MOST_OF_LATENT = 8
     }; /* enough that a key is worth reading, and few enough that one row has work for all threads */
-    if (!h->latent.rank) return h->n_head / h->n_head_kv;
+    if (!h->latent.rank) return layer_n_head(h, l) / layer_n_head_kv(h, l);
     int64_t n = MOST_OF_LATENT;
     while (h->n_head % n) n--;
     return n;
+}
+
+int64_t attention_widest_group(const Model *m) {
+    int64_t widest = 1;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        int64_t n = layer_has_state(&m->layers[i]) ? 0 : attention_group(&m->hparams, &m->layers[i]);
+        if (n > widest) widest = n;
+    }
+    return widest;
 }
 
 Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores) {
@@ -60,9 +69,9 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
-                  .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
+                  .q = c->q + row * a->n_head * a->h->head_dim + unit * a->group * a->h->head_dim,
                   .rounded = c->score_kernels ? c->rounded + rounded_query_at(c, row, unit * a->group) : NULL,
-                  .out = c->attended + row * a->h->n_head * a->value_dim + unit * a->group * a->value_dim,
+                  .out = c->attended + row * a->n_head * a->value_dim + unit * a->group * a->value_dim,
                   .scores = scores};
 }
 
@@ -88,10 +97,10 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
     return (Range){begin, n < begin ? begin : min_i64(n, end), end};
 }
 
-void attention_round_queries(const CpuContext *c, int64_t row, int64_t head, int64_t n) {
+void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n) {
     const Hparams *h = &c->model->hparams;
     for (int64_t i = head; c->score_kernels && i < head + n; i++)
-        c->score_kernels->round_query(c->q + row_at(row, hparams_q_dim(h)) + i * h->head_dim, h->head_dim,
+        c->score_kernels->round_query(c->q + row_at(row, q_dim) + i * h->head_dim, h->head_dim,
                                       (void *)(c->rounded + rounded_query_at(c, row, i)));
 }
 
@@ -143,7 +152,7 @@ static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end,
 void attention_softmax(const Attention *a, const Pair *p, int64_t k) {
     int64_t first = pair_first_key(a, p), n = pair_n_keys(p);
     float *scores = p->scores + k * a->c->score_stride;
-    int64_t head = (p->q - a->c->q) % hparams_q_dim(a->h) / a->h->head_dim + k;
+    int64_t head = (p->q - a->c->q) / a->h->head_dim % a->n_head + k;
     if (a->spec->sinks) scores[n] = a->spec->sinks[head];
     a->kn->softmax(scores + first, n - first + (a->spec->sinks != NULL));
 }
@@ -190,9 +199,9 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thre
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
-bool attention_converts(const CpuContext *c) {
+bool attention_converts(const CpuContext *c, const LayerSpec *l) {
     const Hparams *h = &c->model->hparams;
-    return !h->latent.rank && attention_group(h) * h->head_dim % ACT_BLOCK == 0;
+    return !h->latent.rank && attention_group(h, l) * h->head_dim % ACT_BLOCK == 0;
 }
 
 void attention_finish(const Attention *a, const Pair *p) {
@@ -200,7 +209,7 @@ void attention_finish(const Attention *a, const Pair *p) {
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
     for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
         a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
-    if (!attention_converts(a->c)) return;
+    if (!attention_converts(a->c, a->spec)) return;
     ActForm form = a->o->act;
     a->kn->act_convert(form, p->out, width,
                        (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
@@ -224,8 +233,9 @@ static Attention attention_of(const Op *op) {
                        .place = op->l->place,
                        .spec = op->l->spec,
                        .o = op->l->matrices[MATRIX_O],
-                       .group = attention_group(h),
-                       .n_pairs = c->n_rows * (h->n_head / attention_group(h)),
+                       .n_head = layer_n_head(h, op->l->spec),
+                       .group = attention_group(h, op->l->spec),
+                       .n_pairs = c->n_rows * (layer_n_head(h, op->l->spec) / attention_group(h, op->l->spec)),
                        .value_dim = hparams_value_dim(h),
                        .n_tiles = attn_n_tiles(c->longest)};
 }

@@ -21,6 +21,7 @@ typedef struct Attention {
     int32_t place; /* the place of the layer in kv */
     const LayerSpec *spec;
     const PackedMatrix *o; /* the output projection, which reads the result */
+    int64_t n_head;        /* query heads */
     int64_t group;         /* query heads of a unit: those that share a KV head, or some of those that share a latent */
     int64_t n_pairs;       /* pairs of a row and a unit */
     int64_t value_dim;     /* the size of a value: head_dim, or the rank of the latents */

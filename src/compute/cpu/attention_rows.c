@@ -38,9 +38,8 @@ _Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
 
 /* As many rows as the scratch memory has room for, but not so many that threads are left without a group. */
 static int32_t most_rows(const CpuContext *c) {
-    const Hparams *h = &c->model->hparams;
-    int64_t group = attention_group(h), n = ATTN_QUERIES / group, n_threads = threads_count(c->threads);
-    while (n > 1 && (c->n_rows + n - 1) / n * (h->n_head / group) < n_threads) n--;
+    int64_t group = c->widest_group, n = ATTN_QUERIES / group, n_threads = threads_count(c->threads);
+    while (n > 1 && (c->n_rows + n - 1) / n * (c->model->hparams.n_head / group) < n_threads) n--;
     return n < 1 ? 1 : (int32_t)n;
 }
 

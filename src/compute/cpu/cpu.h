@@ -67,7 +67,7 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
 /* The keys and values of the layers of a group. Those of one head are contiguous: [layer][keys |
- * values][head][slot][head_dim]. Latent attention keeps latents, which are both keys and values:
+ * values][head][slot][head_dim]. A layer with fewer KV heads than others leaves the last ones unused. Latent attention keeps latents, which are both keys and values:
  * [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
@@ -283,6 +283,7 @@ struct CpuContext {
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
     int64_t attention_dim; /* the larger one of head_dim and of the size of a value */
+    int64_t widest_group;  /* attention_widest_group */
     int64_t max_queries;   /* the most queries whose scores a thread keeps: at least those of one row and KV head */
     float *scores;         /* [n_threads][max_queries][score_stride] */
     float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
@@ -324,18 +325,20 @@ Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
 size_t latent_act_bytes(const CpuLayer *l);
 /* The number of query heads of a row that are one unit of work: those that share a KV head, or a few of those that
  * share a latent. */
-int64_t attention_group(const Hparams *h);
+int64_t attention_group(const Hparams *h, const LayerSpec *l);
+int64_t attention_widest_group(const Model *m); /* of all layers */
 /* Attention: c->attended from c->q and the cache, which holds the keys and values of the rows, too (attention.c). Where
  * attention_converts says so, the result is converted for the output projection. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
-/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q. */
-void attention_round_queries(const CpuContext *c, int64_t row, int64_t head, int64_t n);
+/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, whose rows have q_dim
+ * numbers. */
+void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n);
 /* The offset of a rounded query in c->rounded. */
 static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {
     const Hparams *h = &c->model->hparams;
     return (size_t)(row * h->n_head + head) * rounded_query_bytes(h->head_dim);
 }
-bool attention_converts(const CpuContext *c);
+bool attention_converts(const CpuContext *c, const LayerSpec *l);
 /* Recurrent layers (recurrent.c), from normed inputs to c->states.z, converted for the output projection; their
  * memory; and the functions of the backend for states. */
 Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at);

@@ -77,7 +77,7 @@ static int allocate(CpuContext *c, fr_error *err) {
     const Widths w = find_widths(c->weights);
     size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
-    size_t group = (size_t)attention_group(h), n_threads = (size_t)threads_count(c->threads);
+    size_t group = (size_t)c->widest_group, n_threads = (size_t)threads_count(c->threads);
     size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
     size_t n_rounded = c->score_kernels ? rows * (size_t)h->n_head : 0;
     size_t n_blocks = c->score_kernels ? n_threads * (size_t)score_blocks(h->head_dim) : 0;
@@ -157,7 +157,8 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
         ((options->n_ctx + 1 + 15) / 16 | 1) *
         16; /* with room for a sink; an odd number of cache lines puts heads into different sets of the cache */
     const Hparams *h = &c->model->hparams;
-    int64_t group = attention_group(h), all = group * options->max_rows;
+    c->widest_group = attention_widest_group(c->model);
+    int64_t group = c->widest_group, all = group * options->max_rows;
     c->attention_dim = h->head_dim > hparams_value_dim(h) ? h->head_dim : hparams_value_dim(h);
     c->max_queries = all < ATTN_QUERIES ? all : group > ATTN_QUERIES ? group : ATTN_QUERIES;
     int status = allocate_kv(c, KV_ALL, err);

@@ -45,11 +45,15 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const Hparams *h = &weights->model->hparams;
     *out = (CostWork){.weight_bytes = (double)w->block_bytes};
     out->weight_bytes += 2 * state_bytes(weights->model); /* of a sequence: read by a forward, and moved on */
-    out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * model_n_attention(weights->model) * h->n_head_kv *
-                            (double)kv_row_bytes(kv_type, h->head_dim);
+    double n_heads = 0, n_heads_kv = 0;                   /* of all layers */
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerSpec *l = &weights->model->layers[i];
+        if (layer_has_state(l)) continue;
+        n_heads += layer_n_head(h, l), n_heads_kv += layer_n_head_kv(h, l);
+    }
+    out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * n_heads_kv * (double)kv_row_bytes(kv_type, h->head_dim);
     double score_ops = h->head_dim * (kv_type == KV_Q8 ? 0.5 : 1.0); /* words, two to a lane */
-    out->attention_ops = 2.0 * h->n_head * (score_ops + (double)hparams_value_dim(h)) *
-                         model_n_attention(weights->model);
+    out->attention_ops = 2.0 * n_heads * (score_ops + (double)hparams_value_dim(h));
     out->window = model_window(weights->model);
     out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
                         fmax(1, model_n_attention(weights->model));

@@ -124,8 +124,8 @@ int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *er
 }
 
 void cpu_head(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y) {
-    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, NULL, LINEAR_SET, slice_floats(x), n_rows,
-             slice_floats(y));
+    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, w->model->output_bias, LINEAR_SET, slice_floats(x),
+             n_rows, slice_floats(y));
     const Hparams *h = &w->model->hparams;
     cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, slice_floats(y), (int64_t)n_rows * h->n_vocab);
 }

@@ -50,8 +50,12 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
     const Product *p = &op->products[0];
     cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, to = end * TILE_ROWS < p->m->n_out ? end * TILE_ROWS : p->m->n_out;
-    for (int64_t i = 0; i < op->n_rows; i++)
-        cpu_finish_logits(&op->c->model->hparams, op->c->kernels, p->y + row_at(i, p->m->n_out) + from, to - from);
+    const Model *m = op->c->model;
+    for (int64_t i = 0; i < op->n_rows; i++) {
+        float *logits = p->y + row_at(i, p->m->n_out) + from;
+        if (m->output_bias) op->c->kernels->add(logits, m->output_bias + from, to - from);
+        cpu_finish_logits(&m->hparams, op->c->kernels, logits, to - from);
+    }
 }
 
 /* Writes the operations of a forward, and returns their number. */

@@ -75,10 +75,15 @@ static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_h
 /* Copies the queries of heads [first, last) out of c->q_gated, where gates of the output are between them. */
 static void take_queries(const Op *op, int64_t first, int64_t last) {
     const CpuContext *c = op->c;
-    int64_t dim = c->model->hparams.head_dim, n_head = c->model->hparams.n_head;
+    int64_t dim = c->model->hparams.head_dim, n_head = layer_n_head(&c->model->hparams, op->l->spec);
     for (int64_t i = 0; i < op->n_rows; i++)
         for (int64_t h = i * n_head + first; h < i * n_head + last; h++)
             memcpy(c->q + h * dim, c->q_gated + 2 * h * dim, (size_t)dim * sizeof *c->q);
+}
+
+/* The number of heads of the queries (k = 0), keys (1) or values (2). */
+static int64_t n_heads_of(const Hparams *h, const LayerSpec *l, int k) {
+    return k ? layer_n_head_kv(h, l) : layer_n_head(h, l);
 }
 
 /* Computes units [begin, end) of the queries (k = 0), keys (1) or values (2). */
@@ -90,18 +95,19 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
                 *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
-    int64_t first = begin * unit, last = min_i64(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
+    int64_t n_heads = n_heads_of(h, op->l->spec, k);
+    int64_t first = begin * unit, last = min_i64(end * unit, n_heads), from = first * h->head_dim;
     if (k == 0 && op->l->spec->gates_output) tiles *= 2;
     cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
                  min_i64(end * tiles, packed_n_tiles(p->m)));
     if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
     float *const y[] = {c->q, c->k, c->v};
-    int64_t width = (k ? h->n_head_kv : h->n_head) * (int64_t)h->head_dim;
+    int64_t width = n_heads * h->head_dim;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *x = y[k] + row_at(i, width) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
                      k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
-        if (k == 0) attention_round_queries(c, i, first, last - first);
+        if (k == 0) attention_round_queries(c, width, i, first, last - first);
         else
             store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
                         (size_t)c->rows[i].slots[group].own * c->kv[group].slot_bytes);
@@ -112,7 +118,7 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const Hparams *h = &op->c->model->hparams;
     for (int k = 0; k < 3; k++) {
-        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = min_i64(end, n);
+        int64_t n = n_units(h, n_heads_of(h, op->l->spec, k)), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) heads_of(op, k, first, last);
         begin -= n, end -= n;
     }
@@ -126,8 +132,12 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     at = put_op(at, gate_up, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
     at = put_gate_up(at, gate_up);
-    at = input_squares_op(c, layer, INPUT_DOWN, c->gate, h->n_ff, at);
-    Op down = {.c = c, .layer = layer, .l = l, .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
+    at = input_squares_op(c, layer, INPUT_DOWN, c->gate, gate->n_out, at);
+    Op down = {.c = c,
+               .layer = layer,
+               .l = l,
+               .bias = l->spec->down_bias,
+               .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
     return put_down(at, down);
 }
 
@@ -135,7 +145,8 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
 static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    int64_t rows = c->n_rows, n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
+    int64_t rows = c->n_rows,
+            n_qkv = n_units(h, layer_n_head(h, l->spec)) + 2 * n_units(h, layer_n_head_kv(h, l->spec));
     Op qkv = {.c = c,
               .layer = layer,
               .l = l,
@@ -148,14 +159,14 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
-    at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
+    at = input_squares_op(c, layer, INPUT_O, c->attended, layer_q_dim(h, l->spec), at);
     Op o = {.c = c,
             .layer = layer,
             .l = l,
             .x = c->attended,
             .n_products = 1,
             .products = {{l->matrices[MATRIX_O], c->delta}}};
-    return attention_converts(c) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    return attention_converts(c, l->spec) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
 }
 
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {

@@ -173,8 +173,14 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
         cpu_multiply(c, op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
                      begin * FF_UNIT_TILES, min_i64(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
-    const PackedMatrix *down = op->l->matrices[op->l->spec->ffn == FFN_EXPERTS ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
-    for (int64_t i = 0; i < op->n_rows; i++) activate(op, down, i, from, n);
+    bool is_shared = op->l->spec->ffn == FFN_EXPERTS; /* the shared expert, which has no biases */
+    const PackedMatrix *down = op->l->matrices[is_shared ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
+    const float *biases[] = {is_shared ? NULL : op->l->spec->gate_bias, is_shared ? NULL : op->l->spec->up_bias};
+    for (int64_t i = 0; i < op->n_rows; i++) {
+        for (int k = 0; k < 2; k++)
+            if (biases[k]) c->kernels->add(op->products[k].y + row_at(i, n_ff) + from, biases[k] + from, n);
+        activate(op, down, i, from, n);
+    }
 }
 
 Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up) {
@@ -218,7 +224,7 @@ static void add_squares(double *sums, const float *x, int64_t begin, int64_t end
 /* Adds the squares of columns [begin, end) of all rows. */
 static void add_columns(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    double *sums = op->c->squares->sums[op->inputs] + op->layer * op->n_items;
+    double *sums = op->c->squares->sums[op->inputs] + op->layer * input_width(&op->c->model->hparams, op->inputs);
     for (int64_t row = 0; row < op->c->n_rows; row++) add_squares(sums, op->x + row_at(row, op->n_items), begin, end);
 }
 

@@ -1,11 +1,11 @@
 /* reference_forward.c - a transformer on two screens, in double precision.
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
- *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
+ *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head;
  *                                                       or a recurrent state (reference_recurrent.c), or latents
  *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
- *     logits = Woutput rmsnorm(x)
+ *     logits = Woutput rmsnorm(x)                       every product may have a bias
  *
  * All rows of a batch pass one layer before the next: the key and the value of a row are in the cache before any row attends, so
  * that rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends
@@ -70,7 +70,7 @@ static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
 static void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
                                     int32_t n_rows) {
     if (!c->squares) return;
-    double *sums = c->squares->sums[kind] + (l - c->model->layers) * n;
+    double *sums = c->squares->sums[kind] + (l - c->model->layers) * input_width(&c->model->hparams, kind);
     for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
 }
 
@@ -152,7 +152,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
                    const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
-    int64_t at = head / (h->n_head / h->n_head_kv) * dim;
+    int64_t at = head / (layer_n_head(h, l) / layer_n_head_kv(h, l)) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
     int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, n);
@@ -175,10 +175,10 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
 }
 
 /* Separates queries and gates, which alternate head by head. */
-static void take_gates(const RefContext *c, int32_t n_rows) {
+static void take_gates(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     int64_t dim = h->head_dim;
-    for (int64_t i = 0; i < (int64_t)n_rows * h->n_head; i++)
+    for (int64_t i = 0; i < (int64_t)n_rows * layer_n_head(h, l); i++)
         for (int64_t d = 0; d < dim; d++) {
             c->output_gates[i * dim + d] = c->q[(2 * i + 1) * dim + d];
             c->q[i * dim + d] = c->q[2 * i * dim + d];
@@ -188,26 +188,26 @@ static void take_gates(const RefContext *c, int32_t n_rows) {
 static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     const Rope *rope = l->i_rope < 0 ? NULL : model_rope(c->model, l->i_rope, c->options.n_ctx);
-    int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    int32_t place = model_mixer_place(c->model, layer);
+    int64_t q_dim = layer_q_dim(h, l), kv_dim = layer_kv_dim(h, l), slot_dim = hparams_kv_dim(h);
+    int32_t place = model_mixer_place(c->model, layer), n_head = layer_n_head(h, l), n_kv = layer_n_head_kv(h, l);
     KvGroup group = kv_group_of(l);
     reference_product_of(c, l, MATRIX_Q, 0, c->normed, n_rows, c->q);
-    if (l->gates_output) take_gates(c, n_rows);
+    if (l->gates_output) take_gates(c, l, n_rows);
     reference_product_of(c, l, MATRIX_K, 0, c->normed, n_rows, c->k);
     reference_product_of(c, l, MATRIX_V, 0, c->normed, n_rows, c->v);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
-        finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
-        finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
-        finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
-        round_to_cache(c, k, h->n_head_kv);
-        round_to_cache(c, v, h->n_head_kv);
+        finish_heads(c, c->q + i * q_dim, n_head, l->q_bias, l->q_norm, rope, rows[i].position);
+        finish_heads(c, k, n_kv, l->k_bias, l->k_norm, rope, rows[i].position);
+        finish_heads(c, v, n_kv, l->v_bias, NULL, NULL, 0);
+        round_to_cache(c, k, n_kv);
+        round_to_cache(c, v, n_kv);
         int64_t slot = rows[i].slots[group].own;
-        memcpy(reference_kv(c, group, place, 0) + slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
-        memcpy(reference_kv(c, group, place, 1) + slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+        memcpy(reference_kv(c, group, place, 0) + slot * slot_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, group, place, 1) + slot * slot_dim, v, (size_t)kv_dim * sizeof *v);
     }
     for (int32_t i = 0; i < n_rows; i++)
-        for (int32_t head = 0; head < h->n_head; head++) {
+        for (int32_t head = 0; head < n_head; head++) {
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
             attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
@@ -440,7 +440,7 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows
     norm_rows(c, l->ffn_norm, n_rows);
     reference_square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
     if (l->ffn == FFN_DENSE) {
-        const Network dense = {.gate = MATRIX_GATE, .up = MATRIX_UP, .down = MATRIX_DOWN};
+        const Network dense = {MATRIX_GATE, MATRIX_UP, MATRIX_DOWN, l->gate_bias, l->up_bias, l->down_bias};
         feed_forward_of(c, l, &dense, 0, c->normed, n_rows, c->delta);
         reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->matrices[MATRIX_GATE]->dims[1], n_rows);
     }
@@ -461,7 +461,9 @@ static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
     }
 }
 
-double reference_finish_logit(const Hparams *h, double logit) {
+double reference_finish_logit(const Model *m, int64_t token, double logit) {
+    const Hparams *h = &m->hparams;
+    if (m->output_bias) logit += (double)m->output_bias[token];
     logit *= (double)h->logit_scale;
     return h->logit_cap > 0 ? (double)h->logit_cap * tanh(logit / (double)h->logit_cap) : logit;
 }
@@ -479,7 +481,8 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
         if (rows[i].i_logits < 0) continue;
         reference_product(output, output->data, hidden, 1, rounds, logits, c->weight_row);
         for (int32_t k = 0; k < h->n_vocab; k++)
-            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(h, logits[k]);
+            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(c->model, k,
+                                                                                                  logits[k]);
     }
 }
 

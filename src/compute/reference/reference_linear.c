@@ -133,7 +133,7 @@ void reference_head(Device *d, const Weights *w, Slice in, int32_t n_rows, Slice
                 blocks_dequantize(t->type, (const char *)t->data + (size_t)o * row_bytes + at, n, piece);
                 for (int64_t k = 0; k < n; k++) sum += (double)piece[k] * (double)x[r * n_in + i + k];
             }
-            y[r * n_out + o] = (float)reference_finish_logit(&w->model->hparams, sum);
+            y[r * n_out + o] = (float)reference_finish_logit(w->model, o, sum);
         }
 }
 
