@@ -7,18 +7,19 @@
  *   Linear    one matrix of a drafter, and a bias
  *   Lookup    rows of numbers that drafters add to logits by token
  *
- * The engine and every drafter use only this header and executor.h, which turns sequences and pages into slots for all backends
- * alike. compute/cpu is the fast backend. compute/reference is the same in double precision, without packing or threads, and is
- * written to be read: start there to write another. A backend is a folder here and a line in backend.c.
+ * The engine and every drafter use only this header and executor.h, which turns sequences and pages into slots for all
+ * backends alike. compute/cpu is the fast backend. compute/reference is the same in double precision, without packing
+ * or threads, and is written to be read: start there to write another. A backend is a folder here and a line in
+ * backend.c.
  *
- * The contract. A result depends only on its own inputs: the row of a forward that sees certain tokens gets the same bits in every
- * batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md). tests/lossless holds each backend to it. The
- * objects of one Device are used by one thread at a time.
+ * The contract. A result depends only on its own inputs: the row of a forward that sees certain tokens gets the same
+ * bits in every batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md). tests/lossless holds each
+ * backend to it. The objects of one Device are used by one thread at a time.
  *
- * Failures. Functions that open or take memory return a negative code and fill in err. A function that computes cannot fail on a CPU,
- * but an accelerator may be lost at any time. It then calls device_fail and returns without a result. A device that has failed
- * stays failed: executor_forward and executor_extend return its error, before and after they compute, so that fr_engine_step
- * returns it and no token is taken from what was computed with it.
+ * Failures. Functions that open or take memory return a negative code and fill in err. A function that computes cannot
+ * fail on a CPU, but an accelerator may be lost at any time. It then calls device_fail and returns without a result. A
+ * device that has failed stays failed: executor_forward and executor_extend return its error, before and after they
+ * compute, so that fr_engine_step returns it and no token is taken from what was computed with it.
  */
 #ifndef COMPUTE_BACKEND_H
 #define COMPUTE_BACKEND_H
@@ -44,7 +45,7 @@ typedef struct WeightsOptions {
     const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
     ActPrecision activations;                  /* of matrices of block types */
     const char *packed_file;                   /* packed weights, which are mapped if the file exists; NULL: none */
-    int n_threads;                             /* that convert the weights */
+    int n_threads;                             /* how many threads convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -63,9 +64,9 @@ typedef struct Context {
     Device *device;
 } Context;
 
-/* Floats in the memory of a device, which the operations for drafters read and write. The CPU sees them through `floats`: where the
- * device computes in main memory, these are the same floats; elsewhere they are a copy, and buffer_push and buffer_pull bring a part
- * of it to the device and back. Drafters call both everywhere. */
+/* Floats in the memory of a device, which the operations for drafters read and write. The CPU sees them through
+ * `floats`: where the device computes in main memory, these are the same floats; elsewhere they are a copy, and
+ * buffer_push and buffer_pull bring a part of it to the device and back. Drafters call both everywhere. */
 typedef struct Buffer {
     Device *device;
     int64_t n;
@@ -93,8 +94,8 @@ typedef struct DeviceOptions {
     bool pin_threads; /* each thread to a core of its own, while the device is open */
 } DeviceOptions;
 
-/* Layers that see all earlier positions and layers with a window keep keys and values in separate slots, because what a window has
- * passed is given back sooner. */
+/* Layers that see all earlier positions and layers with a window keep keys and values in separate slots, because what a
+ * window has passed is given back sooner. */
 typedef enum KvGroup { KV_ALL, KV_WINDOW, KV_GROUPS } KvGroup;
 static inline KvGroup kv_group_of(const LayerSpec *l) { return l->mixer == MIXER_WINDOW ? KV_WINDOW : KV_ALL; }
 
@@ -123,8 +124,8 @@ typedef struct RowPlace {
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
 
-/* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by n_rows rows of the
- * last forward and its extensions, each of which is the parent of the next. */
+/* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by
+ * n_rows rows of the last forward and its extensions, each of which is the parent of the next. */
 typedef struct StateStep {
     int32_t from, to, length, n_rows;
     const int32_t *rows;
@@ -138,9 +139,9 @@ enum { COST_PARTS_MAX = 12 };
 typedef struct CostPart {
     const char *name;
     int64_t n_out, n_in; /* of the matrices of one layer that read the same inputs; 0: it is no matrix product */
-    int32_t n_layers;    /* that have it; 0: not counted */
+    int32_t n_layers;    /* how many layers have this part; 0: not counted */
     double bytes;        /* read by one forward */
-    double ops;          /* multiplications and additions; 16-bit activations count twice */
+    double ops;          /* multiplications and additions, which count twice for 16-bit activations */
     double seconds;      /* measured, all layers together */
     double floor_s;      /* the longer of reading the bytes and computing the operations; 0: unknown */
 } CostPart;
@@ -149,17 +150,17 @@ typedef struct CostPart {
 typedef struct CostWork {
     double weight_bytes; /* read once, whatever the number of rows */
     double expert_bytes; /* of all experts; n rows read 1 - (1 - expert_share)^n of them, if they choose at random */
-    double expert_share; /* the part of the experts that one row chooses */
-    double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
+    double expert_share; /* the share of the experts that one row chooses */
+    double kv_bytes_per_key;        /* read for each earlier token, once for all rows of a sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* for one row and one earlier token, in float */
     double window_share;            /* the part of the layers with attention that have a window */
-    int32_t window;                 /* tokens that these see at most */
+    int32_t window;                 /* the most tokens that such a layer sees */
 } CostWork;
 
 /* Sums of the squares of what matrices read, over the rows of forwards, for importance matrices. */
 typedef struct InputSquares {
-    int64_t n_rows;            /* that were added */
+    int64_t n_rows;            /* the number of rows whose squares were added */
     double *sums[INPUT_KINDS]; /* [n_layer][input_width of the kind]; of experts [n_layer][n_expert][inputs] */
     int64_t *expert_rows;      /* [n_layer][n_expert] rows that chose each expert */
 } InputSquares;
@@ -172,29 +173,29 @@ typedef enum LinearOp {
 } LinearOp;
 
 struct Backend {
-    const char *name, *summary; /* as in --backend; one line for --help */
+    const char *name, *summary; /* the name for --backend; one line for --help */
     bool reads_file;       /* each forward reads weights from the model's file, which is checked before and after */
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
-    /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding they share,
-     * and whose LM head, unless Model.output is another one; the Model must outlive them. weights_save writes a file for
-     * WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel tables that this machine
-     * can run, ending with NULL. */
+    /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding
+     * they share, and whose LM head, unless Model.output is another one; the Model must outlive them. weights_save
+     * writes a file for WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel
+     * tables that this machine can run, ending with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
     int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
 
-    /* A device. run_parts does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has
-     * threads. */
+    /* A device. run_parts does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device
+     * has threads. */
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
     void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
-    /* A context. forward runs rows [n_rows]. The keys of earlier rows since executor_forward are in their slots, and the places of
-     * these rows are before `rows` in the same array: row number 0 is rows[-rows[0].row]. read gives result number i of
-     * the last forward in memory of the CPU, until the next forward: [n_vocab] or [n_embd]. */
+    /* A context. forward runs rows [n_rows]. The keys of earlier rows since executor_forward are in their slots, and
+     * the places of these rows are before `rows` in the same array: row number 0 is rows[-rows[0].row]. read gives
+     * result number i of the last forward in memory of the CPU, until the next forward: [n_vocab] or [n_embd]. */
     int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
     void (*context_close)(Context *c);
     void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
@@ -202,24 +203,24 @@ struct Backend {
     /* Takes memory for the logits of n rows of one forward, if there is less so far: with a large vocabulary they are
      * the largest results. After a failure everything is as before. NULL: context_open takes it for max_rows. */
     int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
-    /* Moves different recurrent states on, none of which is `from` of another step. A forward only reads the states of the
-     * committed tokens, state i for sequence i. */
+    /* Moves different recurrent states on, none of which is `from` of another step. A forward only reads the states of
+     * the committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
-    /* copy_slots copies keys and values of n slots of a group to another place, which may overlap with the first. fill_slot
-     * fills a slot with numbers of the usual size, for measurements. */
+    /* copy_slots copies keys and values of n slots of a group to another place, which may overlap with the first.
+     * fill_slot fills a slot with numbers of the usual size, for measurements. */
     void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
 
-    /* Memory for drafters. A new buffer holds zeros. buffer_push and buffer_pull copy n floats, from `first` on, from Buffer.floats to
-     * the device and back; both are NULL if the device computes in main memory. */
+    /* Memory for drafters. A new buffer holds zeros. buffer_push and buffer_pull copy n floats, from `first` on, from
+     * Buffer.floats to the device and back; both are NULL if the device computes in main memory. */
     int (*buffer_open)(Buffer **out, Device *d, int64_t n, fr_error *err);
     void (*buffer_close)(Buffer *b);
     void (*buffer_push)(Buffer *b, int64_t first, int64_t n);
     void (*buffer_pull)(Buffer *b, int64_t first, int64_t n);
 
-    /* Operations for drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, and 0 rows are fine. head is the LM head,
-     * y [n_rows][n_vocab]; head_reserve takes the memory that it needs beforehand. embed gives the embeddings of n tokens,
-     * out [n][n_embd]. */
+    /* Operations for drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, and 0 rows are fine. head is
+     * the LM head, y [n_rows][n_vocab]; head_reserve takes the memory that it needs beforehand. embed gives the
+     * embeddings of n tokens, out [n][n_embd]. */
     int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                        int32_t max_rows, fr_error *err);
     void (*linear_close)(Linear *l);
@@ -230,18 +231,19 @@ struct Backend {
     /* In place, for rows [n_rows][n]: x / sqrt(mean(x^2) + eps) * gain. */
     void (*rmsnorm)(Device *d, Slice x, int32_t n_rows, int64_t n, const float *gain, float eps);
 
-    /* Drafters choose tokens on the CPU, from logits that they have pulled into main memory. softmax, in place for rows [n_rows][n]:
-     * exp(x - max) / sum. A Lookup is a table of F16 or Q8_0 rows; lookup_store stores rows [first, first + n_rows), given as
-     * floats, and lookup_add adds a row to x [n]. */
+    /* Drafters choose tokens on the CPU, from logits that they have pulled into main memory. softmax, in place for rows
+     * [n_rows][n]: exp(x - max) / sum. A Lookup is a table of F16 or Q8_0 rows; lookup_store stores rows [first, first
+     * + n_rows), given as floats, and lookup_add adds a row to x [n]. */
     void (*softmax)(Device *d, float *x, int32_t n_rows, int64_t n);
     int (*lookup_open)(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
     void (*lookup_close)(Lookup *l);
     void (*lookup_store)(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
     void (*lookup_add)(Device *d, Lookup *l, int64_t row, float *x);
 
-    /* For measurements (cost.h). parts fills out [COST_PARTS_MAX] and returns their number. After time_parts the seconds of each
-     * part are added to seconds [that number]; after sum_inputs each forward adds the squares of all inputs to the sums. NULL
-     * ends either. read_weights gives the time of reading all matrices once. speed and read_weights may be NULL: unknown. */
+    /* For measurements (cost.h). parts fills out [COST_PARTS_MAX] and returns their number. After time_parts the
+     * seconds of each part are added to seconds [that number]; after sum_inputs each forward adds the squares of all
+     * inputs to the sums. NULL ends either. read_weights gives the time of reading all matrices once. speed and
+     * read_weights may be NULL: unknown. */
     void (*work)(const Weights *w, KvType kv_type, CostWork *out);
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
@@ -253,8 +255,8 @@ struct Backend {
 
 extern const Backend backend_cpu, backend_reference;
 
-/* All backends, ending with NULL, the default first; their names in the same order; and one by name (NULL: the default), with an
- * error that lists the names. */
+/* All backends, ending with NULL, the default first; their names in the same order; and one by name (NULL: the
+ * default), with an error that lists the names. */
 const Backend *const *backends(void);
 extern const char *const backend_names[];
 int backend_find(const char *name, const Backend **out, fr_error *err);
@@ -266,10 +268,12 @@ const char *weights_activations(const Weights *w);
 void buffer_push(Buffer *b, int64_t first, int64_t n);
 void buffer_pull(Buffer *b, int64_t first, int64_t n);
 
-/* For backends whose logits are floats in memory: *logits has room for n rows afterwards, and *max_logits is the most so far. */
+/* For backends whose logits are floats in memory: *logits has room for n rows afterwards, and *max_logits is the most
+ * so far. */
 int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
 
-/* The device has failed, for a reason that is a whole sentence. Only the first failure is kept. Returns the code. */
+/* Notes that the device has failed; the reason is a whole sentence. Only the first failure is kept. Returns its
+ * code. */
 int device_fail(Device *d, int code, const char *reason);
 /* FR_OK, or the error of a device that has failed. */
 int device_check(const Device *d, fr_error *err);

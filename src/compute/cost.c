@@ -97,32 +97,34 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
  * counts. */
 
 enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
-/* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading the weights. */
+/* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading
+ * the weights. */
 static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
 enum { KEY_POINT = 5 };
-/* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows are left
- * out; and the time after which nothing is repeated. */
+/* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows
+ * are left out; and the time after which nothing is repeated. */
 #define ROWS_S 0.012
 #define KEYS_S 0.01
 #define GROW_S 0.7
 #define LIMIT_S 1.1
 #define MOST 0.08 /* the greatest relative error of a forward that is taken into account */
-/* The parts of an error that move the whole curve, and the points beside it. A virtual machine may be half as fast for seconds, at
- * all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was measured. If most of an
- * error moved only the points beside it, a change of speed while trees of one size ran would make that size look too expensive,
- * or too cheap. */
+/* The parts of an error that move the whole curve, and the points beside it. A virtual machine may be half as fast for
+ * seconds, at all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was
+ * measured. If most of an error moved only the points beside it, a change of speed while trees of one size ran would
+ * make that size look too expensive, or too cheap. */
 #define OF_CURVE 0.75
 #define OF_POINT 0.25
 
-/* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer
- * rows would. Points that contradict them are noise.
+/* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer rows
+ * would. Points that contradict them are noise.
  *
- * If more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows, and of all
- * rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow forward of
- * few rows would lift its neighbours, whose next forwards would then seem fast and pull the whole curve down. */
+ * If more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows, and of
+ * all rising curves this one is the nearest (isotonic regression). If only the upper point were moved, each slow
+ * forward of few rows would lift its neighbours, whose next forwards would then seem fast and pull the whole curve
+ * down. */
 static void make_rising(CostCurve *c) {
     double sum[COST_CURVE_MAX];
-    int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
+    int count[COST_CURVE_MAX], n = 0; /* adjacent points that get their common mean */
     for (int k = 0; k < c->n; k++) {
         sum[n] = c->seconds[k], count[n++] = 1;
         for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--)
@@ -163,8 +165,8 @@ static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     return least[1] > least[0] ? least[1] - least[0] : 0;
 }
 
-/* Measures keys with one row and with a few rows: both read the keys once, and the difference is the arithmetic of the additional
- * rows. */
+/* Measures keys with one row and with a few rows: both read the keys once, and the difference is the arithmetic of the
+ * additional rows. */
 static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
     int32_t few = c->rows[c->n <= KEY_POINT ? c->n - 1 : KEY_POINT], n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
     c->key_s = c->key_read_s = 0;
@@ -182,7 +184,7 @@ static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s
     int n = 0, status = time_once(e, 1, &cold_s, &none, err);
     for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
         if (n >= FEWEST && clock_s() > begin_s + GROW_S)
-            break; /* a large model: the line through the last two goes on */
+            break; /* for a large model, the line through the last two points continues */
         int32_t rows = COUNTS[k];
         c->rows[n] = rows, c->seconds[n] = INFINITY;
         status = time_once(e, rows, &c->seconds[n], &spent_s[n], err);
@@ -206,7 +208,7 @@ int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) 
     return FR_OK;
 }
 
-/* The point at which the line segment through n_rows begins. */
+/* Returns the point at which the line segment through n_rows begins. */
 static int segment(const CostCurve *c, int32_t n_rows) {
     int i = 0;
     while (i + 2 < c->n && c->rows[i + 1] <= n_rows) i++;
@@ -224,8 +226,8 @@ double cost_curve_at(const CostCurve *c, int32_t n_rows) {
     return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
 }
 
-/* Points above n_rows sink slowly towards those beside it: a size that looks too expensive to be used would otherwise never
- * be measured again. */
+/* Points above n_rows sink slowly towards those beside it: a size that looks too expensive to be used would otherwise
+ * never be measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;
@@ -332,7 +334,7 @@ static bool is_sound(const CostCurve *c) {
            c->key_read_s >= 0 && c->key_read_s <= MAX_S;
 }
 
-/* Reads the numbers from `at` on, which is where the key ends. */
+/* Reads the numbers of the file, which begin at `at`, after the key. */
 static bool read_numbers(const char *at, CostCurve *c) {
     int used;
     if (sscanf(at, "%lf %lf %d%n", &c->key_s, &c->key_read_s, &c->n, &used) != 3 || c->n < 1 || c->n > COST_CURVE_MAX)

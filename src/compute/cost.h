@@ -1,4 +1,5 @@
-/* cost.h - T(n): what a forward over n rows costs on this machine, the least that it could cost, and where its time goes.
+/* cost.h - T(n): what a forward over n rows costs on this machine, the least that it could cost, and where its time
+ * goes.
  *
  *   cost_curve     T(n, context) as a running engine knows it: measured once, then corrected by every forward
  *   cost_cache     such a curve kept in a file, so that the next start does not measure again
@@ -12,11 +13,12 @@
 /* What a forward has to move and to compute. */
 void cost_work(const Weights *w, KvType kv_type, CostWork *out);
 
-/* The limits of this machine as the backend of the weights meets them; all zero if the backend does not know any. Takes about half
- * a second. */
+/* The limits of this machine as the backend of the weights meets them; all zero if the backend does not know any. Takes
+ * about half a second. */
 int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
 
-/* The keys that a row of a chain after n_context tokens sees on average: those tokens, the rows before it and itself. */
+/* The keys that a row of a chain after n_context tokens sees on average: those tokens, the rows before it and
+ * itself. */
 static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
 
 /* How many of n earlier tokens a row sees, on average over the layers. */
@@ -29,10 +31,10 @@ static inline double cost_keys_seen(const CostWork *work, double n) {
  * arithmetic busy without a pause: the larger of the two; 0 if the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 
-/* seconds[i] is the wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after n_context committed
- * tokens, as a quantile of the rounds: 0.5 is the median, 0 the minimum. The numbers of rows take turns, for at least
- * min_rounds rounds and about budget_s seconds in all, so that disturbances affect them alike. Needs a free sequence
- * and leaves none open. */
+/* seconds[i] is the wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after n_context
+ * committed tokens, as a quantile of the rounds: 0.5 is the median, 0 the minimum. The numbers of rows take turns, for
+ * at least min_rounds rounds and about budget_s seconds in all, so that disturbances affect them alike. Needs a free
+ * sequence and leaves none open. */
 int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds, double budget_s,
                  double quantile, double *seconds, fr_error *err);
 
@@ -50,9 +52,10 @@ typedef struct CostCurve {
     double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
 } CostCurve;
 
-/* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if so many fit). This takes about 150 ms, and
- * up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. Needs a free sequence and leaves
- * none open. Without room for a long context, keys are assumed to cost nothing. After a failure the curve is empty. */
+/* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if so many fit). This takes about
+ * 150 ms, and up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. Needs a free
+ * sequence and leaves none open. Without room for a long context, keys are assumed to cost nothing. After a failure the
+ * curve is empty. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
@@ -62,15 +65,15 @@ void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds);
 
 /* ---- parts ------------------------------------------------------------------------------------------ */
 
-/* Measures the parts of a forward of n_rows rows (a chain) after n_context tokens: the fastest of as many forwards as about
- * `seconds` allow. The parts are those that the backend names, and add up to *whole_s, except for the time in which the operations
- * are written down. Small operations that are done together with a product are counted with it. Fills parts [COST_PARTS_MAX]
- * and returns their number, or a negative code. Needs a free sequence. */
+/* Measures the parts of a forward of n_rows rows (a chain) after n_context tokens: the fastest of as many forwards as
+ * about `seconds` allow. The parts are those that the backend names, and add up to *whole_s, except for the time in
+ * which the operations are written down. Small operations that are done together with a product are counted with it.
+ * Fills parts [COST_PARTS_MAX] and returns their number, or a negative code. Needs a free sequence. */
 int cost_parts_measure(Executor *e, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, double seconds,
                        CostPart *parts, double *whole_s, fr_error *err);
 
-/* *seconds is the time in which all matrices are read once and nothing else is done, that is, what memory gives for these very
- * pages; 0 if the backend cannot tell. */
+/* *seconds is the time in which all matrices are read once and nothing else is done, that is, what memory gives for
+ * these very pages; 0 if the backend cannot tell. */
 int cost_read_weights(Device *d, const Weights *w, double *seconds, fr_error *err);
 
 /* ---- the cache -------------------------------------------------------------------------------------- */

@@ -30,8 +30,8 @@ struct Executor {
     SequenceTable sequences;
     Arena arena;
     RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
-    int32_t n_before; /* of them, those that ran before the last run */
-    int32_t n_rows;   /* of the last run: rows + n_before */
+    int32_t n_before; /* how many of these rows ran before the last run */
+    int32_t n_rows;   /* the rows of the last run: rows + n_before */
     int32_t n_logits, n_hidden, max_logits;
     int32_t *path_slots[KV_GROUPS]; /* [max_rows * max_rows] for each page table */
     int32_t *offsets;               /* [max_rows] scratch of commit */
@@ -39,7 +39,7 @@ struct Executor {
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-enum { MARKS_EACH = 2 }; /* for each sequence, on average */
+enum { MARKS_EACH = 2 }; /* on average for each sequence */
 
 static int check_pages(const Executor *e, int64_t n_pages, fr_error *err) {
     if (n_pages * e->options.page_size <= INT32_MAX) return FR_OK;
@@ -166,14 +166,14 @@ int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
 
 /* ---- placing rows --------------------------------------------------------------------------------- */
 
-/* Where the visible tree slots of row `i` may be written: after those of the row before. */
+/* Returns where the visible tree slots of row `i` may be written: after those of the row before it. */
 static int32_t *path_room(const Executor *e, int table, int32_t i) {
     if (i == 0) return e->path_slots[table];
     const RowPlace *last = &e->rows[i - 1];
     return e->path_slots[table] + (last->slots[table].path - e->path_slots[table]) + last->n_path;
 }
 
-/* Slots of row i, number `index` of its sequence, whose path has n_path rows. */
+/* Sets the slots of row i, which has number `index` in its sequence and a path of n_path rows. */
 static RowSlots slots_of(const Executor *e, int table, int32_t i, const Row *r, int32_t index, int32_t n_path) {
     const int32_t *slots = sequence_slots(&e->sequences, r->sequence, table);
     int32_t *path = path_room(e, table, i), own = slots[sequence_length(&e->sequences, r->sequence) + index];
@@ -182,7 +182,7 @@ static RowSlots slots_of(const Executor *e, int table, int32_t i, const Row *r, 
     return (RowSlots){.own = own, .prefix = slots, .path = path};
 }
 
-/* How many rows before row `i` belong to its sequence. */
+/* Returns how many rows before row `i` belong to its sequence. */
 static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence) {
     for (int32_t k = i - 1; k >= 0; k--)
         if (e->rows[k].sequence == sequence) return e->rows[k].index + 1;
@@ -264,7 +264,7 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
     return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);
 }
 
-/* The place of a row of the last run. */
+/* Returns the place of a row of the last run. */
 static const RowPlace *place_of(const Executor *e, int32_t row) {
     fr_assert(row >= e->n_before && row < e->n_before + e->n_rows);
     return &e->rows[row];

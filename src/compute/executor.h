@@ -13,7 +13,7 @@ typedef struct Row {
     int32_t sequence;
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
-    bool want_hidden;   /* its hidden state; a row that wants logits has it anyway */
+    bool want_hidden;   /* its hidden state is wanted; a row that wants logits has it in any case */
     const float *input; /* [n_embd] the input of the first layer; NULL: the token's embedding. Borrowed for the call */
 } Row;
 
@@ -39,7 +39,7 @@ typedef struct Executor Executor;           /* used by one thread at a time, as 
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
                   fr_error *err);
 void executor_close(Executor *e);                           /* NULL is fine */
-const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
+const ExecutorOptions *executor_options(const Executor *e); /* the options that it was opened with */
 const Weights *executor_weights(const Executor *e);
 Context *executor_context(const Executor *e);   /* for measurements */
 SequenceTable *executor_sequences(Executor *e); /* for tests */
@@ -64,8 +64,8 @@ void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
 /* Lengthens the sequence by n tokens that were never run, whose keys and values are arbitrary numbers. For
  * measurements only. */
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
-/* For how many rows of the sequence in the coming forward there are pages now, if n_ahead more tokens are to follow
- * in later forwards. */
+/* Returns for how many rows of the sequence in the coming forward there are pages now, if n_ahead more tokens are to
+ * follow in later forwards. */
 int32_t executor_room(const Executor *e, int32_t sequence, int32_t n_ahead);
 /* Forgets the least recently used mark if the sequence lacks pages of windows for n rows. Returns false if it does
  * not, or if there is no mark. */
@@ -76,12 +76,12 @@ int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
 int32_t executor_n_window_pages(const Executor *e);
 int32_t executor_n_free_window_pages(const Executor *e);
-/* Pages that the first n sequences hold together. */
+/* Returns the number of pages that the first n sequences hold together. */
 int32_t executor_n_pages_of(const Executor *e, int32_t n);
 /* Makes room for n rows of the sequence in the coming forward. A failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
-/* The same, and also takes pages for n_ahead tokens that are to be read after these, in later forwards. Windows will
- * have moved on by then, so that only the layers without a window need such pages now. */
+/* Does the same, and also takes pages for n_ahead tokens that are to be read after these, in later forwards. Windows
+ * will have moved on by then, so that only the layers without a window need such pages now. */
 int executor_reserve_ahead(Executor *e, int32_t sequence, int32_t n_rows, int32_t n_ahead, fr_error *err);
 
 /* ---- forwards ---------------------------------------------------------------------------------------- */

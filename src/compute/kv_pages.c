@@ -65,7 +65,8 @@ static int32_t pages_for(const KvPages *kv, int32_t n_tokens) {
     return (n_tokens + kv->shape.page_size - 1) / kv->shape.page_size;
 }
 
-/* Pages that no row after n tokens sees: the next row is at position n, and sees positions from n + 1 - window on. */
+/* Returns the number of pages that no row after n tokens sees: the next row is at position n, and sees positions from n
+ * + 1 - window on. */
 static int32_t passed_pages(const KvPages *kv, int32_t n) {
     int32_t window = kv->shape.window;
     return window == 0 || n < window ? 0 : (n + 1 - window) / kv->shape.page_size;
@@ -87,7 +88,7 @@ static void give_back_passed(KvPages *kv, KvSequence *s) {
     if (n > s->n_passed) pass_pages(kv, s, n);
 }
 
-/* The pages that give_back_passed would free. */
+/* Returns the number of pages that give_back_passed would free. */
 static int32_t n_to_give_back(const KvPages *kv, const KvSequence *s) {
     int32_t n = 0, end = passed_pages(kv, s->length);
     for (int32_t i = s->n_passed; i < end; i++) n += kv->ref_counts[s->pages[i]] == 1;
@@ -132,7 +133,7 @@ void kv_sequence_share(KvPages *kv, int32_t from, int32_t to, int32_t n) {
     fr_assert(from != to && n >= 0 && n <= parent->length && kv_can_cut(kv, from, n));
     kv_truncate(kv, to, 0);
     take_over(kv, s, n, parent->pages + passed_pages(kv, n));
-    parent->n_reserved = 0; /* its tail page may be shared now: reserving again copies it */
+    parent->n_reserved = 0; /* the last page may be shared now; the next kv_reserve copies it then */
 }
 
 void kv_sequence_close(KvPages *kv, int32_t sequence) {
@@ -141,7 +142,8 @@ void kv_sequence_close(KvPages *kv, int32_t sequence) {
     s->open = false;
 }
 
-/* Only the page that holds the first new slot can be both partly filled and shared: returns its place, or -1. */
+/* Returns the place of a shared page that must be copied, or -1. Only the page of the first new slot can be both shared
+ * and partly filled. */
 static int32_t shared_tail(const KvPages *kv, const KvSequence *s) {
     int32_t tail = s->length / kv->shape.page_size;
     return s->length % kv->shape.page_size && kv->ref_counts[s->pages[tail]] > 1 ? tail : -1;
@@ -216,8 +218,8 @@ static int pad_some(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     return FR_OK;
 }
 
-/* With a window, pages that it has passed may be needed again for the next tokens: if there is not enough room for all of them at
- * once, they are appended a page at a time. */
+/* With a window, pages that it has passed may be needed again for the next tokens: if there is not enough room for all
+ * of them at once, they are appended a page at a time. */
 int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     int32_t size = kv->shape.page_size, at_once = n, window = kv->shape.window + 2 * size;
     if (kv->shape.window && n > window && n <= kv->shape.n_ctx - kv->sequences[sequence].length &&

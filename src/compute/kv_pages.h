@@ -1,5 +1,5 @@
-/* kv_pages.h - which token slots of a KV cache belong to which sequence: pages, reference counts, copy on write; and which
- * pages no row sees any more.
+/* kv_pages.h - which token slots of a KV cache belong to which sequence: pages, reference counts, copy on write; and
+ * which pages no row sees any more.
  *
  *   sequence 0   length 5, page size 2      page table [7, 2, 4]
  *   logical position   0 1 | 2 3 | 4 -
@@ -7,17 +7,18 @@
  *
  * Pages are counted: a fork shares every page of its parent, and a shared page is copied before anything is written
  * into it (copy on write). Rows of a forward that are not committed yet take the slots past the committed length, in
- * row order; kv_commit keeps some of them, moved up in order, and forgets the rest. The keys and values themselves
- * are in the memory of a backend, which copies slots when it is asked to. No operation computes anything: the bytes of a
+ * row order; kv_commit keeps some of them, moved up in order, and forgets the rest. The keys and values themselves are
+ * in the memory of a backend, which copies slots when it is asked to. No operation computes anything: the bytes of a
  * slot are what the forward stored.
  *
- * With a window, a row sees the last `window` positions, its own included. A page all of whose positions are before the window
- * of the next row is given back when slots are reserved the next time:
+ * With a window, a row sees the last `window` positions, its own included. A page all of whose positions are before the
+ * window of the next row is given back when slots are reserved the next time:
  *
  *     window 4, page size 2, length 7     next row: position 7, sees 4 5 6 7      page table [-, -, 4, 9]
  *
- * It is not given back earlier, because until then the sequence can be cut anywhere within the rows committed last. It can be cut to
- * other lengths only if their windows are still there (kv_can_cut), or if a mark holds the pages of the window before it.
+ * It is not given back earlier, because until then the sequence can be cut anywhere within the rows committed last. It
+ * can be cut to other lengths only if their windows are still there (kv_can_cut), or if a mark holds the pages of the
+ * window before it.
  */
 #ifndef BACKEND_KV_PAGES_H
 #define BACKEND_KV_PAGES_H
@@ -27,7 +28,7 @@
 #include <stdbool.h>
 
 typedef struct KvShape {
-    int32_t page_size; /* slots in a page, 1 or more */
+    int32_t page_size; /* slots in a page, at least 1 */
     int32_t n_pages;   /* in all */
     int32_t max_sequences;
     int32_t n_ctx;   /* the greatest length of a sequence, uncommitted rows included */
@@ -75,20 +76,20 @@ void kv_close(KvPages *kv);
 
 /* Opens an empty sequence, whose number is *out. Fails if all max_sequences are open. */
 int kv_sequence_open(KvPages *kv, int32_t *out, fr_error *err);
-/* Whether a sequence can be cut to its first n committed tokens, because the window of a row after them is still there. This is
- * always so without a window, and for n = 0. */
+/* Whether a sequence can be cut to its first n committed tokens, because the window of a row after them is still there.
+ * This is always so without a window, and for n = 0. */
 bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n);
-/* `to` forgets what it held and gets the first n committed tokens of `from` instead (kv_can_cut), whose pages it shares. Takes no
- * page. What either had reserved is forgotten. */
+/* `to` forgets what it held and gets the first n committed tokens of `from` instead (kv_can_cut), whose pages it
+ * shares. Takes no page. What either had reserved is forgotten. */
 void kv_sequence_share(KvPages *kv, int32_t from, int32_t to, int32_t n);
 void kv_sequence_close(KvPages *kv, int32_t sequence);
 
-/* Pages that the first n sequences hold together. */
+/* Returns the number of pages that the first n sequences hold together. */
 int32_t kv_count_pages(const KvPages *kv, int32_t n);
-/* For how many uncommitted rows there are pages now: kv_reserve for so many does not run out of pages. */
+/* Returns for how many uncommitted rows kv_reserve would find pages now. */
 int32_t kv_room(const KvPages *kv, int32_t sequence);
-/* Makes room for n uncommitted rows: takes pages, and copies shared ones. If the context or the pages do not suffice, it fails and
- * the sequence is as before. */
+/* Makes room for n uncommitted rows: takes pages, and copies shared ones. If the context or the pages do not suffice,
+ * it fails and the sequence is as before. */
 int kv_reserve(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
 /* Keeps the uncommitted rows at offsets[0] < offsets[1] < ... (0: the first slot past the length) as the next n tokens
  * and forgets the other ones. */
@@ -98,8 +99,9 @@ int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
 /* Forgets everything from logical position `length` on (kv_can_cut). */
 void kv_truncate(KvPages *kv, int32_t sequence, int32_t length);
 
-/* kv_mark makes mark number `mark` hold the window of a row after the first n tokens (kv_can_cut), whose pages are shared until
- * kv_unmark. kv_restore makes a sequence forget what it held and gives it those n tokens. Without a window they do nothing. */
+/* kv_mark makes mark number `mark` hold the window of a row after the first n tokens (kv_can_cut), whose pages are
+ * shared until kv_unmark. kv_restore makes a sequence forget what it held and gives it those n tokens. Without a window
+ * they do nothing. */
 void kv_mark(KvPages *kv, int32_t mark, int32_t sequence, int32_t n);
 void kv_unmark(KvPages *kv, int32_t mark);
 void kv_restore(KvPages *kv, int32_t mark, int32_t sequence);

@@ -1,27 +1,28 @@
-/* sequences.c - what a sequence consists of, kept in step: keys of the layers that see everything, keys of those with a window,
- * recurrent states, and marks.
+/* sequences.c - what a sequence consists of, kept in step: keys of the layers that see everything, keys of those with a
+ * window, recurrent states, and marks.
  *
- * Pages. There are one or two page tables. A model with windows may have a second one for the layers with a window (KV_WINDOW),
- * whose pages are fewer and are given back when all rows to come are past them. The layers that see everything never give
- * back any. Lengths and reservations are the same in both.
+ * Pages. There are one or two page tables. A model with windows may have a second one for the layers with a window
+ * (KV_WINDOW), whose pages are fewer and are given back when all rows to come are past them. The layers that see
+ * everything never give back any. Lengths and reservations are the same in both.
  *
- * States. A layer with a recurrent state reads one matrix for each head in the place of all earlier keys. A forward over a token
- * tree cannot write it, because it is not known yet which path will be accepted; and one copy for each row would be far larger
- * than everything else (75 MB a row of Qwen3-Next 80B). So a forward only reads the states of the committed tokens, and stores
- * for each row the inputs of the recurrence: queries, keys and values before the convolution, and two gates for each head (1.2 MB
- * a row of the same model). A commit records the rows of the accepted path. The next forward begins by running the recurrence over
- * them, with the same operations in the same order as the forward that verified them, so that the state has the bits that plain
- * decoding would have left.
+ * States. A layer with a recurrent state reads one matrix for each head in the place of all earlier keys. A forward
+ * over a token tree cannot write it, because it is not known yet which path will be accepted; and one copy for each row
+ * would be far larger than everything else (75 MB a row of Qwen3-Next 80B). So a forward only reads the states of the
+ * committed tokens, and stores for each row the inputs of the recurrence: queries, keys and values before the
+ * convolution, and two gates for each head (1.2 MB a row of the same model). A commit records the rows of the accepted
+ * path. The next forward begins by running the recurrence over them, with the same operations in the same order as the
+ * forward that verified them, so that the state has the bits that plain decoding would have left.
  *
  *     forward   a b c d     state: the tokens before a
  *     commit    a c         pending: a c
  *     forward   e ...       first the state takes in a and c; then rows read it
  *
- * Marks. Keys of layers that see everything can be cut anywhere. A recurrent state, or a window that gives back its keys, is whole
- * only at the end: two prompts with the same instructions and different questions could share nothing, because what is known of
- * the first belongs to its last token. Therefore what a later row needs is kept for a few lengths, which are called marks: a copy
- * of the recurrent state, and the shared pages of the window. SequenceTable that share tokens share their marks, so that the
- * instructions of a service are kept once, however many requests begin with them.
+ * Marks. Keys of layers that see everything can be cut anywhere. A recurrent state, or a window that gives back its
+ * keys, is whole only at the end: two prompts with the same instructions and different questions could share nothing,
+ * because what is known of the first belongs to its last token. Therefore what a later row needs is kept for a few
+ * lengths, which are called marks: a copy of the recurrent state, and the shared pages of the window. SequenceTable
+ * that share tokens share their marks, so that the instructions of a service are kept once, however many requests begin
+ * with them.
  *
  *     instructions ... | question A          marks of A    512  1024 | 1072
  *                      | question B          of B          512  1024 | 1056       the first two are the same marks
@@ -29,22 +30,22 @@
  * The engine decides where marks are set (engine/prompts.c). Their number is limited by memory. The least recently used one is
  * forgotten, whichever sequences have it, which costs time later and changes no token.
  *
- * Where a sequence can be cut: anywhere in the first table; in the second one, and in its recurrent state, at all lengths since the
- * last forward began, at marks, and at 0. sequence_reach is what all of them allow.
+ * Where a sequence can be cut: anywhere in the first table; in the second one, and in its recurrent state, at all
+ * lengths since the last forward began, at marks, and at 0. sequence_reach is what all of them allow.
  *
  *     positions      0 ........ 400 ....... 512 ............ 900 ... 1000
  *     full           all pages
  *     windows        |mark 512: 385..511|            window 128: 873..1000          reach(600) = 512, reach(950) = 512
  *
- * Invariants. The length of a state and its pending rows are together the committed length of the sequence. No row is pending while
- * a forward runs. n_refs counts the lists that a mark is in; a mark of a sequence belongs to its first `length` tokens, as they
- * are.
+ * Invariants. The length of a state and its pending rows are together the committed length of the sequence. No row is
+ * pending while a forward runs. n_refs counts the lists that a mark is in; a mark of a sequence belongs to its first
+ * `length` tokens, as they are.
  *
- * Cost. One pass over the state for each accepted token, which reads and writes it once in all; a state for each sequence and for
- * each mark. All marks are looked through when one must go.
+ * Cost. One pass over the state for each accepted token, which reads and writes it once in all; a state for each
+ * sequence and for each mark. All marks are looked through when one must go.
  *
- * Proof: test_sequence_marks.c, test_sequence_states.c (a state one token too far is seen), test_window_pages.c, test_forward.c
- * (sequences at random, with windows smaller and larger than pages), test_architectures.c. */
+ * Proof: test_sequence_marks.c, test_sequence_states.c (a state one token too far is seen), test_window_pages.c,
+ * test_forward.c (sequences at random, with windows smaller and larger than pages), test_architectures.c. */
 #include "compute/sequences.h"
 
 #include <string.h>
@@ -76,7 +77,7 @@ static void drop_ref(SequenceMarks *m, int32_t mark) {
     if (--m->marks[mark].n_refs == 0) kv_unmark(m->pages, mark);
 }
 
-/* Takes place i out of a list. */
+/* Removes element i of a list. */
 static void take_out(SequenceMarks *m, SequenceMarkList *list, int32_t i) {
     int32_t mark = list->ids[i];
     list->n--;
@@ -147,8 +148,8 @@ static bool knows_state(const SequenceTable *s, int32_t id, int32_t n) {
 
 static int32_t state_of_mark(const SequenceTable *s, int32_t mark) { return s->marks.n_sequences + mark; }
 
-/* Advances the state of `from` by its first n pending rows, into `to`. If there is a mark among these rows, its state has taken in
- * those before it already. */
+/* Advances the state of `from` by its first n pending rows, into `to`. If there is a mark among these rows, its state
+ * has taken in those before it already. */
 static StateStep step_of(const SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     const SequenceState *q = &s->states[from];
     int32_t mark = sequence_marks_find(&s->marks, from, q->length + n), done = 0;
@@ -205,7 +206,7 @@ static void share_state(SequenceTable *s, int32_t from, int32_t to, int32_t n) {
     s->states[to] = (SequenceState){.length = n};
 }
 
-/* The new mark gets the state after n tokens of the sequence, which is known. */
+/* Gives the new mark the state after n tokens of the sequence, which must be known. */
 static void mark_state(SequenceTable *s, int32_t mark, int32_t id, int32_t n) {
     if (!s->states) return;
     StateStep step = step_of(s, id, state_of_mark(s, mark), n - s->states[id].length);
@@ -220,7 +221,7 @@ static void restore_state(SequenceTable *s, int32_t mark, int32_t id) {
     s->states[id] = (SequenceState){.length = length};
 }
 
-/* After n more tokens that were never run, the state is zeros. */
+/* Sets the state to zeros after n more tokens that were never run. */
 static void pad_state(SequenceTable *s, int32_t id, int32_t n) {
     if (!s->states) return;
     const StateStep zeros = {.from = id, .to = id};
@@ -293,7 +294,7 @@ int sequence_open(SequenceTable *s, int32_t *out, fr_error *err) {
     int32_t same;
     if (s->n_tables > 1)
         (void)kv_sequence_open(&s->kv[KV_WINDOW], &same,
-                               NULL); /* it has as many, and they are opened and closed together */
+                               NULL); /* cannot fail: both tables have the same number of sequences */
     truncate_state(s, *out, 0);
     return FR_OK;
 }
@@ -378,7 +379,7 @@ bool sequence_drop_mark(SequenceTable *s, int32_t id, int32_t n) {
 
 int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err) {
     if (s->n_tables > 1 && kv_room(&s->kv[KV_WINDOW], id) < n_rows)
-        return kv_reserve(&s->kv[KV_WINDOW], id, n_rows, err); /* fails, and says why */
+        return kv_reserve(&s->kv[KV_WINDOW], id, n_rows, err); /* fails with the right error */
     int status = kv_reserve(&s->kv[KV_ALL], id, n_rows + n_ahead, err);
     return status || s->n_tables == 1 ? status : kv_reserve(&s->kv[KV_WINDOW], id, n_rows, err);
 }
@@ -387,7 +388,7 @@ bool sequence_is_open(const SequenceTable *s, int32_t id) {
     return id >= 0 && id < s->marks.n_sequences && s->kv[KV_ALL].sequences[id].open;
 }
 
-/* Windows have pages for the next forward only, the other layers also for later ones. */
+/* Layers with a window need pages only for the next forward, the other layers also for later ones. */
 int32_t sequence_n_reserved(const SequenceTable *s, int32_t id) {
     return s->kv[s->n_tables - 1].sequences[id].n_reserved;
 }

@@ -1,7 +1,8 @@
-/* sequences.h - the sequences of an executor: the page tables of their keys and values, their recurrent states, and marks.
+/* sequences.h - the sequences of an executor: the page tables of their keys and values, their recurrent states, and
+ * marks.
  *
- * A sequence is known by its number. Its keys and values, its windows and its recurrent state are opened, cut, shared and marked
- * together. executor.h passes these functions on.
+ * A sequence is known by its number. Its keys and values, its windows and its recurrent state are opened, cut, shared
+ * and marked together. executor.h passes these functions on.
  */
 #ifndef COMPUTE_SEQUENCES_H
 #define COMPUTE_SEQUENCES_H
@@ -13,16 +14,16 @@
 
 enum { SEQUENCE_MARKS_MAX = 8 }; /* of one sequence */
 
-/* A length to which a sequence can be cut, or at which another one can take it over, although a recurrent state, or a window that has
- * given back its keys, cannot be rolled back to it. */
+/* A length to which a sequence can be cut, or at which another one can take it over, although a recurrent state, or a
+ * window that has given back its keys, cannot be rolled back to it. */
 typedef struct SequenceMark {
-    int32_t length; /* tokens before it */
-    int32_t n_refs; /* sequences that have it; 0: it is free */
+    int32_t length; /* the number of tokens before the mark */
+    int32_t n_refs; /* the number of sequences that have the mark; 0: it is free */
     uint64_t last_use;
 } SequenceMark;
 
 typedef struct SequenceMarkList {
-    int32_t n, ids[SEQUENCE_MARKS_MAX]; /* by length */
+    int32_t n, ids[SEQUENCE_MARKS_MAX]; /* in order of length */
 } SequenceMarkList;
 
 typedef struct SequenceMarks {
@@ -43,7 +44,7 @@ int32_t sequence_marks_find(const SequenceMarks *m, int32_t sequence, int32_t le
 int32_t sequence_marks_add(SequenceMarks *m, int32_t sequence, int32_t length);
 /* Notes that a mark was used just now. */
 void sequence_marks_use(SequenceMarks *m, int32_t mark);
-/* Takes away all marks of a sequence that are longer than `length`. */
+/* Removes the marks of a sequence that are longer than `length`. */
 void sequence_marks_cut(SequenceMarks *m, int32_t sequence, int32_t length);
 /* Gives `to` the marks of `from` among its first `length` tokens, and no others. */
 void sequence_marks_share(SequenceMarks *m, int32_t from, int32_t to, int32_t length);
@@ -52,7 +53,7 @@ bool sequence_marks_drop(SequenceMarks *m);
 
 /* ---- sequences ------------------------------------------------------------------------------------- */
 
-/* How far the recurrent state of a sequence is. */
+/* How many tokens the recurrent state of a sequence has taken in. */
 typedef struct SequenceState {
     int32_t length;           /* tokens that the state has taken in */
     int32_t first, n_pending; /* rows [first, first + n_pending) of SequenceTable.pending follow them */
@@ -80,7 +81,8 @@ typedef struct SequenceTable {
 /* The context is borrowed. State i of the context is that of sequence i, and state max_sequences + k that of mark k. */
 int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err);
 void sequence_table_close(SequenceTable *s);
-/* Whether sequences of this model can be cut only at their end and at marks, if windows have n_window_pages pages of their own. */
+/* Whether sequences of this model can be cut only at their end and at marks, if windows have n_window_pages pages of
+ * their own. */
 bool sequence_table_need_marks(const Model *m, int64_t n_window_pages);
 
 int sequence_open(SequenceTable *s, int32_t *out, fr_error *err);
@@ -96,15 +98,16 @@ int32_t sequence_room(const SequenceTable *s, int32_t id, int32_t n_ahead);
 bool sequence_drop_mark(SequenceTable *s, int32_t id, int32_t n);
 int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahead, fr_error *err);
 
-/* What a forward asks for: how many rows are reserved, and the slots of a layer group. The slot of a row that is not committed yet is
- * slots[length + index], where index counts the rows of its sequence. */
+/* A forward needs these: the number of rows that are reserved, and the slots of a layer group. The slot of a row that
+ * is not committed yet is slots[length + index], where index counts the rows of its sequence. */
 bool sequence_is_open(const SequenceTable *s, int32_t id);
 int32_t sequence_n_reserved(const SequenceTable *s, int32_t id);
 const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table);
-/* Before a forward overwrites what is known of the rows of the last one: moves all recurrent states on. */
+/* Advances all recurrent states. Must be called before a forward overwrites what is known of the rows of the last
+ * one. */
 void sequence_table_advance(SequenceTable *s);
-/* Keeps the rows at these offsets past the length (kv_commit); rows [n] are their numbers in the forward. Once per sequence and
- * forward. */
+/* Keeps the rows at these offsets past the length (kv_commit); rows [n] are their numbers in the forward. Once per
+ * sequence and forward. */
 void sequence_commit(SequenceTable *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n);
 
 #endif

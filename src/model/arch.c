@@ -38,7 +38,7 @@ const char *arch_names(ArchNames *out) {
     return out->text;
 }
 
-/* Queries, keys and values of one matrix, with one bias for all of them. */
+/* Takes one matrix for queries, keys and values, and one bias for all of them. */
 static int fused_qkv(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int64_t q = hparams_q_dim(h), kv = hparams_kv_dim(h);
@@ -62,7 +62,7 @@ int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_OUTPUT, OPTIONAL(TENSOR_ATTN_OUTPUT_BIAS));
 }
 
-/* The norm has been read already where the architecture has another name for it. */
+/* Architectures that have another name for this norm have read it already. */
 static int ffn_norm(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return out->ffn_norm ? FR_OK : ARCH_TAKE(r, i_layer, out, TENSOR_FFN_NORM);
 }
@@ -107,7 +107,8 @@ void arch_window(const ArchReader *r, int32_t i_layer, LayerSpec *out) {
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
-/* Which probabilities the router has. A softmax over the chosen experts gives them their shares of a softmax over all. */
+/* Reads how the router makes probabilities. A softmax over the chosen experts equals their shares of a softmax over
+ * all. */
 static void gate_keys(KeyReader *r, Hparams *h) {
     enum { UNKNOWN, SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN };
     int32_t gate = key_int(r, "expert_gating_func", UNKNOWN, UNKNOWN, SOFTMAX_OF_CHOSEN);

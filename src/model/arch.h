@@ -1,10 +1,10 @@
-/* arch.h - what the description of an architecture consists of, and what it is given to read a model file with.
+/* arch.h - the description of an architecture, and the functions with which it reads a model file.
  *
- * An Architecture is defined in the file of its family, arch_FAMILY.c, and has one line in the table of arch.c. Its function `layer`
- * takes the tensors of one layer from the file and describes the layer. Names and shapes of tensors are in tensor_table.h, and
- * hparams.c reads the keys that are named alike in all architectures. Every tensor of a file must be taken, and every key of its
- * architecture must be read (or be in the table of model_keys.c): one that is not known would be ignored silently, and the model
- * would be run wrongly.
+ * An Architecture is defined in the file of its family, arch_FAMILY.c, and is listed in the table of arch.c. Its
+ * function `layer` takes the tensors of one layer from the file and describes the layer. Names and shapes of tensors
+ * are in tensor_table.h, and hparams.c reads the keys that are named alike in all architectures. Every tensor of a file
+ * must be taken, and every key of its architecture must be read (or be in the table of model_keys.c): one that is not
+ * known would be ignored silently, and the model would be run wrongly.
  */
 #ifndef MODEL_ARCH_H
 #define MODEL_ARCH_H
@@ -19,18 +19,19 @@ typedef struct Architecture {
     RopeStyle rope;
     bool has_embd_norm;     /* the final norm is called token_embd_norm, not output_norm */
     bool kv_heads_by_layer; /* a list in attention.head_count_kv may have 0 for layers with a recurrent state */
-    bool has_no_attention;  /* no layer has attention, and the keys that describe it are not read */
-    bool has_no_ffn;        /* likewise with the feed-forward part */
-    /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
+    bool has_no_attention;  /* no layer has attention, and keys that describe attention are ignored */
+    bool has_no_ffn;        /* no layer has a feed-forward part, and feed_forward_length is ignored */
+    /* Reads the keys that only some architectures have, after those that all have; NULL: there are none. */
     void (*keys)(KeyReader *r, Hparams *h);
     /* Fills in a zeroed spec. Returns a negative number after an error. */
     int (*layer)(ArchReader *r, int32_t i_layer, LayerSpec *out);
 } Architecture;
 
-/* The architecture with a number (hparams.h), and the number of a name; false: the name is unknown. */
+/* arch_find returns the architecture with a number (hparams.h); arch_from_name finds the number of a name, and returns
+ * false if the name is unknown. */
 const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
-/* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
+/* Writes all names for a message, "llama, qwen2, ... and qwen3". Returns out->text. */
 typedef struct ArchNames {
     char text[400];
 } ArchNames;
@@ -47,78 +48,86 @@ extern const Architecture arch_gpt_oss;                                         
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
-/* Key "<architecture>.<what>", a number in [min, max]. A missing key gives `fallback`; it is an error if the fallback of an integer
- * is negative, or that of a float NAN. The first failure is remembered, and min is the result then. */
+/* These return the key "<architecture>.<what>", a number from min to max. If the key is missing, they return
+ * `fallback`; an integer with a negative fallback and a float with the fallback NAN may not be missing. After an error,
+ * which the reader remembers, they return min. */
 int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max);
 double key_float(KeyReader *r, const char *what, double fallback, double min, double max);
 bool key_bool(KeyReader *r, const char *what, bool fallback);
 bool key_string(KeyReader *r, const char *what, GgufString *out); /* false: it is missing, or no string */
 int64_t key_index(KeyReader *r, const char *what);                /* -1: the file lacks it */
-/* A key may hold a list in place of a number: a number or a flag (0 or 1) for each layer. */
+/* A key may hold a list with a number or a flag (0 or 1) for each layer. key_check_list requires n elements from min to
+ * max. */
 bool key_is_list(KeyReader *r, const char *what);
 void key_check_list(KeyReader *r, const char *what, int32_t n, int64_t min, int64_t max);
-/* The number of a layer if the key holds a list, otherwise `fallback`. */
+/* Both return the number of a layer if the key holds a list, otherwise `fallback`. */
 int64_t key_number_of_layer(const KeyReader *r, const char *what, int32_t i_layer, int64_t fallback);
 int64_t number_of_layer(const Gguf *g, const char *arch, const char *what, int32_t i_layer, int64_t fallback);
-/* Keys that begin like this are not read, because they have no meaning beside the other keys of the file. */
+/* Notes that keys with this prefix have no meaning in this file, so that they are not refused although nothing reads
+ * them. */
 void keys_without_meaning(KeyReader *r, const char *prefix);
 /* Remembers an error; the path of the file is put before the text. */
 __attribute__((format(printf, 3, 4))) void key_fail(KeyReader *r, fr_code code, const char *fmt, ...);
 
-/* key_reader_check returns the first error, or refuses a key of the architecture that was not read. Close *out after an error, too. */
+/* key_reader_check returns the first error, or refuses a key of the architecture that was not read. Close *out after an
+ * error, too. */
 int key_reader_open(KeyReader **out, const Gguf *g, const char *arch, fr_error *err);
 int key_reader_check(KeyReader *r);
 void key_reader_close(KeyReader *r); /* NULL is fine */
 
-/* Keys that several families share. The caller has set router_gate and keeps_probabilities to what a file without these keys means. */
+/* Reads the keys of experts. The caller has set router_gate and keeps_probabilities to what a file without these keys
+ * means. */
 void arch_expert_keys(KeyReader *r, Hparams *h);
-/* attention.sliding_window and attention.sliding_window_pattern, with the values that a file without them means. */
+/* Reads attention.sliding_window and attention.sliding_window_pattern. A file without them has this window and this
+ * period. */
 void arch_window_keys(KeyReader *r, Hparams *h, int32_t window, int32_t period);
-/* attention.temperature_scale and temperature_length; length 0: a file with a scale must have a length. */
+/* Reads attention.temperature_scale and temperature_length. `length` replaces a missing length; if it is 0, a file with
+ * a scale must have a length. */
 void arch_temperature_keys(KeyReader *r, Hparams *h, int32_t length);
-/* The number of layers for multi-token prediction (Nextn in model.h), which are the last ones of the file: hparams.n_layer no longer counts
- * them afterwards. `layer` is asked for these layers as well. */
+/* Reads the number of layers for multi-token prediction (Nextn in model.h), which are the last layers of the file, and
+ * subtracts it from hparams.n_layer. Architecture.layer describes these layers as well. */
 void arch_nextn_keys(KeyReader *r, Hparams *h);
-/* Divides the factor of cos and sin that YaRN has, 1 + 0.1 ln factor, by 1 + 0.1 m ln factor, as transformers does for an
- * mscale_all_dim of m. */
+/* Divides the factor by which YaRN multiplies cos and sin, 1 + 0.1 ln factor, by 1 + 0.1 m ln factor, as transformers
+ * does if mscale_all_dim is m. */
 void arch_divide_yarn(Hparams *h, double m);
 
 /* ---- tensors of a layer ------------------------------------------------------------------------------- */
 
 /* The shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. */
 const Hparams *arch_hparams(const ArchReader *r);
-/* The same as key_number_of_layer. */
+/* Returns the number of a layer if the key holds a list, otherwise `fallback`. */
 int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback);
 /* Whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id);
 
-/* Takes tensors from the file and puts them where the table says: ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q, ...). A missing one is an
- * error, unless it is written as OPTIONAL(TENSOR_...). */
+/* Takes tensors from the file and puts them where the table says: ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q, ...). A
+ * missing one is an error, unless it is written as OPTIONAL(TENSOR_...). */
 #define OPTIONAL(id) ((int)(id) | TENSOR_IS_OPTIONAL)
 #define ARCH_TAKE(r, i_layer, out, ...) arch_take(r, i_layer, out, (const int[]){__VA_ARGS__, TENSOR_COUNT})
 enum { TENSOR_IS_OPTIONAL = 1 << 16 };
 int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors);
-/* Takes one tensor that belongs elsewhere. *out is NULL if it is missing and optional. */
+/* Each takes one tensor that has no place in a LayerSpec. *out is NULL if the tensor is optional and missing. */
 int arch_tensor(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const GgufTensor **out);
 int arch_vector(ArchReader *r, int32_t i_layer, TensorId id, bool optional, const float **out);
-/* Takes a matrix that holds several matrices of the layer one after the other: the rows of each, in their order. */
+/* Takes a matrix whose rows are those of several matrices of the layer, in the order of `parts`. */
 typedef struct RowSplit {
     LayerMatrix matrix;
     int64_t n_rows;
 } RowSplit;
 int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, const RowSplit *parts, int n_parts);
-/* Matrices that the model owns, [n][n_out][n_in], to be filled by the caller; `name` is for messages. */
+/* Allocates matrices [n][n_out][n_in] that the model owns and the caller fills; `name` is for messages. */
 int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
                       const GgufTensor **out, void **data);
-/* A vector of ones that the model owns. */
+/* Makes a vector of ones that the model owns. */
 int arch_ones(ArchReader *r, int64_t n, const float **out);
 
-/* The same with a matrix that holds gate and up of each expert. */
+/* Takes a tensor that holds the rows of gate and then those of up for each expert. */
 int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 
-/* Parts of a layer that most architectures share, with the biases that the file has. */
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out); /* a norm, queries, keys, values, the output */
+/* Each reads a part of a layer that most architectures share, with the biases that the file has. */
+int arch_attention(ArchReader *r, int32_t i_layer,
+                   LayerSpec *out); /* the norm, queries, keys, values and the output projection */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* The router, the experts and the shared expert, if the model has one. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);

@@ -1,24 +1,26 @@
-/* arch_deepseek.c - architectures "deepseek2" (DeepSeek V2, V2-Lite, V3 and R1, GLM-4.7-Flash and others with multi-head latent
- * attention) and "glm4moe" (GLM-4.5, 4.5-Air, 4.6 and 4.7). Both have leading dense layers, then layers of experts with a shared
- * expert.
+/* arch_deepseek.c - architectures "deepseek2" (DeepSeek V2, V2-Lite, V3 and R1, GLM-4.7-Flash and others with
+ * multi-head latent attention) and "glm4moe" (GLM-4.5, 4.5-Air, 4.6 and 4.7). Both have leading dense layers, then
+ * layers of experts with a shared expert.
  *
  * Shapes. Newer files of deepseek2 describe what is cached: one KV head, and a key_length of kv_lora_rank +
- * rope.dimension_count; a head has key_length_mla and value_length_mla components. Older files give the lengths of the heads as
- * key_length and value_length, and have one matrix attn_kv_b in the place of attn_k_b and attn_v_b: for each head the rows that
- * make its keys, then those that make its values. We need the transpose of the former, which is made as F32 when the file is
- * read, and copies of the latter.
+ * rope.dimension_count; a head has key_length_mla and value_length_mla components. Older files give the lengths of the
+ * heads as key_length and value_length, and have one matrix attn_kv_b in the place of attn_k_b and attn_v_b: for each
+ * head the rows that make its keys, then those that make its values. We need the transpose of the former, which is made
+ * as F32 when the file is read, and copies of the latter.
  *
- * YaRN. These models rotate vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2 instead, in
- * all components, rotated or not. The file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the ordinary one.
+ * YaRN. These models rotate vectors without a factor (magnitude 1) and multiply the scores by (1 + 0.1 m ln factor)^2
+ * instead, in all components, rotated or not. The file has 0.1 m as yarn_log_multiplier. Without that key, YaRN is the
+ * ordinary one.
  *
- * Routing. Experts may be chosen in groups, with a bias that only a router with sigmoids has. A file may lack expert_gating_func. Then
- * a layer of deepseek2 has sigmoids if it has such a bias (GLM-4.7-Flash), or as many experts as DeepSeek-V3 has. In glm4moe a missing
- * key always means sigmoids.
+ * Routing. Experts may be chosen in groups, with a bias that only a router with sigmoids has. A file may lack
+ * expert_gating_func. Then a layer of deepseek2 has sigmoids if it has such a bias (GLM-4.7-Flash), or as many experts
+ * as DeepSeek-V3 has. In glm4moe a missing key always means sigmoids.
  *
- * glm4moe has ordinary attention. Part of each head is rotated; queries, keys and values have biases, and in GLM-4.5 (not Air) query
- * and key heads have norms. The norm before the feed-forward part is called post_attention_norm.
+ * glm4moe has ordinary attention. Part of each head is rotated; queries, keys and values have biases, and in GLM-4.5
+ * (not Air) query and key heads have norms. The norm before the feed-forward part is called post_attention_norm.
  *
- * The layer for multi-token prediction (Nextn in model.h) has the same attention, with a latent of its own, and experts. */
+ * The layer for multi-token prediction (Nextn in model.h) has the same attention, with a latent of its own, and
+ * experts. */
 #include "model/arch.h"
 
 #include "gguf/tensor_type.h"
@@ -31,7 +33,7 @@ enum { MAX_RANK = 1 << 12, MAX_HEAD = 1 << 12, GATE_SIGMOID = 2 };
 /* DeepSeek-V3 and its descendants have 256 experts or more; V2, whose router has a softmax, has at most 160. */
 enum { FEWEST_EXPERTS_OF_V3 = 256 };
 
-/* The lengths of heads, and of what is cached in their place. */
+/* Reads the lengths of heads, and of the latents that are cached in their place. */
 static void latent_keys(KeyReader *r, Hparams *h) {
     LatentShape *s = &h->latent;
     s->q_rank = key_int(r, "attention.q_lora_rank", 0, 0, MAX_RANK);
@@ -76,7 +78,8 @@ static void routed_keys(KeyReader *r, Hparams *h) {
     }
     int64_t n_shared = key_int(r, "expert_shared_count", 0, 0, MODEL_MAX_EXPERTS);
     h->n_ff_shared = (int32_t)(n_shared * h->n_ff_expert);
-    (void)key_int(r, "expert_shared_count", 0, 0, (1 << 20) / h->n_ff_expert); /* so that the product is a width */
+    (void)key_int(r, "expert_shared_count", 0, 0,
+                  (1 << 20) / h->n_ff_expert); /* keeps the product within the range of a width */
     (void)key_int(r, "expert_gating_func", 0, 0, GATE_SIGMOID);
     group_keys(r, h);
 }

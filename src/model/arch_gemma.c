@@ -1,16 +1,17 @@
-/* arch_gemma.c - architectures "gemma2" and "gemma3" (text). Embeddings are multiplied by sqrt(n_embd), what attention and the
- * feed-forward part add has a norm, and the activation is GELU.
+/* arch_gemma.c - architectures "gemma2" and "gemma3" (text). Embeddings are multiplied by sqrt(n_embd), what attention
+ * and the feed-forward part add has a norm, and the activation is GELU.
  *
- * gemma2 caps attention scores and logits, and every other layer sees a window, beginning with the first. gemma3 has norms of query
- * and key heads in the place of the caps. Of six layers, five see a window and rotate with a base of their own; the context is
- * extended only for the sixth. */
+ * gemma2 caps attention scores and logits, and every other layer sees a window, beginning with the first. gemma3 has
+ * norms of query and key heads in the place of the caps. Of six layers, five see a window and rotate with a base of
+ * their own; the context is extended only for the sixth. */
 #include "model/arch.h"
 
 #include <math.h>
 
-/* The models of 27 billion parameters, which these numbers of layers tell, scale scores as if a head were n_embd / n_head wide. */
+/* The models of 27 billion parameters scale scores as if a head were n_embd / n_head wide. They are recognised by their
+ * number of layers. */
 enum { GEMMA2_LAYERS_OF_27B = 46, GEMMA3_LAYERS_OF_27B = 62 };
-/* The last layer of so many sees everything; and the window of a file that does not name one (transformers' configurations). */
+/* One layer in so many sees everything. A file that names no window has that of transformers' configuration. */
 enum { GEMMA2_PERIOD = 2, GEMMA3_PERIOD = 6, USUAL_WINDOW = 4096 };
 
 static void common_keys(KeyReader *r, Hparams *h, int32_t period) {
@@ -44,7 +45,7 @@ static int gemma2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 
 static void gemma3_keys(KeyReader *r, Hparams *h) {
     common_keys(r, h, GEMMA3_PERIOD);
-    h->rope.base = key_float(r, "rope.global.freq_base", h->rope.base, 1, 1e12); /* the names of files by Ollama */
+    h->rope.base = key_float(r, "rope.global.freq_base", h->rope.base, 1, 1e12); /* Ollama writes these names */
     h->local_rope_base = key_float(r, "rope.local.freq_base", 10000, 1, 1e12);
     h->local_rope_base = key_float(r, "rope.freq_base_swa", h->local_rope_base, 1, 1e12);
     h->logit_cap = (float)key_float(r, "final_logit_softcapping", 0, 0, 1e6);

@@ -1,10 +1,10 @@
-/* arch_gpt_oss.c - architecture "gpt-oss". Experts have biases and a clamped SwiGLU. A router with a bias chooses them, and their
- * weights are a softmax over the chosen ones, which is their share of the probabilities of all. Attention has biases, a sink for
- * each head, and a window in every other layer, beginning with the first. The norm before the experts is called
- * post_attention_norm. Published experts are of type MXFP4. */
+/* arch_gpt_oss.c - architecture "gpt-oss". Experts have biases and a clamped SwiGLU. A router with a bias chooses them,
+ * and their weights are a softmax over the chosen ones, which is their share of the probabilities of all. Attention has
+ * biases, a sink for each head, and a window in every other layer, beginning with the first. The norm before the
+ * experts is called post_attention_norm. Published experts are of type MXFP4. */
 #include "model/arch.h"
 
-enum { PERIOD = 2, USUAL_WINDOW = 128 }; /* where a file does not name them */
+enum { PERIOD = 2, USUAL_WINDOW = 128 }; /* these hold if the file does not name them */
 
 static void keys(KeyReader *r, Hparams *h) {
     arch_expert_keys(r, h);

@@ -1,11 +1,12 @@
 /* arch_granite.c - architectures "granite", "granitehybrid" (Granite 4.0 H) and "mamba2".
  *
- * granite is llama with factors of embeddings, attention scores, what a layer adds, and logits. granitehybrid has these factors, too.
- * Most of its layers are of Mamba-2, the others have attention, as a list of key-value heads says; it is dense, or has experts
- * and a shared expert. In both, attention does not rotate if the key rope.scaling.finetuned is false.
+ * granite is llama with factors of embeddings, attention scores, what a layer adds, and logits. granitehybrid has these
+ * factors, too. Most of its layers are of Mamba-2, the others have attention, as a list of key-value heads says; it is
+ * dense, or has experts and a shared expert. In both, attention does not rotate if the key rope.scaling.finetuned is
+ * false.
  *
- * mamba2 has layers of Mamba-2 and nothing else: neither attention nor a feed-forward part. In such a layer one matrix, ssm_in, makes
- * z, the inputs of the convolution (x, B, C) and dt. */
+ * mamba2 has layers of Mamba-2 and nothing else: neither attention nor a feed-forward part. In such a layer one matrix,
+ * ssm_in, makes z, the inputs of the convolution (x, B, C) and dt. */
 #include "model/arch.h"
 
 enum { MAX_HEADS = 4096, MAX_INNER = 1 << 18 };
@@ -45,7 +46,7 @@ static void mamba2_keys(KeyReader *r, Hparams *h) {
     (void)key_int(r, "ssm.inner_size", -1, m->n_heads, (int64_t)MODEL_MAX_STATE_DIM * m->n_heads);
     (void)key_int(r, "ssm.inner_size", -1, (int64_t)m->dim * m->n_heads, (int64_t)m->dim * m->n_heads);
     int32_t whole = m->n_heads / m->n_groups * m->n_groups;
-    (void)key_int(r, "ssm.time_step_rank", -1, whole, whole); /* every group has as many heads */
+    (void)key_int(r, "ssm.time_step_rank", -1, whole, whole); /* all groups must have the same number of heads */
     h->state = mamba2_state(m, n_conv);
 }
 

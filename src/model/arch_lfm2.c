@@ -1,7 +1,7 @@
-/* arch_lfm2.c - architectures "lfm2" and "lfm2moe" (LFM2). Some layers have attention, with norms of query and key heads; the others
- * have a short convolution, whose input and output are each multiplied by a gate. A list of key-value heads says which have
- * attention. The final norm is called token_embd_norm. In lfm2moe all but the first layers have experts, chosen by sigmoids with a
- * bias; the weights of the chosen ones sum to 1. */
+/* arch_lfm2.c - architectures "lfm2" and "lfm2moe" (LFM2). Some layers have attention, with norms of query and key
+ * heads; the others have a short convolution, whose input and output are each multiplied by a gate. A list of key-value
+ * heads says which have attention. The final norm is called token_embd_norm. In lfm2moe all but the first layers have
+ * experts, chosen by sigmoids with a bias; the weights of the chosen ones sum to 1. */
 #include "model/arch.h"
 
 static void lfm2_keys(KeyReader *r, Hparams *h) {

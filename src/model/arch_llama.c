@@ -1,25 +1,25 @@
 /* arch_llama.c - architecture "llama", and models that differ from it by little.
  *
- *   llama      Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM; and Mixtral, which has experts. Adjacent components of a head are
- *              rotated together. All layers see a window, if the file names one, as Mistral 7B v0.1 has it.
- *   mistral3   Ministral 3: attention scores grow with the position, one step for each original context. The context is extended
- *              by YaRN. Its files have mscale_all_dim as yarn_log_multiplier: with the usual 1, rotation does not change the
- *              length of a vector.
- *   smollm3    every fourth layer rotates nothing
- *   phi3       Phi-3 and Phi-4: queries, keys and values are one matrix, and so are gate and up. The halves of a head are rotated
- *              against each other. All layers see a window, if the file names one.
+ *   llama      Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM; and Mixtral, which has experts. Adjacent components of a
+ *              head are rotated together. All layers have a window if the file names one, as for Mistral 7B v0.1.
+ *   mistral3   Ministral 3: attention scores grow with the position, one step for each original context. The context is
+ *              extended by YaRN. Its files have mscale_all_dim as yarn_log_multiplier: with the usual 1, rotation does
+ *              not change the length of a vector.
+ *   smollm3    one layer in four rotates nothing
+ *   phi3       Phi-3 and Phi-4: queries, keys and values are one matrix, and so are gate and up. The halves of a head are
+ *              rotated against each other. All layers have a window if the file names one.
  *   llama4     Llama 4 Scout and Maverick, see below
  *
- * llama4. Of four layers, three rotate and see only the chunk of the text that they are in; the fourth sees everything, rotates
- * nothing, and its scores grow with the position. One layer in interleave_moe_layer_step has experts, chosen by sigmoids that
- * multiply what they read, and a shared expert.
+ * llama4. Of four layers, three rotate and see only the chunk of the text that they are in; the fourth sees everything,
+ * rotates nothing, and its scores grow with the position. One layer in interleave_moe_layer_step has experts, chosen by
+ * sigmoids that multiply what they read, and a shared expert.
  *
- * Queries and keys that rotate are then divided by their root mean square, except in Maverick, which is recognised by its 128
- * experts. Rotation does not change that number, so the division is done before it, as a norm of heads with weights of 1. A
- * factor of cos and sin (YaRN) would be divided away, so there is none.
+ * Queries and keys that rotate are then divided by their root mean square, except in Maverick, which is recognised by
+ * its 128 experts. Rotation does not change that number, so the division is done before it, as a norm of heads with
+ * weights of 1. A factor of cos and sin (YaRN) would be divided away, so there is none.
  *
- * Published files of llama4 name neither the chunk nor the temperature: both are 8192 positions. llama.cpp takes that number whatever
- * the keys say; forerun follows the keys if they are there. */
+ * Published files of llama4 name neither the chunk nor the temperature: both are 8192 positions. llama.cpp takes that
+ * number whatever the keys say; forerun follows the keys if they are there. */
 #include "model/arch.h"
 
 /* A layer of llama, with experts if the model has them. */

@@ -5,15 +5,16 @@
  *   qwen2moe     attention as in qwen2; experts, whose weights are their probabilities among all, and a shared expert
  *   qwen3moe     attention as in qwen3; experts, whose weights sum to 1
  *   qwen35, qwen35moe (Qwen 3.5 and 3.6) and qwen3next (Qwen3-Next)
- *                one layer in full_attention_interval has attention, with norms of heads and gates of what they read, unless a
- *                list in the file says which layers have none. The others are layers of Gated DeltaNet. The norm before the feed-forward part is called post_attention_norm.
- *                qwen35 is dense; the other two have experts, and a shared expert.
+ *                one layer in full_attention_interval has attention, with norms of heads and gates of what they read,
+ *                unless a list in the file says which layers have none. The others are layers of Gated DeltaNet. The
+ *                norm before the feed-forward part is called post_attention_norm. qwen35 is dense; the other two have
+ *                experts, and a shared expert.
  *
- * Value heads. In files of qwen35 and qwen35moe, value head h goes with key head h % n_key_heads. In files of qwen3next the value
- * heads of a key head are side by side, and one matrix makes both beta and alpha.
+ * Value heads. In files of qwen35 and qwen35moe, value head h goes with key head h % n_key_heads. In files of qwen3next
+ * the value heads of a key head are side by side, and one matrix makes both beta and alpha.
  *
- * Positions. Qwen 3.5 rotates parts of a head by the time, height and width of a position. For text these are one number, and the
- * rotation is the ordinary one. */
+ * Positions. Qwen 3.5 rotates parts of a head by the time, height and width of a position. For text these are one
+ * number, and the rotation is the ordinary one. */
 #include "model/arch.h"
 
 enum { MAX_HEADS = 1024 };
@@ -34,7 +35,8 @@ static int qwen3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 static void qwen2moe_keys(KeyReader *r, Hparams *h) {
     h->keeps_probabilities = true;
     arch_expert_keys(r, h);
-    if (h->n_expert && h->n_ff_shared == 0) h->n_ff_shared = h->n_ff; /* older files lack the key */
+    if (h->n_expert && h->n_ff_shared == 0)
+        h->n_ff_shared = h->n_ff; /* older files lack expert_shared_feed_forward_length */
 }
 
 static int qwen2moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -64,9 +66,10 @@ static void delta_keys(KeyReader *r, Hparams *h) {
     d->n_key_heads = key_int(r, "ssm.group_count", -1, 1, MAX_HEADS);
     d->n_value_heads = key_int(r, "ssm.time_step_rank", -1, d->n_key_heads, MAX_HEADS);
     int32_t whole = d->n_value_heads / d->n_key_heads * d->n_key_heads;
-    (void)key_int(r, "ssm.time_step_rank", -1, whole, whole); /* every key head has as many value heads */
+    (void)key_int(r, "ssm.time_step_rank", -1, whole,
+                  whole); /* all key heads must have the same number of value heads */
     int64_t n_values = (int64_t)d->n_value_heads * d->dim;
-    (void)key_int(r, "ssm.inner_size", n_values, n_values, n_values); /* value heads are as wide as key heads */
+    (void)key_int(r, "ssm.inner_size", n_values, n_values, n_values); /* value heads must be as wide as key heads */
     h->state = delta_net_state(d, n_conv);
     h->attention_interval = key_int(r, "full_attention_interval", 4, 1, 1024);
     if (key_is_list(r, recurrent_list)) key_check_list(r, recurrent_list, h->n_layer, 0, 1);

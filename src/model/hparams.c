@@ -1,5 +1,5 @@
-/* hparams.c - the shape of a model, from the keys of its file. Every number is checked against the range that the engine can
- * hold before anything is allocated by it. */
+/* hparams.c - the shape of a model, from the keys of its file. Every number is checked against the range that the
+ * engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
 
 #include "base/error.h"
@@ -21,9 +21,9 @@ static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
                      printable(&safe, name.data, name.n), arch_names(&names));
 }
 
-/* What YaRN does to the frequencies, and by which factor it multiplies cos and sin (arXiv 2309.00071). yarn_attn_factor is the whole
- * factor, as `attention_factor` is in transformers, where conversion takes it from; without it, 1 + 0.1 ln factor. A negative
- * ext_factor means that there is none. */
+/* Reads the numbers of YaRN (arXiv 2309.00071). cos and sin are multiplied by yarn_attn_factor, which is
+ * `attention_factor` in transformers' configurations, or by 1 + 0.1 ln factor if the file lacks the key. A negative
+ * ext_factor means that it is not set. */
 static void read_yarn(KeyReader *r, RopeParams *p) {
     p->scaling = ROPE_SCALING_YARN;
     p->ext_factor = key_float(r, "rope.scaling.yarn_ext_factor", 1, -1e3, 1e3);
@@ -75,7 +75,7 @@ static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_c
     read_scaling(r, p);
 }
 
-/* A number of each layer, which is one number, or a list of them. Returns the greatest. */
+/* Reads a key that holds one number for all layers, or a list with a number for each. Returns the greatest number. */
 static int32_t read_number_of_layers(KeyReader *r, const Hparams *h, const char *what, int64_t fallback, int32_t min,
                                      int32_t max) {
     int32_t most = 0;
@@ -88,7 +88,8 @@ static int32_t read_number_of_layers(KeyReader *r, const Hparams *h, const char 
     return most;
 }
 
-/* The heads of each layer can share its key-value heads evenly. 0 key-value heads mean a recurrent state. */
+/* Refuses lists in which the heads of a layer cannot share its key-value heads evenly. 0 key-value heads mean a
+ * recurrent state. */
 static void check_heads(KeyReader *r, const Hparams *h) {
     for (int32_t i = 0; i < h->n_layer; i++) {
         int64_t n = key_number_of_layer(r, "attention.head_count", i, h->n_head),
@@ -99,7 +100,7 @@ static void check_heads(KeyReader *r, const Hparams *h) {
     }
 }
 
-/* A model without attention gets heads, too, which nothing reads, so that no dimension is 0. */
+/* A model without attention gets a head, too, which nothing reads, so that no dimension is 0. */
 static void read_heads(KeyReader *r, const Architecture *arch, Hparams *h) {
     if (arch->has_no_attention) {
         h->n_head = h->n_head_kv = 1, h->head_dim = 2;
@@ -116,7 +117,7 @@ static void read_heads(KeyReader *r, const Architecture *arch, Hparams *h) {
     h->head_dim = key_int(r, "attention.key_length", h->n_embd / (n_first > 0 ? n_first : 1), 2, 1 << 12);
 }
 
-/* Models without a dense feed-forward part have the width of experts in place of another. */
+/* The width of experts replaces feed_forward_length in files of models without a dense feed-forward part. */
 static void read_ff(KeyReader *r, const Architecture *arch, Hparams *h) {
     h->n_ff = 1;
     if (arch->has_no_ffn) {
@@ -127,7 +128,7 @@ static void read_ff(KeyReader *r, const Architecture *arch, Hparams *h) {
     h->n_ff = read_number_of_layers(r, h, "feed_forward_length", of_experts > 0 ? of_experts : -1, 1, 1 << 20);
 }
 
-/* Returns the length of values. */
+/* Reads the rotation. Returns the length of value heads. */
 static int32_t read_attention(KeyReader *r, const Architecture *arch, Hparams *h) {
     h->rope.style = arch->rope;
     if (!arch->has_no_attention) {
@@ -140,7 +141,6 @@ static int32_t read_attention(KeyReader *r, const Architecture *arch, Hparams *h
     return h->head_dim;
 }
 
-/* Reads all keys. */
 static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
     const Architecture *arch = arch_find(h->arch);
     h->n_layer = key_int(r, "block_count", -1, 1, 1024);

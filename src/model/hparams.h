@@ -39,14 +39,14 @@ typedef enum RopeScaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_
 
 typedef struct RopeParams {
     RopeStyle style;
-    int32_t n_rot; /* components of a head that are rotated; even */
+    int32_t n_rot; /* components of a head that are rotated; an even number */
     double base;
     RopeScaling scaling;
-    double factor;                           /* context extension, 1 without scaling */
-    int32_t n_ctx_orig;                      /* the context before extension */
-    double magnitude;                        /* by which cos and sin are multiplied; 0: 1 */
-    bool names_magnitude;                    /* YaRN: the file has it; false: it follows from the factor */
-    double ext_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
+    double factor;        /* by which the context is extended; 1 without scaling */
+    int32_t n_ctx_orig;   /* the context before extension */
+    double magnitude;     /* by which cos and sin are multiplied; 0: 1 */
+    bool names_magnitude; /* the file names the magnitude of YaRN; false: it follows from the factor */
+    double ext_factor, beta_fast, beta_slow; /* of YaRN (arXiv 2309.00071) */
 } RopeParams;
 
 /* The shape of layers of MIXER_DELTA_NET (DeltaNetSpec). */
@@ -55,8 +55,8 @@ typedef struct DeltaNetShape {
     int32_t dim;                        /* components of a query, key or value head */
 } DeltaNetShape;
 
-/* The shape of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers for each token, and
- * no values beside it: n_head_kv is 1, and head_dim is the width of what is cached. */
+/* The shape of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers for
+ * each token, and no values beside it: n_head_kv is 1, and head_dim is the width of what is cached. */
 typedef struct LatentShape {
     int32_t rank;      /* width of the latent that keys and values are made of; 0: no layer is of this kind */
     int32_t q_rank;    /* width of the latent that queries are made of; 0: there is none */
@@ -64,8 +64,9 @@ typedef struct LatentShape {
     int32_t value_dim; /* components of a value head */
 } LatentShape;
 
-/* Attention scores may grow with the position of the query, so that softmax stays as sharp over a long context (arXiv 2501.19399, as
- * in Llama 4 and Mistral 3). They are multiplied by 1 + scale ln(step + 1), where step = floor((position + offset) / length). */
+/* Attention scores may grow with the position of the query, so that softmax stays as sharp over a long context (arXiv
+ * 2501.19399, as in Llama 4 and Mistral 3). They are multiplied by 1 + scale ln(step + 1), where step = floor((position
+ * + offset) / length). */
 typedef struct AttnTemperature {
     float scale; /* 0: scores do not grow */
     int32_t length, offset;
@@ -83,7 +84,7 @@ typedef struct Mamba2Shape {
 typedef struct StateShape {
     int32_t n_conv;      /* positions that the convolution sees; 0: no layer has a state */
     int32_t n_heads;     /* parts of the state that do not read each other */
-    int64_t n_channels;  /* of the convolution */
+    int64_t n_channels;  /* channels of the convolution */
     int64_t n_gates;     /* numbers of a position that the heads read beside these channels */
     int64_t n_values;    /* numbers that the output projection reads */
     int64_t head_dim;    /* how many of these values belong to a head; the last head may have fewer */
@@ -93,7 +94,7 @@ typedef struct StateShape {
 typedef struct Hparams {
     Arch arch;
     int32_t n_layer, n_embd, n_ff, n_vocab;
-    int32_t n_head, n_head_kv, head_dim; /* of layers that have different numbers, and n_ff, these are the greatest */
+    int32_t n_head, n_head_kv, head_dim; /* if layers have different numbers, these and n_ff are the greatest */
     int32_t n_ctx_train;
     float rms_eps;
     RopeParams rope;
@@ -101,14 +102,14 @@ typedef struct Hparams {
     int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of the shared expert; 0: none */
     RouterGate router_gate;           /* how the logits of the router become probabilities */
     bool has_router_gate;     /* whether the file names the gate; if not, a layer with a choice_bias has the sigmoid */
-    bool keeps_probabilities; /* this and the next three: see LayerSpec */
+    bool keeps_probabilities; /* LayerSpec explains this and the next three */
     float expert_scale;       /* 0: 1 */
     int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
     int32_t n_dense;             /* leading layers without experts, in a model with experts */
     int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
     int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
-    int32_t window_period;       /* of so many layers all but the last have it; 0: all have it; a list may replace it */
+    int32_t window_period;       /* one layer in so many has no window; 0: all have one */
     AttnTemperature temperature; /* of the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
     float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */
@@ -120,7 +121,7 @@ typedef struct Hparams {
     StateShape state; /* of the layers that have one */
     DeltaNetShape delta;
     Mamba2Shape mamba;
-    int32_t attention_interval; /* with delta: one layer in so many has attention */
+    int32_t attention_interval; /* in a model with Gated DeltaNet one layer in so many has attention */
     bool no_rope;               /* no layer rotates queries and keys */
     int32_t n_nextn;            /* layers after the others, which only a drafter runs (Nextn in model.h) */
 } Hparams;
@@ -134,7 +135,7 @@ const char *arch_name(Arch arch);
 static inline int32_t temperature_step(const AttnTemperature *t, int32_t position) {
     return t->scale > 0 ? (int32_t)(((int64_t)position + t->offset) / t->length) : 0;
 }
-/* The factor of the scores of a query. */
+/* Returns the factor by which the scores of a query are multiplied. */
 static inline double temperature_factor(const AttnTemperature *t, int32_t position) {
     return 1 + (double)t->scale * log(temperature_step(t, position) + 1.0);
 }
@@ -144,13 +145,13 @@ static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
 }
-/* How many values a head has. */
+/* Returns how many values a head of a recurrent state has. */
 static inline int64_t state_head_values(const StateShape *s, int32_t head) {
     int64_t left = s->n_values - head * s->head_dim;
     return left < s->head_dim ? left : s->head_dim;
 }
-/* The numbers in the queries of latent attention, before they are brought into the form of what is cached; and in the values of its
- * heads. */
+/* Each returns how many numbers a row has for all heads of latent attention together: in queries, before they are
+ * brought into the form of what is cached, and in values. */
 static inline int64_t latent_query_dim(const Hparams *h) {
     return h->latent.rank ? h->n_head * ((int64_t)h->latent.plain_dim + h->rope.n_rot) : 0;
 }

@@ -13,7 +13,7 @@
 /* What a model of a file owns. */
 struct ModelMemory {
     LayerSpec *layers;
-    GgufTensor *views; /* [n_views] matrices that are rows of another; room for MAX_VIEWS of each layer */
+    GgufTensor *views; /* [n_views] matrices that are rows of another; there is room for MAX_VIEWS of each layer */
     int64_t n_views;
     float **vectors; /* [n_vectors], with room for two for each tensor of the file */
     int64_t n_vectors;
@@ -39,8 +39,8 @@ bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
     return arch_number_of_layer(r, "attention.head_count_kv", i_layer, 1) == 0;
 }
 
-/* Takes the tensor, which must have exactly this shape. n_out 0: it is a vector; n 0: it is one matrix. A missing one is an error
- * unless it is optional. */
+/* Takes a tensor, which must have exactly this shape: a vector if n_out is 0, one matrix if n is 0. It may be missing
+ * only if it is optional. */
 static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
                        const GgufTensor **out) {
     const GgufTensor *t = gguf_find_tensor(r->m->gguf, name);
@@ -288,7 +288,8 @@ static TensorName name_beside(const GgufTensor *t, const char *suffix) {
     return out;
 }
 
-/* The factors of the matrices of a layer. attn_kv_b is not used as it is in the file, so factors of it are refused. */
+/* Takes the factors of the matrices of a layer. attn_kv_b is not used as it is in the file, so its factors are
+ * refused. */
 static int take_scales(ArchReader *r, LayerSpec *l) {
     for (int m = 0; m < LAYER_MATRICES; m++) {
         const GgufTensor *t = l->matrices[m], *any;
@@ -301,7 +302,7 @@ static int take_scales(ArchReader *r, LayerSpec *l) {
     return FR_OK;
 }
 
-/* The layer of the architecture, with its own numbers of heads and its own width of feed-forward if the file lists them. */
+/* Reads a layer, which has its own numbers of heads and its own feed-forward width if the file lists them. */
 static int read_layer(ArchReader *r, int32_t i, LayerSpec *out) {
     const Hparams *h = &r->m->hparams;
     Hparams *of = &r->of_layer;
@@ -339,7 +340,7 @@ static int load(ArchReader *r) {
     return refuse_unknown_tensors(r);
 }
 
-/* Memory for what a model of n tensors owns. After a failure r->taken is to be freed, and the model closed. */
+/* Allocates what a model of n tensors owns. After an error, the caller frees r->taken and closes the model. */
 static int open_reader(ArchReader *r, size_t n) {
     r->taken = mem_calloc(n, sizeof *r->taken);
     r->m->memory = mem_calloc(1, sizeof *r->m->memory);
@@ -384,8 +385,8 @@ void model_close(Model *m) {
 
 /* ---- the layer for multi-token prediction -------------------------------------------------------------- */
 
-/* It is read when a drafter wants it, and not with the model: a file whose layer is damaged, or was left out while its key
- * stayed, still runs without it. */
+/* The layer is read only when a drafter wants it, so that a model still runs if the layer is damaged, or is missing
+ * although the file has its key. */
 static int read_nextn(ArchReader *r, Nextn *n) {
     const float *norm = NULL;
     const GgufTensor *head = NULL;
@@ -401,7 +402,7 @@ static int read_nextn(ArchReader *r, Nextn *n) {
     return status ? status : read_layer(r, i, &n->layer);
 }
 
-/* Every tensor of the layer was taken, and is finite: nothing checks them later. */
+/* Refuses the layer if one of its tensors was not taken or is not finite. Nothing checks these tensors later. */
 static int check_nextn(const ArchReader *r) {
     TensorName prefix;
     snprintf(prefix.text, sizeof prefix.text, "blk.%d.", r->m->hparams.n_layer);

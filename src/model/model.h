@@ -1,14 +1,14 @@
 /* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend
  * has to run.
  *
- * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is
- * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
+ * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is packed or converted
+ * here: a backend makes the weights resident in its own form (backend/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
  *
- * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c (arch.h). What
- * a model does not have is a NULL or a 0 in its specs.
+ * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c
+ * (arch.h). What a model does not have is a NULL or a 0 in its specs.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -19,7 +19,7 @@
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
     MIXER_WINDOW,    /* the last `window` positions are visible, the row's own included; or those of its chunk */
-    MIXER_LATENT,    /* every earlier position is visible, by a latent that all heads share (LatentSpec) */
+    MIXER_LATENT,    /* every earlier position is visible, as a latent that all heads share (LatentSpec) */
     /* No earlier position is visible: a state sums them up. */
     MIXER_DELTA_NET, /* DeltaNetSpec */
     MIXER_MAMBA2,    /* Mamba2Spec */
@@ -36,20 +36,22 @@ typedef enum FeedForwardKind {
 } FeedForwardKind;
 
 typedef enum Activation {
-    ACTIVATION_SILU,           /* x / (1 + exp(-x)) */
-    ACTIVATION_GELU,           /* the approximation by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-    ACTIVATION_CLAMPED_SWIGLU, /* gpt-oss: x / (1 + exp(-1.702 x)) with x at most 7; up x is limited to -7..7, and 1 is added */
+    ACTIVATION_SILU, /* x / (1 + exp(-x)) */
+    ACTIVATION_GELU, /* the approximation by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    /* Of gpt-oss: x / (1 + exp(-1.702 x)) with x at most 7; up x is limited to -7..7, and 1 is added to it. */
+    ACTIVATION_CLAMPED_SWIGLU,
 } Activation;
 
-/* The matrices of a layer, in the order in which a forward reads them. Files of packed weights keep them in this order, too. */
+/* The matrices of a layer, in the order in which a forward reads them. Files of packed weights keep them in this order,
+ * too. */
 typedef enum LayerMatrix {
     MATRIX_Q_A,  /* [q_rank][n_embd] of latent attention; NULL where queries are made of the input itself */
     MATRIX_KV_A, /* [rank + n_rot][n_embd] of latent attention */
     MATRIX_Q,    /* [q_dim][n_embd]; twice the rows where the output is gated; for latent attention see LatentSpec */
     MATRIX_K,    /* [kv_dim][n_embd] */
     MATRIX_V,    /* [kv_dim][n_embd] */
-    /* A layer with a recurrent state reads its normed input through these; DeltaNetSpec, Mamba2Spec and MIXER_SHORT_CONV say what
-     * each of them is. */
+    /* A layer with a recurrent state reads its normed input through these; DeltaNetSpec, Mamba2Spec and
+     * MIXER_SHORT_CONV say what each of them is. */
     MATRIX_STATE_INPUTS,     /* makes the inputs of the convolution */
     MATRIX_STATE_FACTOR,     /* makes factors that these inputs are multiplied by */
     MATRIX_STATE_Z,          /* makes factors that the values are multiplied by */
@@ -102,7 +104,7 @@ typedef enum MatrixCount { ONE_MATRIX, MATRIX_OF_HEADS, MATRIX_OF_EXPERTS } Matr
 typedef struct LayerMatrixInfo {
     LayerPart part;
     MatrixCount count;
-    InputKind inputs; /* usually: layer_matrix_inputs knows the exceptions */
+    InputKind inputs; /* what the matrix usually reads; layer_matrix_inputs knows the exceptions */
 } LayerMatrixInfo;
 extern const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES];
 
@@ -114,8 +116,9 @@ extern const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES];
  *     S_t        = decay S_{t-1} + k (b (v - k' decay S_{t-1}))'
  *     output     = Wo (norm(S_t' q) * silu(Wz n))
  *
- * Wx is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd]. The betas are made by MATRIX_STATE_GATES
- * and the alphas by MATRIX_STATE_MORE_GATES, [n_value_heads][n_embd] each; or MATRIX_STATE_GATES makes both (joins_gates). */
+ * Wx is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd]. The betas are made by
+ * MATRIX_STATE_GATES and the alphas by MATRIX_STATE_MORE_GATES, [n_value_heads][n_embd] each; or MATRIX_STATE_GATES
+ * makes both (joins_gates). */
 typedef struct DeltaNetSpec {
     DeltaNetShape shape;
     bool shares_adjacent; /* value head h has key head h / (values per key), not h % n_key_heads */
@@ -146,7 +149,8 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
  *     y       = S_t' C + skip x
  *     output  = Wo norm(y * silu(Wz n)),  the norm over the heads of each group
  *
- * Wu is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd], Wd is MATRIX_STATE_GATES [n_heads][n_embd]. */
+ * Wu is MATRIX_STATE_INPUTS [channels][n_embd], Wz is MATRIX_STATE_Z [values][n_embd], Wd is MATRIX_STATE_GATES
+ * [n_heads][n_embd]. */
 typedef struct Mamba2Spec {
     Mamba2Shape shape;
     const float *conv_bias;          /* [channels]; NULL: none */
@@ -154,45 +158,48 @@ typedef struct Mamba2Spec {
     const float *norm;               /* [n_groups][values / n_groups] */
 } Mamba2Spec;
 
-/* Multi-head latent attention (arXiv 2405.04434). The cache holds for each position c = norm(latent), from which every head gets
- * its keys and values, and one rotated key that all heads share:
+/* Multi-head latent attention (arXiv 2405.04434). The cache holds for each position c = norm(latent), from which every
+ * head gets its keys and values, and one rotated key that all heads share:
  *
  *     [latent, r]   = Wkv_a n                            n = norm(input)
  *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           for each head: plain_dim components, then n_rot that are rotated
  *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
  *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
  *
- * The key of head h would be Wk_b_h' c and its value Wv_b_h c. Both matrices are applied to the query and to the weighted sum
- * instead ("absorbed"), so that neither keys nor values are ever computed for an earlier position. */
+ * The key of head h would be Wk_b_h' c and its value Wv_b_h c. Both matrices are applied to the query and to the
+ * weighted sum instead ("absorbed"), so that neither keys nor values are ever computed for an earlier position. */
 typedef struct LatentSpec {
     const float *q_a_norm;  /* [q_rank] */
     const float *kv_a_norm; /* [rank] */
 } LatentSpec;
 
-/* What is added to the sum of squares under the root when the heads of Gated DeltaNet are normed. */
+/* This is added to the sum of squares under the root when the heads of Gated DeltaNet are normed. */
 #define DELTA_NORM_EPS 1e-6
 #define SWIGLU_ALPHA 1.702f
 #define SWIGLU_LIMIT 7.0f
 
 enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_STATE_DIM = 512 };
 
-/* One layer. Matrices are tensors of the file; vectors are floats that the Model owns. A layer that lacks something has NULL in its
- * place. */
+/* One layer. Matrices are tensors of the file; vectors are floats that the Model owns. A layer that lacks something has
+ * NULL in its place. */
 typedef struct LayerSpec {
-    int32_t n_head, n_head_kv; /* of a layer whose numbers are not those of Hparams; 0: they are */
+    int32_t n_head, n_head_kv; /* if they are not those of Hparams; otherwise 0 */
     const GgufTensor *matrices[LAYER_MATRICES];
-    /* Factors of whole matrices, by which their outputs are multiplied: a number for each matrix of the slot. NULL: 1. */
+    /* Factors of whole matrices, by which their outputs are multiplied: a number for each matrix of the slot. NULL:
+     * 1. */
     const float *scales[LAYER_MATRICES];
 
     MixerKind mixer;
-    int32_t window;              /* MIXER_WINDOW: positions */
+    int32_t window;              /* of MIXER_WINDOW: how many positions a row sees */
     bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
     int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
     float attn_scale;            /* by which scores are multiplied; 0: 1 / sqrt(head_dim) */
     AttnTemperature temperature; /* by which scores grow with the position */
     float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay as they are */
     const float *attn_norm;      /* [n_embd]; the layer of a drafter may have none */
-    bool gates_output; /* MATRIX_Q has for each head its queries, then a gate g; what the head reads is multiplied by 1 / (1 + exp(-g)) */
+    /* MATRIX_Q makes for each head its queries and then a gate g; what the head reads is multiplied by 1 / (1 +
+     * exp(-g)). */
+    bool gates_output;
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
     const float *o_bias;                   /* [n_embd] */
     const float *q_norm, *k_norm;          /* [head_dim], applied to each head */
@@ -214,12 +221,12 @@ typedef struct LayerSpec {
     /* FFN_EXPERTS: */
     const float *router_bias; /* [n_expert], added to the logits of the router */
     int32_t n_expert_used;
-    bool keeps_probabilities; /* the weights of the chosen experts are their probabilities among all; false: they sum to 1 */
+    bool keeps_probabilities; /* the chosen experts have their probabilities among all as weights; false: weights sum to 1 */
     RouterGate router_gate; /* probabilities are a softmax over all experts, or a sigmoid of each */
     /* [n_expert] Added to the probabilities when experts are chosen, but not to their weights. */
     const float *choice_bias;
-    /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest values
-     * (probability + bias), or by its greatest probability under a softmax. 0: there are no groups. */
+    /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest
+     * values (probability + bias), or by its greatest probability under a softmax. 0: there are no groups. */
     int32_t n_groups, n_groups_used;
     float expert_scale;         /* by which the weights are multiplied; 0: 1 */
     bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
@@ -247,16 +254,18 @@ static inline int64_t layer_matrix_count(const LayerSpec *l, LayerMatrix m) {
 }
 /* What a matrix of this layer reads. */
 InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m);
-/* How many numbers of a kind the widest layer reads of a row; of experts, all of them together. */
+/* Returns how many numbers of a kind a row has in the widest layer; for experts, the numbers of all experts
+ * together. */
 int64_t input_width(const Hparams *h, InputKind kind);
-/* The factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a matrix; GGUF files have
- * it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095). Outputs are multiplied by it
- * before anything else is done with them. A tensor "NAME.input_scale" is the factor of the inputs that a GPU's 4-bit products would
- * use; here, as in llama.cpp, inputs are rounded in another way, and it is ignored. */
+/* The factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a matrix;
+ * GGUF files have it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095). Outputs
+ * are multiplied by it before anything else is done with them. A tensor "NAME.input_scale" is the factor of the inputs
+ * that a GPU's 4-bit products would use; here, as in llama.cpp, inputs are rounded in another way, and it is
+ * ignored. */
 static inline float layer_matrix_scale(const LayerSpec *l, LayerMatrix m, int64_t i) {
     return l->scales[m] ? l->scales[m][i] : 1;
 }
-/* The first of n keys that the last of these positions sees. */
+/* Returns the first key that the last of n positions sees. */
 static inline int64_t layer_first_key(const LayerSpec *l, int64_t n) {
     if (l->mixer != MIXER_WINDOW || n <= l->window) return 0;
     return l->is_chunked ? (n - 1) / l->window * l->window : n - l->window;
@@ -280,13 +289,13 @@ typedef struct Model {
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
-/* The number of layers of a kind, of layers with a recurrent state, and of layers with keys and values; and how many layers of the
- * same kind come before layer i. */
+/* These count the layers of a kind, those with a recurrent state, those with keys and values, and the layers before
+ * layer i that are of its kind. */
 int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);
 int32_t model_mixer_place(const Model *m, int32_t i);
-/* Rope number i, for sequences of up to n_ctx tokens. */
+/* Returns rope number i for sequences of up to n_ctx tokens. */
 static inline const Rope *model_rope(const Model *m, int32_t i, int32_t n_ctx) {
     return i == 0 && m->long_rope.freqs && n_ctx > m->long_rope.params.n_ctx_orig ? &m->long_rope : &m->ropes[i];
 }
@@ -297,31 +306,31 @@ int32_t model_window(const Model *m);
 int model_open(Model **out, const Gguf *g, fr_error *err);
 void model_close(Model *m); /* NULL is fine */
 
-/* The error of a tensor of its file that finite_weights (finite.h) refuses. model_open checks the vectors, a backend
- * checks the matrices while it reads them. */
+/* Reports a tensor that finite_weights (tensor_type.h) refuses. model_open checks the vectors, and a backend checks the
+ * matrices while it reads them. */
 int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
 
-/* A model whose layers are those of a drafter, which run between the target's embedding and its LM head. They have the heads and the
- * rope of the target, a feed-forward part of their own width, and no final norm. Everything is borrowed, and nothing is to be
- * closed. */
+/* A model whose layers are those of a drafter, which run between the target's embedding and its LM head. They have the
+ * heads and the rope of the target, a feed-forward part of their own width, and no final norm. Everything is borrowed,
+ * and nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
-/* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model and the token
- * that was chosen there it predicts the token after that one.
+/* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model
+ * and the token that was chosen there it predicts the token after that one.
  *
  *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's last layer with attention
  *     h' = norm(layer(x); shared_head_norm)                       h' takes the place of h at the next token
  *     logits = head h'
  *
- * h is the model's hidden state after its final norm: Qwen 3.5 and Qwen3-Next were trained in this way (llama.cpp's pull request
- * 24025 found it by acceptance, and vLLM's forward returns that state). For DeepSeek-V3 and GLM, llama.cpp (pull requests 24868,
- * 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h' after its norm for GLM. The
- * paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
+ * h is the model's hidden state after its final norm: Qwen 3.5 and Qwen3-Next were trained in this way (llama.cpp's
+ * pull request 24025 found it by acceptance, and vLLM's forward returns that state). For DeepSeek-V3 and GLM, llama.cpp
+ * (pull requests 24868, 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h'
+ * after its norm for GLM. The paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
  *
- * The layer's tensors are called "blk.N.<name>", where N is the number of layers that the model runs. Without a shared_head_norm
- * the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or LM head.
- * "<architecture>.nextn_predict_layers" counts such layers, and block_count includes them. If there are several, the first is
- * read. */
+ * The layer's tensors are called "blk.N.<name>", where N is the number of layers that the model runs. Without a
+ * shared_head_norm the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or
+ * LM head. "<architecture>.nextn_predict_layers" counts such layers, and block_count includes them. If there are
+ * several, the first is read. */
 typedef struct Nextn {
     Model model; /* the layer, its norm and its head; embedding and ropes are borrowed from the model */
     LayerSpec layer;
@@ -330,10 +339,10 @@ typedef struct Nextn {
     const float *enorm, *hnorm;     /* [n_embd] */
 } Nextn;
 
-/* Reads the description into a Nextn that is not moved afterwards; the model must outlive it. Refuses a model that has no such
- * layer, and missing, unknown, misshapen or infinite tensors by name. */
+/* Reads the description into a Nextn that is not moved afterwards; the model must outlive it. Refuses a model that has
+ * no such layer, and missing, unknown, misshapen or infinite tensors by name. */
 int nextn_open(Nextn *out, const Model *model, fr_error *err);
-void nextn_close(Nextn *n); /* a zeroed one, and one that failed to open, are fine */
+void nextn_close(Nextn *n); /* may be called after a failed nextn_open, and with a zeroed Nextn */
 
 /* The embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */
 void model_embedding(const Model *m, int32_t token, float *out);

@@ -1,8 +1,8 @@
 /* model_keys.c - the keys "<architecture>.<name>" of a model file: how they are read, and how the others are refused.
  *
- * A key that is not read may mean that the model computes something else than we do: a window in other layers, another router, a
- * factor. Therefore the reader notes every key that it is asked for, and key_reader_check refuses a file with any other key that is
- * not in the table below. */
+ * A key that is not read may mean that the model computes something else than we do: a window in other layers, another
+ * router, a factor. Therefore the reader notes every key that it is asked for, and key_reader_check refuses a file with
+ * any other key that is not in the table below. */
 #include "model/arch.h"
 
 #include "base/mem.h"
@@ -24,13 +24,13 @@ static const IdleKey idle_keys[] = {
     /* These describe a model and do not change what it computes. */
     {"vocab_size", NAN}, /* the embedding has as many rows */
     {"tensor_data_layout", NAN},
-    {"pooling_type", NAN},                 /* how a text becomes one vector */
-    {"decoder_start_token_id", NAN},       /* for models with an encoder */
+    {"pooling_type", NAN},                 /* how other programs make one vector of a text */
+    {"decoder_start_token_id", NAN},       /* only models with an encoder need it */
     {"rope.dimension_sections", NAN},      /* positions in a picture have several numbers, those in a text have one */
-    {"rope.mrope_section", NAN},           /* another name for the same */
+    {"rope.mrope_section", NAN},           /* this is rope.dimension_sections under another name */
     {"rope.scaling.finetuned", NAN},       /* whether the model was trained on after its context was extended */
     {"attention.layer_norm_epsilon", NAN}, /* of norms that subtract the mean, which no architecture here has */
-    {"expert_shared_count", NAN},          /* the widths of the tensors tell the same */
+    {"expert_shared_count", NAN},          /* it follows from the widths of the tensors */
     /* These are accepted with the value that switches them off. Some programs write all keys into every file. */
     {"attention.causal", 1},
     {"attention.max_alibi_bias", 0},
@@ -88,7 +88,7 @@ static bool has_value(const Gguf *g, const char *key, double value) {
     return gguf_get_bool(g, key, &is_true) && is_true == (value != 0);
 }
 
-/* *is_named: the table has the key, but with another value. */
+/* Returns whether the table accepts the key. *is_named tells whether the table has the key with another value. */
 static bool is_idle(const Gguf *g, const char *key, const char *name, bool *is_named) {
     *is_named = false;
     for (size_t i = 0; i < sizeof idle_keys / sizeof *idle_keys; i++) {
@@ -118,7 +118,7 @@ int key_reader_open(KeyReader **out, const Gguf *g, const char *arch, fr_error *
     return r->known ? FR_OK : (int)error_memory(err, "a list of keys", n * sizeof *r->known);
 }
 
-/* The part of a key after "<architecture>.", or NULL: the key is not of the architecture. */
+/* Returns the part of a key after "<architecture>.", or NULL if the key does not begin like that. */
 static const char *name_of(const KeyReader *r, const char *key) {
     size_t n = strlen(r->arch);
     return strncmp(key, r->arch, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;

@@ -1,5 +1,5 @@
-/* model_layers.c - what the layers of a model have: the table of their matrices, the number of layers of a kind, one matrix of many,
- * the embedding of a token, and a model with the layers of a drafter. */
+/* model_layers.c - what the layers of a model have: the table of their matrices, the number of layers of a kind, one
+ * matrix of many, the embedding of a token, and a model with the layers of a drafter. */
 #include "model/model.h"
 
 #include "gguf/tensor_type.h"

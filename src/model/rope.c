@@ -1,5 +1,5 @@
-/* rope.c - rotary position embedding (arXiv 2104.09864): pair i of a head turns by position * freq_i with
- * freq_i = base^(-2i/n_rot).
+/* rope.c - rotary position embedding (arXiv 2104.09864): pair i of a head turns by position * freq_i with freq_i =
+ * base^(-2i/n_rot).
  *
  * Scalings change freq_i once, at open:
  *   factors  freq_i / factor_i               Llama 3.1 and later: the file holds the factors
@@ -9,9 +9,9 @@
  *            Fast pairs keep the share ext_factor of their frequency. cos and sin are multiplied by
  *            1 + 0.1 ln factor where the factor is above 1, unless the file has another number
  *            (arXiv 2309.00071, eq. 23, and its published code)
- *   LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753): the long ones where the context of a sequence may
- *            exceed the original one, whether it does or not, so that no key must be rotated again (model_rope); cos and
- *            sin are multiplied by a number of the file
+ *   LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753). The long ones are used where the context of a
+ *            sequence may exceed the original one, whether it does or not, so that no key must be rotated again
+ *            (model_rope). cos and sin are multiplied by a number of the file.
  */
 #include "model/rope.h"
 

@@ -6,17 +6,17 @@
 
 typedef struct Rope {
     RopeParams params;
-    double *freqs;    /* [n_rot/2] angle per position step, every scaling applied */
+    double *freqs;    /* [n_rot/2] the angle between neighbouring positions, after every scaling */
     double magnitude; /* by which cos and sin are multiplied */
 } Rope;
 
-/* 1 + 0.1 m ln factor, or 1 where the context is not extended: by which YaRN multiplies cos and sin if m is 1. */
+/* Returns 1 + 0.1 m ln factor, or 1 if the factor is not above 1. With m = 1, YaRN multiplies cos and sin by it. */
 double rope_yarn_magnitude(double factor, double m);
 
 /* factors: [n_rot/2] divisors of the frequencies (tensor rope_freqs.weight), or NULL. */
 int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_error *err);
 void rope_free(Rope *rope);
-/* cos, sin pairs [n_rot/2][2] of a position, computed in double and rounded once. */
+/* Writes the pairs of cos and sin of a position, [n_rot/2][2], which are computed in double and rounded once. */
 void rope_angles(const Rope *rope, int32_t position, float *cos_sin);
 
 #endif

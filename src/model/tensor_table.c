@@ -75,7 +75,8 @@ StateShape mamba2_state(const Mamba2Shape *m, int32_t n_conv) {
                         .head_floats = (int64_t)m->dim * m->n_state};
 }
 
-/* A head is the channels that are one item of work: nothing but the inputs of the convolution is kept. */
+/* Only the inputs of the convolution are kept. Here a head is a number of channels that one thread computes at a
+ * time. */
 StateShape short_conv_state(int32_t n_embd, int32_t n_conv) {
     enum { HEAD = 128 };
     return (StateShape){.n_conv = n_conv,

@@ -1,13 +1,14 @@
 /* tensor_table.h - the tensors that model files may have: names, shapes, and where a LayerSpec has them.
  *
  * The files of architectures name the tensors that they read (arch.h), and conversion names those that it writes
- * (cli/convert/convert_arch.h). Both take names and shapes from this table, so that what one writes the other can read. */
+ * (cli/convert/convert_arch.h). Both take names and shapes from this table, so that what one writes the other can
+ * read. */
 #ifndef MODEL_TENSOR_TABLE_H
 #define MODEL_TENSOR_TABLE_H
 
 #include "model/model.h"
 
-/* What a dimension of a tensor counts. */
+/* What the size of a dimension is. */
 typedef enum TensorSize {
     SIZE_NONE, /* there is no such dimension */
     SIZE_ONE,
@@ -36,7 +37,7 @@ typedef enum TensorSize {
     SIZE_MAMBA_IN,       /* z, channels and gates of Mamba-2 */
     SIZE_MAMBA_GROUPS,   /* groups of heads of Mamba-2 */
     SIZE_MAMBA_GROUP,    /* values of a group */
-    SIZE_Q_RANK,         /* this and the rest are of latent attention: the latent of the queries */
+    SIZE_Q_RANK,         /* the latent of queries; this and all that follow belong to latent attention */
     SIZE_KV_RANK,        /* the latent of keys and values */
     SIZE_CACHED,         /* what is cached: that latent and the rotated key */
     SIZE_LATENT_QUERIES, /* the queries of all heads */
@@ -46,8 +47,9 @@ typedef enum TensorSize {
     SIZE_KV_B,           /* the plain keys and the values of all heads */
 } TensorSize;
 
-/* X(id, name, n_in, n_out, place). n_out NONE: a vector. place is where a LayerSpec has it: MATRIX(slot), FLOATS(field), or ELSEWHERE
- * if it is no part of a layer, or the layer has only views of its rows. Tensors of layers are called "blk.N.<name>". */
+/* X(id, name, n_in, n_out, place). n_out NONE: a vector. place is where a LayerSpec has it: MATRIX(slot),
+ * FLOATS(field), or ELSEWHERE if it is no part of a layer, or the layer has only views of its rows. Tensors of layers
+ * are called "blk.N.<name>". */
 #define TENSORS_OF_MODEL(X) \
     X(TOKEN_EMBD, "token_embd.weight", EMBD, VOCAB, ELSEWHERE) \
     X(OUTPUT_NORM, "output_norm.weight", EMBD, NONE, ELSEWHERE) \
@@ -142,16 +144,16 @@ typedef enum TensorId { TENSORS_OF_MODEL(X) TENSORS_OF_LAYERS(X) TENSOR_COUNT } 
 typedef struct TensorInfo {
     const char *name;
     TensorSize n_in, n_out;
-    LayerMatrix matrix; /* LAYER_MATRICES: it is none of the layer's matrices */
+    LayerMatrix matrix; /* LAYER_MATRICES: the tensor is not one of the layer's matrices */
     size_t floats;      /* the offset of the field in a LayerSpec; SIZE_MAX: there is none */
 } TensorInfo;
 extern const TensorInfo tensor_table[TENSOR_COUNT];
 
 static inline bool tensor_is_of_layer(TensorId id) { return id >= TENSOR_ATTN_NORM; }
-/* Its dimensions in a model of this shape. */
+/* Returns the size of a dimension in a model of this shape. */
 int64_t tensor_size(const Hparams *h, TensorSize size);
 
-/* What layers with a recurrent state keep, by the shape of their kind. */
+/* Each returns what a layer with a recurrent state of this shape keeps. */
 StateShape delta_net_state(const DeltaNetShape *d, int32_t n_conv);
 StateShape mamba2_state(const Mamba2Shape *m, int32_t n_conv);
 StateShape short_conv_state(int32_t n_embd, int32_t n_conv);

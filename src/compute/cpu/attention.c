@@ -2,7 +2,7 @@
  *
  * The problem. A row, a KV head and the query heads that share it are one unit of work: n scores, a softmax, a
  * weighted sum of n values, n being the row's context. Many rows or KV heads give many units, and each thread takes
- * whole ones. But one row behind a long context, which is plain decoding, gives only as many units as the model has
+ * whole ones. But one row after a long context, which is plain decoding, gives only as many units as the model has
  * KV heads; with more threads than that, cores would be idle during the longest operation of the forward. So the keys
  * must be split too, without changing a bit.
  *
@@ -75,7 +75,7 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores
                   .scores = scores};
 }
 
-/* A pair with the scratch of `place`. */
+/* Returns a pair that uses scratch memory number `place`. */
 static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place) {
     const CpuContext *c = a->c;
     Pair p = attention_pair(a, row, unit, c->scores + place * c->max_queries * c->score_stride);
@@ -83,12 +83,12 @@ static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place
     return p;
 }
 
-/* Of all pairs, in the order of heads. */
+/* Returns pair i of all pairs, which are in the order of heads. */
 static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
     return pair_of(a, i % a->c->n_rows, i / a->c->n_rows, place);
 }
 
-/* Keys [begin, end) of the context: those before `split` are committed slots, the others slots of the path. */
+/* The keys [begin, end) of a context. Those before `split` are in committed slots, the others in slots of the path. */
 typedef struct Range {
     int64_t begin, split, end;
 } Range;
@@ -108,7 +108,7 @@ KeyBlock *attention_key_blocks(const Attention *a, int i_thread) {
     return a->c->score_kernels ? a->c->key_blocks + i_thread * score_blocks(a->h->head_dim) : NULL;
 }
 
-/* Scores of keys [at, at + n) by integers, in blocks of KEYS_PACKED keys. */
+/* Computes the scores of keys [at, at + n) as integer products, in blocks of KEYS_PACKED keys. */
 static void score_rounded(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n,
                           int i_thread) {
     int64_t dim = a->h->head_dim;
@@ -129,7 +129,7 @@ static void score_rounded(const Attention *a, const Pair *p, const int32_t *slot
     }
 }
 
-/* Scores of keys [at, at + n), which lie in `slots`. */
+/* Computes the scores of keys [at, at + n), which are in `slots`. */
 static void score_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, int i_thread) {
     if (a->c->score_kernels) score_rounded(a, p, slots, at, n, i_thread);
     else
@@ -148,7 +148,7 @@ static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end,
         a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
 }
 
-/* Over the keys that the row sees. A sink takes part like one key more, behind the last. */
+/* Only the keys that the row sees take part. A sink takes part as one more key after the last. */
 void attention_softmax(const Attention *a, const Pair *p, int64_t k) {
     int64_t first = pair_first_key(a, p), n = pair_n_keys(p);
     float *scores = p->scores + k * a->c->score_stride;
@@ -161,13 +161,13 @@ static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
     return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
-/* Bytes are dear to convert, and attn_mix does it for four heads at a time: from eight on it pays to keep the
- * floats. */
+/* Bytes are expensive to convert, and attn_mix converts them again for every four heads. From eight heads on it is
+ * faster to keep the floats. */
 static bool unpacks_values(const Attention *a) {
     return a->kv->type == KV_Q8 && a->group >= ATTN_QUERIES_MIN && a->group <= ATTN_QUERIES && a->value_dim % 16 == 0;
 }
 
-/* Adds the weighted values of keys [at, at + n), which lie in `slots`, to out [group][value_dim]. */
+/* Adds the weighted values of keys [at, at + n), which are in `slots`, to out [group][value_dim]. */
 static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, float *out,
                      int i_thread) {
     const CpuContext *c = a->c;
@@ -198,7 +198,7 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thre
         mix_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, out, i_thread);
 }
 
-/* Outputs of a pair become activations at once where they are whole blocks. */
+/* Whether the outputs of a pair are whole blocks of activations, so that they can be converted at once. */
 bool attention_converts(const CpuContext *c, const LayerSpec *l) {
     const Hparams *h = &c->model->hparams;
     return !h->latent.rank && attention_group(h, l) * h->head_dim % ACT_BLOCK == 0;
@@ -250,7 +250,8 @@ static void attend(const Attention *a, const Pair *p, int i_thread) {
     add_tiles(a, p);
 }
 
-/* Groups of a head after each other: they share most of their keys, which then stay in the cache. */
+/* Computes the groups of one head after each other, because they share most of their keys, which then stay in the
+ * cache. */
 static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread) {
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {

@@ -10,7 +10,7 @@
 
 enum {
     ATTN_QUERIES_MIN = 8
-}; /* with at least so many query heads it is faster to convert keys or values once for all of them */
+}; /* with at least this many query heads it is faster to convert keys or values once for all of them */
 
 /* What all parts of the attention of a layer need. */
 typedef struct Attention {

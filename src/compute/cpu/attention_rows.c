@@ -2,7 +2,7 @@
  *
  * The problem. The rows of a token tree, or of a prompt, read nearly the same keys: all committed ones, then their own
  * paths. Row by row, every key and value is converted to floats once for each row, and the sums of each score are
- * folded by themselves. That is most of what verifying 16 rows costs behind a long context.
+ * folded by themselves. That is most of what verifying 16 rows costs after a long context.
  *
  * The idea. Rows of one sequence form groups. A group goes through its context in blocks of KEYS_PACKED positions,
  * counted from position 0. In each block the slots of the row that sees most of it are read once; every other row
@@ -20,7 +20,7 @@
  *
  * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile:
  * the bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
- * sees more keys) is written behind its last key, before a sink gets its place there. Every slot from the first key of
+ * sees more keys) is written after its last key, before a sink is written there. Every slot from the first key of
  * any row of a group on has a page: the executor gives back only pages that all rows to come are past.
  *
  * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread.
@@ -36,14 +36,15 @@ _Static_assert(ATTN_TILE % KEYS_PACKED == 0, "a block lies in one tile");
 
 /* ---- groups ---------------------------------------------------------------------------------------- */
 
-/* As many rows as the scratch memory has room for, but not so many that threads are left without a group. */
+/* Returns how many rows a group may have: as many as the scratch memory has room for, but not so many that threads are
+ * left without a group. */
 static int32_t most_rows(const CpuContext *c) {
     int64_t group = c->widest_group, n = ATTN_QUERIES / group, n_threads = threads_count(c->threads);
     while (n > 1 && (c->n_rows + n - 1) / n * (c->model->hparams.n_head / group) < n_threads) n--;
     return n < 1 ? 1 : (int32_t)n;
 }
 
-/* Scores of a group are scaled alike. */
+/* All scores of a group are multiplied by the same number, so its rows must have the same temperature. */
 static bool has_same_temperature(const CpuContext *c, const RowPlace *a, const RowPlace *b) {
     const AttnTemperature *t = &c->model->hparams.temperature;
     return temperature_step(t, a->position) == temperature_step(t, b->position);
@@ -85,14 +86,14 @@ typedef struct Shared {
 } Shared;
 typedef void (*SharedFn)(const Rows *rows, const Shared *s);
 
-/* What row i sees of positions [begin, end). */
+/* These return the first of positions [begin, end) that row i sees, and the end of those. */
 static int64_t sees_from(const Rows *rows, int32_t i, int64_t begin) {
     int64_t first = pair_first_key(rows->a, &rows->pairs[i]);
     return first > begin ? first : begin;
 }
 static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return min_i64(end, pair_n_keys(&rows->pairs[i])); }
 
-/* The slots of positions [begin, end) of a row, copied into `room` where they lie in two places. */
+/* Returns the slots of positions [begin, end) of a row, which are copied into `room` if they are in two places. */
 static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
     int64_t n_prefix = p->row->n_prefix;
     if (end <= n_prefix) return p->slots->prefix + begin;
@@ -182,7 +183,7 @@ static float *sums_of(const Rows *rows, int32_t i, int64_t key) {
     return is_first_tile(rows, i, key) ? rows->pairs[i].out : rows->sums + i * rows->a->group * rows->a->value_dim;
 }
 
-/* Positions [begin, end) of the set for the members [first, first + n), which see all of them. */
+/* Computes positions [begin, end) of the set for members [first, first + n), which see all of these positions. */
 static void mix_members(const Rows *rows, const Shared *s, const int32_t *members, int32_t n, int64_t begin,
                         int64_t end) {
     const Attention *a = rows->a;
@@ -197,7 +198,7 @@ static void mix_members(const Rows *rows, const Shared *s, const int32_t *member
     a->kn->mix_values(w, n_q, dim, rows->floats + (begin - s->begin) * dim, end - begin, out);
 }
 
-/* Rows that see all of the set together, the others each by itself. */
+/* Computes the rows that see all of the set together, and each other row by itself. */
 static void mix_shared(const Rows *rows, const Shared *s) {
     const Attention *a = rows->a;
     const CpuKv *kv = a->kv;

@@ -48,15 +48,15 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;    /* [n_vocab][n_embd]; a submodel mostly has the target's */
+    PackedMatrix output;    /* [n_vocab][n_embd]; usually a submodel has that of its target */
     CpuLayer *layers;       /* [n_layer] */
-    PackedMatrix *matrices; /* those of all layers */
+    PackedMatrix *matrices; /* the matrices of all layers */
     size_t block_bytes;     /* of all matrices; base.bytes counts only as many experts of each layer as one row uses */
     void *block;            /* holds all matrices in the order in which a forward reads them; NULL: they are mapped */
     /* The embedding, in memory of its own, because nothing is read from the model's file after loading. data is NULL
      * where its rows are those of `output`. */
     GgufTensor embedding;
-    void *embedding_memory; /* NULL: the target's, or mapped */
+    void *embedding_memory; /* NULL: the embedding is the target's, or is mapped */
 } CpuWeights;
 
 /* Writes the embedding of a token to out [n_embd]. */
@@ -67,8 +67,8 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
 /* The keys and values of the layers of a group. Those of one head are contiguous: [layer][keys |
- * values][head][slot][head_dim]. A layer with fewer KV heads than others leaves the last ones unused. Latent attention keeps latents, which are both keys and values:
- * [layer][slot][head_dim]. */
+ * values][head][slot][head_dim]. A layer with fewer KV heads than others leaves the last ones unused. Latent attention
+ * keeps latents, which are both keys and values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
     bool is_latent;
@@ -283,7 +283,7 @@ struct CpuContext {
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
     int64_t attention_dim; /* the larger one of head_dim and of the size of a value */
-    int64_t widest_group;  /* attention_widest_group */
+    int64_t widest_group;  /* the result of attention_widest_group */
     int64_t max_queries;   /* the most queries whose scores a thread keeps: at least those of one row and KV head */
     float *scores;         /* [n_threads][max_queries][score_stride] */
     float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
@@ -303,7 +303,7 @@ struct CpuContext {
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
 
-/* The cosines and sines of row i for the rope of a layer. */
+/* Returns the cosines and sines of row i for the rope of a layer. */
 static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, int64_t i) {
     int64_t n_rot = c->model->hparams.rope.n_rot;
     return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n_rot);
@@ -321,17 +321,17 @@ void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
 /* Latent attention, from normed inputs to what the output projection reads (latent_attention.c). */
 Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
-/* The bytes of a row of c->head_acts. */
+/* Returns the number of bytes in a row of c->head_acts. */
 size_t latent_act_bytes(const CpuLayer *l);
-/* The number of query heads of a row that are one unit of work: those that share a KV head, or a few of those that
- * share a latent. */
+/* Returns the number of query heads of a row that are one unit of work: those that share a KV head, or a few of those
+ * that share a latent. */
 int64_t attention_group(const Hparams *h, const LayerSpec *l);
-int64_t attention_widest_group(const Model *m); /* of all layers */
+int64_t attention_widest_group(const Model *m); /* the largest such number of any layer */
 /* Attention: c->attended from c->q and the cache, which holds the keys and values of the rows, too (attention.c). Where
  * attention_converts says so, the result is converted for the output projection. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
-/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, whose rows have q_dim
- * numbers. */
+/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, whose
+ * rows have q_dim numbers. */
 void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n);
 /* The offset of a rounded query in c->rounded. */
 static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {

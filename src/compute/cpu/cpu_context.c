@@ -30,7 +30,7 @@ static Widths find_widths(const CpuWeights *weights) {
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
         const PackedMatrix *dense = l->matrices[MATRIX_GATE], *shared = l->matrices[MATRIX_SHARED_GATE];
-        for (int m = 0; m < LAYER_MATRICES; m++) { /* matrices of heads have activations of their own */
+        for (int m = 0; m < LAYER_MATRICES; m++) { /* matrices of heads read c->head_acts */
             const PackedMatrix *p = layer_matrix_info[m].count == MATRIX_OF_HEADS ? NULL : l->matrices[m];
             if (p) w.act = max_size(w.act, act_row_bytes(p->act, p->n_in));
         }

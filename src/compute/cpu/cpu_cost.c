@@ -20,7 +20,7 @@ static double n_of_row(const CpuLayer *l, LayerMatrix m) {
     return of_experts ? l->spec->n_expert_used : (double)layer_matrix_count(l->spec, m);
 }
 
-/* Those of a layer, all in one slot having one shape and type. */
+/* Adds the matrices of a layer. All matrices of a slot have the same shape and type. */
 static void add_work(CostWork *out, const CpuLayer *l) {
     for (LayerMatrix m = 0; m < LAYER_MATRICES; m++) {
         const PackedMatrix *p = l->matrices[m];
@@ -34,7 +34,7 @@ static void add_work(CostWork *out, const CpuLayer *l) {
     }
 }
 
-/* The recurrent state of a sequence. */
+/* Returns the bytes of the recurrent state of a sequence. */
 static double state_bytes(const Model *m) {
     const StateShape *d = &m->hparams.state;
     return (double)model_n_states(m) * d->n_heads * (double)d->head_floats * sizeof(float);
@@ -44,27 +44,30 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
     const Hparams *h = &weights->model->hparams;
     *out = (CostWork){.weight_bytes = (double)w->block_bytes};
-    out->weight_bytes += 2 * state_bytes(weights->model); /* of a sequence: read by a forward, and moved on */
-    double n_heads = 0, n_heads_kv = 0;                   /* of all layers */
+    out->weight_bytes += 2 * state_bytes(
+                                 weights->model); /* a forward reads the state of a sequence and writes the next one */
+    double n_heads = 0, n_heads_kv = 0;           /* the sums over all layers */
     for (int32_t i = 0; i < h->n_layer; i++) {
         const LayerSpec *l = &weights->model->layers[i];
         if (layer_has_state(l)) continue;
         n_heads += layer_n_head(h, l), n_heads_kv += layer_n_head_kv(h, l);
     }
     out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * n_heads_kv * (double)kv_row_bytes(kv_type, h->head_dim);
-    double score_ops = h->head_dim * (kv_type == KV_Q8 ? 0.5 : 1.0); /* words, two to a lane */
+    double score_ops = h->head_dim * (kv_type == KV_Q8 ? 0.5 : 1.0); /* 16-bit words, two in a lane */
     out->attention_ops = 2.0 * n_heads * (score_ops + (double)hparams_value_dim(h));
     out->window = model_window(weights->model);
     out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
                         fmax(1, model_n_attention(weights->model));
-    out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
+    out->ops_per_row[PEAK_F32] += 2 *
+                                  state_bytes(
+                                      weights->model); /* 8 operations for each float of the state, which has 4 bytes */
     out->ops_per_row[peak_of(w->output.act)] += ops_of(&w->output);
     for (int32_t i = 0; i < h->n_layer; i++) add_work(out, &w->layers[i]);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
 
-/* The parts that are products: the first ones are those of LayerPart. */
+/* The parts of a forward that are products. The first of them have the numbers of LayerPart. */
 static const struct {
     const char *name;
     ForwardKind kind;
@@ -87,7 +90,7 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
     return read_s > compute_s ? read_s : compute_s;
 }
 
-/* n_read matrices of one shape are read, and n_products products with rows are computed. */
+/* Adds the reading of n_read matrices of one shape, and n_products products of such a matrix with a row. */
 static void add_matrices(CostPart *p, const PackedMatrix *m, double n_read, double n_products,
                          const MachineSpeed *speed) {
     double bytes = (double)packed_bytes(m) * n_read, ops = ops_of(m) * n_products;
@@ -95,7 +98,7 @@ static void add_matrices(CostPart *p, const PackedMatrix *m, double n_read, doub
     p->floor_s += floor_of(speed, bytes, ops, peak_of(m->act));
 }
 
-/* The part of the matrices in a slot that n_rows rows are expected to read. */
+/* Returns the share of the matrices in a slot that n_rows rows are expected to read. */
 static double n_expected(const CpuLayer *l, LayerMatrix m, int32_t n_rows) {
     double n = (double)layer_matrix_count(l->spec, m);
     return n * (1 - pow(1 - n_of_row(l, m) / n, n_rows));
@@ -165,11 +168,14 @@ int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err)
     return machine_measure(((const CpuWeights *)w)->kernels, n_threads, out, err);
 }
 
-enum { READS_PER_THREAD = 8 }; /* the others make up for a thread that lost its core for a while */
+enum {
+    READS_PER_THREAD = 8
+}; /* several parts for each thread, so that the others make up for one that lost its core for a while */
 
 typedef struct Reading {
     const CpuWeights *w;
-    uint32_t seen[THREADS_MAX * READS_PER_THREAD]; /* what read_loop returned: it means nothing */
+    uint32_t seen[THREADS_MAX *
+                  READS_PER_THREAD]; /* keeps the result of read_loop, so that the compiler does not remove the loop */
 } Reading;
 
 static void read_matrix(Reading *r, const PackedMatrix *m, int i_part, int n_parts) {
@@ -197,7 +203,7 @@ int cpu_read_weights(Device *device, const Weights *w, double *seconds, fr_error
         double start_s = clock_s();
         threads_run(pool, threads_count(pool) * READS_PER_THREAD, read_part, &r);
         double s = clock_s() - start_s;
-        if (i == 0 || s < *seconds) *seconds = s; /* the first wakes the threads */
+        if (i == 0 || s < *seconds) *seconds = s; /* the first run only wakes the threads */
     }
     return FR_OK;
 }

@@ -142,7 +142,7 @@ typedef struct RowsJob {
     const Kernels *kernels;
     float *x;
     int64_t n_rows, n;
-    const float *gain; /* of a norm; NULL: softmax */
+    const float *gain; /* the gain of a norm; NULL: softmax is computed */
     float eps;
 } RowsJob;
 

@@ -16,7 +16,7 @@
 
 enum { RELEASE_BYTES = 1 << 20 };
 
-/* A matrix, and where it comes from. */
+/* A matrix to be packed, and where it is in the file. */
 typedef struct Packing {
     PackedMatrix *m;
     const GgufTensor *from; /* the tensor that errors name */
@@ -36,7 +36,7 @@ static ActForm block_form(const CpuWeights *w) {
     return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
 }
 
-/* Rows [begin, end) of a matrix of the file, fewer where it has fewer. */
+/* Returns rows [begin, end) of a matrix of the file, or fewer if it has fewer. */
 static const char *file_rows(const Packing *p, int64_t begin, int64_t end, size_t *bytes) {
     const GgufTensor *t = p->from;
     size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
@@ -53,9 +53,10 @@ static void check_rows(Packing *p, int64_t begin, int64_t end) {
         atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
 }
 
-/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed,
- * they never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin,
- * end) if they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
+/* Gives rows [begin, end) back to the system, if they are enough to be worth a system call or are the last ones.
+ * Returns the first row that is still to be given back. Pages of a mapped file count as memory of the process once they
+ * were read; because they are given back as soon as they are packed, the peak is that of the packed weights
+ * (tests/cli/test_load_memory.c). */
 static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool is_last) {
     size_t bytes;
     const char *rows = file_rows(p, begin, end, &bytes);
@@ -64,7 +65,7 @@ static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool i
     return end;
 }
 
-/* Tile by tile: the rows that were checked are still in the cache when they are packed. */
+/* Rows are checked and packed tile by tile, so that they are still in the cache when they are packed. */
 static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     Packing *p = ctx;
@@ -86,7 +87,7 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
     check_rows(p, begin, end);
 }
 
-/* The embedding is not packed, but copied. */
+/* The embedding is copied and not packed, so it is checked here. */
 static int check_embedding(const CpuWeights *w, fr_error *err) {
     const Model *m = w->base.model;
     Packing p = {.from = &w->embedding, .data = w->embedding.data, .n_rows = m->token_embd->dims[1]};
@@ -105,7 +106,8 @@ static int will_pack(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *ou
     return FR_OK;
 }
 
-/* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
+/* Packs all matrices into one block of memory, so that small ones are in huge pages, too, and no page is left half
+ * empty. */
 static int pack_all(Loader *l) {
     const WeightsOptions *o = &l->w->base.options;
     size_t done = 0, all = l->w->block_bytes;
@@ -122,16 +124,16 @@ static int pack_all(Loader *l) {
     return FR_OK;
 }
 
-/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because
- * that is the same. (Not BF16: packing makes zeros of subnormal numbers.) */
+/* Returns the embedding as the weights keep it. It has no data if its rows can be read from the output matrix because
+ * the two are the same. BF16 is an exception, because packing replaces its subnormal numbers by zeros. */
 static GgufTensor own_embedding(const Model *m) {
     GgufTensor t = *m->token_embd;
     if (m->output == m->token_embd && t.type != TYPE_BF16) t.data = NULL, t.bytes = 0;
     return t;
 }
 
-/* The matrices and the embedding from a file of packed weights; false: there is none, or none that can be used, which
- * packed_error explains. */
+/* Maps the matrices and the embedding from a file of packed weights. Returns false if there is no such file, or if it
+ * cannot be used, which packed_error explains. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
     const WeightsOptions *o = &w->base.options;
@@ -154,8 +156,8 @@ static bool map_packed(Loader *l) {
     return true;
 }
 
-/* A row of the embedding is read for each token, for as long as the model is open: from a copy, because a file may be
- * overwritten or cut. A submodel shares the target's. */
+/* Copies the embedding, of which a row is read for each token, because the file may be overwritten or cut while the
+ * model is open. A submodel shares the embedding of its target. */
 static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
     const GgufTensor *t = w->base.model->token_embd;
     w->embedding = target ? target->embedding : own_embedding(w->base.model);
@@ -167,7 +169,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-/* The kernels read whole groups of experts from arrays of this length. */
+/* Refuses numbers of experts that the arrays of experts.c have no room for. */
 static int check_experts(const Model *m, int32_t i, fr_error *err) {
     const LayerSpec *s = &m->layers[i];
     int64_t n = layer_n_experts(s), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
@@ -184,7 +186,7 @@ static int load_matrix(Loader *l, CpuLayer *layer, LayerMatrix m, int64_t i) {
     return status;
 }
 
-/* One matrix of each slot, or one for each head. */
+/* Loads the matrices of a layer that do not belong to experts. */
 static int load_matrices(Loader *l, CpuLayer *layer) {
     size_t before = l->w->block_bytes;
     int status = FR_OK;
@@ -197,7 +199,7 @@ static int load_matrices(Loader *l, CpuLayer *layer) {
     return status;
 }
 
-/* The matrices of an expert lie side by side. */
+/* Loads the matrices of experts, so that those of one expert are adjacent. */
 static int load_experts(Loader *l, CpuLayer *layer) {
     int64_t n = layer_n_experts(layer->spec);
     size_t before = l->w->block_bytes;
@@ -209,7 +211,7 @@ static int load_experts(Loader *l, CpuLayer *layer) {
     return status;
 }
 
-/* The taps of a convolution, each of all channels. */
+/* Copies the taps of a convolution, in an order in which the same tap of all channels is contiguous. */
 static int copy_conv(Loader *l, const float *conv, CpuLayer *layer) {
     const StateShape *d = &l->w->base.model->hparams.state;
     int64_t n = d->n_channels, n_conv = d->n_conv;
@@ -261,7 +263,7 @@ static int pack_and_copy(Loader *l, const CpuWeights *target) {
     return status;
 }
 
-/* target: NULL, or whose LM head these layers share unless they have their own. */
+/* Opens weights. If there is a target, they are layers that share its LM head unless they have one of their own. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
                         fr_error *err) {
     *out = NULL;
@@ -269,7 +271,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!w) return error_memory(err, "the weights", sizeof *w);
     w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
     size_t n_layer = (size_t)model->hparams.n_layer;
-    size_t n_matrices = count_matrices(model) + 1; /* and the LM head */
+    size_t n_matrices = count_matrices(model) + 1; /* the LM head is one more */
     Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices, sizeof *l.packings)};
     w->layers = mem_calloc(n_layer, sizeof *w->layers);
     w->matrices = mem_calloc(n_matrices, sizeof *w->matrices);
@@ -315,14 +317,14 @@ void cpu_weights_close(Weights *weights) {
 
 int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
     const CpuWeights *w = (const CpuWeights *)weights;
-    fr_assert(w->block); /* packed here, and not mapped */
+    fr_assert(w->block); /* weights that were mapped are not saved */
     return packed_file_write(path, weights->model->gguf, w->block, w->block_bytes, w->embedding.data,
                              w->embedding.bytes, weights->options.n_threads, err);
 }
 
 void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
     const PackedMatrix *m = &w->output;
-    char piece[PACKED_READ * sizeof(float)]; /* of a row in the layout of the file */
+    char piece[PACKED_READ * sizeof(float)]; /* a piece of a row in the layout of the file */
     if (w->embedding.data) embedding_row(&w->embedding, token, out);
     else
         for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {

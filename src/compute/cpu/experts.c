@@ -99,7 +99,7 @@ static void keep_best_groups(const LayerSpec *l, double *by, int32_t n) {
     for (int32_t g = 0; g < l->n_groups; g++) scores[g] = score_of_group(l, by + g * each, each);
     for (int32_t k = 0; k < l->n_groups_used; k++) {
         int32_t g = next_best(scores, l->n_groups, below, after);
-        if (g < 0) return; /* the logits are not finite, so the weights will be NaN */
+        if (g < 0) return; /* this happens only if logits are not finite, and then the weights will be NaN */
         is_kept[g] = true, below = scores[g], after = g;
     }
     for (int32_t g = 0; g < l->n_groups; g++)

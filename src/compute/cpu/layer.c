@@ -81,7 +81,7 @@ static void take_queries(const Op *op, int64_t first, int64_t last) {
             memcpy(c->q + h * dim, c->q_gated + 2 * h * dim, (size_t)dim * sizeof *c->q);
 }
 
-/* The number of heads of the queries (k = 0), keys (1) or values (2). */
+/* Returns the number of heads of the queries (k = 0), keys (1) or values (2). */
 static int64_t n_heads_of(const Hparams *h, const LayerSpec *l, int k) {
     return k ? layer_n_head_kv(h, l) : layer_n_head(h, l);
 }
@@ -141,7 +141,7 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     return put_down(at, down);
 }
 
-/* Attention, from the norm to the inputs of the output projection. */
+/* Writes the operations of attention, from the norm to the inputs of the output projection. */
 static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];

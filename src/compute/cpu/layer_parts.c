@@ -210,7 +210,7 @@ Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
 
 /* ---- squares of inputs, for importance matrices ---------------------------------------------------------------
  *
- * The sums are operations of the forward, which exist only while somebody wants them. Columns are divided among threads
+ * The sums are operations of the forward, which exist only while they are wanted. Columns are divided among threads
  * and each is summed over the rows in their order, in double precision, so that the sums do not depend on the
  * threads. The rows of an expert are those of its places (experts.c), which are in the order of the rows, so that
  * its sums do not depend on the rows that other experts read. */

@@ -38,8 +38,8 @@ typedef struct Header {
     uint64_t file_bytes;
     int64_t source_bytes, source_s, source_ns; /* size and time of modification */
     uint64_t source_hash;
-    uint64_t content_hash; /* of everything behind the head */
-    uint64_t head_hash;    /* of the fields before */
+    uint64_t content_hash; /* of everything after the header */
+    uint64_t head_hash;    /* of the fields before this one */
 } Header;
 
 static const char magic[8] = {'F', 'R', 'P', 'A', 'C', 'K', 'E', 'D'};
@@ -52,7 +52,7 @@ typedef struct ContentJob {
     const char *bytes;
     size_t n;
     uint64_t *hashes; /* [chunks] */
-    bool is_last_use; /* the bytes are mapped, and not needed afterwards */
+    bool is_last_use; /* the bytes are mapped, and their pages are given back after hashing */
 } ContentJob;
 
 static void hash_part(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -67,7 +67,7 @@ static void hash_part(void *ctx, int i_part, int n_parts, int i_thread) {
     }
 }
 
-/* The hash of the hashes of all chunks. False: no memory. */
+/* Computes the hash of the hashes of all chunks. Returns false if there is no memory. */
 static bool hash_content(const void *bytes, size_t n, bool is_last_use, int n_threads, uint64_t *out) {
     size_t n_chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
     ContentJob j = {.bytes = bytes,
@@ -86,7 +86,7 @@ static uint64_t hash_sample(const GgufTensor *t, size_t at, uint64_t hash) {
     return hash64((const char *)t->data + at, n, hash);
 }
 
-/* Name, type, shape and samples of all tensors. */
+/* Returns a hash of the names, types, shapes and samples of all tensors. */
 static uint64_t hash_source(const Gguf *g) {
     uint64_t hash = 0;
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
@@ -131,7 +131,7 @@ static int refuse(const char *path, const char *why, fr_error *err) {
 
 typedef struct Content {
     const void *matrices, *embedding;
-    size_t matrix_bytes, embedding_bytes; /* matrices are whole cache lines */
+    size_t matrix_bytes, embedding_bytes; /* every matrix fills whole cache lines */
 } Content;
 
 static bool write_content(FILE *f, const Content *c) {
@@ -142,7 +142,7 @@ static bool write_content(FILE *f, const Content *c) {
            fwrite(zeros, 1, n_padding, f) == n_padding;
 }
 
-/* Reads back what was written, from the system's cache, and puts the head before it. */
+/* Reads back what was written, which is still in the system's cache, and writes the header before it. */
 static int seal(ReplaceFile *r, Header *h, int n_threads, fr_error *err) {
     MappedFile *written;
     size_t n;
@@ -169,7 +169,7 @@ int packed_file_write(const char *path, const Gguf *source, const void *matrices
     Header h;
     ReplaceFile r;
     int status = describe_source(source, &h, err);
-    if (!status) status = gguf_check(source, err); /* it is what was packed */
+    if (!status) status = gguf_check(source, err); /* this is the hash of what was packed */
     if (!status) status = replace_file_begin(&r, path, err);
     if (status) return status;
     if (fwrite(head, 1, HEAD_BYTES, r.file) != HEAD_BYTES || !write_content(r.file, &content))

@@ -65,7 +65,8 @@ int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err) {
     *w = (StateWalk){.visits = mem_calloc(n, sizeof *w->visits), .trees = mem_calloc(n, sizeof *w->trees)};
     int32_t **const lists[] = {&w->size, &w->first_child, &w->next, &w->heavy, &w->level, &w->stack};
     const size_t n_lists = sizeof lists / sizeof *lists;
-    int32_t *memory = mem_calloc(n * n_lists, sizeof *memory); /* one block, which begins with w->size */
+    int32_t *memory = mem_calloc(n * n_lists,
+                                 sizeof *memory); /* all arrays are in one block, which begins with w->size */
     for (size_t i = 0; i < n_lists && memory; i++) *lists[i] = memory + i * n;
     return memory && w->visits && w->trees ? FR_OK : error_memory(err, "the order of rows", n * sizeof *w->visits);
 }
@@ -76,8 +77,8 @@ void state_walk_close(StateWalk *w) {
     mem_free(w->size);
 }
 
-/* How many rows stand at and below each that are new, or have new ones below; 0: neither. Then, of each row, the
- * list of its children that count, and the one with the most rows. */
+/* Counts for each row the rows of its subtree that are new or have new ones below. Then lists the children of each row
+ * that have such rows, and notes the child that has the most. */
 static void link_rows(StateWalk *w, const RowPlace *all, int32_t first_new, int32_t n) {
     for (int32_t i = 0; i < n; i++) w->size[i] = 0, w->first_child[i] = w->heavy[i] = -1;
     for (int32_t i = n - 1; i >= 0; i--) {
@@ -92,7 +93,8 @@ static void link_rows(StateWalk *w, const RowPlace *all, int32_t first_new, int3
     }
 }
 
-/* The row and all below it, on level 0 and those above: nobody needs the states of earlier roots. */
+/* Plans the visits of a row and of all rows below it. They may use every level, because the states of earlier roots are
+ * not needed any more. */
 static void visit_subtree(StateWalk *w, const RowPlace *all, int32_t root) {
     int32_t n_stack = 0;
     w->stack[n_stack++] = root;
@@ -106,7 +108,7 @@ static void visit_subtree(StateWalk *w, const RowPlace *all, int32_t root) {
         fr_assert(v.to < STATE_LEVELS);
         w->visits[w->n_visits++] = v;
         w->level[row] = v.to;
-        if (w->heavy[row] >= 0) w->stack[n_stack++] = w->heavy[row]; /* taken last */
+        if (w->heavy[row] >= 0) w->stack[n_stack++] = w->heavy[row]; /* the largest child is visited last */
         for (int32_t i = w->first_child[row]; i >= 0; i = w->next[i])
             if (i != w->heavy[row]) w->stack[n_stack++] = i;
     }
@@ -197,7 +199,8 @@ static float *state_of(const CpuContext *c, const CpuLayer *l, int32_t sequence,
 
 /* ---- the convolution ------------------------------------------------------------------------------------- */
 
-/* The input `back` positions before the end of a sequence of `length` tokens; zeros before the first. */
+/* Returns the input `back` positions before the end of a sequence of `length` tokens, or zeros before its first
+ * token. */
 static const float *committed_input(const CpuContext *c, const CpuLayer *l, int32_t sequence, int32_t length,
                                     int32_t back) {
     const StateShape *d = &c->states.shape;
@@ -265,7 +268,7 @@ static void pass_tree(const Op *op, const StateTree *tree, int32_t head, float *
     }
 }
 
-/* Items: trees x heads. */
+/* The items are the pairs of a tree and a head. */
 static void recurrence(const Op *op, int64_t begin, int64_t end, int i_thread) {
     const CpuStates *s = &op->c->states;
     float *levels = s->scratch + row_at(i_thread * (int64_t)STATE_LEVELS, s->shape.head_floats);
@@ -289,7 +292,7 @@ void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end) {
     cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, stride, begin, end);
 }
 
-/* Tiles [begin, end) of all products side by side. */
+/* Computes tiles [begin, end), counted over all products one after another. */
 static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     for (int k = 0; k < op->n_products; k++) {
@@ -299,7 +302,7 @@ static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread
     }
 }
 
-/* The products of a layer with its normed input; returns their number. */
+/* Lists the products of a layer with its normed input. Returns their number. */
 static int state_products(CpuContext *c, const CpuLayer *l, Product out[5]) {
     const PackedMatrix *first_gates = l->matrices[MATRIX_STATE_GATES];
     float *gates = gates_of(c, l, c->rows[0].row);
@@ -346,7 +349,7 @@ typedef struct Advance {
     int64_t n_steps;
 } Advance;
 
-/* The input `back` positions before the end of the step, which has taken in n rows so far. */
+/* Returns the input `back` positions before the end of a step that has taken in n rows so far. */
 static const float *input_of_step(const CpuContext *c, const CpuLayer *l, const StateStep *s, int32_t n, int32_t back) {
     if (back <= n) return inputs_of(c, l, s->rows[n - back]);
     return committed_input(c, l, s->from, s->length, back - n);
@@ -366,14 +369,14 @@ static void advance_head(const CpuContext *c, const CpuLayer *l, const StateStep
     }
 }
 
-/* The layer with the place-th state. */
+/* Returns the layer whose state has number `place`. */
 static const CpuLayer *layer_with_state(const CpuContext *c, int64_t place) {
     const CpuLayer *l = c->weights->layers;
     while (!layer_has_state(l->spec) || l->place != place) l++;
     return l;
 }
 
-/* Parts: steps x layers x heads. */
+/* The parts are the triples of a step, a layer and a head. */
 static void advance_heads(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Advance *a = ctx;
@@ -384,7 +387,8 @@ static void advance_heads(void *ctx, int i_part, int n_parts, int i_thread) {
                      (int32_t)(i % n_heads));
 }
 
-/* The inputs of the last positions, the oldest first: what moves up comes from a later place. */
+/* Keeps the inputs of the last positions, the oldest first. Ascending order is safe, because an input moves to an
+ * earlier place. */
 static void advance_inputs(const CpuContext *c, const StateStep *s) {
     int64_t n = c->states.shape.n_channels;
     for (int32_t place = 0; place < c->states.n_layer; place++) {
@@ -402,5 +406,6 @@ void cpu_advance_states(Context *context, const StateStep *steps, int32_t n) {
             n_items = (int64_t)n * c->states.n_layer * c->states.shape.n_heads;
     if (n_items == 0) return;
     if (c->states.shape.head_floats) threads_run(c->threads, (int)(n_items < most ? n_items : most), advance_heads, &a);
-    for (int32_t i = 0; i < n; i++) advance_inputs(c, &steps[i]); /* all heads of a layer have read them */
+    for (int32_t i = 0; i < n; i++)
+        advance_inputs(c, &steps[i]); /* all heads of the layer have read the inputs by now */
 }

@@ -7,7 +7,7 @@
 /* Recurrent states, and what a forward keeps of its rows for them (reference_recurrent.c). */
 typedef struct RefStates {
     StateShape shape;
-    int32_t n_layer; /* that have a state; 0: all of the following is NULL */
+    int32_t n_layer; /* the number of layers that have a state; 0: the pointers below are NULL */
     double *conv;    /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions, the latest last */
     double *heads;   /* [n_layer][n_states][n_heads][head_floats] */
     double *inputs;  /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
@@ -41,15 +41,15 @@ typedef struct RefContext {
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_in;      /* [n_embd] what one expert reads of one row */
-    double *expert_out;     /* [n_embd] what it gives */
+    double *expert_out;     /* [n_embd] the output of that expert */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][n_embd]: results */
     int32_t max_logits;
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s is s * kv_dim further on.
- * What latent attention caches is both. */
+/* Returns slot 0 of the keys (which = 0) or values (1) of a layer; slot s is s * kv_dim numbers after it. `layer`
+ * counts the layers of the group. What latent attention caches is both keys and values. */
 static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
     const Hparams *h = &c->model->hparams;
     int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
@@ -59,14 +59,15 @@ static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     return group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window;
 }
-/* Planes of keys, and of values unless they are the same, in the layers of a group. */
+/* Returns how many arrays of slots the layers of a group have: one for keys and one for values, or one that is both. */
 static inline int32_t reference_n_planes(const RefContext *c, KvGroup group) {
     return (c->model->hparams.latent.rank ? 1 : 2) * reference_n_layers(c, group);
 }
 
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 void reference_sum_inputs(Context *c, InputSquares *to);
-/* Recurrent layers: their memory; the output of a layer, made of c->normed, into c->delta; and committed rows. */
+/* Recurrent layers. reference_recurrent computes the output of a layer from c->normed into c->delta;
+ * reference_advance_states takes in committed rows. */
 int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
 void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);

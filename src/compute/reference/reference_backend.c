@@ -1,4 +1,5 @@
-/* reference_backend.c - the reference backend: its weights, which are the file itself, the memory of a forward, and its table. */
+/* reference_backend.c - the reference backend: its weights, which are the file itself, the memory of a forward, and its
+ * table. */
 #include "compute/reference/reference.h"
 
 #include "base/mem.h"
@@ -6,7 +7,7 @@
 
 #include <string.h>
 
-/* The bytes of all matrices of the layers and of the LM head. */
+/* Returns the bytes of all matrices of the layers and of the LM head. */
 static size_t matrix_bytes(const Model *m) {
     size_t bytes = m->output->bytes;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
@@ -16,7 +17,7 @@ static size_t matrix_bytes(const Model *m) {
     return bytes;
 }
 
-/* The choice among experts keeps a list of this length. */
+/* Refuses a model whose rows choose more experts than the list of chosen ones has room for. */
 static int check_experts(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
@@ -92,7 +93,7 @@ static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
 
 /* ---- a context -------------------------------------------------------------------------------------- */
 
-/* The most experts of any layer, and the longest row of any matrix. */
+/* Finds the most experts of any layer, and the longest row of any matrix. */
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
@@ -115,7 +116,8 @@ static int allocate(RefContext *c, fr_error *err) {
          sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
-        {&c->q, 2 * rows * q_dim, sizeof(double)}, /* also the gates, until they are separated */
+        {&c->q, 2 * rows * q_dim,
+         sizeof(double)}, /* twice the rows, because gates are among the queries until they are separated */
         {&c->output_gates, rows * q_dim, sizeof(double)},
         {&c->attended, rows * max_i64(q_dim, h->state.n_values), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
@@ -217,7 +219,7 @@ static void fill_slot(Context *context, KvGroup group, int32_t slot) {
 
 /* ---- measurements ----------------------------------------------------------------------------------- */
 
-/* Experts are counted as if every row read all of them. */
+/* Counts experts as if every row read all of them. */
 static void work(const Weights *w, KvType kv_type, CostWork *out) {
     (void)kv_type;
     const Hparams *h = &w->model->hparams;

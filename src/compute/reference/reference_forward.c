@@ -7,9 +7,10 @@
  *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)                       every product may have a bias
  *
- * All rows of a batch pass one layer before the next: the key and the value of a row are in the cache before any row attends, so
- * that rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends
- * on the batch. Nothing is rounded except the results, and keys and values to the type of the cache if that is F16 or Q8.
+ * All rows of a batch pass one layer before the next: the key and the value of a row are in the cache before any row
+ * attends, so that rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so
+ * that no bit depends on the batch. Nothing is rounded except the results, and keys and values to the type of the cache
+ * if that is F16 or Q8.
  *
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "compute/reference/reference.h"
@@ -141,13 +142,14 @@ static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
         }
 }
 
-/* The slot of the key at a logical position that the row sees. */
+/* Returns the slot of the key at a logical position that the row sees. */
 static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
     const RowSlots *s = &r->slots[group];
     return position < r->n_prefix ? s->prefix[position] : s->path[position - r->n_prefix];
 }
 
-/* One query head of one row, q [head_dim], out [value_dim]; `layer` is its place in the cache. */
+/* Computes attention for one query head of one row, q [head_dim], out [value_dim]. `layer` counts the layers of the
+ * cache. */
 static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
                    const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
@@ -219,9 +221,9 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 
 /* ---- latent attention (LatentSpec in model.h) -------------------------------------------------------- */
 
-/* The cache holds for each position its latent after the norm, and then the rotated key that all heads share. A query is brought
- * into that form, so that ordinary attention over one KV head does the rest: its values are the first `rank` numbers of its keys,
- * and the values of a head are made of what it read. */
+/* The cache holds for each position its latent after the norm, and then the rotated key that all heads share. A query
+ * is brought into that form, so that ordinary attention over one KV head does the rest: its values are the first `rank`
+ * numbers of its keys, and the values of a head are made of what it read. */
 
 /* Stores the latents and rotated keys of the rows in the cache. */
 static void store_latents(const RefContext *c, const LayerSpec *spec, int32_t place, const Rope *rope,
@@ -253,7 +255,7 @@ static void make_queries(const RefContext *c, const LayerSpec *l, int32_t n_rows
     reference_square_inputs(c, l, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), n_rows);
 }
 
-/* Attention of one head of one row. */
+/* Computes latent attention for one head of one row. */
 static void attend_head(const RefContext *c, const LayerSpec *l, int32_t place, const Rope *rope, const RowPlace *row,
                         int64_t i, int32_t head) {
     const Hparams *h = &c->model->hparams;
@@ -307,8 +309,8 @@ static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const Ro
  *     chosen   = the greatest p_e + bias_e, from the best groups only if experts are in groups
  *     w_e      = p_e, or its part of the sum over the chosen ones, times a factor
  *
- * DeepSeek-V2 (softmax) takes the groups with the greatest expert, DeepSeek-V3 (sigmoid, bias) those whose two greatest have the
- * greatest sum. Ties go to the first. */
+ * DeepSeek-V2 (softmax) takes the groups with the greatest expert, DeepSeek-V3 (sigmoid, bias) those whose two greatest
+ * have the greatest sum. Ties go to the first. */
 
 static void make_probabilities(RouterGate gate, int64_t n, double *x) {
     double largest = -INFINITY, total = 0;
@@ -319,7 +321,7 @@ static void make_probabilities(RouterGate gate, int64_t n, double *x) {
     for (int64_t i = 0; i < n; i++) x[i] /= total;
 }
 
-/* The number by which expert i is chosen. */
+/* Returns the number by which expert i is chosen. */
 static double score_of(const RefContext *c, const LayerSpec *l, int64_t i) {
     return c->experts[i] + (l->choice_bias ? (double)l->choice_bias[i] : 0);
 }
@@ -353,7 +355,8 @@ static bool is_among(const int32_t *best, int32_t n, int32_t expert) {
     return false;
 }
 
-/* Turns the logits in c->experts into probabilities and lists the chosen experts. Returns what their weights are divided by. */
+/* Turns the logits in c->experts into probabilities and lists the chosen experts. Returns what their weights are
+ * divided by. */
 static double choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best) {
     int64_t n = layer_n_experts(l);
     double chosen = 0, scale = l->expert_scale != 0 ? (double)l->expert_scale : 1;
@@ -392,8 +395,8 @@ typedef struct Network {
 
 static const float *bias_of(const float *biases, int64_t i, int64_t n) { return biases ? biases + i * n : NULL; }
 
-/* Computes down (f(gate x) * (up x)) for rows x [n_rows] into delta, with the matrices of expert i. f(gate x) * (up x) is left in
- * c->gate. */
+/* Computes down (f(gate x) * (up x)) for rows x [n_rows] into delta, with the matrices of expert i. f(gate x) * (up x)
+ * is left in c->gate. */
 static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Network *net, int64_t i, const double *x,
                             int32_t n_rows, double *delta) {
     int64_t n_embd = l->matrices[net->gate]->dims[0], n_ff = l->matrices[net->gate]->dims[1];
@@ -406,7 +409,7 @@ static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Netwo
     add_bias(bias_of(net->down_bias, i, n_embd), n_rows, n_embd, delta);
 }
 
-/* The experts of one row, weighted, and the shared expert, into delta. */
+/* Writes the weighted sum of the experts of one row, with the shared expert, to delta. */
 static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
     int64_t n_embd = c->model->hparams.n_embd;
     int32_t best[MODEL_MAX_EXPERTS_USED];
@@ -471,7 +474,7 @@ double reference_finish_logit(const Model *m, int64_t token, double logit) {
 static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     const GgufTensor *output = c->model->output;
-    double *logits = c->gate; /* which has room for [n_vocab] (reference_backend.c) */
+    double *logits = c->gate; /* c->gate has room for n_vocab numbers (reference_backend.c) */
     bool rounds = c->rounds_bf16 && output->type == TYPE_BF16;
     norm_rows(c, c->model->output_norm, n_rows);
     for (int32_t i = 0; i < n_rows; i++) {

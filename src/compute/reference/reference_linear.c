@@ -1,6 +1,7 @@
-/* reference_linear.c - what drafters compute outside a forward, in double precision: linear layers, the LM head,
- * norms, softmax, and tables of rows. Matrices stay in the file. Buffers are kept twice, as an accelerator keeps them: a drafter that
- * forgets to push or to pull computes with old numbers here, and the tests that compare backends see it. */
+/* reference_linear.c - what drafters compute outside a forward, in double precision: linear layers, the LM head, norms,
+ * softmax, and tables of rows. Matrices stay in the file. Buffers are kept twice, as an accelerator keeps them: a
+ * drafter that forgets to push or to pull computes with old numbers here, and the tests that compare backends see
+ * it. */
 #include "compute/reference/reference.h"
 
 #include "base/mem.h"
@@ -113,7 +114,7 @@ int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_err
     return FR_OK;
 }
 
-/* Row by row and output by output: no memory is needed. */
+/* Works row by row and output by output, so that no memory is needed. */
 void reference_head(Device *d, const Weights *w, Slice in, int32_t n_rows, Slice out) {
     (void)d;
     const float *x = slice_floats(in);

@@ -1,9 +1,10 @@
-/* reference_recurrent.c - layers with a recurrent state, in double precision and one head at a time: what their kinds compute for
- * one position (DeltaNetSpec, Mamba2Spec and MIXER_SHORT_CONV in model.h), and the states of the rows of a tree.
+/* reference_recurrent.c - layers with a recurrent state, in double precision and one head at a time: what their kinds
+ * compute for one position (DeltaNetSpec, Mamba2Spec and MIXER_SHORT_CONV in model.h), and the states of the rows of a
+ * tree.
  *
- * Each row begins with the state of its parent, or with that of its sequence, and keeps its own: a full copy for each row of one
- * head, which a fast backend avoids. The convolution of a row reads the inputs of its ancestors, and before them those of the last
- * committed positions. */
+ * Each row begins with the state of its parent, or with that of its sequence, and keeps its own: a full copy for each
+ * row of one head, which a fast backend avoids. The convolution of a row reads the inputs of its ancestors, and before
+ * them those of the last committed positions. */
 #include "base/mem.h"
 #include "compute/reference/reference.h"
 
@@ -12,7 +13,7 @@
 
 /* ---- the kinds: one position of one head ------------------------------------------------------------- */
 
-/* The convolution of n channels from `first` on. */
+/* Computes the convolution of n channels from `first` on. */
 static void convolve(const StateShape *s, const LayerSpec *l, const RefWindow *w, int64_t first, int64_t n,
                      double *out) {
     for (int64_t i = 0; i < n; i++) {
@@ -24,8 +25,8 @@ static void convolve(const StateShape *s, const LayerSpec *l, const RefWindow *w
 
 static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
 
-/* The convolution of one head of queries, keys or values, whose first channel is `first`. It gets the length `norm`, unless that
- * is 0. */
+/* Computes the convolution of one head of queries, keys or values, whose first channel is `first`. It gets the length
+ * `norm`, unless that is 0. */
 static void convolve_head(const StateShape *s, const LayerSpec *l, const RefWindow *w, int64_t first, double norm,
                           double *out) {
     double squares = 0;
@@ -85,7 +86,8 @@ static void mamba2(const StateShape *s, const LayerSpec *l, int32_t h, const Ref
     }
 }
 
-/* The state of head h: to = from, moved on by one position; and what is read from it, unless out is NULL. */
+/* Computes the state `to` of head h one position after `from`, and writes what is read from it to out, unless that is
+ * NULL. */
 static void step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWindow *w, const double *gates,
                  const double *from, double *to, double *out) {
     if (l->mixer == MIXER_DELTA_NET) delta_net(s, l, h, w, gates, from, to, out);
@@ -93,7 +95,7 @@ static void step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWi
     else if (out) convolve(s, l, w, h * s->head_dim, state_head_values(s, h), out);
 }
 
-/* The values of a row [n_values], from what the heads read and the product z. */
+/* Computes the values of a row [n_values] from what the heads read and from the product z. */
 static void finish_values(const StateShape *s, const LayerSpec *l, double eps, const double *z, double *values) {
     int64_t n = s->n_values;
     if (l->mixer == MIXER_DELTA_NET)
@@ -136,7 +138,7 @@ void reference_states_close(RefContext *c) {
     mem_free(s->path);
 }
 
-/* `place` is that of the layer among those with a state. */
+/* `place` counts the layers that have a state. */
 static double *inputs_of(const RefContext *c, int32_t place, int64_t row) {
     const RefStates *s = &c->states;
     return s->inputs + ((int64_t)place * c->options.max_rows + row) * s->shape.n_channels;
@@ -156,8 +158,8 @@ static double *state_of(const RefContext *c, int32_t place, int32_t sequence, in
 
 /* ---- the inputs of a convolution ------------------------------------------------------------------------- */
 
-/* The input `back` positions before the last row of `path` [n]: that of another row of it, or of one of the `length` committed
- * positions before them. NULL: before the first token. */
+/* Returns the input `back` positions before the last row of `path` [n]: that of another row of the path, or of one of
+ * the `length` committed positions before it. Returns NULL if there is no such position. */
 static const double *input_before(const RefContext *c, int32_t place, int32_t sequence, int32_t length,
                                   const int32_t *path, int32_t n, int32_t back) {
     const StateShape *d = &c->states.shape;
@@ -177,7 +179,8 @@ static RefWindow window_of(const RefContext *c, int32_t place, int32_t sequence,
 
 /* ---- a forward ------------------------------------------------------------------------------------------ */
 
-/* Lists the rows from the committed tokens down to row i, and returns their number. `all` are the rows since executor_forward. */
+/* Lists the rows from the committed tokens down to row i, and returns their number. `all` are the rows since
+ * executor_forward. */
 static int32_t path_to(const RowPlace *all, int32_t i, int32_t *path) {
     int32_t n = all[i].n_path;
     for (int32_t k = n - 1; k >= 0; k--, i = all[i].parent) path[k] = i;
@@ -247,7 +250,8 @@ static void advance_head(const RefContext *c, const LayerSpec *l, int32_t place,
     }
 }
 
-/* Keeps the inputs of the last positions, the oldest first: what moves up comes from a later place. */
+/* Keeps the inputs of the last positions, the oldest first. Ascending order is safe, because an input moves to an
+ * earlier place. */
 static void advance_conv(const RefContext *c, int32_t place, const StateStep *s) {
     int64_t n = c->states.shape.n_channels;
     for (int32_t i = 0, last = c->states.shape.n_conv - 1; i < last; i++) {
