@@ -113,23 +113,23 @@ void packed_free(PackedMatrix *m) {
 
 /* ---- how a block of each type looks in a file (gguf/blocks_*.c draw them) ------------------------------------ */
 
-/* How a block holds the codes of a slice. */
+/* The ways in which a block holds the codes of a slice. */
 typedef enum FileCodes {
-    CODES_PLAIN,   /* no blocks: floats, or halves */
-    CODES_BF16,    /* no blocks either; packed in pairs */
+    CODES_PLAIN,   /* the type has no blocks: floats or halves */
+    CODES_BF16,    /* BF16, which has no blocks and is packed in pairs */
     CODES_BYTES,   /* 32 signed bytes */
     CODES_NIBBLES, /* 16 bytes for each slice: input j low, input j+16 high; bit j of the 32 high bits is of input j */
-    CODES_NV_NIBBLES, /* 16 bytes for each slice: of each 16 inputs, input j low, input j+8 high */
+    CODES_NV_NIBBLES, /* 16 bytes for each slice: among 16 inputs, input j is low and input j+8 is high */
     CODES_K_NIBBLES,  /* 32 bytes for each two slices, the even one low; the high bit of slice s is bit s of 32 bytes */
     CODES_K_PAIRS, /* 32 bytes for each four slices, two bits of each; the high bit of slice s is bit s of 32 bytes */
     CODES_K_SIX,   /* Q6_K: 64 bytes of nibbles, and 32 of high bits, for each four slices */
     CODES_LATTICE, /* indices of points and signs */
 } FileCodes;
 
-/* How a block holds the scales that are not halves. */
+/* The ways in which a block holds scales that are not halves. */
 typedef enum FileScales {
     FILE_NONE,
-    FILE_BYTES,      /* as in the record: n bytes, one for each field */
+    FILE_BYTES,      /* n bytes, one for each field, as in the record */
     FILE_SIX_MINS,   /* Q4_K, Q5_K: eight scales and minima of six bits in 12 bytes */
     FILE_SIX_HALVES, /* Q3_K: sixteen scales of six bits in 12 bytes */
     FILE_SIX,        /* IQ4_XS: eight scales of six bits in 6 bytes */
@@ -139,10 +139,10 @@ typedef struct FileForm {
     FileCodes codes;
     uint8_t low_at, high_at; /* where the low bits of the codes are in a block, in bytes, and where the high bits are */
     FileScales scales;
-    uint8_t scales_at, n_scales; /* n_scales: bytes of FILE_BYTES */
+    uint8_t scales_at, n_scales; /* n_scales: the number of bytes if the form is FILE_BYTES */
 } FileForm;
 
-/* One row for each type of gguf/tensor_type.h. */
+/* This table has one row for each type of gguf/tensor_type.h. */
 /* clang-format off */
 #define EACH_FILE_FORM(X) \
     /*NAME     codes             low_at high_at  scales           at  n    */ \
@@ -193,7 +193,7 @@ static uint32_t load_word(const unsigned char *p) {
     return w;
 }
 
-/* Sets bits that are zero in the four bytes. */
+/* Sets bits of the four bytes, which must be zero before. */
 static void add_word(unsigned char *p, uint32_t bits) {
     bits |= load_word(p);
     memcpy(p, &bits, 4);
@@ -227,7 +227,7 @@ INLINE uint32_t low_mask(TensorType type) {
 }
 INLINE uint32_t high_mask(TensorType type) { return slice_forms[type].high_bits == 2 ? LOW_2 : LOW_1; }
 
-/* The fifth bits of word g where bit j of 32 belongs to input j. */
+/* Returns the fifth bits of word g of a type in which bit j of 32 belongs to input j. */
 INLINE uint32_t fifth_bits(const unsigned char *bits, int g) {
     unsigned char fifth[4];
     for (int j = 0; j < 4; j++) fifth[j] = (bits[g / 2] >> (g % 2 * 4 + j)) & 1;
@@ -240,14 +240,14 @@ INLINE void add_fifth_bits(unsigned char *bits, int g, uint32_t word) {
     for (int j = 0; j < 4; j++) bits[g / 2] = (unsigned char)(bits[g / 2] | fifth[j] << (g % 2 * 4 + j));
 }
 
-/* The codes of slice `slice` of the block at b. */
+/* Reads the codes of slice `slice` of the block at b. */
 INLINE void codes_from_block(TensorType type, const unsigned char *b, int slice, Codes *c) {
     const FileForm *f = &file_forms[type];
     int n_low = low_bits(type);
     for (int g = 0; g < 8; g++) {
         WordPlace at = word_place(f->codes, slice, g);
         c->word[g] = (load_word(b + f->low_at + at.low) >> at.low_shift) & low_mask(type);
-        if (f->codes == CODES_BYTES) c->word[g] ^= SIGNS; /* the bias of 128 */
+        if (f->codes == CODES_BYTES) c->word[g] ^= SIGNS; /* signed bytes become codes with a bias of 128 */
         if (!slice_forms[type].high_bits) continue;
         uint32_t high = f->codes == CODES_NIBBLES ? fifth_bits(b + f->high_at, g)
                                                   : load_word(b + f->high_at + at.high) >> at.high_shift;
@@ -255,7 +255,7 @@ INLINE void codes_from_block(TensorType type, const unsigned char *b, int slice,
     }
 }
 
-/* The same backwards, into a block that begins as zeros. */
+/* Writes the codes of a slice into a block, which must be zeros before. */
 INLINE void codes_to_block(TensorType type, const Codes *c, int slice, unsigned char *b) {
     const FileForm *f = &file_forms[type];
     int n_low = low_bits(type);
@@ -270,7 +270,7 @@ INLINE void codes_to_block(TensorType type, const Codes *c, int slice, unsigned 
     }
 }
 
-/* The codes of row `row` into the vectors of its slice, each of which has one word for each row. */
+/* Writes the codes of row `row` into the vectors of its slice, each of which has one word for each row. */
 INLINE void codes_to_tile(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
     if (low_bits(type) == 8) memcpy(planes, c->word, sizeof planes);
@@ -287,10 +287,10 @@ INLINE void codes_to_tile(TensorType type, const Codes *c, int row, unsigned cha
     for (uint32_t i = 0; i < slice_forms[type].code_bytes / 64; i++) memcpy(slice + i * 64 + row * 4, &planes[i], 4);
 }
 
-/* The same backwards. */
+/* Reads the codes of row `row` from the vectors of its slice. */
 INLINE void codes_from_tile(TensorType type, const unsigned char *slice, int row, Codes *c) {
     uint32_t *word = c->word, high_bits = slice_forms[type].high_bits;
-    const unsigned char *own = slice + row * 4; /* in each plane of 64 bytes */
+    const unsigned char *own = slice + row * 4; /* the place in each plane of 64 bytes */
     for (int g = 0; g < 8; g++) {
         if (low_bits(type) == 2) {
             word[g] = (load_word(own + g / 4 * 64) >> (2 * (g % 4))) & LOW_2;
@@ -306,7 +306,7 @@ INLINE void codes_from_tile(TensorType type, const unsigned char *slice, int row
 
 /* ---- scales -------------------------------------------------------------------------------------------------- */
 
-/* The six-bit scale and minimum of slice s (0-7) in the 12 bytes of a Q4_K or Q5_K block. */
+/* Reads the six-bit scale and minimum of slice s (0-7) from the 12 bytes of a Q4_K or Q5_K block. */
 static void six_bit_min(const unsigned char *b, int s, unsigned char *scale, unsigned char *min) {
     if (s < 4) {
         *scale = b[s] & 63;
@@ -317,7 +317,7 @@ static void six_bit_min(const unsigned char *b, int s, unsigned char *scale, uns
     }
 }
 
-/* The same backwards, into bytes that begin as zeros. */
+/* Writes such a scale and minimum into 12 bytes, which must be zeros before. */
 static void add_six_bit_min(unsigned char *b, int s, int scale, int min) {
     if (s < 4) {
         b[s] = (unsigned char)(b[s] | scale);
@@ -349,7 +349,7 @@ static void add_six_bit_scale(unsigned char *b, SixPlace at, int scale) {
     b[at.high] = (unsigned char)(b[at.high] | (scale + 32) >> 4 << at.high_shift);
 }
 
-/* The scales of the block at b, which is of row `row`, into the item at `item`. */
+/* Writes the scales of the block at b, which belongs to row `row`, into the item at `item`. */
 INLINE void scales_to_tile(TensorType type, const unsigned char *b, int row, unsigned char *item) {
     const FileForm *f = &file_forms[type];
     const unsigned char *from = b + f->scales_at;
@@ -372,7 +372,7 @@ INLINE void scales_to_tile(TensorType type, const unsigned char *b, int row, uns
     }
 }
 
-/* The same backwards, into a block that begins as zeros. */
+/* Writes the scales of row `row` into a block, which must be zeros before. */
 INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row, unsigned char *b) {
     const FileForm *f = &file_forms[type];
     unsigned char *to = b + f->scales_at;
@@ -440,7 +440,7 @@ static void lattice_to_tile(TensorType type, const unsigned char *block, int row
     }
 }
 
-/* The points and signs of a slice. */
+/* Reads the points and signs of a slice. */
 static void find_points(const Lattice *l, const unsigned char bytes[ACT_BLOCK], int slice, LatticeBlock *b) {
     unsigned mask = (1u << l->bits) - 1;
     fr_assert(l->dim > 0);
@@ -492,7 +492,7 @@ INLINE void pack_blocks(TensorType type, int64_t n_in, const unsigned char *row,
     }
 }
 
-/* Inputs [k, k + n) of a row, which are whole blocks. */
+/* Reads inputs [k, k + n) of a row, which are whole blocks. */
 INLINE void unpack_blocks(TensorType type, const unsigned char *tile, int i_row, int64_t k, int64_t n,
                           unsigned char *out) {
     int64_t scale_slices = slice_forms[type].scale_slices;
@@ -512,7 +512,7 @@ INLINE void unpack_blocks(TensorType type, const unsigned char *tile, int i_row,
     }
 }
 
-/* Where input k of a row of a plain type is in a tile. */
+/* Returns where input k of a row is in a tile, for a type without blocks. */
 INLINE size_t plain_offset(TensorType type, size_t each, int64_t k, int i_row) {
     if (file_forms[type].codes == CODES_BF16) return (size_t)(k / 2 * 64 + i_row * 4 + k % 2 * 2);
     return ((size_t)k * TILE_ROWS + (size_t)i_row) * each;

@@ -35,7 +35,7 @@
 
 enum { N_IN = 2048 };
 
-/* A product that is timed. */
+/* A product whose time is measured. */
 typedef struct Trial {
     const Kernels *kernels;
     PackedMatrix w;
@@ -148,7 +148,7 @@ void read_ways_measure(const Kernels *k) {
 
 enum {
     TILES_OUT = 2 * TILE_ROWS,
-    MANY_ROWS = 32, /* is measured for all numbers of rows above those of a tile */
+    MANY_ROWS = 32, /* one measurement decides for all numbers of rows above those of a tile */
     TILE_RUNS = 5,
 };
 

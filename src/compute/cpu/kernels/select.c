@@ -102,7 +102,7 @@ const Kernels *kernels_select(const char *name) {
     return found;
 }
 
-/* What a table needs besides the CPU; a part of the error message that the table is missing. */
+/* Returns what a table needs besides the CPU, for the error message that a table is missing. */
 static const char *further_need(const char *name) {
     return strcmp(name, "amx") == 0
                ? " and system (they need AMX, Linux 5.16 or newer, and its permission to use tiles)"
