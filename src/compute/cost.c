@@ -17,7 +17,7 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
     return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
-/* The bytes of experts that n_rows rows are expected to read. */
+/* Returns the bytes of experts that n_rows rows are expected to read. */
 static double expert_bytes(const CostWork *work, int32_t n_rows) {
     return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
 }

@@ -13,8 +13,8 @@
 /* What a forward has to move and to compute. */
 void cost_work(const Weights *w, KvType kv_type, CostWork *out);
 
-/* The limits of this machine as the backend of the weights meets them; all zero if the backend does not know any. Takes
- * about half a second. */
+/* Returns the limits of this machine as the backend of the weights meets them; all are zero if the backend does not
+ * know any. Takes about half a second. */
 int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
 
 /* The keys that a row of a chain after n_context tokens sees on average: those tokens, the rows before it and

@@ -104,7 +104,7 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);
 /* Keeps these rows of the last forward and its extensions, which are a chain of one sequence from its committed
- * tokens down, and forgets the other rows of the sequence. Once per sequence and forward. */
+ * tokens down, and forgets the other rows of the sequence. May be called once for each sequence and forward. */
 void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n);
 
 #endif

@@ -62,7 +62,7 @@ typedef struct SequenceState {
 typedef struct SequenceTableShape {
     int32_t page_size, n_ctx, max_sequences, max_rows;
     int32_t n_pages;
-    int32_t n_window_pages; /* of the layers with a window; 0: these are on the same pages as the others */
+    int32_t n_window_pages; /* pages of the layers with a window; 0: these layers use the pages of the others */
     int32_t n_marks;
 } SequenceTableShape;
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a model of a file owns. */
+/* The memory that a model owns if it was read from a file. */
 struct ModelMemory {
     LayerSpec *layers;
     GgufTensor *views; /* [n_views] matrices that are rows of another; there is room for MAX_VIEWS of each layer */

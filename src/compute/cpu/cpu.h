@@ -333,7 +333,7 @@ Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
 /* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, whose
  * rows have q_dim numbers. */
 void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n);
-/* The offset of a rounded query in c->rounded. */
+/* Returns the offset of a rounded query in c->rounded. */
 static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {
     const Hparams *h = &c->model->hparams;
     return (size_t)(row * h->n_head + head) * rounded_query_bytes(h->head_dim);
@@ -347,7 +347,8 @@ int cpu_states_open(CpuContext *c, fr_error *err);
  * there. */
 void *cpu_context_keep(CpuContext *c, void *p);
 void cpu_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* For state_cells.c: computes n channels of a convolution, from `first` on; and tiles of product k of an operation. */
+/* state_cells.c uses these. The first computes n channels of a convolution, from `first` on; the second computes tiles
+ * of product k of an operation. */
 void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w, int64_t first, int64_t n, float *out);
 void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end);
 int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
@@ -358,7 +359,7 @@ void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
  * (layer_parts.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
-/* The last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream. */
+/* Each writes the last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream. */
 Op *put_o(Op *at, Op o);
 Op *put_down(Op *at, Op down);
 /* The products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */

@@ -9,7 +9,8 @@
 
 static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
 
-/* Multiplications and additions of one row; 16-bit activations are two byte planes. */
+/* Returns the multiplications and additions of one row. Activations of 16 bits are two planes of bytes, and count
+ * twice. */
 static double ops_of(const PackedMatrix *m) {
     return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
 }

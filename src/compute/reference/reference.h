@@ -17,7 +17,7 @@ typedef struct RefStates {
     int32_t *path;   /* [max_rows] scratch */
 } RefStates;
 
-/* The inputs that the convolution of a row reads, its own last. NULL: before the first token. */
+/* The inputs that the convolution of a row reads; its own input is the last. NULL: there is no such position. */
 typedef struct RefWindow {
     const double *x[MODEL_MAX_CONV];
 } RefWindow;
