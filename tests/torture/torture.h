@@ -68,21 +68,12 @@ typedef struct Torture {
     int n_seen;
 } Torture;
 
-<<<<<<< HEAD
-/* Parses the arguments, makes the folders build/torture/NAME, .../kit and .../out, and fills the kit (torture_kit.c).
- * Ends the program if that is impossible. */
-void torture_begin(Torture *t, const char *name, int argc, char **argv);
-bool torture_goes_on(const Torture *t);
-/* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before.
- * Returns true the first time. */
-=======
-/* Parses the arguments, and makes the folders build/torture/NAME, .../kit and .../out. Ends the program where that is
+/* Parses the arguments, and makes the folders build/torture/NAME, .../kit and .../out. Ends the program if that is
  * impossible. */
 void torture_begin(Torture *t, const char *name, int argc, char **argv);
 bool torture_goes_on(const Torture *t);
-/* Counts a fault; prints it with the command that repeats it unless the same case showed the same fault before. c NULL: no
- * child showed it. Returns true the first time. */
->>>>>>> 0b4c9d40 (torture: random engines against plain decoding)
+/* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before. `c` is NULL if no
+ * child had it. Returns true the first time. */
 bool torture_fault(Torture *t, const char *what_case, const char *fault, const Child *c);
 /* Prints the counts in the format that run_tests.c reads, and returns the exit status. */
 int torture_end(Torture *t);
