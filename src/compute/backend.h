@@ -255,8 +255,8 @@ struct Backend {
 
 extern const Backend backend_cpu, backend_reference;
 
-/* All backends, ending with NULL, the default first; their names in the same order; and one by name (NULL: the
- * default), with an error that lists the names. */
+/* backends returns all backends, the default first, and NULL after the last; backend_names has their names in the same
+ * order. backend_find finds one by name (NULL: the default); its error lists the names. */
 const Backend *const *backends(void);
 extern const char *const backend_names[];
 int backend_find(const char *name, const Backend **out, fr_error *err);

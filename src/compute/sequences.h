@@ -106,8 +106,8 @@ const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table);
 /* Advances all recurrent states. Must be called before a forward overwrites what is known of the rows of the last
  * one. */
 void sequence_table_advance(SequenceTable *s);
-/* Keeps the rows at these offsets past the length (kv_commit); rows [n] are their numbers in the forward. Once per
- * sequence and forward. */
+/* Keeps the rows at these offsets past the length (kv_commit); rows [n] are their numbers in the forward. May
+ * be called once for each sequence and forward. */
 void sequence_commit(SequenceTable *s, int32_t id, const int32_t *offsets, const int32_t *rows, int32_t n);
 
 #endif

@@ -214,8 +214,8 @@ struct Op {
     InputKind inputs; /* the index in InputSquares.sums of what the squares of x are added to */
 };
 
-/* Writes an operation at `at`: `base`, which has the products, and what is done with them. Returns the place after
- * it. */
+/* Writes an operation at `at`: a copy of `base` with this kind, function and numbers of items and rows. Returns the
+ * place after it. */
 static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
     base.kind = kind, base.fn = fn, base.n_items = n_items, base.n_rows = n_rows;
     *at = base;

@@ -126,8 +126,8 @@ static CostPart describe_output(const CpuWeights *w, const MachineSpeed *speed, 
     return p;
 }
 
-/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it
- * sees. */
+/* Keys and values of the context are read once in a forward, because rows share them. Each row is multiplied with all
+ * keys that it sees. */
 static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows,
                                    int32_t n_context) {
     CostWork work;
