@@ -266,7 +266,7 @@ static void pass_over_parts(Job *job) {
     int64_t n = 0;
     for (size_t i = 0; job->arch->has_text_part && i < sizeof parts / sizeof *parts; i++)
         n += hub_pass_over_all(job->c, parts[i]);
-    if (n && job->o->note) job->o->note(job->o->user, "the part of the model that reads pictures is left out");
+    if (n && job->o->note) job->o->note(job->o->user, "the vision part of the model is left out");
 }
 
 static int plan_tensors(Job *job, fr_error *err) {

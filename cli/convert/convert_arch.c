@@ -97,12 +97,12 @@ static void check_layers(const ConvertShape *s, ConfigReader *r) {
     json_array_foreach(json_object_get(r->object, "layer_types"), i, one) {
         const char *wanted = i % 4 == 3 ? "full_attention" : "chunked_attention", *type = json_string_value(one);
         if (!type || strcmp(type, wanted) != 0)
-            config_refuse(r, "layer_types are others than those of the published models");
+            config_refuse(r, "layer_types differ from those of the published models");
     }
     for (int64_t layer = 0; layer < s->n_layer; layer++) n += has_experts(s, layer);
     bool is_usual = !json_is_array(experts) || json_array_size(experts) == n;
     json_array_foreach(experts, i, one) is_usual = is_usual && has_experts(s, json_integer_value(one));
-    if (!is_usual) config_refuse(r, "moe_layers are others than interleave_moe_layer_step tells");
+    if (!is_usual) config_refuse(r, "moe_layers differ from those of interleave_moe_layer_step");
 }
 
 /* Whether a value that may be true, false or a number is there and means no. */
@@ -245,7 +245,7 @@ const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err) {
     char list[1000] = "";
     Printable p;
     if (!name) {
-        error_set(err, FR_ERR_FORMAT, "%s/config.json: names no architecture", c->folder);
+        error_set(err, FR_ERR_FORMAT, "%s/config.json: does not name an architecture", c->folder);
         return NULL;
     }
     const ConvertArch *a;

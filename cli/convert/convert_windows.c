@@ -49,11 +49,11 @@ static int check_pattern(const HubFolder *c, int64_t pattern, fr_error *err) {
     size_t i;
     for (i = 0; i < 2; i++)
         if (value_of(c, names[i]) && json_integer_value(value_of(c, names[i])) != pattern)
-            return refuse(c, "sliding_window_pattern is another than that of the published models", err);
+            return refuse(c, "sliding_window_pattern differs from that of the published models", err);
     json_array_foreach(value_of(c, "layer_types"), i, type) {
         const char *wanted = ((int64_t)i + 1) % pattern ? "sliding_attention" : "full_attention";
         if (!json_is_string(type) || strcmp(json_string_value(type), wanted) != 0)
-            return refuse(c, "layer_types are others than those of the published models", err);
+            return refuse(c, "layer_types differ from those of the published models", err);
     }
     return FR_OK;
 }
@@ -115,7 +115,7 @@ static int gpt_oss_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w
     json_array_foreach(value_of(c, "layer_types"), i, type) {
         const char *wanted = i % 2 ? "full_attention" : "sliding_attention";
         if (!json_is_string(type) || strcmp(json_string_value(type), wanted) != 0)
-            return refuse(c, "layer_types are others than those of the published models", err);
+            return refuse(c, "layer_types differ from those of the published models", err);
     }
     gguf_set_u32(w, "gpt-oss.expert_feed_forward_length", (uint32_t)s->n_ff);
     return write_window(c, "gpt-oss.attention.sliding_window", w, err);

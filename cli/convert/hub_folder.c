@@ -107,7 +107,7 @@ static int open_parts(HubFolder *c, const char *index, fr_error *err) {
         json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
             const char *name = json_string_value(value);
             if (!is_sound_name(name))
-                status = error_set(err, FR_ERR_FORMAT, "%s/%s: a part of the weights has no sound file name", c->folder,
+                status = error_set(err, FR_ERR_FORMAT, "%s/%s: a part of the weights has no valid file name", c->folder,
                                    index);
             else if (!is_open(c, name)) status = add_weights(c, name, err);
             if (status) break;

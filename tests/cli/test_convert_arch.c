@@ -99,12 +99,12 @@ static void windows_and_caps_are_converted(void **state) {
          "\"query_pre_attn_scalar\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"layer_types\": "
          "[\"sliding_attention\", \"full_attention\"]",
          ", \"query_pre_attn_scalar\": 16, \"layer_types\": [\"full_attention\", \"full_attention\"]",
-         "layer_types are others"},
+         "layer_types differ"},
         {"gemma2", NULL, "", "query_pre_attn_scalar is 256, but GGUF files of this architecture mean 16"},
         {"gemma3",
          ", \"sliding_window\": 3, \"rope_local_base_freq\": 10000, \"query_pre_attn_scalar\": 16, \"rope_scaling\": "
          "{\"rope_type\": \"linear\", \"factor\": 8.0}, \"sliding_window_pattern\": 6",
-         ", \"query_pre_attn_scalar\": 16, \"sliding_window_pattern\": 3", "sliding_window_pattern is another"},
+         ", \"query_pre_attn_scalar\": 16, \"sliding_window_pattern\": 3", "sliding_window_pattern differs"},
         {"gemma3",
          ", \"sliding_window\": 3, \"query_pre_attn_scalar\": 16, \"rope_parameters\": {\"full_attention\": "
          "{\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 5e4}, \"sliding_attention\": "

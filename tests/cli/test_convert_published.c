@@ -136,7 +136,7 @@ static const Case cases[] = {
      .config = LLAMA4 ", \"attention_chunk_size\": 8192, \"moe_layers\": [1, 3]",
      .text_part = true,
      .wrong = LLAMA4 ", \"moe_layers\": [0, 3]",
-     .why = "moe_layers are others"},
+     .why = "moe_layers differ"},
     {.model = {SHAPE("llama4", 5), .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 24,
                .expert_interval = 2, .rope_base = 5e5, .seed = 15},
      .config = ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"intermediate_size\": 24, "
@@ -270,7 +270,7 @@ static void parts_that_are_left_out_are_named(void **state) {
     static const struct {
         int i;
         const char *words;
-    } said[] = {{1, "the part of the model that reads pictures is left out"}, {5, "the experts stay in MXFP4"}};
+    } said[] = {{1, "the vision part of the model is left out"}, {5, "the experts stay in MXFP4"}};
     for (size_t k = 0; k < sizeof said / sizeof *said; k++) {
         convert_rig_clear();
         Gguf *model = make_model(&cases[said[k].i]);
