@@ -245,10 +245,10 @@ static void answers_of_the_hub_become_sentences(void **state) {
     cli_expect("pull test/gated", 1, "accept the conditions");
     cli_expect("pull test/notjson", 1, "it is not JSON");
     cli_expect("pull test/noform", 1, "not in the hub's form");
-    cli_expect("pull test/nosha", 1, "it does not tell the commit");
+    cli_expect("pull test/nosha", 1, "it does not give the commit");
     cli_expect("pull test/empty", 2, "holds no GGUF file");
-    cli_expect("pull test/badhash", 1, "does not tell the hash");
-    cli_expect("pull test/badsize", 1, "does not tell the size");
+    cli_expect("pull test/badhash", 1, "does not give the hash");
+    cli_expect("pull test/badsize", 1, "does not give the size");
     cli_expect("pull test/many", 2, "say which type you want");
     cli_expect("pull test/many:Q5_0", 2, "several files of that type");
     cli_expect("pull test/many:b.Q5_0.gguf", 0, "many/b.Q5_0.gguf");
@@ -263,7 +263,7 @@ static void file_names_cannot_leave_the_folder(void **state) {
     (void)state;
     cli_expect("pull test/up", 1, "outside the folder");
     cli_expect("pull test/root", 1, "outside the folder");
-    cli_expect("pull test/escape", 1, "\\x1b[31m.gguf, which would lie outside");
+    cli_expect("pull test/escape", 1, "\\x1b[31m.gguf, which would be outside");
     expect_absent("../../../up.gguf");
 }
 
@@ -278,7 +278,7 @@ static void wrong_usage_gives_an_error(void **state) {
     cli_expect("pull https://huggingface.co/a/b", 2, "is not the name of a model");
     cli_expect("pull --list a/b", 2, "--list takes no name");
     setenv("HF_TOKEN", "a\nb", 1);
-    cli_expect("pull test/good", 2, "HF_TOKEN holds a character");
+    cli_expect("pull test/good", 2, "HF_TOKEN contains a character");
     unsetenv("HF_TOKEN");
 }
 
