@@ -167,6 +167,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     key_reader_close(r);
     if (status) return status;
     const char *path = gguf_path(g);
+    fr_assert(h->n_head_kv > 0); /* key_reader_check has refused other numbers */
     if (h->n_head % h->n_head_kv)
         return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
                          h->n_head_kv);

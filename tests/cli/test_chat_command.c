@@ -358,7 +358,7 @@ static void put_script(char *script, int n, bool *has_file) {
 static void a_loaded_conversation_goes_on_like_the_live_one(void **state) {
     (void)state;
     enum { N_SCRIPTS = 16 };
-    static char before[1 << 16], live[1 << 17];
+    static char before[1 << 17], live[1 << 17];
     char script[4000], rest[2000], args[300];
     for (int i = 0; i < N_SCRIPTS; i++) {
         bool has_file = false;
