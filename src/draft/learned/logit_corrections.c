@@ -17,13 +17,13 @@
  * token turns out wrong. Their logits thus depend on the position but not on the token before it, on which a text
  * depends most. A map from tokens to logits has V x V numbers: too many to train, and for large V too many to store.
  *
- * The idea. A product of three factors, of which the first is the target's embedding and fixed, and the other two are
- * trained:
+ * The idea. The map is a product of three factors. The first is the target's embedding, which is fixed; the other two
+ * are trained:
  *
  *     E'(t) = g * RMSNorm(E[t] W1 W2)      W1 [H][d], W2 [d][V]; g a gain for each token, as in any norm
  *     l'    = l + E'(t)                    the norm keeps the sum in the range of logits, whatever t is
  *
- * The file has the factors. At open, all rows are computed once (W_collapsed of the paper): V^2 numbers, of which a
+ * The file has the factors. At open, all rows are computed once (W_collapsed of the paper). They have V^2 numbers; a
  * draft reads one row for each token that it continues from.
  *
  *     V = 4096     F16  34 MB, Q8  18 MB

@@ -96,7 +96,7 @@ typedef struct LyannaTimes {
     double ended_s; /* the time at which the last proposal ended */
 } LyannaTimes;
 
-/* Call at the beginning and at the end of a proposal, of whose sequences n_fresh got a fresh draft. */
+/* Call these at the beginning and at the end of a proposal. n_fresh of its sequences got a fresh draft. */
 void lyanna_times_begin(LyannaTimes *t, double now_s);
 void lyanna_times_end(LyannaTimes *t, double now_s, double began_s, int32_t n_fresh);
 /* The share of a step that fresh drafts for n sequences take; 0: not known yet. */

@@ -13,8 +13,8 @@
  * taught about the token (live info).
  *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
- * probability (the product along the path) are expanded. Of all nodes found, the best by joint probability are kept
- * within the budget.
+ * probability (the product along the path) are expanded. The nodes of greatest joint probability among all that were
+ * found are kept within the budget.
  *
  *     k = 2    l_1 + E'(the)     the ─ .6 cat ─ .7 sat .42        expanded at depth 1: cat, dog
  *              l_2 + E'(cat)         │       └ .2 is  .12         expanded at depth 2: sat, ran (.24)
