@@ -221,6 +221,8 @@ void convert_rope_write(const ConvertShape *s, GgufWriter *w) {
         convert_set_real(w, arch, "rope.scaling.yarn_beta_fast", scaling_value(s, "beta_fast", 32));
     if (json_is_number(json_object_get(s->scaling, "beta_slow")))
         convert_set_real(w, arch, "rope.scaling.yarn_beta_slow", scaling_value(s, "beta_slow", 1));
+    if (json_is_number(json_object_get(s->scaling, "attention_factor")))
+        convert_set_real(w, arch, "rope.scaling.yarn_attn_factor", scaling_value(s, "attention_factor", 1));
 }
 
 void convert_rope_tensors(const ConvertShape *s, float *room, GgufWriter *w) {

@@ -32,9 +32,10 @@
 #define OSS_CONFIG \
     ", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"swiglu_limit\": 7.0"
 #define OSS_TYPES ", \"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"]"
-#define YARN \
+#define YARN_WITH(more) \
     ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 512, " \
-    "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false}"
+    "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false" more "}"
+#define YARN YARN_WITH("")
 #define OSS_MODEL \
     SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 64, .window = 3, .rope_scaling = "yarn", \
                          .rope_factor = 4, .rope_n_ctx_orig = 512
@@ -99,8 +100,9 @@ static const Case cases[] = {
      .config = OSS_CONFIG OSS_TYPES YARN,
      .wrong = OSS_CONFIG OSS_TYPES YARN ", \"quantization_config\": {\"quant_method\": \"fp8\"}",
      .why = "weights quantised by 'fp8' cannot be converted"},
-    {.model = {OSS_MODEL, .seed = 8},
-     .config = OSS_CONFIG OSS_TYPES YARN ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
+    {.model = {OSS_MODEL, .yarn_attn_factor = 1.25, .seed = 8},
+     .config = OSS_CONFIG OSS_TYPES YARN_WITH(
+         ", \"attention_factor\": 1.25") ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      .packs_experts = true,
      .wrong = ", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"swiglu_limit\": 5.0",
      .why = "swiglu_limit must be 7"},

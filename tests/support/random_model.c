@@ -325,6 +325,7 @@ static void set_arch_keys(Maker *k) {
         set_key_u32(k, "expert_gating_func", m->has_sigmoid_router ? 2 : 1);
     }
     if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
+    if (m->yarn_attn_factor > 0) set_key_f32(k, "rope.scaling.yarn_attn_factor", m->yarn_attn_factor);
     if (m->expert_interval) set_key_u32(k, "interleave_moe_layer_step", m->expert_interval);
     if (m->temperature_scale > 0) set_key_f32(k, "attention.temperature_scale", m->temperature_scale);
     if (m->temperature_length) set_key_u32(k, "attention.temperature_length", m->temperature_length);

@@ -44,6 +44,7 @@ typedef struct RandomModel {
     int32_t plain_dim, value_dim; /* in a head: components that are not rotated (n_rot more are); those of a value */
     bool joins_kv_b;              /* attn_kv_b and lengths of heads, as in older files */
     double yarn_log_multiplier;   /* 0: not in the file */
+    double yarn_attn_factor;      /* the same */
     int32_t n_dense;              /* leading layers without experts */
     bool has_sigmoid_router;      /* a router of sigmoids, with a bias that affects only the choice; false: a softmax */
     bool divides_by_chosen;       /* weights of experts sum to 1 before expert_scale */
