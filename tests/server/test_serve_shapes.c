@@ -164,7 +164,7 @@ static void errors_of_messages_have_their_shape(void **state) {
         {"{\"model\": \"target\", \"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
          "{\"role\": "
          "\"assistant\", \"content\": \"y\"}]}",
-         "beginning an answer"},
+         "continuing an answer"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"stop_sequences\": [\"\"], " HI "}", "stop_sequences"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": "
          "2000}, " HI "}",
