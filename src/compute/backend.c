@@ -1,7 +1,6 @@
 /* backend.c - the list of backends, and what all of them share. */
 #include "compute/backend.h"
 
-#include "compute/cpu/cpu_backend.h"
 #include "base/mem.h"
 
 #include <stdio.h>

@@ -5,7 +5,6 @@
 #include "learned_rig.h"
 
 #include "gguf/tensor_type.h"
-#include "compute/cpu/cpu_backend.h"
 #include "compute/backend.h"
 #include "model_patch.h"
 #include "plain_layer.h"

@@ -8,7 +8,6 @@
 #include "model_rig.h"
 #include "testing.h"
 
-#include "compute/cpu/cpu_backend.h"
 #include "compute/backend.h"
 
 #include <math.h>

@@ -3,7 +3,6 @@
 #include "testing.h"
 
 #include "gguf/gguf_write.h"
-#include "compute/cpu/cpu_backend.h"
 #include "compute/backend.h"
 #include "model_rig.h"
 

@@ -2,7 +2,6 @@
 #include "model_rig.h"
 
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/cpu_backend.h"
 #include "base/rng.h"
 #include "testing.h"
 

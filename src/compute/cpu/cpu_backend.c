@@ -1,7 +1,5 @@
 /* cpu_backend.c - the table of the CPU backend, and its device: one pool of threads for an engine and its drafters,
  * with the memory that the products of drafters share. */
-#include "compute/cpu/cpu_backend.h"
-
 #include "compute/cpu/cpu.h"
 
 #include "base/mem.h"

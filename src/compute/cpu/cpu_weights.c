@@ -1,6 +1,5 @@
 /* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
 #include "compute/cpu/cpu.h"
-#include "compute/cpu/cpu_backend.h"
 #include "compute/cpu/packed_file.h"
 
 #include "base/files.h"

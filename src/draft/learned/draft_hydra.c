@@ -162,6 +162,8 @@ static int allocate(Hydra *d, fr_error *err) {
     return status ? status : learned_head_reserve(l, rows, err);
 }
 
+static LearnedDraftFn draft_together; /* below */
+
 static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const HydraOptions *o = options;
     Hydra *d = mem_calloc(1, sizeof *d);
@@ -169,7 +171,7 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
     d->top = o->top;
     int32_t max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
     d->max_rows = max_group * d->top;
-    int status = learned_reserve_group(&d->learned, max_group, err);
+    int status = learned_reserve_group(&d->learned, max_group, draft_together, err);
     d->learned.coupled = o->coupled;
     d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
@@ -264,11 +266,6 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
-    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
-}
-
 extern const DrafterClass draft_hydra_class;
 const DrafterClass draft_hydra_class = {
     .name = "hydra",
@@ -284,6 +281,6 @@ const DrafterClass draft_hydra_class = {
     .take_over = learned_take_over,
     .observe_tree = learned_observe_tree,
     .observe = learned_observe,
-    .propose = propose,
+    .propose = learned_propose,
     .end = learned_end,
 };

@@ -133,6 +133,8 @@ static int read_weights(Medusa *d, fr_error *err) {
     return status ? status : drafter_file_finish(&d->learned.file, err);
 }
 
+static LearnedDraftFn draft_together; /* below */
+
 static int allocate(Medusa *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t rows = d->max_rows, ranks = rows * d->n_heads * d->n_ranks;
@@ -142,7 +144,7 @@ static int allocate(Medusa *d, fr_error *err) {
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "medusa", err);
     if (!status) status = learned_open_buffers(l, buffers, ARENA_COUNT(buffers), err);
     if (!status) status = learned_head_reserve(l, rows, err);
-    return status ? status : learned_reserve_group(l, d->max_rows, err);
+    return status ? status : learned_reserve_group(l, d->max_rows, draft_together, err);
 }
 
 static int open_medusa(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
@@ -219,11 +221,6 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
-    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
-}
-
 extern const DrafterClass draft_medusa_class;
 const DrafterClass draft_medusa_class = {
     .name = "medusa",
@@ -239,6 +236,6 @@ const DrafterClass draft_medusa_class = {
     .take_over = learned_take_over,
     .observe_tree = learned_observe_tree,
     .observe = learned_observe,
-    .propose = propose,
+    .propose = learned_propose,
     .end = learned_end,
 };

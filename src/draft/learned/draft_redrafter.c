@@ -166,6 +166,8 @@ static int allocate(Redrafter *d, fr_error *err) {
     return status;
 }
 
+static LearnedDraftFn draft_group; /* below */
+
 static int apply_options(Redrafter *d, const RedrafterOptions *o, const DrafterEnv *env, fr_error *err) {
     if (o->width * o->length >= TREE_MAX_NODES)
         return error_set(err, FR_ERR_ARGUMENT,
@@ -176,7 +178,7 @@ static int apply_options(Redrafter *d, const RedrafterOptions *o, const DrafterE
     d->length = o->length;
     int32_t max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
     d->max_rows = max_group * d->width;
-    return learned_reserve_group(&d->learned, max_group, err);
+    return learned_reserve_group(&d->learned, max_group, draft_group, err);
 }
 
 static int open_redrafter(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
@@ -344,11 +346,6 @@ static int draft_group(LearnedDrafter *learned, const LearnedMember *members, in
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
-    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_group, err);
-}
-
 extern const DrafterClass draft_redrafter_class;
 const DrafterClass draft_redrafter_class = {
     .name = "redrafter",
@@ -364,6 +361,6 @@ const DrafterClass draft_redrafter_class = {
     .take_over = learned_take_over,
     .observe_tree = learned_observe_tree,
     .observe = learned_observe,
-    .propose = propose,
+    .propose = learned_propose,
     .end = learned_end,
 };

@@ -169,7 +169,7 @@ static int allocate(Space *d, fr_error *err) {
     for (int32_t i = 0; i < l->max_sequences && !status; i++)
         d->sequences[i].hidden = hidden + (int64_t)i * d->n_masks * l->n_embd;
     if (!status) status = learned_head_reserve(l, rows, err);
-    return status ? status : learned_reserve_group(l, d->max_rows, err);
+    return status ? status : learned_reserve_group(l, d->max_rows, NULL, err);
 }
 
 static int open_space(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {

@@ -42,6 +42,8 @@ struct EagleFront {
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
+static LearnedDraftFn draft_together; /* below */
+
 int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err) {
     int32_t depth = plan->depth, top = plan->top;
     if (top + (depth - 1) * top * top >= TREE_MAX_NODES)
@@ -57,7 +59,7 @@ int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const Drafte
     d->is_static = plan->is_static;
     d->n_ctx = env->n_ctx;
     d->max_rows = max_group * rows > MIN_ROWS ? max_group * rows : MIN_ROWS;
-    return learned_reserve_group(&d->learned, max_group, err);
+    return learned_reserve_group(&d->learned, max_group, draft_together, err);
 }
 
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err) {
@@ -251,9 +253,4 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     }
     int status = entry_queue_run(&d->entries, sequences, n, err);
     return status ? status : grow_trees(d, err);
-}
-
-int eagle_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                  fr_error *err) {
-    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }

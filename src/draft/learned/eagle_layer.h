@@ -50,13 +50,11 @@ int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, cons
 void eagle_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
 int32_t eagle_n_held(const Drafter *drafter, int32_t sequence);
 int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err);
-int eagle_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                  fr_error *err);
 void eagle_end(Drafter *drafter, int32_t sequence);
 
 #define EAGLE_CALLS \
     .needs_hidden = true, .set_sampling = learned_set_sampling, .begin = eagle_begin, \
     .observe_prompt = eagle_observe_prompt, .take_over = eagle_take_over, .n_held = eagle_n_held, \
-    .observe_tree = eagle_observe_tree, .observe = learned_observe, .propose = eagle_propose, .end = eagle_end
+    .observe_tree = eagle_observe_tree, .observe = learned_observe, .propose = learned_propose, .end = eagle_end
 
 #endif

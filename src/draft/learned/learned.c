@@ -47,9 +47,10 @@ int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv 
     return status;
 }
 
-int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err) {
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, LearnedDraftFn *draft, fr_error *err) {
     const ArenaItem items[] = {ARENA_ITEM(&d->members, max_group)};
     d->max_group = max_group;
+    d->draft = draft;
     return arena_take(&d->arena, items, 1, "a proposal", err);
 }
 
@@ -165,8 +166,9 @@ void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                    LearnedDraftFn *draft, fr_error *err) {
+int learned_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                    fr_error *err) {
+    LearnedDrafter *d = (LearnedDrafter *)drafter;
     int32_t n_members = 0;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++) {
@@ -176,7 +178,7 @@ int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *
             d->members[n_members++] =
                 (LearnedMember){.tree = trees[i], .sequence = sequences[i], .budget = budgets[i], .hidden = hidden};
         if (n_members == 0 || (n_members < d->max_group && i < n - 1)) continue;
-        status = draft(d, d->members, n_members, err);
+        status = d->draft(d, d->members, n_members, err);
         n_members = 0;
     }
     return status;

@@ -76,7 +76,11 @@ typedef struct LearnedMember {
 
 enum { LEARNED_MAX_BUFFERS = 16 };
 
-typedef struct LearnedDrafter {
+typedef struct LearnedDrafter LearnedDrafter;
+/* Drafts for several sequences together. */
+typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
+
+struct LearnedDrafter {
     Drafter base;
     const Model *target;    /* its shape */
     const Weights *weights; /* the drafter uses its embedding and LM head */
@@ -92,10 +96,11 @@ typedef struct LearnedDrafter {
     LearnedSequence *sequences; /* [max_sequences] */
     LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
+    LearnedDraftFn *draft;                /* for learned_propose */
     Arena arena;                          /* memory of this struct and of the method's arrays */
     Buffer *buffers[LEARNED_MAX_BUFFERS]; /* [n_buffers] the buffers that the method opened */
     int32_t n_buffers;
-} LearnedDrafter;
+};
 
 /* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure
  * learned_release is safe. */
@@ -116,12 +121,9 @@ const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 /* Call before a proposal for a sequence: decides whether its tokens are ranked with the target's noise, or drawn. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree);
 
-/* Implements `propose`: calls learned_start for the sequences that have a budget and a hidden state, and `draft` with
- * at most max_group of them at a time. learned_reserve_group is called once, while the drafter is opened. */
-typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
-int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err);
-int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                    LearnedDraftFn *draft, fr_error *err);
+/* Called once, while the drafter is opened, by methods whose sequences draft together. draft: for learned_propose;
+ * NULL if the method has a `propose` of its own. */
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, LearnedDraftFn *draft, fr_error *err);
 
 /* ---- operations ------------------------------------------------------------------------------------- */
 
@@ -210,6 +212,10 @@ int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const fl
 void learned_take_over(Drafter *d, int32_t from, int32_t to, int32_t n);
 int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
 int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+/* Calls learned_start for the sequences that have a budget and a hidden state, and the method's LearnedDraftFn
+ * with at most max_group of them at a time. */
+int learned_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                    fr_error *err);
 void learned_end(Drafter *d, int32_t sequence);
 
 #endif
