@@ -6,11 +6,12 @@
 #define BENCH_BENCH_H
 
 #include "cli/run/generate.h"
+#include "cli/speed.h"
 #include "cli/stats_json.h"
 
 #include <stdbool.h>
 
-enum { BENCH_MAX_RUNS = 100, BENCH_MAX_METHODS = 16, BENCH_MAX_CATEGORIES = 64, BENCH_MAX_BATCHES = 16 };
+enum { BENCH_MAX_METHODS = 16, BENCH_MAX_CATEGORIES = 64, BENCH_MAX_BATCHES = 16 };
 
 /* ---- questions (bench_run.c) ----------------------------------------------------------------------- */
 
@@ -109,11 +110,9 @@ typedef struct BenchResults {
 BenchRecord *bench_record(const BenchResults *r, int i_run, int i_question, int i_method);
 
 typedef struct BenchSpread {
-    double runs[BENCH_MAX_RUNS];
+    double runs[SPEED_MAX_RUNS];
     double mean, sd; /* sd NaN for a single run */
 } BenchSpread;
-
-typedef enum BenchVerdict { BENCH_UNKNOWN, BENCH_EVEN, BENCH_FASTER, BENCH_SLOWER } BenchVerdict;
 
 /* One method in one category (-1: all). */
 typedef struct BenchRow {
@@ -121,8 +120,8 @@ typedef struct BenchRow {
     BenchRecord sum;                    /* over questions and runs */
     BenchSpread rate;                   /* generated tokens per second */
     BenchSpread prefill_rate, speed_up; /* speed_up: ratio of the rates, run by run */
-    BenchVerdict verdict; /* whether the speed-up differs from 1 by more than its deviation; unknown after one run */
-    bool same;            /* every answer equals that of plain decoding bit for bit */
+    SpeedVerdict verdict;               /* of the speed-up */
+    bool same;                          /* every answer equals that of plain decoding bit for bit */
 } BenchRow;
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out);

@@ -26,12 +26,12 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     double steps = row.sum.stats.counts.n_steps ? (double)row.sum.stats.counts.n_steps : 1;
     json_t *j = record_json(&row.sum);
     json_object_update_new(
-        j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}", "category",
+        j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:s, s:o, s:f, s:b, s:b}", "category",
                      i_category < 0 ? "all" : r->questions->categories[i_category], "method",
                      json_string_or_null(r->methods[i_method].name), "n_parallel", r->n_parallel, "n_questions",
                      row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs), "speed_up",
-                     spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s",
-                     spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
+                     spread_json(&row.speed_up, r->n_runs), "verdict", speed_verdict_name(row.verdict),
+                     "prefill_tokens_per_s", spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
                      (double)row.sum.stats.counts.drafted / steps, "identical",
                      (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
     return j;

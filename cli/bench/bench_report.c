@@ -20,8 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double LEAST_MARGIN = 0.01; /* the least difference of a speed-up from 1: a few runs can agree by chance */
-
 BenchRecord *bench_record(const BenchResults *r, int i_run, int i_question, int i_method) {
     return &r->records[((size_t)i_run * (size_t)r->n_questions + (size_t)i_question) * (size_t)r->n_methods +
                        (size_t)i_method];
@@ -33,11 +31,10 @@ static void add(BenchRecord *sum, const BenchRecord *x) {
 }
 
 static void spread(BenchSpread *s, int n) {
-    double sum = 0, squares = 0;
+    double sum = 0;
     for (int i = 0; i < n; i++) sum += s->runs[i];
     s->mean = sum / n;
-    for (int i = 0; i < n; i++) squares += (s->runs[i] - s->mean) * (s->runs[i] - s->mean);
-    s->sd = n > 1 ? sqrt(squares / (n - 1)) : NAN;
+    s->sd = speed_deviation(s->runs, n);
 }
 
 static BenchRecord sum_of(const BenchResults *r, int i_run, int i_category, int i_method, int *n_questions) {
@@ -57,13 +54,6 @@ static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 static double rate_of(const BenchResults *r, int i_run, int i_method, const BenchRecord *sum) {
     double seconds = r->wall_s ? r->wall_s[i_run * r->n_methods + i_method] : sum->stats.counts.decode_s;
     return ratio((double)sum->stats.counts.n_generated, seconds);
-}
-
-static BenchVerdict verdict_of(const BenchSpread *speed_up) {
-    if (!isfinite(speed_up->sd)) return BENCH_UNKNOWN; /* a single run has no deviation */
-    double margin = fmax(LEAST_MARGIN, speed_up->sd);
-    if (speed_up->mean - margin > 1) return BENCH_FASTER;
-    return speed_up->mean + margin < 1 ? BENCH_SLOWER : BENCH_EVEN;
 }
 
 static bool all_same(const BenchResults *r, int i_category, int i_method) {
@@ -91,7 +81,9 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
     spread(&out->rate, r->n_runs);
     spread(&out->prefill_rate, r->n_runs);
     spread(&out->speed_up, r->n_runs);
-    out->verdict = i_method == 0 ? BENCH_EVEN : verdict_of(&out->speed_up);
+    const fr_stats *c = &out->sum.stats.counts;
+    out->verdict = i_method == 0 ? SPEED_BASELINE
+                                 : speed_up(out->speed_up.mean, out->speed_up.sd, c->acceptance_length).verdict;
 }
 
 /* ---- the report as text ----------------------------------------------------------------------------- */
@@ -127,8 +119,9 @@ static void print_head(const BenchReport *r) {
     if (a->sampling.temperature > 0)
         printf("; temperature %g, seed %llu", (double)a->sampling.temperature, (unsigned long long)a->sampling.seed);
     else printf("; greedy");
-    printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs,
-           results->n_runs > 1 ? "s" : "");
+    printf("\nmethods alternating; ");
+    if (results->n_runs > 1) printf("mean ± standard deviation of %d runs", results->n_runs);
+    else printf("one run");
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
     printf(";\ndrafters that remember answers begin each run without any\n");
 }
@@ -143,20 +136,6 @@ static void print_tuning(const BenchTuning *t) {
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
-
-static void print_speed_up(const BenchSpread *s) {
-    printf(" %6.2fx", s->mean);
-    if (isfinite(s->sd)) printf(" ± %-5.2f", s->sd);
-    else printf("%8s", "");
-}
-
-static void print_verdict(const BenchRow *row, bool is_plain) {
-    static const char *const words[] = {"", "even", "faster", "slower"};
-    static const char *const colors[] = {"", "", "\033[32m", "\033[31m"};
-    bool paint = cli_may_color(STDOUT_FILENO) && *colors[row->verdict];
-    printf(" %s%-6s%s", paint ? colors[row->verdict] : "", is_plain ? "" : words[row->verdict],
-           paint ? GENERATE_COLOR_OFF : "");
-}
 
 static const char *text_word(const BenchResults *r, const BenchRow *row, int i_method) {
     if (r->is_lossy && i_method > 0) return "LOSSY";
@@ -173,9 +152,7 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
     snprintf(name, sizeof name, "  %s", r->methods[i_method].name);
     table_name(name, NAME_WIDTH);
     printf(" %8.1f", row.rate.mean);
-    if (i_method == 0) printf(" %6.2fx%8s", 1.0, "");
-    else print_speed_up(&row.speed_up);
-    print_verdict(&row, i_method == 0);
+    speed_up_print(&(SpeedUp){.value = row.speed_up.mean, .sd = row.speed_up.sd, .verdict = row.verdict});
     printf(" %6.2f %6.1f", (double)s->n_generated / steps, (double)s->drafted / steps);
     if (!r->wall_s) printf(" %5.1f", 100 * s->draft_s / seconds);
     const char *text = text_word(r, &row, i_method);
@@ -183,9 +160,9 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
 }
 
 static void print_columns(const BenchResults *r) {
-    printf("\n%-*s %8s %7s%16s %6s %6s%s %s\n", NAME_WIDTH, "", "tokens/s", "speed-up", "", "accept", "draft",
-           r->wall_s ? "" : " draft", "text");
-    printf("%-*s %8s %7s%16s %6s %6s%s\n", NAME_WIDTH, "", "", "", "per step:", "tokens", "tokens",
+    printf("\n%-*s %8s %-*s %6s %6s%s %s\n", NAME_WIDTH, "", "tokens/s", SPEED_UP_COLUMNS, " speed-up", "accept",
+           "draft", r->wall_s ? "" : " draft", "text");
+    printf("%-*s %8s %*s %6s %6s%s\n", NAME_WIDTH, "", "", SPEED_UP_COLUMNS, "per step:", "tokens", "tokens",
            r->wall_s ? "" : "     %");
 }
 
@@ -210,7 +187,7 @@ static void print_losses(const BenchResults *r) {
             BenchRow row;
             SafeText safe;
             bench_row(r, c, m, &row);
-            if (row.n_questions == 0 || row.verdict != BENCH_SLOWER) continue;
+            if (row.n_questions == 0 || row.verdict != SPEED_SLOWER) continue;
             if (!text.n) fits = buf_printf(&text, "%s is slower than plain decoding in ", r->methods[m].name);
             else fits = fits && buf_puts(&text, ", ");
             fits = fits && buf_puts(&text, safe_text(&safe, r->questions->categories[c]));
@@ -240,17 +217,30 @@ static void print_depths(const BenchResults *r) {
     }
 }
 
-static void print_single(const BenchResults *r) {
+/* Prints what the verdicts mean. */
+static void print_legend(const BenchReport *r) {
+    bool has_disturbed = false;
+    for (int b = 0; b < r->n_results; b++)
+        for (int c = -1; c < (r->is_parallel ? 0 : r->results[b].questions->n_categories); c++)
+            for (int m = 1; m < r->results[b].n_methods; m++) {
+                BenchRow row = {.n_questions = 0};
+                if (r->results[b].n_runs) bench_row(&r->results[b], c, m, &row);
+                has_disturbed = has_disturbed || (row.n_questions > 0 && row.verdict == SPEED_DISTURBED);
+            }
+    speed_print_legend(r->results[0].n_runs, has_disturbed);
+}
+
+static void print_single(const BenchReport *report) {
+    const BenchResults *r = &report->results[0];
     print_columns(r);
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
     print_depths(r);
     printf("\ntokens/s and draft %% (the share of time that drafting takes) cover decoding only\n"
            "accept: tokens accepted per target pass, including the target's own\n");
-    if (r->n_runs > 1) printf("even: within one standard deviation, or 1 %%, of plain decoding\n");
+    print_legend(report);
     if (!r->texts_must_agree && !r->is_lossy)
         printf("own text: another text, from the same distribution as plain decoding's\n");
-    if (r->n_runs == 1) printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
     print_losses(r);
 }
 
@@ -265,13 +255,14 @@ static void print_parallel(const BenchReport *r) {
         print_group(results, -1, name);
     }
     printf("\ntokens/s: generated tokens of all requests per second of wall time,\nincluding the time for prompts\n");
+    print_legend(r);
 }
 
 void bench_print(const BenchReport *r) {
     print_head(r);
     print_tuning(&r->tuning);
     if (r->is_parallel) print_parallel(r);
-    else print_single(&r->results[0]);
+    else print_single(r);
     int n_missing = turns_missing(&r->results[0]);
     if (n_missing)
         printf("%d later turn%s could not be run because the context was full\n", n_missing, n_missing > 1 ? "s" : "");
@@ -316,7 +307,7 @@ static int plot_speed_ups(const BenchResults *r, const char *title, const char *
         for (int i = 0; i < n; i++) {
             BenchRow row;
             bench_row(r, categories[i], m, &row);
-            p.y[(m - 1) * n + i] = row.speed_up.mean;
+            p.y[(m - 1) * n + i] = row.verdict == SPEED_DISTURBED ? NAN : row.speed_up.mean; /* NaN: no bar */
             p.dy[(m - 1) * n + i] = row.speed_up.sd;
         }
     }

@@ -52,7 +52,7 @@ static const Option option_table[] = {
      .section = "Measuring",
      .help = "questions, one JSON object per line"},
     {.key = "runs",
-     OPT_INT(BenchArgs, n_runs, 1, BENCH_MAX_RUNS),
+     OPT_INT(BenchArgs, n_runs, 1, SPEED_MAX_RUNS),
      .default_value = "3",
      .help = "measure everything N times, and report mean and deviation"},
     {.key = "limit",
@@ -89,6 +89,9 @@ static int check(fr_error *err) {
     if (strcmp(a->chain, "none") == 0) a->chain = NULL;
     if (a->generate.n_drafts == 0 && !a->chain)
         return error_set(err, FR_ERR_ARGUMENT, "nothing to compare with plain decoding: pass --draft=SPEC");
+    if (a->plot && a->n_runs == 1 && !a->parallel)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--plot: one run shows no difference that could be drawn; pass --runs 2 or more");
     int status = generate_check(&a->generate, err);
     for (int i = 0; i < a->generate.n_drafts && !status; i++) {
         BenchMethod m;
@@ -343,7 +346,8 @@ static int report(Bench *b, fr_error *err) {
                            .is_parallel = b->args.parallel != NULL};
     bench_print(&r);
     int status = b->args.json ? bench_write_json(&r, b->args.json, err) : FR_OK;
-    if (!status && b->args.plot) status = bench_write_plot(&r, b->args.plot, err);
+    bool has_figure = b->args.parallel || b->results[0].n_runs > 1;
+    if (!status && b->args.plot && has_figure) status = bench_write_plot(&r, b->args.plot, err);
     if (!status && !bench_texts_agree(&r))
         status = error_set(err, FR_ERR_INTERNAL, "a text differs from plain decoding: this is a bug in forerun");
     if (!status && stop_requested) status = error_set(err, FR_ERR_CANCELLED, "stopped before everything was measured");
@@ -366,6 +370,7 @@ static int run(int argc, char **argv) {
     fr_error err;
     int status = prepare(b, &err);
     signals_request_stop(SIGINT, &stop_requested);
+    if (!status) speed_warn_if_busy("bench");
     if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
     if (!status) status = make_results(b, &err);
     if (!status) status = b->args.parallel ? measure_parallel(b, &err) : measure(b, &b->results[0], &err);

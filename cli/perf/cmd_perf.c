@@ -4,13 +4,13 @@
 #include "cli/json_memory.h"
 #include "cli/perf/perf_figures.h"
 #include "cli/plot.h"
+#include "cli/speed.h"
 #include "compute/cost.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
 #define PARTS_S 1.0 /* seconds to measure the parts of one forward */
@@ -264,31 +264,6 @@ static int measure_parts(Report *r, Executor *e, fr_error *err) {
     return FR_OK;
 }
 
-/* The number of runnable threads on the whole machine, including this one; 1 if the system does not report it. */
-static int n_runnable(void) {
-    double load[3];
-    int n = 1;
-    FILE *f = fopen("/proc/loadavg", "r");
-    if (!f) return 1;
-    if (fscanf(f, "%lf %lf %lf %d/", &load[0], &load[1], &load[2], &n) != 4) n = 1;
-    fclose(f);
-    return n;
-}
-
-/* Warns if other programs are running: they make the times too long, which the table does not show. */
-static void warn_if_busy(void) {
-    enum { N_LOOKS = 10 };
-    int n_busy = 0;
-    for (int i = 0; i < N_LOOKS; i++) {
-        n_busy += n_runnable() > 1;
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    }
-    if (n_busy > N_LOOKS / 2)
-        fprintf(stderr,
-                "forerun perf: other programs are running, so the times below are too long and vary: stop them and "
-                "measure again\n");
-}
-
 static int report(const PerfArgs *a, fr_error *err) {
     Report r = {.args = a, .weights = a->model.weights};
     int status = cli_parse_ints("--rows", a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
@@ -303,7 +278,7 @@ static int report(const PerfArgs *a, fr_error *err) {
                                .n_ctx = a->n_context + MAX_ROWS,
                                .max_sequences = 1,
                                .max_rows = MAX_ROWS};
-    if (!status) warn_if_busy();
+    if (!status) speed_warn_if_busy("perf");
     cost_work(r.weights, a->model.kv, &r.work);
     if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
     if (!status) status = measure(&r, executor, err);
@@ -324,7 +299,7 @@ static int run(int argc, char **argv) {
     fr_error err;
     int status = args.plot ? plot_check(&err) : FR_OK;
     if (!status) status = cli_model_open(&args.model, &err);
-    if (!status && args.figures) warn_if_busy();
+    if (!status && args.figures) speed_warn_if_busy("perf");
     if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
     cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;

@@ -2,18 +2,20 @@
 #include "cli/json_memory.h"
 #include "cli/run/generate.h"
 #include "cli/safe_text.h"
+#include "cli/speed.h"
 #include "cli/stats_json.h"
 #include "cli/cli.h"
 
 #include "base/mem.h"
 #include "base/progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_RUNS = 100, NAME_WIDTH = 14 };
+enum { NAME_WIDTH = 10 };
 
 typedef struct CompareArgs {
     GenerateArgs generate;
@@ -24,10 +26,10 @@ static CompareArgs args;
 
 static const Option option_table[] = {
     {.key = "runs",
-     OPT_INT(CompareArgs, n_runs, 1, MAX_RUNS),
+     OPT_INT(CompareArgs, n_runs, 1, SPEED_MAX_RUNS),
      .default_value = "3",
      .section = "Output",
-     .help = "repeat N times, alternating the methods, and show medians"},
+     .help = "repeat N times, alternating the methods, and show the run of each method with the median speed"},
     {.key = "no-text", OPT_FLAG(CompareArgs, no_text), .help = "print only the table"},
     {.key = "json", OPT_FLAG(CompareArgs, json), .help = "print the table as JSON"},
     {.key = NULL},
@@ -46,8 +48,8 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 /* One method: plain decoding (spec NULL) or one drafter. */
 typedef struct Method {
     const char *spec;
-    double tokens_per_s[MAX_RUNS];
-    RequestStats stats; /* of the last run */
+    double tokens_per_s[SPEED_MAX_RUNS];
+    RequestStats *runs; /* [n_runs]; owned */
     int32_t *tokens;    /* of the first run, like logits_hash */
     int64_t n_tokens;
     uint64_t logits_hash;
@@ -97,11 +99,12 @@ static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method
     if (status) return status;
     int64_t n;
     const int32_t *tokens = fr_request_tokens(r, &n);
-    stats_read(&m->stats, r);
-    m->tokens_per_s[i_run] = m->stats.counts.tokens_per_s;
+    RequestStats *stats = &m->runs[i_run];
+    stats_read(stats, r);
+    m->tokens_per_s[i_run] = stats->counts.tokens_per_s;
     if (i_run == 0) {
         m->n_tokens = n;
-        m->logits_hash = m->stats.counts.logits_hash;
+        m->logits_hash = stats->counts.logits_hash;
         m->tokens = malloc((size_t)(n ? n : 1) * sizeof *m->tokens);
         if (!m->tokens) status = error_memory(err, "tokens", (size_t)n * sizeof *m->tokens);
         else memcpy(m->tokens, tokens, (size_t)n * sizeof *m->tokens);
@@ -109,50 +112,59 @@ static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method
     const Method *want = m->dist_only || m->is_lossy ? m : plain;
     if (!status)
         m->same = m->same && n == want->n_tokens && memcmp(tokens, want->tokens, (size_t)n * sizeof *tokens) == 0 &&
-                  m->stats.counts.logits_hash == want->logits_hash;
+                  stats->counts.logits_hash == want->logits_hash;
     fr_request_close(r);
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+/* What one row of the table shows. All its figures are those of one run, so that they agree with each other: the
+ * speed-up is the ratio of the two rates that the table prints. */
+typedef struct CompareRow {
+    const RequestStats *stats; /* the run with the median rate */
+    SpeedUp speed_up;
+    double overhead; /* the share of the decoding time outside the target's forwards */
+} CompareRow;
 
-static double median(const double *v, int n) {
-    double sorted[MAX_RUNS];
-    memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-/* The share of the decoding time outside the target's forwards: drafting, verifying, sampling, bookkeeping. */
-static double overhead(const Method *m) {
-    return m->stats.counts.decode_s > 0 ? 1 - m->stats.counts.forward_s / m->stats.counts.decode_s : 0;
+static CompareRow row_of(const Method *m, const Method *plain, int n_runs) {
+    CompareRow row = {.stats = &m->runs[speed_median_run(m->tokens_per_s, n_runs)]};
+    const fr_stats *c = &row.stats->counts;
+    double ratios[SPEED_MAX_RUNS], base = plain->tokens_per_s[speed_median_run(plain->tokens_per_s, n_runs)];
+    for (int i = 0; i < n_runs; i++)
+        ratios[i] = plain->tokens_per_s[i] > 0 ? m->tokens_per_s[i] / plain->tokens_per_s[i] : 0;
+    row.overhead = c->decode_s > 0 ? 1 - c->forward_s / c->decode_s : 0;
+    row.speed_up = speed_up(base > 0 ? c->tokens_per_s / base : 0, speed_deviation(ratios, n_runs),
+                            c->acceptance_length);
+    if (m == plain) row.speed_up = (SpeedUp){.value = 1, .sd = NAN, .verdict = SPEED_BASELINE};
+    return row;
 }
 
 static void print_table(const Method *methods, int n, int n_runs) {
-    printf("%-*s %8s %8s %6s %6s %7s %7s %5s  %s\n", NAME_WIDTH, "method", "tokens/s", "speed-up", "accept", "draft",
-           "draft", "target", "rest", "text");
-    printf("%-*s %8s %8s %6s %6s %7s %7s %5s\n", NAME_WIDTH, "", "", "per step:", "tokens", "tokens", "ms", "ms", "%");
-    double plain = median(methods[0].tokens_per_s, n_runs);
+    bool has_disturbed = false;
+    printf("%-*s %8s %-*s%6s %6s %6s %7s %s\n", NAME_WIDTH, "method", "tokens/s", SPEED_UP_COLUMNS, " speed-up",
+           "accept", "draft", "draft", "target", "text");
+    printf("%-*s %8s %*s %6s %6s %6s %7s\n", NAME_WIDTH, "", "", SPEED_UP_COLUMNS - 1, "per step:", "tokens", "tokens",
+           "ms", "ms");
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
-        double rate = median(m->tokens_per_s, n_runs),
-               steps = (double)(m->stats.counts.n_steps ? m->stats.counts.n_steps : 1);
+        CompareRow row = row_of(m, &methods[0], n_runs);
+        const fr_stats *c = &row.stats->counts;
+        double steps = (double)(c->n_steps ? c->n_steps : 1);
         table_name(m->spec ? m->spec : "plain", NAME_WIDTH);
-        printf(" %8.1f %7.2fx %6.2f %6.1f %7.3f %7.3f %5.1f  %s\n", rate, rate / plain,
-               m->stats.counts.acceptance_length, (double)m->stats.counts.drafted / steps,
-               1e3 * m->stats.counts.draft_s / steps, 1e3 * m->stats.counts.forward_s / steps, 100 * overhead(m),
-               verdict(m));
-        if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
+        printf(" %8.1f", c->tokens_per_s);
+        speed_up_print(&row.speed_up);
+        printf("%6.2f %6.1f %6.3f %7.3f%s%s\n", c->acceptance_length, (double)c->drafted / steps,
+               1e3 * c->draft_s / steps, 1e3 * c->forward_s / steps, m->spec ? " " : "", verdict(m));
+        if (row.stats->draft_error[0]) printf("    switched off: %s\n", row.stats->draft_error);
+        has_disturbed = has_disturbed || row.speed_up.verdict == SPEED_DISTURBED;
     }
+    speed_print_legend(n_runs, has_disturbed);
     if (methods[n - 1].dist_only) puts("own text: another text, from the same distribution as plain decoding's");
 }
 
-static void print_depths(const Method *methods, int n) {
+static void print_depths(const Method *methods, int n, int n_runs) {
     stats_print_depths_head(STATS_NAME_WIDTH);
-    for (int i = 1; i < n; i++) stats_print_depths(&methods[i].stats, methods[i].spec, STATS_NAME_WIDTH);
+    for (int i = 1; i < n; i++)
+        stats_print_depths(row_of(&methods[i], &methods[0], n_runs).stats, methods[i].spec, STATS_NAME_WIDTH);
 }
 
 static void print_texts(const Method *methods, int n) {
@@ -171,18 +183,19 @@ static void print_texts(const Method *methods, int n) {
 
 static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
     json_t *rows = json_array();
-    double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
-        double rate = median(m->tokens_per_s, n_runs);
-        json_t *j = stats_json(&m->stats); /* the counts of the last run; the rate is the median of all runs */
-        json_object_update_new(j, json_pack("{s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "method",
-                                            json_string_or_null(m->spec ? m->spec : "plain"), "tokens_per_s",
-                                            json_real_or_null(rate), "speed_up", json_real_or_null(rate / plain),
-                                            "overhead", json_real_or_null(overhead(m)), "identical",
-                                            (int)(m->same && !m->dist_only && !m->is_lossy), "same_distribution",
-                                            (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
-        if (m->stats.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(m->stats.draft_error));
+        CompareRow row = row_of(m, &methods[0], n_runs);
+        json_t *j = stats_json(row.stats);
+        json_object_update_new(
+            j, json_pack("{s:o, s:o, s:o, s:s, s:o, s:b, s:b, s:b}", "method",
+                         json_string_or_null(m->spec ? m->spec : "plain"), "speed_up",
+                         json_real_or_null(row.speed_up.value), "speed_up_sd", json_real_or_null(row.speed_up.sd),
+                         "verdict", speed_verdict_name(row.speed_up.verdict), "overhead",
+                         json_real_or_null(row.overhead), "identical", (int)(m->same && !m->dist_only && !m->is_lossy),
+                         "same_distribution", (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
+        if (row.stats->draft_error[0])
+            json_object_set_new(j, "draft_error", json_string_or_null(row.stats->draft_error));
         json_array_append_new(rows, j);
     }
     return json_print(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
@@ -222,7 +235,13 @@ static int try_rule(Generator *g, const GenerateArgs *a, fr_error *err) {
 }
 
 static int compare(Generator *g, const CompareArgs *a, Method *methods, int n, fr_error *err) {
-    int status = generate_rule(&a->generate)->is_ratio ? try_rule(g, &a->generate, err) : FR_OK;
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) {
+        methods[i].runs = calloc((size_t)a->n_runs, sizeof *methods[i].runs);
+        if (!methods[i].runs) status = error_memory(err, "statistics", (size_t)a->n_runs * sizeof *methods[i].runs);
+    }
+    speed_warn_if_busy("compare");
+    if (!status && generate_rule(&a->generate)->is_ratio) status = try_rule(g, &a->generate, err);
     if (!status) status = warm_up(g, &a->generate, err);
     Progress bar;
     progress_begin(&bar, stderr, "comparing", (int64_t)a->n_runs * n);
@@ -261,7 +280,7 @@ static int run(int argc, char **argv) {
         else {
             if (!args.no_text) print_texts(methods, n);
             print_table(methods, n, args.n_runs);
-            print_depths(methods, n);
+            print_depths(methods, n, args.n_runs);
         }
         if (!same) {
             error_set(&err, FR_ERR_INTERNAL, "a text differs where it must be identical: this is a bug in forerun");
@@ -270,6 +289,7 @@ static int run(int argc, char **argv) {
     }
     for (int i = 0; i < n; i++) {
         free(methods[i].tokens);
+        free(methods[i].runs);
         buf_free(&methods[i].colored);
     }
     generator_close(&g);

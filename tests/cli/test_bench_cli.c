@@ -84,6 +84,7 @@ static void wrong_usage_is_refused(void **state) {
         {"--json /no/where.json", 1, "/no/where.json"},
         {"-c 20", 1, "no question fits"},
         {"--raw --system 'be kind'", 2, "--system needs a chat format"},
+        {"--runs 1 --plot build/one.svg", 2, "--plot: one run shows no difference"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(args, sizeof args, TARGET "%s %s", cases[i].options, questions);

@@ -172,7 +172,7 @@ static void compare_checks_methods_against_plain_decoding(void **state) {
     char text[65536];
     assert_int_equal(
         cli_run("compare " DRAFT
-                "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper",
+                "-p 'Once upon a time' -n 30 --runs 3 --json --draft ngram-trie --draft ngram-trie:rule=paper",
                 text, sizeof text),
         0);
     json_t *rows = json_loads(text, 0, NULL);
@@ -196,6 +196,27 @@ static void compare_checks_methods_against_plain_decoding(void **state) {
                "identical");
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1",
                0, "same distribution");
+}
+
+/* All figures of a row are those of one run, and the speed-up is the ratio of the rates of two rows. */
+static void compare_does_not_contradict_itself(void **state) {
+    (void)state;
+    char text[65536];
+    assert_int_equal(
+        cli_run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 5 --json --draft pld", text, sizeof text), 0);
+    json_t *rows = json_loads(text, 0, NULL), *plain = json_array_get(rows, 0), *row;
+    size_t i;
+    json_array_foreach(rows, i, row) {
+        double rate = json_number_value(json_object_get(row, "tokens_per_s"));
+        double want = json_number_value(json_object_get(row, "n_generated")) /
+                      json_number_value(json_object_get(row, "decode_s"));
+        double base = json_number_value(json_object_get(plain, "tokens_per_s"));
+        assert_true(fabs(rate / want - 1) < 1e-6);
+        assert_true(fabs(json_number_value(json_object_get(row, "speed_up")) * base / rate - 1) < 1e-6);
+    }
+    assert_string_equal(json_string_value(json_object_get(plain, "verdict")), "");
+    json_decref(rows);
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft pld", 0, "one run cannot tell faster");
 }
 
 static json_int_t compared_steps(const char *options, size_t method) {
@@ -347,6 +368,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(statistics_have_every_documented_field),
         cmocka_unit_test(prompts_come_from_files_and_pipes),
         cmocka_unit_test(compare_checks_methods_against_plain_decoding),
+        cmocka_unit_test(compare_does_not_contradict_itself),
         cmocka_unit_test(compare_lets_no_drafter_remember),
         cmocka_unit_test(logits_are_rows_of_floats),
         cmocka_unit_test(perf_prints_ratios),
