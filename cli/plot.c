@@ -73,6 +73,18 @@ static void write_categories(FILE *out, const Plot *p) {
     fprintf(out, ")\nset xrange [-0.6:%g]\n", p->n_categories - 0.4);
 }
 
+/* Whether every x is a whole number and they are so few that gnuplot would put halves on the axis. */
+static bool has_few_whole_x(const Plot *p) {
+    double low = HUGE_VAL, high = -HUGE_VAL;
+    for (int s = 0; s < p->n_series; s++)
+        for (int i = 0; i < p->series[s].n; i++) {
+            double x = p->series[s].x[i];
+            if (x != floor(x)) return false;
+            low = fmin(low, x), high = fmax(high, x);
+        }
+    return high - low <= 8;
+}
+
 static void write_style(FILE *out, const Plot *p) {
     fprintf(out, "set terminal svg size %d,%d font 'Helvetica,15' background '#ffffff' noenhanced\n", WIDTH, HEIGHT);
     fputs("set encoding utf8\nset border 3 lc rgb '#444444'\nset tics nomirror out tc rgb '#222222'\n"
@@ -87,6 +99,7 @@ static void write_style(FILE *out, const Plot *p) {
     else fprintf(out, "set offsets graph %s, graph 0.03, 0, 0\n", p->x_from_zero ? "0" : "0.03");
     if (p->kind == PLOT_LINES && p->x_from_zero) fputs("set xrange [0:*]\n", out);
     if (p->kind == PLOT_LINES && p->x_log2) fputs("set logscale x 2\n", out);
+    else if (p->kind == PLOT_LINES && has_few_whole_x(p)) fputs("set xtics 1\n", out);
     if (p->kind == PLOT_BARS || p->y_from_zero) fprintf(out, "set yrange [0:%.9g]\n", 1.08 * top_of(p));
     if (p->reference != 0)
         fprintf(out,

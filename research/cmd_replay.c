@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "text/tokenizer.h"
+#include "train/dataset.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct ReplayArgs {
     int n_drafts;
     int32_t budget;
     int64_t limit; /* records; -1: all */
-    bool json, calibration;
+    bool json, calibration, chat;
 } ReplayArgs;
 
 typedef struct Replay {
@@ -76,6 +77,10 @@ static const Option option_table[] = {
      OPT_INT(ReplayArgs, budget, 0, TREE_MAX_NODES - 1),
      .default_value = "32",
      .help = "at most N drafted tokens in a step"},
+    {.key = "chat",
+     OPT_FLAG(ReplayArgs, chat),
+     .help =
+         "treat a \"prompt\" as a user's message, in the chat format of the vocabulary's file, as train --chat does"},
     {.key = "limit",
      .letter = 'n',
      OPT_INT(ReplayArgs, limit, 0, INT32_MAX),
@@ -140,13 +145,28 @@ static int replay_tokens(Replay *r, const char *category, const ReplayInput *in,
     return status;
 }
 
-static int replay_record(Replay *r, const json_t *record, fr_error *err) {
-    const json_t *prompt = json_object_get(record, "prompt"), *response = json_object_get(record, "response");
-    const json_t *category = json_object_get(record, "category");
-    if (!json_is_string(prompt) || !json_is_string(response))
-        return error_set(err, FR_ERR_FORMAT, "must have the strings \"prompt\" and \"response\"");
-    if (category && !json_is_string(category))
-        return error_set(err, FR_ERR_FORMAT, "has a \"category\" that is not a string");
+/* Replays each answer of a conversation after the messages before it, in the chat format of training data. */
+static int replay_conversation(Replay *r, const char *category, const char *line, size_t n, fr_error *err) {
+    Record record;
+    Document d;
+    ChatFamily family = chat_family_of(r->vocab);
+    const DocumentForm form = {r->tokenizer, family == CHAT_NONE ? CHAT_PLAIN : family, true,
+                               tokenizer_n_vocab(r->tokenizer)};
+    int status = record_parse(&record, line, n, err);
+    if (status) return status;
+    status = document_make(&d, &form, &record, err);
+    for (int64_t i = 0, end; !status && i < d.n; i = end) {
+        for (end = i; end < d.n && d.loss_mask[end] == d.loss_mask[i];) end++;
+        if (!d.loss_mask[i]) continue;
+        const ReplayInput in = {d.tokens, i, d.tokens + i, end - i, r->options.budget, form.n_vocab};
+        status = replay_tokens(r, category, &in, err);
+    }
+    document_free(&d);
+    record_free(&record);
+    return status;
+}
+
+static int replay_pair(Replay *r, const char *category, const json_t *prompt, const json_t *response, fr_error *err) {
     const Tokenizer *t = r->tokenizer;
     int32_t *context = NULL, *output = NULL;
     ReplayInput in = {.budget = r->options.budget, .n_vocab = tokenizer_n_vocab(t)};
@@ -154,10 +174,27 @@ static int replay_record(Replay *r, const json_t *record, fr_error *err) {
     if (!status) status = encode(t, -1, response, tokenizer_eos(t), &output, &in.n_output, err);
     in.context = context;
     in.output = output;
-    if (!status) status = replay_tokens(r, category ? json_string_value(category) : "other", &in, err);
+    if (!status) status = replay_tokens(r, category, &in, err);
     free(context);
     free(output);
     return status;
+}
+
+/* `line` is the text of the record. */
+static int replay_record(Replay *r, const json_t *record, const char *line, size_t n, fr_error *err) {
+    const json_t *prompt = json_object_get(record, "prompt"), *response = json_object_get(record, "response");
+    const json_t *category = json_object_get(record, "category");
+    bool is_pair = json_is_string(prompt) && json_is_string(response);
+    if (category && !json_is_string(category))
+        return error_set(err, FR_ERR_FORMAT, "has a \"category\" that is not a string");
+    const char *name = category ? json_string_value(category) : "other";
+    if (json_is_array(json_object_get(record, "messages")) || (is_pair && r->options.chat))
+        return replay_conversation(r, name, line, n, err);
+    if (is_pair) return replay_pair(r, name, prompt, response, err);
+    return error_set(
+        err, FR_ERR_FORMAT,
+        "must have the strings \"prompt\" and \"response\", or a list \"messages\"; `forerun distill-data` "
+        "generates the answers with a model");
 }
 
 static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr_error *err) {
@@ -165,7 +202,7 @@ static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr
     fr_error why;
     bool fits = n <= MAX_LINE_BYTES;
     json_t *record = fits ? json_loadb(line, n, JSON_REJECT_DUPLICATES, &where) : NULL;
-    int status = record ? replay_record(r, record, &why)
+    int status = record ? replay_record(r, record, line, n, &why)
                  : fits ? error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text)
                         : error_set(&why, FR_ERR_FORMAT, "has more than %d bytes, the limit of one record",
                                     MAX_LINE_BYTES);
@@ -216,7 +253,8 @@ static int replay_all(Replay *r, fr_error *err) {
     const ReplayArgs *a = &r->options;
     if (a->json) return replay_print_json(&r->report, err);
     for (int i = 0; i < a->n_drafts; i++) printf("%s%s", i ? " + " : "", a->drafts[i]);
-    printf(", %d nodes, %lld records\n", a->budget, (long long)r->report.all.n_records);
+    printf(", %d nodes, %lld answer%s\n", a->budget, (long long)r->report.all.n_records,
+           cli_plural(r->report.all.n_records));
     replay_print_table(&r->report, a->calibration);
     return FR_OK;
 }
@@ -242,7 +280,9 @@ const Command command_replay = {
     .list = list_drafters,
     .notes = "TRACE.jsonl holds one JSON object per line: \"prompt\" (the whole templated text), \"response\" (the "
              "greedy answer of a model) and "
-             "optionally \"category\". The context is BOS and the prompt, the output is the response and EOS. A step "
+             "optionally \"category\"; or \"messages\", a conversation whose answers are replayed one after the other. "
+             "'forerun distill-data' writes both; pass --chat here if it was given there. The context is BOS and the "
+             "prompt, the output is the response and EOS. A step "
              "drafts below the last token, "
              "keeps the path that the response takes and adds one token; the acceptance length is tokens / steps, 1 "
              "for plain decoding; --json also counts the steps of 1, 2, ... tokens (steps_by_length, 16 and more "

@@ -151,8 +151,8 @@ static int finish(Dataset *d, const DatasetOptions *o, fr_error *err) {
     if (d->train.n > 0) return FR_OK;
     if (d->n_valid_documents > 0 && !o->valid_file)
         return error_set(err, FR_ERR_FORMAT,
-                         "%s: all %lld documents are held out for validation; pass more data, or --valid 0", first,
-                         (long long)d->n_documents);
+                         "%s: every document is held out for validation (%lld in all); pass more data, or --valid 0",
+                         first, (long long)d->n_documents);
     return error_set(err, FR_ERR_FORMAT,
                      "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data", first);
 }

@@ -23,7 +23,8 @@ typedef struct TrainArgs {
     int64_t warm_up;        /* steps; -1: a twentieth of all */
     const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
     int n_threads;
-    bool is_idle; /* run only while no other program needs the processor */
+    bool is_idle;  /* run only while no other program needs the processor */
+    bool replaces; /* --force: the output may be a finished model or drafter */
     GemmPrecision precision;
 } TrainArgs;
 

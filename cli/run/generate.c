@@ -15,14 +15,26 @@
 
 enum { PROMPT_MAX_BYTES = 16 << 20 };
 
+/* Adds the remedy where the model's file has no template that can be used. */
+static int refuse_chat(const fr_model *model, const GenerateArgs *a, const fr_error *why, fr_error *err) {
+    fr_model_info info = {.struct_size = sizeof info};
+    fr_model_get_info(model, &info);
+    if (a->chat_template || strcmp(info.chat_family, "none") != 0) return error_set(err, why->code, "%s", why->message);
+    return error_set(err, why->code,
+                     "%.300s: pass --chat-template=NAME, such as chatml or llama3.1, or --chat-template=FILE; 'forerun "
+                     "run' without --chat continues plain text",
+                     info.chat_template_error ? why->message : "the model has no chat template");
+}
+
 int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_message *messages, int n_messages,
                   int32_t **tokens, int64_t *n_tokens, fr_error *err) {
     static bool has_warned;
     fr_chat_options options = {.struct_size = sizeof options,
                                .chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template};
     fr_chat_result result = {.struct_size = sizeof result};
-    int status = fr_chat_apply(model, messages, n_messages, &options, &result, err);
-    if (status) return status;
+    fr_error why;
+    int status = fr_chat_apply(model, messages, n_messages, &options, &result, &why);
+    if (status) return refuse_chat(model, a, &why, err);
     if (result.warning[0] && !has_warned) {
         fprintf(stderr, "forerun: %s\n", result.warning);
         has_warned = true;

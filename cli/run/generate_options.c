@@ -246,6 +246,10 @@ static int read_biases(const GenerateArgs *a, fr_error *err) {
 }
 
 int generate_check(const GenerateArgs *a, fr_error *err) {
+    for (int i = 0; i < a->n_stops; i++)
+        if (!*a->stops[i])
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "--stop: an empty text would end every answer at once: leave it out");
     int status = read_chat_template(a, err);
     if (!status) status = read_biases(a, err);
     if (status) return status;

@@ -130,9 +130,11 @@ static int build_index(Index *x, fr_error *err) {
     if (status) return status;
     double sort_s = clock_s() - start_s - read_s;
     struct stat st;
-    printf("%s: %lld tokens in %lld documents, %.1f MB; tokenized in %.1f s, sorted and written in %.1f s\n",
-           args.output, (long long)(x->build.n_tokens - x->build.n_documents), (long long)x->build.n_documents,
-           stat(args.output, &st) == 0 ? (double)st.st_size / 1e6 : 0, read_s, sort_s);
+    int64_t n_tokens = x->build.n_tokens - x->build.n_documents;
+    printf("%s: %lld token%s in %lld document%s, %.1f MB; tokenized in %.1f s, sorted and written in %.1f s\n",
+           args.output, (long long)n_tokens, cli_plural(n_tokens), (long long)x->build.n_documents,
+           cli_plural(x->build.n_documents), stat(args.output, &st) == 0 ? (double)st.st_size / 1e6 : 0, read_s,
+           sort_s);
     return FR_OK;
 }
 

@@ -224,6 +224,18 @@ static int check_checkpoint(const Training *t, fr_error *err) {
     return FR_OK;
 }
 
+/* Refuses to replace a finished file, which may have taken days to train. A run that continues from its checkpoint was
+ * checked when it began. */
+static int check_finished(const TrainArgs *a, fr_error *err) {
+    Gguf *old;
+    if (a->replaces || a->traffic || a->loop.resumes || access(a->output, F_OK) != 0) return FR_OK;
+    if (gguf_open(&old, a->output, NULL)) return FR_OK;
+    gguf_close(old);
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "%s: is a finished model or drafter: pass --force to replace it, or choose another path for -o",
+                     a->output);
+}
+
 /* Checks everything that can be checked before hours of training. */
 static int prepare(Training *t, fr_error *err) {
     TrainArgs *a = &t->args;
@@ -241,6 +253,7 @@ static int prepare(Training *t, fr_error *err) {
     int status = check_data(a, err);
     if (!status && a->plot) status = plot_check(err);
     if (!status) status = check_checkpoint(t, err);
+    if (!status) status = check_finished(a, err);
     return status ? status : gguf_open(&t->source, t->method->needs_model ? a->model : a->vocab, err);
 }
 
@@ -290,13 +303,12 @@ static void print_plan(const Training *t) {
         puts("the vocabulary's file has no chat format that forerun knows, so messages are written as USER: "
              "...\\nASSISTANT: ...");
     if (d->n_lossy)
-        printf(
-            "warning: the answers of %lld documents were generated under a lossy rule (distill-data --lossy): they do "
-            "not follow the target's distribution, and neither will a drafter that is trained on them\n",
-            (long long)d->n_lossy);
+        printf("warning: the answers of %lld document%s were generated under a lossy rule (distill-data --lossy): they "
+               "do not follow the target's distribution, and neither will a drafter that is trained on them\n",
+               (long long)d->n_lossy, cli_plural(d->n_lossy));
     if (d->n_other_target || d->n_broken)
-        printf("%lld records of other models and %lld lines that are not records are left out\n",
-               (long long)d->n_other_target, (long long)d->n_broken);
+        printf("left out: %lld record%s of other models, %lld broken line%s\n", (long long)d->n_other_target,
+               cli_plural(d->n_other_target), (long long)d->n_broken, cli_plural(d->n_broken));
     int n_sequences = o->n_sequences * o->n_accumulate;
     printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s\n", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, cli_plural(o->schedule.n_steps), n_sequences, cli_plural(n_sequences),
@@ -320,12 +332,13 @@ static void join(char *out, size_t n, char *const *words, int n_words) {
         at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
 }
 
-/* Joins the command line without --resume, so that a resumed run writes the same bytes as an uninterrupted one. */
+/* Joins the command line without --resume and --force, so that a resumed run, and one that replaces a file, write the
+ * same bytes as an uninterrupted one. */
 static void join_command(char *out, size_t n, char *const *argv, int argc) {
     char *words[256] = {(char *)(uintptr_t) "forerun train"};
     int n_words = 1;
     for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words); i++)
-        if (strcmp(argv[i], "--resume") != 0) words[n_words++] = argv[i];
+        if (strcmp(argv[i], "--resume") != 0 && strcmp(argv[i], "--force") != 0) words[n_words++] = argv[i];
     join(out, n, words, n_words);
 }
 
@@ -351,7 +364,8 @@ static int finish(Training *t, fr_error *err) {
     int status = t->args.traffic ? traffic_check_gain(&r->valid_before, &r->valid, t->args.output, err) : FR_OK;
     if (!status) status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
     if (status) return status;
-    printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before),
+    int64_t n_steps = r->n_steps - r->n_steps_before;
+    printf("%s: %lld step%s in %.1f s, %.0f tokens/s", t->args.output, (long long)n_steps, cli_plural(n_steps),
            r->seconds, r->tokens_per_s);
     if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
     print_sums("loss of the last step", &r->train);

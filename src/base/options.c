@@ -184,13 +184,14 @@ static int refuse_key(const Option *rows, const char *owner, const char *key, fr
         return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %s has no options", owner, key, owner);
     NearestWord nearest = {.word = NULL};
     char names[256] = "", hint[80] = "";
+    const char *are = rows[1].key ? "the options are" : "the only option is";
     size_t n = 0;
     for (const Option *row = rows; row->key; row++) {
         nearest_word_try(&nearest, key, row->key);
         if (n < sizeof names) n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", row->key);
     }
-    if (nearest.word) snprintf(hint, sizeof hint, "did you mean '%s'? ", nearest.word);
-    return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %sOptions: %s", owner, key, hint, names);
+    if (nearest.word) snprintf(hint, sizeof hint, "; did you mean '%s'?", nearest.word);
+    return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s'%s (%s %s)", owner, key, hint, are, names);
 }
 
 int options_set(const Option *rows, const char *owner, const char *key, const char *value, void *out, fr_error *err) {

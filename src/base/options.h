@@ -27,7 +27,7 @@
  *     status = options_parse(rows, "suffix", text, &o, err);
  *
  * Its errors look like these: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option
- * 'hist': did you mean 'history'? Options: index, factor, ...", "suffix: missing index file: write suffix:index=FILE",
+ * 'hist'; did you mean 'history'? (the options are index, factor, ...)", "suffix: missing index file: write suffix:index=FILE",
  * "suffix: 'live' is set twice".
  *
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes

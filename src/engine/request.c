@@ -69,7 +69,9 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
                          o->tree_budget, FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0) return error_set(err, FR_ERR_ARGUMENT, "max_tokens cannot be negative");
     for (int i = 0; i < o->n_stops; i++)
-        if (!*o->stops[i]) return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
+        if (!*o->stops[i])
+            return error_set(err, FR_ERR_ARGUMENT, "stops[%d] is an empty string, which would end every text at once",
+                             i);
     const VerifyRule *rule;
     VerifyOptions options;
     status = o->verify ? verify_rule_parse(o->verify, o->allow_lossy, &rule, &options, err) : FR_OK;

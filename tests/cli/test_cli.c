@@ -49,6 +49,8 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "-p a --temp hot", 2, "'--temp=hot' must be a number of at least 0");
     cli_expect("run " TARGET "-p a --temp -1", 2, "'--temp=-1' must be a number of at least 0");
     cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
+    cli_expect("run " TARGET "-p a --draft sps:file=x", 2, "sps: unknown option 'file' (the options are model, coupled, length)");
+    cli_expect("run " TARGET "-p a --stop b --stop ''", 2, "--stop: an empty text would end every answer at once");
     cli_expect("run " TARGET "-p a --verify hope", 2, "hope");
     cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
     cli_expect("run " TARGET "-p a --kernels abacus", 2, "choose from ref");

@@ -182,7 +182,7 @@ static void lossy_answers_are_marked(void **state) {
     (void)state;
     const char *train = "train target --vocab models/target.gguf --data " ANSWERS
                         " --chat --valid 0 --layers 1 --width 16 --heads 2 "
-                        "--length 32 --steps 1 -o " OUT;
+                        "--length 32 --steps 1 --force -o " OUT;
     static char said[20000];
     unlink(ANSWERS);
     cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS
@@ -215,7 +215,7 @@ static void distilling_resumes_after_kills(void **state) {
     train_rig_shell("cmp " ANSWERS " " DIR "/whole.jsonl");
     cli_expect("train target --vocab models/target.gguf --data " ANSWERS
                " --chat --valid 0 --layers 1 --width 16 --heads 2 "
-               "--length 32 --steps 2 -o " OUT,
+               "--length 32 --steps 2 --force -o " OUT,
                0, "30 documents");
 }
 

@@ -14,7 +14,8 @@
 #define RUN "run -m models/target.gguf -p Once -n 8 --threads 2"
 #define TRAIN \
     "train target --vocab " VOCAB " --data " DATA \
-    " --valid 0 --layers 1 --width 16 --heads 2 --length 16 --batch 4 --steps 2 --threads 2 -o " OUT " --precision "
+    " --valid 0 --layers 1 --width 16 --heads 2 --length 16 --batch 4 --steps 2 --threads 2 --force -o " OUT \
+    " --precision "
 
 static char got[1 << 18];
 
@@ -159,16 +160,16 @@ static void little_zstd_does_not_become_gigabytes(void **state) {
     cli_expect(TRAIN "bf16 --data " DIR "/big.jsonl.zst", 1, words);
     cli_expect(INDEX DIR "/big.jsonl.zst --max-text 19M", 1, "exceeds the limit of 19922944 bytes");
     spill_repeated(TEXT ".zst", "", "a", 900 << 10, "");
-    cli_expect(INDEX TEXT ".zst", 0, " in 1 documents"); /* a small text may be compressed by any factor */
+    cli_expect(INDEX TEXT ".zst", 0, " in 1 document, "); /* a small text may be compressed by any factor */
     spill_repeated(TEXT ".zst", "", "a", 1100 << 10, "");
     cli_expect(INDEX TEXT ".zst", 1, words);
-    cli_expect(INDEX TEXT ".zst --max-text 2M", 0, " in 1 documents");
+    cli_expect(INDEX TEXT ".zst --max-text 2M", 0, " in 1 document, ");
 }
 
 static void the_limit_on_text_is_for_all_files_together(void **state) {
     (void)state;
     spill_repeated(TEXT, "", "text ", 600, "");
-    cli_expect(INDEX TEXT " --max-text 600", 0, " in 1 documents");
+    cli_expect(INDEX TEXT " --max-text 600", 0, " in 1 document, ");
     cli_expect(INDEX TEXT " " TEXT " --max-text 1K", 1, "the limit of 1024 bytes; pass a larger --max-text=SIZE");
     cli_expect(TRAIN "bf16 --max-text 5K", 1, "the limit of 5120 bytes; pass a larger --max-text=SIZE");
     cli_expect(INDEX TEXT " --max-text 1T", 2, "must be a number of bytes, such as 500M or 4G");
@@ -194,7 +195,7 @@ static void memory_that_runs_out_within_json_is_reported(void **state) {
 #endif
     int n_noticed = 0;
     spill_repeated(DIR "/wide.jsonl", "{\"text\": \"a\", \"x\": [", "{\"a\":1},", 1 << 20, "0]}\n");
-    cli_expect(INDEX DIR "/wide.jsonl", 0, " in 1 documents");
+    cli_expect(INDEX DIR "/wide.jsonl", 0, " in 1 document, ");
     train_rig_shell("cp " DIR "/index " DIR "/whole");
     for (int kib = 16000; kib < 80000; kib += 3000) {
         char before[80];

@@ -17,7 +17,8 @@
 #define TEXT DIR "/text.txt"
 #define QUESTIONS DIR "/questions.jsonl"
 #define MODEL "-m " VOCAB " "
-#define TRAIN "train target --vocab " VOCAB " --data " DATA " --width 16 --heads 1 --layers 1 --length 16 --batch 1 "
+#define TRAIN \
+    "train target --vocab " VOCAB " --data " DATA " --width 16 --heads 1 --layers 1 --length 16 --batch 1 --force "
 
 static int make_files(void **state) {
     (void)state;

@@ -168,7 +168,7 @@ static void a_full_disk_loses_no_answer(void **state) {
     cli_expect(RUN "--record " KEPT, 0, "");
     assert_int_equal(n_lines(KEPT), before + 2); /* the piece has become a line of its own */
     json_decref(train_rig_line(KEPT, before + 1));
-    cli_expect(TRAIN "--steps 1 --valid 0", 0, "steps in ");
+    cli_expect(TRAIN "--steps 1 --valid 0", 0, " tokens/s");
 }
 
 static void a_full_file_does_not_change(void **state) {
@@ -214,7 +214,7 @@ static void new_records_of_the_target_are_learned(void **state) {
     record_texts(12);
     cli_expect("run -m models/target.gguf -t 1 -p Once -n 4 --record " KEPT, 0, "");
     train_rig_shell("printf '{\"tokens\": [1,' >> " KEPT); /* this line may still be being written */
-    cli_expect(TRAIN "--valid 0 --steps 3", 0, "1 records of other models and 0 lines that are not records");
+    cli_expect(TRAIN "--valid 0 --steps 3", 0, "left out: 1 record of other models, 0 broken lines");
     unlink(OUT);
     cli_expect(TRAIN "--valid 0", 0, "12 documents, 0 of them held out");
     cli_expect("run " MODEL "-p 'the cat' -n 8 --draft redrafter:file=" OUT, 0, "");
@@ -223,7 +223,7 @@ static void new_records_of_the_target_are_learned(void **state) {
     cli_expect("run -m models/target.gguf -t 1 -p Once -n 4 --record " KEPT, 0, "");
     cli_expect(TRAIN "--valid 0", 1, "has no new record of this target"); /* it is of another model */
     record_texts(1);
-    cli_expect(TRAIN "--valid 0", 0, "2 records of other models and 1 lines that are not records are left out");
+    cli_expect(TRAIN "--valid 0", 0, "left out: 2 records of other models, 1 broken line\n");
     cli_expect(TRAIN, 1, "has no new record");
     train_rig_shell("tail -n 3 " KEPT " > " DIR "/x && mv " DIR "/x " KEPT); /* the file was rotated, so all records are
                                                                               * new */
@@ -273,7 +273,7 @@ static void a_worse_drafter_is_not_written(void **state) {
     train_rig_shell("test \"$(cat " OUT ")\" = old");
     cli_expect("train medusa " MODEL "--length 16 --batch 1 --valid 0 --lr 100 --clip 0 --from-traffic " KEPT
                " -o " OUT,
-               0, "steps in "); /* nothing is held out */
+               0, " tokens/s"); /* nothing is held out */
 }
 
 static void it_refuses_with_a_reason(void **state) {

@@ -18,9 +18,10 @@
 #define SHAPE \
     "train target --vocab " VOCAB " --data " DATA \
     " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
-    "--steps 120 --threads 2 "
-#define DRAFTER "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 "
-#define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 "
+    "--steps 120 --threads 2 --force "
+#define DRAFTER \
+    "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 --force "
+#define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 --force "
 #define PLAIN DIR "/plain.jsonl"
 
 static int make_files(void **state) {
@@ -43,7 +44,7 @@ static void it_trains_a_model_that_runs(void **state) {
              plots ? "--plot " DIR "/loss.svg" : "");
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision f32", 0, "products in float");
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision bf16", 0, "products in BF16");
-    cli_expect(args, 0, "steps in ");
+    cli_expect(args, 0, " tokens/s");
     assert_true(train_rig_exists(OUT) && train_rig_exists(OUT ".log.jsonl"));
     if (plots)
         train_rig_shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR
@@ -71,13 +72,37 @@ static void it_trains_a_model_that_runs(void **state) {
     cli_expect("inspect " OUT, 0, "300 tokens");
 }
 
+/* Without --force. */
+static void a_finished_file_is_kept(void **state) {
+    (void)state;
+#define TINY \
+    "train target --vocab " VOCAB " --data " DATA \
+    " --valid 0 --layers 1 --width 16 --heads 2 --length 16 --batch 4 --steps 1 -o " DIR "/kept.gguf "
+    train_rig_write(DIR "/kept.gguf", "an unfinished file");
+    cli_expect(TINY, 0, "1 step in ");
+    train_rig_shell("cp " DIR "/kept.gguf " DIR "/before.gguf");
+    cli_expect(TINY "--seed 2", 2, "kept.gguf: is a finished model or drafter: pass --force to replace it");
+    train_rig_shell("cmp " DIR "/kept.gguf " DIR "/before.gguf");
+    cli_expect(TINY "--seed 2 --force", 0, "1 step in ");
+    assert_int_not_equal(system("cmp -s " DIR "/kept.gguf " DIR "/before.gguf"), 0);
+    cli_expect(TINY "--force", 0, "1 step in ");
+    train_rig_shell("cmp " DIR "/kept.gguf " DIR "/before.gguf"); /* --force changes no byte */
+}
+
+static void a_chat_without_a_template_names_the_remedy(void **state) {
+    (void)state;
+    cli_expect("run -m " VOCAB " --chat -p a -n 1 --ctx 16 2>&1", 1,
+               "forerun: the model has no chat template: pass --chat-template=NAME, such as chatml");
+    cli_expect("run -m " VOCAB " --chat --chat-template chatml -p a -n 1", 0, "");
+}
+
 static void kill_and_resume_change_no_byte(void **state) {
     (void)state;
-    cli_expect(SHAPE "-o " DIR "/whole.gguf", 0, "steps in ");
+    cli_expect(SHAPE "-o " DIR "/whole.gguf", 0, " tokens/s");
     int n_kills = train_rig_run_with_kills(DIR, SHAPE "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
     assert_true(n_kills > 0);
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
-    cli_expect(SHAPE "-o " OUT " --seed 2", 0, "steps in ");
+    cli_expect(SHAPE "-o " OUT " --seed 2", 0, " tokens/s");
     assert_int_not_equal(system("cmp -s " OUT " " DIR "/whole.gguf"), 0);
 }
 
@@ -93,30 +118,31 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     cli_expect("run -m models/target.gguf -p 'the cat' -n 8 --draft redrafter:file=" OUT " 2>&1", 1,
                "was trained for the target");
     cli_expect("train hydra -m " VOCAB " --data " DATA
-               " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target -o " OUT,
-               0, "steps in ");
+               " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target --force -o " OUT,
+               0, " tokens/s");
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
-    cli_expect("train space -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 -o " OUT, 0,
-               "steps in ");
+    cli_expect("train space -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 --force -o " OUT, 0,
+               " tokens/s");
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft space:file=" OUT, 0, "");
 }
 
 #define EAGLE \
-    "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
+    "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
+    " "
 
 /* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no
  * option. */
 static void noise_resumes_exactly(void **state) {
     (void)state;
-    cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
+    cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, " tokens/s");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
     assert_true(train_rig_run_with_kills(DIR, EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") >
                 0);
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
     /* a file ends with the tensors; the command before them differs */
-    cli_expect(EAGLE "--noise 0", 0, "steps in ");
+    cli_expect(EAGLE "--noise 0", 0, " tokens/s");
     train_rig_shell("tail -c 10000 " OUT " > " DIR "/a");
-    cli_expect(EAGLE, 0, "steps in ");
+    cli_expect(EAGLE, 0, " tokens/s");
     train_rig_shell("tail -c 10000 " OUT " | cmp - " DIR "/a");
     assert_int_not_equal(system("tail -c 10000 " DIR "/whole.gguf | cmp -s - " DIR "/a"), 0);
 }
@@ -128,7 +154,7 @@ static void a_drafter_names_its_precision(void **state) {
         char args[1000], words[100];
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
-        cli_expect(args, 0, "steps in ");
+        cli_expect(args, 0, " tokens/s");
         snprintf(words, sizeof words, "%s matrix products", name);
         cli_expect("inspect " OUT, 0, words);
         snprintf(words, sizeof words, "\"trained_in\": \"%s\"", name);
@@ -145,10 +171,10 @@ static void medusa_measures_its_heads(void **state) {
     for (int i = 0; i < 2; i++) {
         char args[1000];
         snprintf(args, sizeof args,
-                 "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --lm-head target "
+                 "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --force --lm-head target "
                  "--valid %s -o " OUT,
                  i ? "0" : "0.1");
-        cli_expect(args, 0, "steps in ");
+        cli_expect(args, 0, " tokens/s");
         assert_int_equal(cli_run("inspect --tensors " OUT, said, sizeof said), 0);
         assert_true((strstr(said, "medusa.accuracy") == NULL) == (i == 1));
         cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft medusa:tree=static,file=" OUT, 0, "");
@@ -172,11 +198,11 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
     int64_t own[8];
     char said[200];
     train_rig_write(PLAIN, "{\"text\": \"zzzzqqqq\"}\n{\"prompt\": \"zzzz\", \"response\": \"qqqq\"}\n");
-    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT, 0, "steps in ");
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT, 0, " tokens/s");
     for (int64_t i = 0; i < 8; i++) own[i] = hot_token(i);
-    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT " --frequencies " DATA, 0, "steps in ");
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT " --frequencies " DATA, 0, " tokens/s");
     for (int64_t i = 0; i < 8; i++) assert_int_equal(hot_token(i), own[i]);
-    cli_expect(LYANNA "--hot-tokens 2 --steps 2 -o " OUT " --frequencies " PLAIN, 0, "steps in ");
+    cli_expect(LYANNA "--hot-tokens 2 --steps 2 -o " OUT " --frequencies " PLAIN, 0, " tokens/s");
     assert_int_equal(hot_token(2), -1);
     assert_int_equal(cli_run("tokenize -m " VOCAB " -p zzzzqqqq", said, sizeof said), 0);
     for (int64_t i = 0; i < 2; i++) {
@@ -196,7 +222,7 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
 
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
-    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
+    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, " tokens/s");
     unlink(OUT ".log.jsonl");
     pid_t child = train_rig_start(DIR, SHAPE "-o " OUT " --steps 1000");
     struct stat st;
@@ -216,7 +242,7 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     char args[1000];
     snprintf(args, sizeof args, SHAPE "-o " OUT " --steps 1000 --resume --precision %s 2>&1", other);
     cli_expect(args, 1, "run with other options: precision=");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, "steps in ");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, " tokens/s");
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
 }
 
@@ -325,6 +351,8 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_trains_a_model_that_runs),
+        cmocka_unit_test(a_finished_file_is_kept),
+        cmocka_unit_test(a_chat_without_a_template_names_the_remedy),
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(noise_resumes_exactly),

@@ -42,7 +42,7 @@ static void drafters_open_or_name_the_fault(void **state) {
         {"rsd-c:model=x,branch=3-",
          "rsd-c: 'branch=3-' must be 1 to 64 integers from 1 to 64 joined by '-', such as 3-2-1"},
         {"none:n=1", "'none' has no options"},
-        {"ngram-trie:window=3", "ngram-trie: unknown option 'window': Options: rule, n, prefix, live"},
+        {"ngram-trie:window=3", "ngram-trie: unknown option 'window' (the options are rule, n, prefix, live"},
         {"ngram-trie:rule=worst", "ngram-trie: 'rule=worst' must be best or paper"},
         {"ngram-trie:n=3", "ngram-trie: 'n=3' must be above 'prefix=3'"},
         {"ngram-trie:prefix=0", "ngram-trie: 'prefix=0' must be an integer from 1 to 64"},

@@ -72,7 +72,7 @@ static void senseless_requests_are_refused_by_name(void **state) {
     o = greedy(5);
     o.max_tokens = -1, refuse(o, FR_ERR_ARGUMENT, "max_tokens"), o = greedy(5);
     o.tree_budget = 5000, refuse(o, FR_ERR_ARGUMENT, "tree budget"), o = greedy(5);
-    o.stops = empty_stop, o.n_stops = 1, refuse(o, FR_ERR_ARGUMENT, "stop string"), o = greedy(5);
+    o.stops = empty_stop, o.n_stops = 1, refuse(o, FR_ERR_ARGUMENT, "empty string"), o = greedy(5);
     o.drafts = unknown, o.n_drafts = 1, refuse(o, FR_ERR_ARGUMENT, "teleport"), o = greedy(5);
     o.drafts = bad_key, o.n_drafts = 1, refuse(o, FR_ERR_ARGUMENT, "speed"), o = greedy(5);
     o.drafts = many, o.n_drafts = 9, refuse(o, FR_ERR_ARGUMENT, "9 drafts"), o = greedy(5);

@@ -216,7 +216,7 @@ static void requests(void **state) {
     refused_request("n_stops is -1", o.n_stops = -1);
     refused_request("stops[1] is NULL", o.stops = with_null, o.n_stops = 2);
     static const char *const empty[] = {""};
-    refused_request("stop string 0 is empty", o.stops = empty, o.n_stops = 1);
+    refused_request("stops[0] is an empty string", o.stops = empty, o.n_stops = 1);
     refused_request("drafts is NULL", o.n_drafts = 1);
     refused_request("n_drafts is -1", o.n_drafts = -1);
     refused_request("drafts[1] is NULL", o.drafts = with_null, o.n_drafts = 2);

@@ -165,8 +165,16 @@ static void a_good_trace_is_counted(void **state) {
     }
     json_decref(root);
     assert_int_equal(run(VOCAB "- --draft none", GOOD, text, sizeof text), 0);
-    assert_non_null(strstr(text, "none, 32 nodes, 1 records"));
+    assert_non_null(strstr(text, "none, 32 nodes, 1 answer\n"));
     assert_non_null(strstr(text, "1.000"));
+    static const char conversation[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"One two three.\"}, {\"role\": \"assistant\", \"content\": "
+        "\"One two three.\"}, {\"role\": \"user\", \"content\": \"Again?\"}, {\"role\": \"assistant\", \"content\": "
+        "\"Yes.\"}]}\n";
+    assert_int_equal(run(VOCAB "- --draft none", conversation, text, sizeof text), 0);
+    assert_non_null(strstr(text, "none, 32 nodes, 2 answers\n"));
+    assert_int_equal(run(VOCAB "- --draft none --chat", GOOD, text, sizeof text), 0);
+    assert_non_null(strstr(text, "1 answer\n"));
     const char *from_nothing = "{\"prompt\": \"\", \"response\": \"One\"}"; /* BOS is enough context */
     assert_int_equal(run(VOCAB "-", from_nothing, text, sizeof text), 0);
 }

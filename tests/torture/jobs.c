@@ -15,7 +15,8 @@
 #define SAMPLED "--temp 1 --seed 3 "
 /* BF16, because loading OpenBLAS loads libgfortran, which calls itself until the stack is full if an allocation fails
  * at that moment. */
-#define TRAIN TARGET "--precision bf16 --data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 -o %o/new.gguf "
+#define TRAIN \
+    TARGET "--precision bf16 --data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 --force -o %o/new.gguf "
 #define TRAINED \
     .outputs = {"new.gguf"}, \
     .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"}, .resumes = true
@@ -119,7 +120,7 @@ const Job jobs[] = {
     {.name = "train target",
      .line = "train target --vocab %k/target.gguf --data %k/data.jsonl.zst --layers 1 --width 16 --heads 2 --length 16 "
              "--batch 2 "
-             "--steps 40 --checkpoint-every 1 -t 1 -o %o/new.gguf",
+             "--steps 40 --checkpoint-every 1 -t 1 --force -o %o/new.gguf",
      .outputs = {"new.gguf"},
      .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"},
      .resumes = true},

@@ -43,7 +43,7 @@ typedef struct Kind {
             ".run " TARGET "-p abab -n 10 --temp 1 --verify recursive --draft " method ":file=%m" \
         } \
     }
-#define TRAIN "!train redrafter " TARGET "--type q8_0 --blocks 0 --batch 1 --length 16 --valid 0 "
+#define TRAIN "!train redrafter " TARGET "--type q8_0 --blocks 0 --batch 1 --length 16 --valid 0 --force "
 
 static const Kind kinds[] = {
     {"model", "target.gguf", mutate_gguf,
