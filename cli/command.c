@@ -1,7 +1,7 @@
-/* command.c - parses argv into the structs of a command, by its tables of options; prints --help; checks the files.
+/* command.c - parses argv into the structs of a command, by its tables of options; prints its help; checks the files.
  *
  * Options are written in GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before
- * arguments that begin with '-'. Keys are written in full; for a misspelt or shortened key the error suggests the
+ * arguments that begin with '-'. Options of other programs are understood (synonyms.c). Keys are written in full; for a misspelt or shortened key the error suggests the
  * nearest one. If an option is given twice, the last value counts, except for lists, which grow. */
 #include "base/files.h"
 #include "cli/command.h"
@@ -68,7 +68,7 @@ static bool find_letter(const Command *c, char letter, CommandRow *at) {
     return false;
 }
 
-/* ---- --help ----------------------------------------------------------------------------------------- */
+/* ---- --help-all and --help ----------------------------------------------------------------------------------------- */
 
 enum { COLUMN = 30 };
 
@@ -116,7 +116,8 @@ static bool put_options(Buf *out, const Command *c) {
         for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
             if (strcmp(at.section, head.section) == 0) fits = put_row(out, at.row);
     }
-    return fits && buf_puts(out, "\nHelp:\n  -h, --help                  print this help\n");
+    return fits && buf_puts(out, "\nHelp:\n  -h, --help                  print the most common options\n"
+                                 "      --help-all              print this help\n");
 }
 
 bool command_put_summary(Buf *out, const char *name, const char *summary) {
@@ -142,6 +143,37 @@ static bool put_usage(Buf *out, const Command *c) {
                               row->kind == OPTION_TEXTS ? "..." : "");
     }
     return fits && buf_puts(out, "\n");
+}
+
+/* Appends the text up to the end of its first sentence. */
+static bool put_first_sentence(Buf *out, const char *text) {
+    char sentence[1024];
+    size_t n = 0;
+    while (text[n] && text[n] != '\n' && !(text[n] == '.' && strchr(" \n", text[n + 1]))) n++;
+    snprintf(sentence, sizeof sentence, "%.*s", (int)(n + (text[n] == '.')), text);
+    return put_paragraph(out, sentence);
+}
+
+/* Appends a row without its range and default, and its help up to the first semicolon. */
+static bool put_basic_row(Buf *out, const Option *row) {
+    char name[160], help[512];
+    int n = write_name(row, name, sizeof name);
+    snprintf(help, sizeof help, "%.*s", (int)strcspn(row->help, ";"), row->help);
+    bool fits = buf_puts(out, name) &&
+                (n < COLUMN - 1 ? put_spaces(out, COLUMN - n) : buf_puts(out, "\n") && put_spaces(out, COLUMN));
+    return fits && text_wrap(out, help, COLUMN, COLUMN, CLI_WIDTH) && buf_puts(out, "\n");
+}
+
+/* Appends the short help: examples, and the options that most users need. */
+static bool command_short_help(const Command *c, Buf *out) {
+    bool fits = put_usage(out, c) && put_first_sentence(out, c->about);
+    if (c->examples) fits = fits && buf_puts(out, "\nExamples:\n") && buf_puts(out, c->examples);
+    if (c->method) return fits && put_methods(out, c);
+    fits = fits && buf_puts(out, "\nOptions:\n");
+    for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
+        if (at.row->is_argument || at.row->letter || at.row->required || at.row->is_basic)
+            fits = put_basic_row(out, at.row);
+    return fits && buf_printf(out, "      --help-all              print all options, with their ranges and defaults\n");
 }
 
 static bool command_help(const Command *c, Buf *out) {
@@ -330,7 +362,7 @@ typedef struct Parser {
     const Command *command;
     int argc, i; /* argv[i] is read next */
     char **argv;
-    bool wants_help;
+    bool wants_help, wants_all_help;
     int n_arguments;
 } Parser;
 
@@ -355,20 +387,51 @@ static int refuse_key(const Command *c, const char *key, size_t n, fr_error *err
     snprintf(wanted, sizeof wanted, "%.*s", (int)n, key);
     for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
         if (!at.row->is_argument) nearest_word_try(&nearest, wanted, at.row->key);
+    nearest_word_try(&nearest, wanted, "help");
     if (nearest.word) snprintf(hint, sizeof hint, "; did you mean --%s?", nearest.word);
     return error_set(err, FR_ERR_ARGUMENT, "unknown option '--%s'%s", wanted, hint);
+}
+
+/* Parses an option of another program, `dashes` and n bytes of `word`, after which "=VALUE" may follow. A joined value
+ * is kept until the program ends. */
+static int parse_synonym(Parser *p, const Synonym *s, const char *dashes, const char *word, fr_error *err) {
+    CommandRow at;
+    size_t n = strlen(s->word);
+    const char *value = word[n] == '=' ? word + n + 1 : NULL;
+    char *joined = NULL;
+    if (!s->key) return error_set(err, FR_ERR_ARGUMENT, "%s%s: %s", dashes, s->word, s->answer);
+    if (!find_key(p->command, s->key, strlen(s->key), &at))
+        return error_set(err, FR_ERR_ARGUMENT, "unknown option '%s%s'", dashes, s->word);
+    if (!value && p->i < p->argc) value = p->argv[p->i++];
+    if (!value) return store_next(p, &at, err); /* which reports that the value is missing */
+    if (s->prefix && asprintf(&joined, "%s%s", s->prefix, value) < 0)
+        return error_memory(err, "an option", strlen(value));
+    return store(&at, joined ? joined : value, err);
 }
 
 static int parse_key(Parser *p, const char *key, fr_error *err) {
     size_t n = strcspn(key, "=");
     CommandRow at;
-    if (!find_key(p->command, key, n, &at)) return refuse_key(p->command, key, n, err);
+    if (!find_key(p->command, key, n, &at)) {
+        const Synonym *s = command_synonym(key, n);
+        return s && n > 1 ? parse_synonym(p, s, "--", key, err) : refuse_key(p->command, key, n, err);
+    }
     if (key[n]) return store(&at, key + n + 1, err);
     if (command_row_takes_value(at.row)) return store_next(p, &at, err);
     return store(&at, at.row->implied ? at.row->implied : "1", err);
 }
 
+/* Whether the letters are a word of another program, such as -ngl, and not a letter that is joined with a file. */
+static const Synonym *find_short_synonym(const Command *c, const char *letters) {
+    CommandRow at;
+    const Synonym *s = command_synonym(letters, strlen(letters));
+    if (!s || !find_letter(c, letters[0], &at)) return s;
+    return letters[1] && !(at.row->is_file && access(letters + 1, F_OK) == 0) ? s : NULL;
+}
+
 static int parse_letters(Parser *p, const char *letters, fr_error *err) {
+    const Synonym *s = find_short_synonym(p->command, letters);
+    if (s) return parse_synonym(p, s, "-", letters, err);
     for (; *letters; letters++) {
         CommandRow at;
         if (!find_letter(p->command, *letters, &at))
@@ -383,7 +446,9 @@ static int parse_letters(Parser *p, const char *letters, fr_error *err) {
 static int refuse_argument(const Command *c, const char *text, fr_error *err) {
     CommandRow at;
     const char *dot = strrchr(text, '.');
-    bool is_model = dot && strcmp(dot, ".gguf") == 0 && find_key(c, "model", 5, &at) && at.row->letter == 'm';
+    ModelName name;
+    bool is_model = ((dot && strcmp(dot, ".gguf") == 0) || model_name_parse(text, &name)) &&
+                    find_key(c, "model", 5, &at) && at.row->letter == 'm';
     return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'%s", text,
                      is_model ? "; pass a model as -m FILE" : "");
 }
@@ -400,6 +465,12 @@ static int parse_argument(Parser *p, const char *text, fr_error *err) {
     return refuse_argument(p->command, text, err);
 }
 
+/* *all: whether the word asks for everything. */
+static bool asks_for_help(const char *word, bool *all) {
+    *all = strcmp(word, "--help-all") == 0;
+    return *all || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0;
+}
+
 static int parse_all(Parser *p, fr_error *err) {
     int status = FR_OK;
     bool only_arguments = false;
@@ -407,7 +478,7 @@ static int parse_all(Parser *p, fr_error *err) {
         const char *word = p->argv[p->i++];
         if (only_arguments || word[0] != '-' || !word[1]) status = parse_argument(p, word, err);
         else if (strcmp(word, "--") == 0) only_arguments = true;
-        else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0) {
+        else if (asks_for_help(word, &p->wants_all_help)) {
             p->wants_help = true;
             return FR_OK;
         } else status = word[1] == '-' ? parse_key(p, word + 2, err) : parse_letters(p, word + 1, err);
@@ -450,9 +521,9 @@ static int refuse(const Command *c, const fr_error *err) {
     return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }
 
-static int print_help(const Command *c) {
+static int print_help(const Command *c, bool all) {
     Buf text = {.max_bytes = 1 << 20};
-    bool fits = command_help(c, &text);
+    bool fits = all ? command_help(c, &text) : command_short_help(c, &text);
     if (fits) fwrite(text.data, 1, text.n, stdout);
     else fprintf(stderr, "forerun: out of memory: the help of '%s' cannot be printed\n", c->name);
     buf_free(&text);
@@ -464,7 +535,7 @@ static bool command_parse(const Command *c, int argc, char **argv, int *status) 
     Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
     fr_error err;
     if (parse(&p, &err)) *status = refuse(c, &err);
-    else if (p.wants_help) *status = print_help(c);
+    else if (p.wants_help) *status = print_help(c, p.wants_all_help);
     else return true;
     return false;
 }
@@ -475,7 +546,10 @@ static int refuse_method(const Command *c, const char *name) {
     NearestWord nearest = {.word = NULL};
     size_t n_own = strlen(c->name) + 1;
     if (!name) {
-        fprintf(stderr, "forerun %s: missing method\nTry 'forerun %s --help'.\n", c->name, c->name);
+        Buf methods = {.max_bytes = 1 << 16};
+        bool fits = put_methods(&methods, c) && buf_append(&methods, "", 1);
+        fprintf(stderr, "forerun %s: missing method\n%s", c->name, fits ? methods.data : "");
+        buf_free(&methods);
         return CLI_USAGE;
     }
     for (int i = 0; c->method(i); i++) nearest_word_try(&nearest, name, c->method(i)->name + n_own);
@@ -486,8 +560,8 @@ static int refuse_method(const Command *c, const char *name) {
 
 static int run_method(const Command *c, int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
-    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
-        return print_help(c);
+    bool all;
+    if (name && asks_for_help(name, &all)) return print_help(c, all);
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; name && c->method(i); i++)
         if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);

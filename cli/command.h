@@ -1,7 +1,8 @@
 /* command.h - describes a subcommand of `forerun`, from which its parsing, help, man page and completions follow.
  *
  * A command names its tables of options (base/options.h) and the structs that they fill. Parsing argv, --help, the man
- * pages and the shell completions all read these tables, so that an option is defined in one place. */
+ * pages and the shell completions all read these tables, so that an option is defined in one place. --help is one screen
+ * that begins with examples; --help-all prints everything. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -9,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { CLI_WIDTH = 80 }; /* columns of --help */
+enum { CLI_WIDTH = 80 }; /* columns of --help and --help-all */
 
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_BUS_ERROR = 3 };
@@ -19,11 +20,11 @@ typedef struct Command Command;
 struct Command {
     const char *name;    /* "run"; a method's name is like "train lyanna" */
     const char *summary; /* one line for `forerun --help` */
-    const char *about;   /* one or more paragraphs about what it does */
+    const char *about;   /* one or more paragraphs about what it does; --help prints the first sentence */
     const OptionSet *sets;
     /* Optional, for `forerun train METHOD`: each method is a command with options of its own; NULL after the last. */
     const Command *(*method)(int i);
-    /* Optional: appends lists to --help after the options, such as drafters and rules. False: memory ran out. */
+    /* Optional: appends lists to --help-all after the options, such as drafters and rules. False: memory ran out. */
     bool (*list)(Buf *out);
     const char *notes;           /* optional: further paragraphs, after the lists */
     const char *examples;        /* whole lines, as they would be typed */
@@ -61,6 +62,16 @@ bool command_man(const Command *const *commands, Buf *out);
 int command_man_pages(const Command *const *commands, const char *folder, fr_error *err);
 /* Appends the completions for a shell: bash, zsh or fish. */
 bool command_completions(const Command *const *commands, const char *shell, Buf *out);
+
+/* An option of another program (synonyms.c). */
+typedef struct Synonym {
+    const char *word;   /* without its dashes */
+    const char *key;    /* the option here; NULL: there is none */
+    const char *prefix; /* what goes before its value; NULL: nothing */
+    const char *answer; /* what to do instead, if key is NULL */
+} Synonym;
+/* The entry of a word of n bytes; NULL: there is none. */
+const Synonym *command_synonym(const char *word, size_t n);
 
 /* Append to a buffer, like printf and fputs. False: memory ran out. */
 __attribute__((format(printf, 2, 3))) bool buf_printf(Buf *out, const char *format, ...);

@@ -5,7 +5,7 @@
  * share is printed with the first of them; the others refer to it.
  *
  * `forerun --man-pages FOLDER`, which `make install` runs, writes forerun-run.1, forerun-train-lyanna.1, and so on.
- * Each page has everything that --help prints, except for the lists of drafters and rules, which forerun(1) describes.
+ * Each page has everything that --help-all prints, except for the lists of drafters and rules, which forerun(1) describes.
  *
  * The completions for bash, zsh and fish know commands, methods of `train`, options, the names that a choice can have,
  * drafters for --draft, and which values are files. `make install` puts the scripts where the shells look for them. */
@@ -282,7 +282,7 @@ static bool bash_value(Buf *out, const Option *row) {
 }
 
 static bool bash_command(Buf *out, const Command *c) {
-    bool fits = buf_printf(out, "    '%s')\n        options='--help", c->name);
+    bool fits = buf_printf(out, "    '%s')\n        options='--help --help-all", c->name);
     char words[1024], arguments[1024] = "";
     for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);) {
         if (!at.row->is_argument) fits = buf_printf(out, " --%s", at.row->key);
@@ -327,7 +327,7 @@ static bool put_bash(Buf *out, const Command *const *commands) {
                    out, "    if [[ $command == %s ]]; then\n        if [[ $COMP_CWORD -eq 2 ]]; then _forerun_words '",
                    (*c)->name);
         fits = fits && put_method_names(out, *c) &&
-               buf_puts(out, " --help'; return; fi\n        command=\"$command ${COMP_WORDS[2]}\"\n    fi\n");
+               buf_puts(out, " --help --help-all'; return; fi\n        command=\"$command ${COMP_WORDS[2]}\"\n    fi\n");
     }
     return fits && buf_puts(out, "    case \"$command\" in\n") && put_each(out, commands, bash_command) &&
            buf_puts(
@@ -377,7 +377,7 @@ static bool zsh_row(Buf *out, const Option *row) {
 }
 
 static bool zsh_command(Buf *out, const Command *c) {
-    bool fits = buf_printf(out, "    ('%s')\n        _arguments -s '--help[print help]'", c->name);
+    bool fits = buf_printf(out, "    ('%s')\n        _arguments -s '--help[print the most common options]' '--help-all[print all options]'", c->name);
     for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);) fits = zsh_row(out, at.row);
     return fits && buf_puts(out, " ;;\n");
 }

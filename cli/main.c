@@ -45,7 +45,8 @@ static bool put_help(Buf *out) {
                               "Commands:\n");
     for (const Command *const *c = cli_commands; fits && *c; c++)
         fits = command_put_summary(out, (*c)->name, (*c)->summary);
-    return fits && buf_puts(out, "\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\n"
+    return fits && buf_puts(out, "\n'forerun help COMMAND' shows examples and the most common options,\n"
+                                 "'forerun COMMAND --help-all' all options, and 'man forerun' the drafters and\n"
                                  "verification rules.\n"
                                  "If an option that takes one value is given more than once, the last one counts.\n"
                                  "'forerun --completions bash|zsh|fish' prints completions for that shell, and\n"
@@ -88,8 +89,17 @@ static int refuse_command(const char *name) {
                 name);
         return CLI_USAGE;
     }
+    static const char *const options[] = {"--help", "--version", "--completions"};
+    static const char *const others[][2] = {/* commands of Ollama and llama.cpp */
+                                            {"list", "pull --list"}, {"ls", "pull --list"}, {"show", "inspect"},
+                                            {"generate", "run"},     {"cli", "run"},        {"server", "serve"}};
+    bool is_option = name[0] == '-';
+    for (size_t i = 0; is_option && i < sizeof options / sizeof *options; i++)
+        nearest_word_try(&nearest, name, options[i]);
     for (const Command *const *c = cli_commands; *c; c++) nearest_word_try(&nearest, name, (*c)->name);
-    fprintf(stderr, "forerun: unknown command '%s'", name);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(name, others[i][0]) == 0) nearest.word = others[i][1];
+    fprintf(stderr, "forerun: unknown %s '%s'", is_option ? "option" : "command", name);
     if (nearest.word) fprintf(stderr, "; did you mean %s?", nearest.word);
     fprintf(stderr, "\nTry 'forerun --help'.\n");
     return CLI_USAGE;
@@ -139,7 +149,8 @@ int main(int argc, char **argv) {
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2) return help_command(argc - 2, argv + 2);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "--help-all") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         Buf text = {.max_bytes = 1 << 16};
         return print(put_help(&text), &text);
     }

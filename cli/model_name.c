@@ -82,7 +82,40 @@ static bool is_name_part(const char *s, size_t n) {
     return true;
 }
 
+/* Skips the address of the hub's site. NULL: the text does not begin with it. */
+static const char *skip_site(const char *text) {
+    static const char *const sites[] = {"huggingface.co/", "www.huggingface.co/", "hf.co/"};
+    const char *end = strstr(text, "://"),
+               *at = end && end - text <= 5 && strncmp(text, "http", 4) == 0 ? end + 3 : text;
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++)
+        if (strncmp(at, sites[i], strlen(sites[i])) == 0) return at + strlen(sites[i]);
+    return NULL;
+}
+
+static bool parse_name(const char *text, ModelName *out);
+
+/* Reads OWNER/NAME, OWNER/NAME/tree/main, or OWNER/NAME/blob/main/FILE; "resolve" is the same as "blob". */
+static bool parse_page(const char *page, ModelName *out) {
+    static const char *const to_file[] = {"blob/main/", "resolve/main/"};
+    size_t n = strcspn(page, "?#");
+    if (n >= sizeof out->page) return false;
+    snprintf(out->page, sizeof out->page, "%.*s", (int)n, page);
+    while (n > 0 && out->page[n - 1] == '/') out->page[--n] = '\0';
+    char *slash = strchr(out->page, '/'), *rest = slash ? strchr(slash + 1, '/') : NULL;
+    if (rest) *rest++ = '\0';
+    if (!parse_name(out->page, out) || (rest && out->type)) return false;
+    if (!rest || strcmp(rest, "tree/main") == 0) return true;
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(rest, to_file[i], strlen(to_file[i])) == 0) out->type = rest + strlen(to_file[i]);
+    return out->type && *out->type;
+}
+
 bool model_name_parse(const char *text, ModelName *out) {
+    const char *page = skip_site(text);
+    return page ? parse_page(page, out) : parse_name(text, out);
+}
+
+static bool parse_name(const char *text, ModelName *out) {
     size_t n = strcspn(text, ":"), n_owner = strcspn(text, "/:");
     if (text[n_owner] != '/' || !is_name_part(text, n_owner) || !is_name_part(text + n_owner + 1, n - n_owner - 1))
         return false;

@@ -19,10 +19,12 @@ bool model_argument_is_path(const char *word);
 
 enum { MODEL_NAME_PART = 96, MODEL_NAME_MAX_FILES = 100000, MODEL_NAME_MAX_PARTS = 99999 };
 
-/* OWNER/NAME or OWNER/NAME:TYPE. */
+/* OWNER/NAME, OWNER/NAME:TYPE, or the address of the page of a model or of one of its files on huggingface.co, with or
+ * without https://. It is not copied by assignment, because `type` may point into `page`. */
 typedef struct ModelName {
+    char page[512];                     /* the address from OWNER on, if it was one */
     char repo[2 * MODEL_NAME_PART + 2]; /* OWNER/NAME, of letters, digits, '-', '_' and '.' */
-    const char *type;                   /* after the colon, borrowed: Q4_K_M, or a file's name; NULL: none */
+    const char *type;                   /* after the colon, borrowed or in `page`: Q4_K_M, or a file; NULL: none */
 } ModelName;
 
 /* False: the text is not such a name. */

@@ -394,7 +394,7 @@ typedef struct fr_request_options {
      * depends on its trees, so a request with such a rule always has a fixed budget. */
     int tree_budget;
     /* The verification rule. NULL or "sampled" gives the same text as plain decoding. A ratio rule gives the same
-     * output distribution (`forerun run --help` lists them); "typical" is lossy. An option follows the name:
+     * output distribution (`forerun run --help-all` lists them); "typical" is lossy. An option follows the name:
      * "k-seq:gamma=1.5". */
     const char *verify;
     int allow_lossy; /* not 0: permits a lossy rule, which changes the output distribution */

@@ -75,6 +75,7 @@ const Option train_vocab_options[] = {
 const Option train_args_options[] = {
     {.key = "data",
      OPT_FILES(TrainArgs, files, data.n_files),
+     .is_basic = true,
      .section = "Files",
      .help = "JSON lines (.jsonl, .jsonl.zst) to learn from"},
     {.key = "output",
@@ -163,6 +164,7 @@ const Option train_args_options[] = {
 
     {.key = "resume",
      OPT_FLAG(TrainArgs, loop.resumes),
+     .is_basic = true,
      .section = "The run",
      .help = "continue from OUTPUT.checkpoint; the result is the same as without the interruption"},
     {.key = "checkpoint-every",

@@ -24,7 +24,7 @@ static const Option options[] = {
     {.key = "REPO",
      .is_argument = true,
      OPT_TEXT(PullArgs, name),
-     .help = "OWNER/NAME, or OWNER/NAME:TYPE with a type such as Q8_0"},
+     .help = "OWNER/NAME, OWNER/NAME:TYPE with a type such as Q8_0, or the address of a page on huggingface.co"},
     {.key = "list", OPT_FLAG(PullArgs, list), .help = "list the fetched models, and fetch nothing"},
     {.key = NULL},
 };
@@ -35,7 +35,9 @@ static int check(fr_error *err) {
     if (args.list) return FR_OK;
     if (!args.name) return error_set(err, FR_ERR_ARGUMENT, "missing model: pass OWNER/NAME or OWNER/NAME:TYPE");
     if (model_name_parse(args.name, &name)) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "'%.100s' is not the name of a model: write OWNER/NAME or OWNER/NAME:TYPE",
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "'%.100s' is not the name of a model: write OWNER/NAME, OWNER/NAME:TYPE, or the address of "
+                     "the model's page on huggingface.co",
                      args.name);
 }
 
@@ -151,6 +153,7 @@ const Command command_pull = {
     .examples = "  forerun pull TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF\n"
                 "  forerun run -m TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF --chat -p \"Why is the sky blue?\"\n"
                 "  forerun pull TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF:Q8_0\n"
+                "  forerun pull https://huggingface.co/TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF\n"
                 "  forerun pull --list\n",
     .check = check,
     .run = run,

@@ -21,7 +21,7 @@ static int set_type(void *to, const char *name, fr_error *err) {
     QuantizeArgs *a = to;
     a->mix = quant_mix_find(name);
     if (a->mix) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "there is no such type; 'forerun quantize --help' lists them");
+    return error_set(err, FR_ERR_ARGUMENT, "there is no such type; 'forerun quantize --help-all' lists them");
 }
 
 static const char *suggest_type(int i) { return quant_mixes()[i].name; }
@@ -42,7 +42,7 @@ static const Option option_table[] = {
      OPT_CUSTOM(set_type),
      .metavar = "TYPE",
      .suggest = suggest_type,
-     .help = "type of the matrices, or a mixture of types, from the list below (required)"},
+     .help = "type of the matrices, or a mixture of types; they are listed below (required)"},
     {.key = "imatrix",
      OPT_FILE(QuantizeArgs, importance),
      .help = "weight errors by this importance matrix, made by 'forerun imatrix' or llama.cpp (GGUF)"},

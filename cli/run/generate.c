@@ -1,8 +1,6 @@
 /* generate.c - one generation of `run`, `compare` and `distill-data`: opens the model, tokenizes the prompt, runs a
- * request to its end, and writes the text while it is generated. */
+ * request to its end, and prints its speed. text_output.c writes the text while it is generated. */
 #include "cli/run/generate.h"
-
-#include "cli/safe_text.h"
 
 #include "base/progress.h"
 #include "grammar/grammar.h"
@@ -244,7 +242,7 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     return status;
 }
 
-/* ---- writing an answer ------------------------------------------------------------------------------------- */
+/* ---- colours ----------------------------------------------------------------------------------------------- */
 
 int generate_use_color(ColorWhen when, int fd) {
     return when == COLOR_ALWAYS || (when == COLOR_AUTO && cli_may_color(fd));
@@ -253,38 +251,6 @@ int generate_use_color(ColorWhen when, int fd) {
 const char *generate_source_color(int32_t source) {
     static const char *const colors[] = {"\033[32m", "\033[36m", "\033[35m", "\033[33m", "\033[34m", "\033[31m"};
     return source < 0 ? "" : colors[source % (int32_t)(sizeof colors / sizeof *colors)];
-}
-
-TextOutput text_output_open(bool use_color, bool trims) {
-    return (TextOutput){.use_color = use_color,
-                        .is_terminal = isatty(STDOUT_FILENO),
-                        .trims = trims,
-                        .text.max_bytes = 1 << 20};
-}
-
-void text_output_close(TextOutput *o) { buf_free(&o->text); }
-
-const char *text_output_trimmed(const char *text, size_t *n) {
-    while (*n > 0 && (*text == ' ' || *text == '\n' || *text == '\t' || *text == '\r')) text++, --*n;
-    return text;
-}
-
-int text_output_write(TextOutput *o, const fr_token_event *event) {
-    const char *text = event->text;
-    size_t n = event->n_bytes;
-    if (o->trims && !o->has_begun) text = text_output_trimmed(text, &n);
-    if (n == 0) return 0;
-    o->has_begun = true;
-    if (o->is_terminal) {
-        buf_clear(&o->text);
-        if (!buf_append(&o->text, "", 0) || !safe_text_append_lines(&o->text, text, n)) return 1;
-        text = o->text.data, n = o->text.n;
-    }
-    bool is_colored = o->use_color && event->source >= 0;
-    if (is_colored) fputs(generate_source_color(event->source), stdout);
-    fwrite(text, 1, n, stdout);
-    if (is_colored) fputs(GENERATE_COLOR_OFF, stdout);
-    return fflush(stdout) != 0; /* a closed pipe ends the generation */
 }
 
 /* ---- the closing line ------------------------------------------------------------------------------------- */

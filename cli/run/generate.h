@@ -118,10 +118,15 @@ typedef struct TextOutput {
     bool is_terminal; /* the text is escaped, so that no generated text controls the terminal */
     bool trims;       /* white space at the beginning is left out, as an answer in a chat may begin with some */
     bool has_begun;   /* something has been written */
+    int n_columns;    /* of the terminal, at whose width lines are wrapped; 0: they are not */
+    int column;       /* of the cursor, from 0 */
+    int word_columns; /* width of the word that is being written */
     Buf text;         /* the escaped text of one token */
+    Buf word, shown;  /* the word with its colours; what the token adds to the terminal */
 } TextOutput;
 
-/* Opens standard output. Call text_output_close when the text is complete. */
+/* Opens standard output, where the cursor is at the beginning of a line. Call text_output_close when the text is
+ * complete. */
 TextOutput text_output_open(bool use_color, bool trims);
 void text_output_close(TextOutput *o);
 

@@ -38,7 +38,7 @@ static const Option option_table[] = {
      OPT_CUSTOM(set_method),
      .is_argument = true,
      .suggest = suggest_method,
-     .help = "method of the drafter, from the list below (required)"},
+     .help = "method of the drafter; the methods are listed below (required)"},
     {.key = "CHECKPOINT",
      OPT_FILES(ImportArgs, paths, n_paths),
      .is_argument = true,

@@ -85,6 +85,7 @@ typedef struct Option {
     const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
     const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
     const char *required; /* what an error says is missing, as in "missing output file: pass -o FILE"; NULL: optional */
+    bool is_basic;        /* also in the short --help, which has the options with a letter and the required ones */
     const char *implied;  /* the value of --key without =VALUE (the value is then never a word of its own) */
     bool may_be_stdout;   /* OPT_OUTPUT: "-" is standard output */
     char joined_by;       /* OPT_FILE: the value names several files, joined by this character; '\0': one file */

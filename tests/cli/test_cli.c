@@ -20,6 +20,8 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("--version", 0, "forerun ");
     cli_expect("fly", 2, "unknown command 'fly'");
     cli_expect("rum", 2, "did you mean run?");
+    cli_expect("--verison", 2, "unknown option '--verison'; did you mean --version?");
+    cli_expect("run --halp", 2, "unknown option '--halp'; did you mean --help?");
     cli_expect("run " TARGET "-p a --logit-bias 5", 2, "--logit-bias: '5' must be TOKEN=X");
     cli_expect("run " TARGET "-p a --logit-bias 5=nan", 2, "'5=nan' must be TOKEN=X");
     cli_expect("run " TARGET "-p a --draft none+pld", 2, "none is plain decoding and cannot be combined");
@@ -35,7 +37,7 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "-p a -n 2 --logit-bias 999999=1", 2, "logit bias 0 is of token 999999");
     cli_expect("run " TARGET "-p a --top-logprobs 3", 2, "pass --stats-json=FILE, too");
     cli_expect("run " TARGET "-p a --top-logprobs 21 --stats-json x", 2, "0 to 20");
-    cli_expect("run --help", 0, "ngram-trie");
+    cli_expect("run --help-all", 0, "\n  ngram-trie");
     cli_expect("run", 2, "missing model: pass -m FILE");
     cli_expect("run " TARGET " </dev/null", 2, "missing prompt: standard input is empty; pass -p TEXT or -f FILE");
     cli_expect("run -m models/eagle.gguf -p x", 1, "is a drafter, not a model; give its target");
@@ -49,7 +51,8 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "-p a --temp hot", 2, "'--temp=hot' must be a number of at least 0");
     cli_expect("run " TARGET "-p a --temp -1", 2, "'--temp=-1' must be a number of at least 0");
     cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
-    cli_expect("run " TARGET "-p a --draft sps:file=x", 2, "sps: unknown option 'file' (the options are model, coupled, length)");
+    cli_expect("run " TARGET "-p a --draft sps:file=x", 2,
+               "sps: unknown option 'file' (the options are model, coupled, length)");
     cli_expect("run " TARGET "-p a --stop b --stop ''", 2, "--stop: an empty text would end every answer at once");
     cli_expect("run " TARGET "-p a --verify hope", 2, "hope");
     cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
@@ -68,6 +71,33 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("logits " TARGET "--tokens 1 --kv q5 -o -", 2, "'--kv=q5' must be f16, f32 or q8");
     cli_expect("run " TARGET "-p a -n 2 --kv q8", 0, "");
     cli_expect("run " TARGET "-p a --pin -t 256", 2, "cannot be pinned"); /* no test machine has that many cores */
+}
+
+static void options_of_other_programs_are_understood(void **state) {
+    (void)state;
+    char wanted[4096], got[4096];
+    const char *const cases[][3] = {
+        {"run " TARGET "-p Once -ngl 99", "forerun run: -ngl: forerun runs on the CPU only: leave it out\n"},
+        {"run " TARGET "-p Once --n-gpu-layers=99", "--n-gpu-layers: forerun runs on the CPU only"},
+        {"run -hf a/b -p Once", "-hf: fetch the model once with 'forerun pull OWNER/NAME'"},
+        {"run " TARGET "-cnv", "-cnv: 'forerun chat -m MODEL' holds a conversation"},
+        {"run " TARGET "--n-predict", "--tokens needs a value"},
+        {"run " TARGET "--n-predict many", "'--tokens=many' must be an integer"},
+        {"inspect --n-predict 3 models/draft.gguf", "unknown option '--n-predict'"},
+        {"run a/b", "unexpected argument 'a/b'; pass a model as -m FILE"},
+        {"show models/draft.gguf", "unknown command 'show'; did you mean inspect?"},
+        {"list", "did you mean pull --list?"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cli_expect(cases[i][0], 2, cases[i][1]);
+    assert_int_equal(cli_run("run " TARGET "-p Once -n 12 --temp 1 --seed 3 -c 64 --draft sps:model=models/draft.gguf "
+                             "--stop xyz 2>/dev/null",
+                             wanted, sizeof wanted),
+                     0);
+    assert_int_equal(cli_run("run " TARGET "-p Once --n-predict 12 --temperature=1 -s 3 --ctx-size 64 -md "
+                             "models/draft.gguf -r xyz 2>/dev/null",
+                             got, sizeof got),
+                     0);
+    assert_string_equal(got, wanted);
 }
 
 static void only_the_text_goes_to_standard_output(void **state) {
@@ -366,6 +396,7 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_usage_and_failures_have_different_statuses),
+        cmocka_unit_test(options_of_other_programs_are_understood),
         cmocka_unit_test(only_the_text_goes_to_standard_output),
         cmocka_unit_test(statistics_have_every_documented_field),
         cmocka_unit_test(prompts_come_from_files_and_pipes),

@@ -2,6 +2,7 @@
  * completions of the shells. */
 #include "cli_rig.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,25 +13,44 @@ static const char *const commands[] = {"run",          "chat",        "compare",
                                        "train lyanna", "train eagle", "train redrafter", "train medusa",
                                        "train hydra",  "train space", "distill-data",    "import-drafter",
                                        "serve"};
-enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 80 };
+enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 80, SCREEN = 24 };
 
 static char text[1 << 18];
 
-/* Parsing --help also sets every default, which aborts if a row refuses its own default. */
+/* Checks that the text begins with the usage and has examples, and that no other line is too wide. Returns the number of
+ * lines. */
+static int check_help(const char *command, const char *option) {
+    char args[64], usage[64];
+    int n_lines = 0;
+    snprintf(args, sizeof args, "%s %s", command, option);
+    snprintf(usage, sizeof usage, "Usage: forerun %s [OPTION...]", command);
+    assert_int_equal(cli_run(args, text, sizeof text), 0);
+    if (strncmp(text, usage, strlen(usage)) != 0 || !strstr(text, "\nExamples:\n  forerun ")) fail_msg("%s", text);
+    for (const char *line = text, *end; *line; line = end + 1, n_lines++) {
+        end = strchr(line, '\n');
+        bool is_example = strncmp(line, "  forerun ", 10) == 0;
+        if (end - line > HELP_WIDTH && !is_example)
+            fail_msg("%s: too long a line: %.*s", args, (int)(end - line), line);
+    }
+    return n_lines;
+}
+
+/* Parsing --help also sets every default, which aborts if a row refuses its own default. The short help fits a screen,
+ * and the examples come before the options. */
 static void every_command_has_help(void **state) {
     (void)state;
     for (int i = 0; i < N_COMMANDS; i++) {
-        char args[64], usage[64];
-        snprintf(args, sizeof args, "%s --help", commands[i]);
-        snprintf(usage, sizeof usage, "Usage: forerun %s [OPTION...]", commands[i]);
-        assert_int_equal(cli_run(args, text, sizeof text), 0);
-        if (strncmp(text, usage, strlen(usage)) != 0 || !strstr(text, "\nExamples:\n")) fail_msg("%s", text);
-        *strstr(text, "\nExamples:\n") = '\0';
-        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-            if (strlen(line) > HELP_WIDTH) fail_msg("%s --help: too long a line: %s", commands[i], line);
+        int n_short = check_help(commands[i], "--help");
+        const char *examples = strstr(text, "\nExamples:\n"), *options = strstr(text, "\nOptions:\n");
+        if (n_short > SCREEN || !options || examples > options)
+            fail_msg("%s, %d lines:\n%s", commands[i], n_short, text);
+        int n_all = check_help(commands[i], "--help-all");
+        if (n_all < n_short) fail_msg("%s --help-all has %d lines, --help %d", commands[i], n_all, n_short);
     }
     assert_int_equal(cli_run("train --help", text, sizeof text), 0);
     assert_non_null(strstr(text, "\n  lyanna "));
+    cli_expect("run --help-all", 0, "\n      --min-p=P ");
+    cli_expect("help run", 0, "--help-all ");
 }
 
 /* A full disk is reported, whatever is printed. */

@@ -312,7 +312,7 @@ static void wrong_usages_are_refused(void **state) {
         {"quantize " F16 " " F16 " --type Q8_0", 2, "OUT and IN are the same file"},
         {"quantize " F16 " " OUT " --type Q8_0 --imatrix " OUT, 2, "OUT and --imatrix are the same file"},
         {"quantize " F16 " " OUT, 2, "missing type: pass --type=TYPE, for example Q4_K_M"},
-        {"quantize " F16 " " OUT " --type Q9", 2, "there is no such type; 'forerun quantize --help' lists them"},
+        {"quantize " F16 " " OUT " --type Q9", 2, "there is no such type; 'forerun quantize --help-all' lists them"},
         {"quantize " F16, 2, "missing output file: pass OUT"},
         {"quantize models/eagle.gguf " OUT " --type Q8_0", 1, "drafter"},
         {"quantize " TEXT " " OUT " --type Q8_0", 1, "this is not a GGUF file"},

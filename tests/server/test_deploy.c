@@ -91,7 +91,7 @@ static const char check_yaml[] =
     "['ALL']\n"
     "for p in ('startupProbe', 'readinessProbe'):\n"
     "    assert serve[p]['httpGet'] == {'path': '/health', 'port': 'http'}\n"
-    "help = subprocess.run([sys.argv[1], 'serve', '--help'], capture_output=True, text=True).stdout\n"
+    "help = subprocess.run([sys.argv[1], 'serve', '--help-all'], capture_output=True, text=True).stdout\n"
     "for a in serve['args'][1:]:\n"
     "    assert re.search(r'(?<![\\w-])' + a.split('=')[0] + r'(?![\\w-])', help), a\n";
 

@@ -465,7 +465,7 @@ static void the_command_imports_and_runs(void **state) {
     cli_expect("inspect " IMPORTED, 0, "F16 ");
     cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft eagle:file=" IMPORTED, 0,
                "identical");
-    cli_expect("import-drafter --help", 0, "redrafter: Recurrent Drafter");
+    cli_expect("import-drafter --help-all", 0, "redrafter: Recurrent Drafter");
     cli_expect("import-drafter sps -m " TARGET " " CHECKPOINT " -o " IMPORTED, 2,
                "'sps': drafters of this method cannot be imported");
     cli_expect("import-drafter eagle -m " TARGET " -o " IMPORTED, 2, "missing weights");
