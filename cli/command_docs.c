@@ -327,7 +327,8 @@ static bool put_bash(Buf *out, const Command *const *commands) {
                    out, "    if [[ $command == %s ]]; then\n        if [[ $COMP_CWORD -eq 2 ]]; then _forerun_words '",
                    (*c)->name);
         fits = fits && put_method_names(out, *c) &&
-               buf_puts(out, " --help --help-all'; return; fi\n        command=\"$command ${COMP_WORDS[2]}\"\n    fi\n");
+               buf_puts(out,
+                        " --help --help-all'; return; fi\n        command=\"$command ${COMP_WORDS[2]}\"\n    fi\n");
     }
     return fits && buf_puts(out, "    case \"$command\" in\n") && put_each(out, commands, bash_command) &&
            buf_puts(
@@ -377,7 +378,10 @@ static bool zsh_row(Buf *out, const Option *row) {
 }
 
 static bool zsh_command(Buf *out, const Command *c) {
-    bool fits = buf_printf(out, "    ('%s')\n        _arguments -s '--help[print the most common options]' '--help-all[print all options]'", c->name);
+    bool fits = buf_printf(
+        out,
+        "    ('%s')\n        _arguments -s '--help[print the most common options]' '--help-all[print all options]'",
+        c->name);
     for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);) fits = zsh_row(out, at.row);
     return fits && buf_puts(out, " ;;\n");
 }
