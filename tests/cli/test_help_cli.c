@@ -7,15 +7,59 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const commands[] = {"run",          "chat",        "compare",         "bench",
-                                       "tokenize",     "inspect",     "logits",          "perf",
-                                       "replay",       "study",       "index",           "train target",
-                                       "train lyanna", "train eagle", "train redrafter", "train medusa",
-                                       "train hydra",  "train space", "distill-data",    "import-drafter",
-                                       "serve"};
-enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 80, SCREEN = 24 };
+enum { MAX_COMMANDS = 64, HELP_WIDTH = 80, SCREEN = 24 };
+
+/* The commands of the program, each method of `train` as a command. */
+static char commands[MAX_COMMANDS][40];
+static int n_commands;
 
 static char text[1 << 18];
+
+/* Appends the first word of each line of the list after this title. */
+static void add_commands(const char *args, const char *title, const char *before) {
+    assert_int_equal(cli_run(args, text, sizeof text), 0);
+    char *line = strstr(text, title), name[32];
+    if (!line) fail_msg("there is no '%s' in %s", title, text);
+    for (line += strlen(title); sscanf(line, "  %31[a-z-]", name) == 1; line += strcspn(line, "\n") + 1) {
+        if (line[2] == ' ' || strcmp(name, "train") == 0)
+            continue; /* a summary goes on; its methods are added instead */
+        assert_true(n_commands < MAX_COMMANDS);
+        snprintf(commands[n_commands++], sizeof commands[0], "%s%s", before, name);
+    }
+}
+
+static int list_commands(void **state) {
+    (void)state;
+    add_commands("--help", "\nCommands:\n", "");
+    add_commands("train --help", "\nMethods:\n", "train ");
+    return n_commands > 20 ? 0 : -1;
+}
+
+static bool is_listed(const char *name) {
+    for (int i = 0; i < n_commands; i++)
+        if (strcmp(commands[i], name) == 0) return true;
+    return strcmp(name, "train") == 0;
+}
+
+/* Finds the commands in the sources, and checks that `forerun --help` has each. */
+static void every_command_is_in_the_list(void **state) {
+    (void)state;
+    FILE *sources = popen("grep -h -A 1 -E '^const (Command command_|TrainMethod train_)' cli/*/*.c server/*.c "
+                          "research/*.c train/*.c",
+                          "r");
+    char line[256], kind[16], name[32], whole[64];
+    int n = 0;
+    assert_non_null(sources);
+    while (fgets(line, sizeof line, sources)) {
+        if (sscanf(line, "const %15s", kind) == 1) continue;
+        if (sscanf(line, " .name = \"%31[^\"]\"", name) != 1) continue;
+        snprintf(whole, sizeof whole, "%s%s", strcmp(kind, "Command") == 0 ? "" : "train ", name);
+        if (!is_listed(whole)) fail_msg("'%s' has no row in the table of commands or methods", whole);
+        n++;
+    }
+    assert_int_equal(pclose(sources), 0);
+    assert_int_equal(n, n_commands + 1); /* and `train` */
+}
 
 /* Checks that the text begins with the usage and has examples, and that no other line is too wide. Returns the number of
  * lines. */
@@ -39,7 +83,7 @@ static int check_help(const char *command, const char *option) {
  * and the examples come before the options. */
 static void every_command_has_help(void **state) {
     (void)state;
-    for (int i = 0; i < N_COMMANDS; i++) {
+    for (int i = 0; i < n_commands; i++) {
         int n_short = check_help(commands[i], "--help");
         const char *examples = strstr(text, "\nExamples:\n"), *options = strstr(text, "\nOptions:\n");
         if (n_short > SCREEN || !options || examples > options)
@@ -65,7 +109,7 @@ static void a_failed_write_is_an_error(void **state) {
         assert_int_equal(cli_run(args, text, sizeof text), 1);
         assert_string_equal(text, "forerun: standard output cannot be written\n");
     }
-    for (int i = 0; i < N_COMMANDS; i++) {
+    for (int i = 0; i < n_commands; i++) {
         snprintf(args, sizeof args, "%s --help 2>&1 >/dev/full", commands[i]);
         assert_int_equal(cli_run(args, text, sizeof text), 1);
         assert_string_equal(text, "forerun: standard output cannot be written\n");
@@ -112,7 +156,7 @@ static void every_command_has_a_man_page(void **state) {
     char args[2048], path[1024], line[256];
     snprintf(args, sizeof args, "--man-pages %s 2>&1", cli_rig_folder());
     assert_int_equal(cli_run(args, text, sizeof text), 0);
-    for (int i = 0; i < N_COMMANDS; i++) {
+    for (int i = 0; i < n_commands; i++) {
         snprintf(path, sizeof path, "%s/forerun-%s.1", cli_rig_folder(), commands[i]);
         for (char *p = path + strlen(cli_rig_folder()); *p; p++)
             if (*p == ' ') *p = '-';
@@ -201,12 +245,16 @@ static void other_shells_can_read_theirs(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_command_has_help),          cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
-        cmocka_unit_test(what_is_generated_is_up_to_date), cmocka_unit_test(bash_completes_commands_options_and_values),
-        cmocka_unit_test(other_shells_can_read_theirs),    cmocka_unit_test(a_failed_write_is_an_error),
+        cmocka_unit_test(every_command_is_in_the_list),
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
+        cmocka_unit_test(what_is_generated_is_up_to_date),
+        cmocka_unit_test(bash_completes_commands_options_and_values),
+        cmocka_unit_test(other_shells_can_read_theirs),
+        cmocka_unit_test(a_failed_write_is_an_error),
         cmocka_unit_test(every_command_has_a_man_page),
     };
     (void)argc;
     cli_rig_begin(argv[0]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, list_commands, NULL);
 }

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "gguf/tensor_type.h"
 #include "gguf/codebook.h"
-#include "compute/cpu/kernels/kernels.h"
+#include "compute/cpu/kernels/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,68 +44,47 @@ static float half_at(const unsigned char *p, int i) {
     return half_to_float(h);
 }
 
+/* The code of weight (row, j) of a slice: its low bits, then the plane of its high bits. */
+static int code_of(const SliceForm *f, const unsigned char *codes, int row, int j) {
+    const unsigned char *c = codes + row * 4 + j % 4, *high = c + 64 * f->low_bits;
+    int g = j / 4, code = 0;
+    if (f->low_bits == 8) code = c[g * 64];
+    if (f->low_bits == 4) code = (c[g % 4 * 64] >> (g < 4 ? 0 : 4)) & 15;
+    if (f->low_bits == 2) code = (c[g / 4 * 64] >> (g % 4 * 2)) & 3;
+    if (f->high_bits == 1) code |= ((high[0] >> g) & 1) << f->low_bits;
+    if (f->high_bits == 2) code |= ((high[g / 4 * 64] >> (g % 4 * 2)) & 3) << f->low_bits;
+    return code;
+}
+
 /* Weight (row, k) of a tile, as the essay of pack.c describes it. */
 static float unpack_block(TensorType type, const unsigned char *tile, int row, int64_t k) {
-    static const int code_bytes[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 512,   [TYPE_Q4_0] = 256,    [TYPE_Q4_1] = 256,  [TYPE_Q5_0] = 320,    [TYPE_Q5_1] = 320,
-        [TYPE_Q4_K] = 256,   [TYPE_Q5_K] = 320,    [TYPE_Q6_K] = 384,  [TYPE_Q2_K] = 128,    [TYPE_Q3_K] = 192,
-        [TYPE_IQ4_NL] = 256, [TYPE_IQ4_XS] = 256,  [TYPE_MXFP4] = 256, [TYPE_IQ2_XXS] = 192, [TYPE_IQ2_XS] = 192,
-        [TYPE_IQ2_S] = 192,  [TYPE_IQ3_XXS] = 256, [TYPE_IQ3_S] = 256, [TYPE_IQ1_S] = 192,   [TYPE_IQ1_M] = 192,
-        [TYPE_NVFP4] = 256,
-    };
-    /* a record: its slices, the bytes of their codes and scales, and padding */
-    static const int record_slices[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 2,   [TYPE_Q4_0] = 2,    [TYPE_Q4_1] = 1,  [TYPE_Q5_0] = 2,    [TYPE_Q5_1] = 1,
-        [TYPE_Q4_K] = 8,   [TYPE_Q5_K] = 8,    [TYPE_Q6_K] = 8,  [TYPE_Q2_K] = 8,    [TYPE_Q3_K] = 8,
-        [TYPE_IQ4_NL] = 2, [TYPE_IQ4_XS] = 8,  [TYPE_MXFP4] = 4, [TYPE_IQ2_XXS] = 8, [TYPE_IQ2_XS] = 8,
-        [TYPE_IQ2_S] = 8,  [TYPE_IQ3_XXS] = 8, [TYPE_IQ3_S] = 8, [TYPE_IQ1_S] = 8,   [TYPE_IQ1_M] = 8,
-        [TYPE_NVFP4] = 2,
-    };
-    static const int record_bytes[TYPE_COUNT] = {
-        [TYPE_Q8_0] = 1088,  [TYPE_Q4_0] = 576,     [TYPE_Q4_1] = 320,   [TYPE_Q5_0] = 704,     [TYPE_Q5_1] = 384,
-        [TYPE_Q4_K] = 2368,  [TYPE_Q5_K] = 2880,    [TYPE_Q6_K] = 3392,  [TYPE_Q2_K] = 1344,    [TYPE_Q3_K] = 1856,
-        [TYPE_IQ4_NL] = 576, [TYPE_IQ4_XS] = 2240,  [TYPE_MXFP4] = 1088, [TYPE_IQ2_XXS] = 1728, [TYPE_IQ2_XS] = 1728,
-        [TYPE_IQ2_S] = 1728, [TYPE_IQ3_XXS] = 2240, [TYPE_IQ3_S] = 2240, [TYPE_IQ1_S] = 1728,   [TYPE_IQ1_M] = 1728,
-        [TYPE_NVFP4] = 576,
-    };
-    int64_t slice = k / 32, in_record = slice % record_slices[type];
-    int j = (int)(k % 32), lane = row * 4 + j % 4, g = j / 4;
-    const unsigned char *record = tile + slice / record_slices[type] * record_bytes[type];
-    const unsigned char *c = record + in_record * code_bytes[type];
-    const unsigned char *s = record + record_slices[type] * code_bytes[type];
-    int code = type == TYPE_Q8_0 ? c[g * 64 + lane] : (c[g % 4 * 64 + lane] >> (g < 4 ? 0 : 4)) & 15;
-    if (code_bytes[type] < 256) code = (c[g / 4 * 64 + lane] >> (g % 4 * 2)) & 3;
-    if (code_bytes[type] == 192) code |= ((c[128 + lane] >> g) & 1) << 2;
-    if (code_bytes[type] == 320) code |= ((c[256 + lane] >> g) & 1) << 4;
-    if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
-    int sub = (int)(slice % 8);
-    const Lattice *l = lattice_of(type);
-    if (l) {
-        int scale = s[32 + sub * 16 + row] >> (l->sub == 16 ? j / 16 * 4 : 0) & 15;
-        return half_at(s, row) * (float)(2 * scale + 1) * l->unit * (float)l->values[code];
-    }
-    switch (type) {
-    case TYPE_Q8_0: return half_at(s + in_record * 32, row) * (float)(code - 128);
-    case TYPE_Q4_0: return half_at(s + in_record * 32, row) * (float)(code - 8);
-    case TYPE_Q5_0: return half_at(s + in_record * 32, row) * (float)(code - 16);
-    case TYPE_Q4_1:
-    case TYPE_Q5_1: return half_at(s, row) * (float)code + half_at(s + 32, row);
-    case TYPE_Q4_K:
-    case TYPE_Q5_K:
-        return half_at(s, row) * (float)s[64 + sub * 32 + row] * (float)code -
+    const SliceForm *f = &slice_forms[type];
+    int64_t slice = k / 32;
+    int j = (int)(k % 32), half = j / 16, sub = (int)(slice % f->scale_slices);
+    int code = code_of(f, tile + codes_offset(type, slice), row, j);
+    const unsigned char *s = tile + scales_offset(type, slice);
+    float x = (float)((f->codebook ? f->codebook[code] : code) - (int)f->bias);
+    switch (f->scales) {
+    case SCALES_NONE: break;
+    case SCALES_HALF: return half_at(s, row) * x;
+    case SCALES_HALF_MIN: return half_at(s, row) * x + half_at(s + 32, row);
+    case SCALES_BYTE_MINS:
+        return half_at(s, row) * (float)s[64 + sub * 32 + row] * x -
                half_at(s + 32, row) * (float)s[64 + sub * 32 + 16 + row];
-    case TYPE_IQ4_NL: return half_at(s + in_record * 32, row) * (float)iq4_values[code];
-    case TYPE_IQ4_XS: return half_at(s, row) * (float)(int8_t)s[32 + sub * 16 + row] * (float)iq4_values[code];
-    case TYPE_NVFP4: return nvfp4_scale(s[in_record * 32 + j / 16 * 16 + row]) * (float)mxfp4_values[code];
-    case TYPE_MXFP4: return ldexpf((float)mxfp4_values[code], s[in_record * 16 + row] - 128);
-    case TYPE_Q2_K: {
-        int both = s[64 + sub * 32 + j / 16 * 16 + row];
-        return half_at(s, row) * (float)(both & 15) * (float)code - half_at(s + 32, row) * (float)(both >> 4);
+    case SCALES_NIBBLE_MINS: {
+        int both = s[64 + sub * 32 + half * 16 + row];
+        return half_at(s, row) * (float)(both & 15) * x - half_at(s + 32, row) * (float)(both >> 4);
     }
-    default:
-        return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + j / 16 * 16 + row] *
-               (float)(code - (type == TYPE_Q3_K ? 4 : 32));
+    case SCALES_SIGNED: return half_at(s, row) * (float)(int8_t)s[32 + sub * 16 + row] * x;
+    case SCALES_SIGNED_HALVES: return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + half * 16 + row] * x;
+    case SCALES_ODD: return half_at(s, row) * (float)(2 * (s[32 + sub * 16 + row] & 15) + 1) * f->unit * x;
+    case SCALES_ODD_HALVES:
+        return half_at(s, row) * (float)(2 * (s[32 + sub * 16 + row] >> half * 4 & 15) + 1) * f->unit * x;
+    case SCALES_EXPONENT: return ldexpf(x, s[row] - 128);
+    case SCALES_SMALL_FLOATS: return nvfp4_scale(s[sub * 32 + half * 16 + row]) * x;
     }
+    fail_msg("%s has no slices", tensor_type_info(type)->name);
+    return 0;
 }
 
 static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
