@@ -4,7 +4,9 @@
 
 #include "learned_rig.h"
 
+#include "draft/drafter.h"
 #include "research/corpus_build.h"
+#include "train/methods.h"
 
 #include <string.h>
 
@@ -40,6 +42,43 @@ const char *const all_drafters[] = {
     "space:file=build/all-space.gguf",
     NULL,
 };
+
+const char *const *trained_methods(void) {
+    static const char *names[32];
+    int n = 0;
+    for (const TrainMethod *const *m = train_methods(); *m; m++) {
+        if (!(*m)->needs_model) continue; /* `train target` makes a model */
+        assert_true(n + 1 < (int)(sizeof names / sizeof *names));
+        names[n++] = (*m)->name;
+    }
+    return names;
+}
+
+static bool is_trained(const char *method) {
+    for (const char *const *m = trained_methods(); *m; m++)
+        if (strcmp(*m, method) == 0) return true;
+    return false;
+}
+
+static bool has_spec(const char *method) {
+    size_t n = strlen(method);
+    for (int i = 0; all_drafters[i]; i++)
+        if (strncmp(all_drafters[i], method, n) == 0 && (all_drafters[i][n] == ':' || !all_drafters[i][n])) return true;
+    return strcmp(method, ALL_DRAFTERS_MTP) == 0 || strcmp(method, "prediction") == 0;
+}
+
+/* Compares the lists with the drafters that the program has. */
+static void check_lists(void) {
+    int n_with_file = 0, n_trained = 0;
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
+        bool has_file = drafter_has_option(*c, "file");
+        if (!has_spec((*c)->name)) fail_msg("%s has no row in all_drafters", (*c)->name);
+        if (has_file && !is_trained((*c)->name)) fail_msg("%s has a file, but 'forerun train' makes none", (*c)->name);
+        n_with_file += has_file;
+    }
+    while (trained_methods()[n_trained]) n_trained++;
+    assert_int_equal(n_with_file, n_trained);
+}
 
 typedef struct Part {
     const char *name;
@@ -215,6 +254,7 @@ static void write_nextn(void) {
 }
 
 void all_drafters_write_files(void) {
+    check_lists();
     write_nextn();
     learned_rig_write_target(ALL_DRAFTERS_TARGET, 21);
     all_drafters_write_for(ALL_DRAFTERS_TARGET);

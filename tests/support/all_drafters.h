@@ -11,10 +11,15 @@ enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
 /* Token i of a text that repeats itself and is in the index of rest. As a prompt it makes every method draft. */
 #define ALL_DRAFTERS_TOKEN(i) (3 + (i) % 7 * 11)
 
-/* A spec of each method, ending with NULL; test_draft_spec.c fails if a method is missing. */
+/* A spec of each method, ending with NULL. all_drafters_write_files fails if a method of the program is missing. */
 extern const char *const all_drafters[];
 
-/* One more spec, which works only with this target: mtp drafts with a layer of the target's file. */
+/* The methods whose weights are a file that `forerun train` makes, in the order of train_methods(); the list ends with
+ * NULL. */
+const char *const *trained_methods(void);
+
+/* One more spec, which works only with this target: mtp drafts with a layer of the target's file. The method
+ * `prediction` has no spec, because it proposes nothing unless the request has a prediction. */
 #define ALL_DRAFTERS_NEXTN "build/all-nextn.gguf"
 #define ALL_DRAFTERS_MTP "mtp"
 

@@ -72,8 +72,8 @@ static void attack(Torture *t, const Job *j, const Sweep *s, uint64_t k, const c
 
 static void sweep_round(Torture *t, Sweep *sweeps, uint64_t round) {
     const char *how = modes[round % 3];
-    for (int i = 0; i < n_jobs && torture_goes_on(t); i++) {
-        const Job *j = &jobs[i];
+    for (int i = 0; i < jobs_count() && torture_goes_on(t); i++) {
+        const Job *j = jobs_get(i);
         Sweep *s = &sweeps[i];
         if (t->only && !strstr(j->name, t->only)) continue;
         if (j->is_slow && (t->is_smoke || round % 16 != 1)) continue;
@@ -97,11 +97,11 @@ int main(int argc, char **argv) {
     torture_begin(&t, "alloc_sweep", argc, argv);
     torture_make_kit(&t);
     t.memory_mib = 0;
-    Sweep *sweeps = calloc((size_t)n_jobs, sizeof *sweeps);
+    Sweep *sweeps = calloc((size_t)jobs_count(), sizeof *sweeps);
     fr_assert(sweeps);
     for (uint64_t round = 0; torture_goes_on(&t); round++) sweep_round(&t, sweeps, round);
     uint64_t n_all = 0;
-    for (int i = 0; i < n_jobs; i++) {
+    for (int i = 0; i < jobs_count(); i++) {
         n_all += sweeps[i].n_allocations;
         job_result_free(&sweeps[i].result);
     }

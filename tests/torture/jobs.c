@@ -2,6 +2,7 @@
  * disturbed. */
 #include "jobs.h"
 
+#include "all_drafters.h"
 #include "base/error.h"
 
 #include <ctype.h>
@@ -21,7 +22,9 @@
     .outputs = {"new.gguf"}, \
     .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"}, .resumes = true
 
-const Job jobs[] = {
+/* Each method of `forerun train` that makes a drafter has a job of its name and a job "train NAME": the one below, or
+ * one with default options. */
+static const Job table[] = {
     {.name = "no command", .line = ""},
     {.name = "help", .line = "--help"},
     {.name = "help of run", .line = "run --help"},
@@ -79,13 +82,10 @@ const Job jobs[] = {
     {.name = "typical",
      .needs_drafters = true,
      .line = RUN SAMPLED "--draft medusa:file=%k/medusa.gguf --verify typical --lossy"},
-    {.name = "lyanna", .line = RUN "--draft lyanna:file=%k/lyanna.gguf"},
     {.name = "eagle", .needs_drafters = true, .line = RUN SAMPLED "--draft eagle:file=%k/eagle.gguf --verify recursive"},
     {.name = "redrafter", .line = RUN "--draft redrafter:file=%k/redrafter.gguf --draft suffix"},
     {.name = "medusa", .line = RUN "--draft medusa:file=%k/medusa.gguf,tree=static"},
-    {.name = "hydra", .line = RUN "--draft hydra:file=%k/hydra.gguf"},
     {.name = "mtp", .line = "run -m %k/nextn.gguf -t 1 -p abab -n 12 --draft mtp"},
-    {.name = "space", .line = RUN "--draft space:file=%k/space.gguf"},
     {.name = "compare", .has_times = true, .line = "compare " TARGET "-p abab -n 6 --runs 1 --draft suffix --draft pld"},
     {.name = "bench",
      .has_times = true,
@@ -141,7 +141,43 @@ const Job jobs[] = {
     {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map the file that it wrote */
     {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
 };
-const int n_jobs = sizeof jobs / sizeof *jobs;
+enum { N_TABLE = sizeof table / sizeof *table, MAX_DEFAULTS = 64 };
+
+static Job defaults[MAX_DEFAULTS];
+static int n_defaults;
+
+/* Adds the job unless the table has one of its name. */
+static void add_default(const Job *j, const char *name, const char *line) {
+    static char names[MAX_DEFAULTS][32], lines[MAX_DEFAULTS][512];
+    for (int i = 0; i < N_TABLE; i++)
+        if (strcmp(table[i].name, name) == 0) return;
+    fr_assert(n_defaults < MAX_DEFAULTS);
+    snprintf(names[n_defaults], sizeof names[0], "%s", name);
+    snprintf(lines[n_defaults], sizeof lines[0], "%s", line);
+    defaults[n_defaults] = *j;
+    defaults[n_defaults].name = names[n_defaults];
+    defaults[n_defaults].line = lines[n_defaults];
+    n_defaults++;
+}
+
+static void make_defaults(void) {
+    static const Job runs = {.input = NULL}, trains = {TRAINED};
+    for (const char *const *m = trained_methods(); *m; m++) {
+        char name[32], line[512];
+        snprintf(line, sizeof line, "%s--draft %s:file=%%k/%s.gguf", RUN, *m, *m);
+        add_default(&runs, *m, line);
+        snprintf(name, sizeof name, "train %s", *m);
+        snprintf(line, sizeof line, "%s %s", name, TRAIN);
+        add_default(&trains, name, line);
+    }
+}
+
+int jobs_count(void) {
+    if (n_defaults == 0) make_defaults();
+    return N_TABLE + n_defaults;
+}
+
+const Job *jobs_get(int i) { return i < N_TABLE ? &table[i] : &defaults[i - N_TABLE]; }
 
 static const char old_text[] = "the old file\n";
 

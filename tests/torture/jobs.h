@@ -24,8 +24,8 @@ typedef struct Job {
     bool needs_drafters;
 } Job;
 
-extern const Job jobs[];
-extern const int n_jobs;
+int jobs_count(void);
+const Job *jobs_get(int i);
 
 /* Empties the folder of outputs, and fills it with the old files. */
 void job_prepare(const Torture *t, const Job *j);

@@ -132,16 +132,16 @@ int main(int argc, char **argv) {
     Torture t;
     torture_begin(&t, "killer", argc, argv);
     torture_make_kit(&t);
-    Undisturbed *all = calloc((size_t)n_jobs, sizeof *all);
+    Undisturbed *all = calloc((size_t)jobs_count(), sizeof *all);
     fr_assert(all);
     for (uint64_t round = 0; torture_goes_on(&t); round++)
-        for (int i = 0; i < n_jobs && torture_goes_on(&t); i++) {
-            const Job *j = &jobs[i];
+        for (int i = 0; i < jobs_count() && torture_goes_on(&t); i++) {
+            const Job *j = jobs_get(i);
             /* Standard output is the same in every round. */
             bool is_wanted = writes_files(j) || (round == 0 && !j->is_slow);
             if (is_wanted && (!t.only || strstr(j->name, t.only))) attack(&t, j, &all[i], round);
         }
-    for (int i = 0; i < n_jobs; i++) job_result_free(&all[i].result);
+    for (int i = 0; i < jobs_count(); i++) job_result_free(&all[i].result);
     free(all);
     return torture_end(&t);
 }

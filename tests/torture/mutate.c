@@ -6,6 +6,7 @@
  * build/torture/mutate/kept. */
 #include "mutators.h"
 
+#include "all_drafters.h"
 #include "base/error.h"
 
 #include <jansson.h>
@@ -14,10 +15,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_LINES = 12, TIMEOUT_S = 20, MOST_MIB = 1024 };
+enum { MAX_LINES = 12, MAX_METHODS = 32, TIMEOUT_S = 20, MOST_MIB = 1024 };
 
 /* The first character describes the output: '.': anything; '!': no control bytes; '{': JSON without control bytes, if
- * it succeeds. %m is the mutant. */
+ * it succeeds. %m is the mutant, %n the name of its kind. */
 typedef struct Kind {
     const char *name, *file; /* the sound file in the kit */
     Mutator *mutate;
@@ -34,18 +35,9 @@ typedef struct Kind {
         ".run -m %m -t 1 --backend reference -p ab -n 3 --draft none", \
         "!logits -m %m -t 1 --tokens 1,2,3 -o %o/result", "!quantize %m %o/result --type Q4_K_M --requantize", \
         "!index -m %m %k/data.jsonl -o %o/result", ".run " TARGET "-p abab -n 8 --draft sps:model=%m"
-#define DRAFTER(method) \
-    { \
-        method, method ".gguf", mutate_gguf, .lines = { \
-            "!inspect --tensors %m", \
-            "{inspect --json %m", \
-            ".run " TARGET "-p abab -n 10 --draft " method ":file=%m", \
-            ".run " TARGET "-p abab -n 10 --temp 1 --verify recursive --draft " method ":file=%m" \
-        } \
-    }
 #define TRAIN "!train redrafter " TARGET "--type q8_0 --blocks 0 --batch 1 --length 16 --valid 0 --force "
 
-static const Kind kinds[] = {
+static const Kind fixed_kinds[] = {
     {"model", "target.gguf", mutate_gguf,
      .lines = {MODEL_LINES,
                "!train target --vocab %m --data %k/data.jsonl --layers 1 --width 16 --heads 2 --length 16 --batch "
@@ -59,12 +51,6 @@ static const Kind kinds[] = {
     {"nextn", "nextn.gguf", mutate_gguf,
      .lines = {"!inspect %m", ".run -m %m -t 1 -p abab -n 10 --draft mtp",
                ".run -m %m -t 1 --backend reference -p ab -n 6 --draft mtp"}},
-    DRAFTER("lyanna"),
-    DRAFTER("eagle"),
-    DRAFTER("redrafter"),
-    DRAFTER("medusa"),
-    DRAFTER("hydra"),
-    DRAFTER("space"),
     {"index", "corpus.index", mutate_index,
      .lines = {".run " TARGET "-p abab -n 12 --draft rest:index=%m",
                "!replay -m %k/target.gguf %k/trace.jsonl -d rest:index=%m"}},
@@ -99,7 +85,26 @@ static const Kind kinds[] = {
      .lines = {"!tokenize -m %k/chat.gguf -f %m --pieces", "{tokenize -m %k/chat.gguf -f %m --json",
                ".run " TARGET "-f %m -n 2 --draft none", "!index -m %k/target.gguf %m -o %o/result"}},
 };
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
+enum { N_FIXED = sizeof fixed_kinds / sizeof *fixed_kinds };
+
+/* The kinds above, and the drafter file of each method. */
+static Kind kinds[N_FIXED + MAX_METHODS];
+static uint64_t n_kinds;
+
+static void list_kinds(void) {
+    static char files[MAX_METHODS][40];
+    memcpy(kinds, fixed_kinds, sizeof fixed_kinds);
+    n_kinds = N_FIXED;
+    for (const char *const *m = trained_methods(); *m; m++) {
+        char *file = files[n_kinds - N_FIXED];
+        fr_assert(n_kinds - N_FIXED < MAX_METHODS);
+        snprintf(file, sizeof files[0], "%s.gguf", *m);
+        kinds[n_kinds++] = (Kind){
+            *m, file, mutate_gguf,
+            .lines = {"!inspect --tensors %m", "{inspect --json %m", ".run " TARGET "-p abab -n 10 --draft %n:file=%m",
+                      ".run " TARGET "-p abab -n 10 --temp 1 --verify recursive --draft %n:file=%m"}};
+    }
+}
 
 static void place_of(const Torture *t, const Kind *k, char out[TORTURE_PATH * 2]) {
     Buf name;
@@ -134,12 +139,12 @@ static void lay_out(Torture *t, const Kind *k, const Buf *mutant, const char *pa
     buf_free(&sound);
 }
 
-/* `text` with the mutant's path for %m. */
-static void with_mutant(const char *text, const char *path, char *out, size_t size) {
+/* `text` with another text for each `mark`. */
+static void replace(const char *text, const char *mark, const char *by, char *out, size_t size) {
     const char *at;
     size_t n = 0;
-    for (; (at = strstr(text, "%m")); text = at + 2)
-        n += (size_t)snprintf(out + n, size - n, "%.*s%s", (int)(at - text), text, path);
+    for (; (at = strstr(text, mark)); text = at + strlen(mark))
+        n += (size_t)snprintf(out + n, size - n, "%.*s%s", (int)(at - text), text, by);
     snprintf(out + n, size - n, "%s", text);
 }
 
@@ -175,7 +180,7 @@ static void keep(const Torture *t, const Kind *k, const Buf *mutant, uint64_t nu
 
 static void attack(Torture *t, const Kind *k, uint64_t number) {
     Buf mutant;
-    char path[2 * TORTURE_PATH], text[4096], line[8192], cache[TORTURE_PATH + 32];
+    char path[2 * TORTURE_PATH], named[2048], text[4096], line[8192], cache[TORTURE_PATH + 32];
     t->random = (t->seed << 32) + number * 0x632be59bd9b4e019u;
     read_kit(t, k->file, &mutant);
     for (uint64_t n = 1 + torture_below(t, 2); n > 0; n--) k->mutate(t, &mutant);
@@ -186,7 +191,8 @@ static void attack(Torture *t, const Kind *k, uint64_t number) {
     const char *which = k->lines[torture_below(t, (uint64_t)n_lines)];
     Child c;
     lay_out(t, k, &mutant, path);
-    with_mutant(which + 1, path, text, sizeof text);
+    replace(which + 1, "%n", k->name, named, sizeof named);
+    replace(named, "%m", path, text, sizeof text);
     torture_expand(t, text, line, sizeof line);
     torture_child(t, &c, line);
     snprintf(cache, sizeof cache, "XDG_CACHE_HOME=%s/cache", t->out);
@@ -206,8 +212,9 @@ int main(int argc, char **argv) {
     Torture t;
     torture_begin(&t, "mutate", argc, argv);
     torture_make_kit(&t);
+    list_kinds();
     for (uint64_t number = 0; torture_goes_on(&t); number++) {
-        const Kind *k = &kinds[number % N_KINDS];
+        const Kind *k = &kinds[number % n_kinds];
         if (!t.only || strstr(k->name, t.only)) attack(&t, k, number);
     }
     return torture_end(&t);

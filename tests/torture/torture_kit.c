@@ -2,6 +2,7 @@
  * checkpoint, published weights, a cost file. Models have one layer, so that a command takes some milliseconds. */
 #include "torture.h"
 
+#include "all_drafters.h"
 #include "base/error.h"
 #include "base/system.h"
 
@@ -52,13 +53,12 @@ static void run(const Torture *t, const char *program, const char *arguments) {
 
 static void make_models(const Torture *t) {
 #define SMALL "--layers 1 --dim 32 --heads 2 --kv-heads 1 --ffn 32 --tie "
-    static const char *const methods[] = {"lyanna", "eagle", "redrafter", "medusa", "hydra", "space"};
     copy(t, "tests/fuzz/target.gguf", 0, "target.gguf");
     copy(t, "tests/fuzz/corpus/corpus_index/sound", 0, "corpus.index");
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+    for (const char *const *m = trained_methods(); *m; m++) {
         char from[128], to[64];
-        snprintf(from, sizeof from, "tests/fuzz/corpus/drafter_file/%s", methods[i]);
-        snprintf(to, sizeof to, "%s.gguf", methods[i]);
+        snprintf(from, sizeof from, "tests/fuzz/corpus/drafter_file/%s", *m);
+        snprintf(to, sizeof to, "%s.gguf", *m);
         copy(t, from, 1, to);
     }
     run(t, "make_model", SMALL "--vocab 270 --type F16 --ctx 64 --seed 8 -o %k/draft.gguf");

@@ -3,6 +3,7 @@
 #define DIR "build/test-train-archs"
 #include "train_rig.h"
 
+#include "all_drafters.h"
 #include "random_model.h"
 
 #include <stdio.h>
@@ -28,8 +29,10 @@ static const RandomModel targets[] = {
 };
 enum { N_TARGETS = sizeof targets / sizeof *targets };
 
-static const char *const methods[] = {"eagle", "lyanna", "redrafter", "medusa", "hydra"};
-enum { N_METHODS = sizeof methods / sizeof *methods };
+/* Masks are trained through the target's layers, which these targets do not allow. */
+static bool has_masks(const char *method) { return strcmp(method, "space") == 0; }
+/* The drafter has a layer with a KV cache of its own, in the form of the target's. */
+static bool has_layer(const char *method) { return strcmp(method, "eagle") == 0 || strcmp(method, "lyanna") == 0; }
 
 static void train(const char *method, const char *steps, int status, const char *words) {
     char args[500];
@@ -46,19 +49,18 @@ static void each_method_trains_for_each_target(void **state) {
     for (int t = 0; t < N_TARGETS; t++) {
         fr_error err;
         if (random_model_write(&targets[t], TARGET, &err)) fail_msg("%s", err.message);
-        for (int k = 0; k < N_METHODS; k++) {
+        for (const char *const *m = trained_methods(); *m; m++) {
+            if (has_masks(*m)) continue;
             train_rig_shell("rm -f " OUT "*");
-            train(methods[k], "3", 0, "");
+            train(*m, "3", 0, "");
             assert_true(train_rig_exists(OUT));
             snprintf(args, sizeof args,
-                     "compare -m " TARGET " -p 'the cat read' -n 24 --temp 0.8 --draft %s:file=" OUT " 2>&1",
-                     methods[k]);
-            cli_expect(args, 0, methods[k]); /* the status is 1 if a text differs */
+                     "compare -m " TARGET " -p 'the cat read' -n 24 --temp 0.8 --draft %s:file=" OUT " 2>&1", *m);
+            cli_expect(args, 0, *m); /* the status is 1 if a text differs */
         }
     }
 }
 
-/* Masks are trained through the target's layers. */
 static void masks_are_refused_by_name(void **state) {
     (void)state;
     for (int t = 0; t < N_TARGETS; t++) {
@@ -75,8 +77,10 @@ static void layers_are_refused_for_latents(void **state) {
                                        .value_dim = 12,       .seed = 10};
     fr_error err;
     if (random_model_write(&latent, TARGET, &err)) fail_msg("%s", err.message);
-    for (int k = 0; k < N_METHODS; k++)
-        train(methods[k], "2", k < 2, k < 2 ? "cannot be trained for a model with latent attention (MLA)" : "");
+    for (const char *const *m = trained_methods(); *m; m++)
+        if (!has_masks(*m))
+            train(*m, "2", has_layer(*m),
+                  has_layer(*m) ? "cannot be trained for a model with latent attention (MLA)" : "");
 }
 
 int main(int argc, char **argv) {

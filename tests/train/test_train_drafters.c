@@ -1,8 +1,9 @@
-/* test_train_drafters.c - the networks of medusa, eagle, lyanna and space in double: compares the gradient of every
- * tensor with finite differences, on shapes with grouped queries in which no two widths are equal, and with predictions
- * outside the loss mask. */
+/* test_train_drafters.c - the networks of all drafters in double: compares the gradient of every tensor with finite
+ * differences, on shapes with grouped queries in which no two widths are equal, and with predictions outside the loss
+ * mask. test_train_heads.c has more cases of medusa, hydra and redrafter. */
 #include "double_nets.h"
 
+#include "all_drafters.h"
 #include "base/rng.h"
 #include "net_check.h"
 #include "testing.h"
@@ -37,6 +38,8 @@ static const UnrollShape layer = {.C = C,
 static NetCase cases[24];
 static int n_cases;
 static MedusaNet medusas[2];
+static HydraNet hydra;
+static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[9];
 static SpaceNet spaces[3];
 
@@ -102,6 +105,10 @@ static int make_cases(void **state) {
     medusas[1] = (MedusaNet){C, V, 3, 1, false, soft_labels};
     add_case("medusa", &medusa_net_class, &medusas[0]);
     add_case("medusa, the target's head", &medusa_net_class, &medusas[1]);
+    hydra = (HydraNet){C, V, 3, 2, true, 0, soft_labels};
+    redrafter = (RedrafterNet){.C = C, .V = V, .n_blocks = 1, .starts_at_embedding = true, .loss = soft_labels};
+    add_case("hydra", &hydra_net_class, &hydra);
+    add_case("redrafter", &redrafter_net_class, &redrafter);
     add_eagle(&eagles[0], "eagle", &both_losses, 0);
     add_eagle(&eagles[1], "eagle, one step, hard labels", &hard_labels, 0);
     add_eagle(&eagles[2], "eagle, token info", &both_losses, 3);
@@ -128,6 +135,18 @@ static int free_cases(void **state) {
     (void)state;
     rope_free(&rope);
     return 0;
+}
+
+static bool has_case(const char *method) {
+    for (int i = 0; i < n_cases; i++)
+        if (strcmp(cases[i].class->method, method) == 0) return true;
+    return false;
+}
+
+static void every_method_has_a_case(void **state) {
+    (void)state;
+    for (const char *const *m = trained_methods(); *m; m++)
+        if (!has_case(*m)) fail_msg("the network of %s has no case here", *m);
 }
 
 static void gradients_match_finite_differences(void **state) {
@@ -165,6 +184,7 @@ static void the_confidence_head_does_not_change_the_layer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_method_has_a_case),
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(a_wrong_sign_is_detected),
         cmocka_unit_test(positions_outside_the_mask_change_nothing),
