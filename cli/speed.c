@@ -53,8 +53,8 @@ void speed_print_legend(int n_runs, bool has_disturbed) {
     if (n_runs > 1) printf("even: within one standard deviation (±), or 1 %%, of plain decoding\n");
     else printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
     if (has_disturbed)
-        printf("disturbed: no speed-up can exceed the tokens accepted per step, so something else\n"
-               "slowed down the other runs: stop other programs and measure again\n");
+        printf("disturbed: no speed-up can exceed the tokens accepted per step, so something\n"
+               "else slowed down the other runs: stop other programs and measure again\n");
 }
 
 int speed_median_run(const double *rates, int n) {
