@@ -35,6 +35,7 @@ typedef struct Reader { /* a model that reads one text */
     int32_t sequence, n_vocab;
     float *dist;
     double *p; /* the same */
+    DrawCache *draws;
 } Reader;
 
 static void open_reader(Reader *r, const char *path) {
@@ -44,6 +45,8 @@ static void open_reader(Reader *r, const char *path) {
     r->n_vocab = r->opened.model->hparams.n_vocab;
     r->dist = calloc((size_t)r->n_vocab, sizeof *r->dist);
     r->p = calloc((size_t)r->n_vocab, sizeof *r->p);
+    r->draws = draw_cache_new(r->n_vocab, r->opened.device->rows);
+    if (!r->dist || !r->p || !r->draws) die();
 }
 
 static void close_reader(Reader *r) {
@@ -52,6 +55,7 @@ static void close_reader(Reader *r) {
     gguf_close(r->gguf);
     free(r->dist);
     free(r->p);
+    draw_cache_free(r->draws);
 }
 
 /* Reads a token and sets the distribution of the next one; returns its logits. */
@@ -74,13 +78,13 @@ static void count_ranks(Sums *sums, const Reader *target, const Reader *draft, u
     DrawChild choice, best[MAX_K];
     for (uint64_t d = 0; d < N_DRAWS; d++) {
         const DrawParent parent = {.noise = {.stream = RNG_TEST, .seed = d, .position = position}};
-        draw_children(target->dist, target->n_vocab, &parent, 0, 1, &choice);
-        int32_t n = draw_children(draft->dist, draft->n_vocab, &parent, 0, MAX_K, best);
+        draw_children(target->draws, target->dist, &parent, 0, 1, &choice);
+        int32_t n = draw_children(draft->draws, draft->dist, &parent, 0, MAX_K, best);
         for (int32_t i = 0; i < n; i++)
             for (int32_t k = i; k < MAX_K; k++) sums->coupled[k] += best[i].token == choice.token ? 1.0 / N_DRAWS : 0;
     }
     const DrawParent silent = {.noise = {.silent = true}};
-    int32_t n = draw_children(draft->dist, draft->n_vocab, &silent, 0, MAX_K, best);
+    int32_t n = draw_children(draft->draws, draft->dist, &silent, 0, MAX_K, best);
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = i; k < MAX_K; k++) sums->favourites[k] += target->p[best[i].token];
 }

@@ -7,7 +7,7 @@
 #ifndef SAMPLING_GUMBEL_H
 #define SAMPLING_GUMBEL_H
 
-#include "base/rng.h"
+#include "base/row_kernels.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -69,10 +69,18 @@ typedef struct DrawChild {
     double psi;   /* falls among the children of a parent; never above the parent's, except with silent noise */
 } DrawChild;
 
-/* Draws k tokens from the distribution q [n_vocab] without replacement, in order: those with the greatest log q + G.
+enum { DRAW_MAX_CHILDREN = 64 }; /* of one node */
+
+/* Working memory for draws from distributions over n_vocab tokens: 4 bytes for each. It keeps the random words of the
+ * last draw, so that draws with the same noise, in a row, compute them once. */
+typedef struct DrawCache DrawCache;
+DrawCache *draw_cache_new(int32_t n_vocab, const RowKernels *rows); /* NULL without memory */
+void draw_cache_free(DrawCache *c);                                 /* NULL is allowed */
+
+/* Draws k <= DRAW_MAX_CHILDREN tokens from the distribution q [n_vocab] without replacement, in order: those with the greatest log q + G.
  * A token of probability 0 is never drawn. Writes at most k children, with DrawChild.parent = i_parent, and returns
  * their number. */
-int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent, int32_t i_parent, int32_t k,
+int32_t draw_children(DrawCache *c, const float *q, const DrawParent *parent, int32_t i_parent, int32_t k,
                       DrawChild *out);
 
 /* Sorts the children of all nodes of a beam by falling psi and keeps `width` of them: if each parent contributed its

@@ -38,6 +38,8 @@ int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv 
     int status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
     if (!status && !(d->sampler = sampler_new(d->n_vocab))) status = error_memory(err, method, (size_t)d->n_vocab);
     if (!status) sampler_use_kernels(d->sampler, d->device->rows);
+    if (!status && !(d->draw_cache = draw_cache_new(d->n_vocab, d->device->rows)))
+        status = error_memory(err, method, (size_t)d->n_vocab * sizeof(uint32_t));
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {
         d->sequences[i].context = contexts + i * room;
         d->sequences[i].sampling = SAMPLING_DEFAULT;
@@ -64,6 +66,7 @@ void learned_release(LearnedDrafter *d) {
     while (d->n_buffers > 0) buffer_close(d->buffers[--d->n_buffers]);
     arena_free(&d->arena);
     sampler_free(d->sampler);
+    draw_cache_free(d->draw_cache);
     drafter_file_close(&d->file);
 }
 

@@ -91,6 +91,7 @@ struct LearnedDrafter {
     DrafterEnv env;      /* the environment that it was opened in */
     bool coupled, draws; /* options */
     Sampler *sampler;
+    DrawCache *draw_cache;
     float *dist;                /* [n_vocab] */
     DrawChild *children;        /* [TOP_K_MAX] */
     LearnedSequence *sequences; /* [max_sequences] */

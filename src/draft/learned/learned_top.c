@@ -29,7 +29,7 @@
  * In all other cases (coupled=0, or a method without draws under a ratio rule) the tokens of greatest p = softmax(z /
  * max(T, T0)) are taken. With T = 1 throughout, greedy requests would get trees that are too wide and too short.
  *
- * Cost: a softmax over V and the noise of the few tokens that can be among the best (gumbel.c). When it loses: never in
+ * Cost: a softmax over V and the noise of the tokens that can be among the best (gumbel.c). When it loses: never in
  * acceptance; at T near 0 it is the ranking by q. Proof: tests/draft/test_learned_top.c,
  * tests/lossless/test_learned_temperature.c. */
 #include "draft/learned/learned.h"
@@ -115,7 +115,7 @@ static int32_t draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, 
     if (k > LEARNED_MAX_DRAWS - s->n_draws)
         k = LEARNED_MAX_DRAWS - s->n_draws; /* k must depend only on counts, not on tokens */
     if (s->n_expanded == TREE_MAX_NODES || k == 0) return 0;
-    int32_t n = draw_children(q, d->n_vocab, &from, 0, k, d->children);
+    int32_t n = draw_children(d->draw_cache, q, &from, 0, k, d->children);
     s->expanded[s->n_expanded++] = (LearnedExpanded){.key = key, .q = q, .first = s->n_draws, .n = n};
     for (int32_t i = 0; i < n; i++) {
         tokens[i] = d->children[i].token;
@@ -252,7 +252,7 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
     const DrawParent parent = {
         .noise = {.stream = RNG_TARGET, .seed = s->sampling.seed, .position = s->position + (uint64_t)n_path}};
     const DrawChild *best = d->children;
-    int32_t n = draw_children(q, d->n_vocab, &parent, 0, k > N_RIVALS ? k : N_RIVALS, d->children);
+    int32_t n = draw_children(d->draw_cache, q, &parent, 0, k > N_RIVALS ? k : N_RIVALS, d->children);
     double t = (double)s->sampling.temperature, sum = 0;
     double sharpness = t / ((double)LEARNED_MIN_TEMPERATURE + 0.4 * t);
     for (int32_t i = 0; i < n; i++) sum += exp(sharpness * (best[i].value - best[0].value));

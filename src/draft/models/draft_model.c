@@ -168,6 +168,7 @@ typedef struct DraftModel {
     const float **dists; /* [max_rows] the distribution at each node of the front, if it is declared */
     float *dist;         /* [n_vocab] the distribution at the current node, if it is not declared */
     Arena arena;         /* memory of the arrays above */
+    DrawCache *draw_cache;
 } DraftModel;
 
 /* ---- opening: the model and its KV cache ------------------------------------------------------------ */
@@ -263,12 +264,15 @@ static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
     return n_nodes;
 }
 
-static int open_trees(DraftModel *d, int32_t n_nodes, int32_t max_children, fr_error *err) {
+static int open_trees(DraftModel *d, int32_t n_nodes, int32_t max_children, const Device *device, fr_error *err) {
     size_t n = (size_t)d->small_model.max_rows;
     d->max_group = d->small_model.max_rows / (MAX_NEW + n_nodes);
     const ArenaItem items[] = {ARENA_ITEM(&d->front, n), ARENA_ITEM(&d->next, n), ARENA_ITEM(&d->dists, n),
                                ARENA_ITEM(&d->children, max_children + N_RIVALS),
                                ARENA_ITEM(&d->dist, d->small_model.n_vocab)};
+    d->draw_cache = draw_cache_new(d->small_model.n_vocab, device->rows);
+    if (!d->draw_cache)
+        return error_memory(err, "a draft model's draws", (size_t)d->small_model.n_vocab * sizeof(uint32_t));
     return arena_take(&d->arena, items, ARENA_COUNT(items), "a draft model's trees", err);
 }
 
@@ -285,7 +289,7 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
     if (!d) return error_memory(err, method, sizeof *d);
     d->shape = *shape;
     int status = open_small_model(&d->small_model, path, n_nodes, env, err);
-    if (!status) status = open_trees(d, n_nodes, max_children, err);
+    if (!status) status = open_trees(d, n_nodes, max_children, env->device, err);
     if (status) {
         draft_model_close(&d->base);
         return status;
@@ -297,6 +301,7 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
 void draft_model_close(Drafter *drafter) {
     DraftModel *d = (DraftModel *)drafter;
     arena_free(&d->arena);
+    draw_cache_free(d->draw_cache);
     close_small_model(&d->small_model);
     mem_free(d);
 }
@@ -461,7 +466,7 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
     const DraftFront *f = &d->front[at];
     const DraftMember *m = &d->group[f->i];
     int32_t k = width < N_RIVALS && !m->own_noise && !m->s->greedy ? N_RIVALS : width;
-    int32_t n = draw_children(d->dists[at], d->small_model.n_vocab, &f->parent, at, k, out);
+    int32_t n = draw_children(d->draw_cache, d->dists[at], &f->parent, at, k, out);
     set_chances(m, out, n);
     return n < width ? n : width;
 }
@@ -482,7 +487,7 @@ static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *o
         for (; n < n_paths; n++) { /* each path draws exactly one token */
             DrawParent one = f->parent;
             if (paths[n] > 0) one.noise.seed = hash64(&paths[n], sizeof paths[n], one.noise.seed);
-            (void)draw_children(d->dists[at], d->small_model.n_vocab, &one, at, 1, &out[n]);
+            (void)draw_children(d->draw_cache, d->dists[at], &one, at, 1, &out[n]);
             out[n].chance = out[n].q;
         }
     for (int32_t k = 0; k < n; k++) out[k].path = (int32_t)paths[k];
