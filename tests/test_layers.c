@@ -57,7 +57,7 @@ static const struct {
     {"server/answer", " base "},
     {"server/api", " base gguf cli server/engine server/http server/answer "},
     {"server", METHODS_SEE "cli server/engine server/http server/answer server/api "},
-    {"research", PROGRAM_SEES "cli/run cli/bench draft/text "},
+    {"research", PROGRAM_SEES "cli/run cli/bench draft/text train "},
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 1000 };
 

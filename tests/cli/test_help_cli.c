@@ -110,7 +110,7 @@ static void a_failed_write_is_an_error(void **state) {
         assert_string_equal(text, "forerun: standard output cannot be written\n");
     }
     for (int i = 0; i < n_commands; i++) {
-        snprintf(args, sizeof args, "%s --help 2>&1 >/dev/full", commands[i]);
+        snprintf(args, sizeof args, "%.39s --help 2>&1 >/dev/full", commands[i]);
         assert_int_equal(cli_run(args, text, sizeof text), 1);
         assert_string_equal(text, "forerun: standard output cannot be written\n");
     }
@@ -157,14 +157,14 @@ static void every_command_has_a_man_page(void **state) {
     snprintf(args, sizeof args, "--man-pages %s 2>&1", cli_rig_folder());
     assert_int_equal(cli_run(args, text, sizeof text), 0);
     for (int i = 0; i < n_commands; i++) {
-        snprintf(path, sizeof path, "%s/forerun-%s.1", cli_rig_folder(), commands[i]);
+        snprintf(path, sizeof path, "%s/forerun-%.39s.1", cli_rig_folder(), commands[i]);
         for (char *p = path + strlen(cli_rig_folder()); *p; p++)
             if (*p == ' ') *p = '-';
         FILE *f = fopen(path, "rb");
         if (!f) fail_msg("%s: there is no such page", path);
         page[fread(page, 1, sizeof page - 1, f)] = '\0';
         fclose(f);
-        snprintf(line, sizeof line, ".B forerun %s\n", commands[i]);
+        snprintf(line, sizeof line, ".B forerun %.39s\n", commands[i]);
         for (char *p = line; *p; p++)
             if (*p == '-') memmove(p + 1, p, strlen(p) + 1), *p++ = '\\';
         if (!strstr(page, line) || !strstr(page, ".SH OPTIONS") || !strstr(page, ".SH EXAMPLES")) fail_msg("%s", page);

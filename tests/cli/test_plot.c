@@ -30,7 +30,7 @@ static void whole_numbers_get_whole_marks(void **state) {
     draw(4);
     assert_non_null(strstr(svg, "> 3<"));
     assert_null(strstr(svg, "> 2.5<"));
-    draw(3.5);
+    draw(4.5);
     assert_non_null(strstr(svg, "> 2.5<"));
 }
 

@@ -37,8 +37,8 @@ static bool has_layer(const char *method) { return strcmp(method, "eagle") == 0 
 static void train(const char *method, const char *steps, int status, const char *words) {
     char args[500];
     snprintf(args, sizeof args,
-             "train %s -m " TARGET " --data " DATA " --valid 0 --length 24 --batch 4 --steps %s --threads 2 -o " OUT
-             " 2>&1",
+             "train %s -m " TARGET " --data " DATA
+             " --valid 0 --length 24 --batch 4 --steps %s --threads 2 --force -o " OUT " 2>&1",
              method, steps);
     cli_expect(args, status, words);
 }
