@@ -28,9 +28,9 @@ static void it_takes_all_kinds_of_corpora(void **state) {
     spill_text(CORPUS, "{\"text\": \"one\"}\n\n{\"prompt\": \"two \", \"response\": \"three\"}\n"
                        "{\"messages\": [{\"role\": \"user\", \"content\": \"four\"}, {\"content\": \"five\"}]}");
     cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 4 documents, ");
-    cli_expect("index " TARGET PLAIN " -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("index " TARGET PLAIN " -o " INDEX, 0, " in 1 document, ");
     cli_expect("index " TARGET CORPUS " " PLAIN " -o " INDEX, 0, " in 5 documents, ");
-    cli_expect("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 document, ");
 }
 
 /* 3000 documents, which are more than a chunk, give the same index with and without compression. */
@@ -61,7 +61,7 @@ static void zstd_changes_nothing(void **state) {
 static void replay_drafts_from_it(void **state) {
     (void)state;
     spill_text(CORPUS, "{\"prompt\": \"Tell me.\", \"response\": \"the quick brown fox jumps over the lazy dog\"}\n");
-    cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 1 document, ");
     cli_expect("replay " TARGET CORPUS " --draft none", 0, "      1.000 ");
     char got[4096];
     assert_int_equal(cli_run("replay " TARGET CORPUS " --draft rest:index=" INDEX, got, sizeof got), 0);
@@ -76,7 +76,7 @@ static void replay_drafts_from_it(void **state) {
 static void a_name_that_is_not_utf_8_is_null(void **state) {
     (void)state;
     spill_text(PLAIN, "one plain text\n");
-    cli_expect("index " TARGET PLAIN " -o build/test-\xff.index", 0, " in 1 documents, ");
+    cli_expect("index " TARGET PLAIN " -o build/test-\xff.index", 0, " in 1 document, ");
     cli_expect("compare -m models/target.gguf -p Once -n 2 --draft rest:index=build/test-\xff.index --json", 0,
                "\"method\": null");
     cli_expect("compare -m models/target.gguf -p Once -n 2 --draft rest:index=build/test-\xff.index --json", 0,
