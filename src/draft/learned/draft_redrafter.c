@@ -299,7 +299,7 @@ static void write_tree(Redrafter *d, const Member *m) {
                          .parents = prefix + 2 * n_all,
                          .depths = prefix + 3 * n_all,
                          .places = prefix + 4 * n_all};
-    float p_accept[TREE_MAX_NODES];
+    float p_accept[TREE_MAX_NODES] = {0};
     for (int32_t b = 0; b < m->n_beams; b++)
         memcpy(beam + b * m->length, m->beams[b].tokens, (size_t)m->length * sizeof *beam);
     beam_dedup_prefix(beam, m->n_beams, m->length, prefix);
