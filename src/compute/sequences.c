@@ -30,8 +30,8 @@
  * The engine decides where marks are set (engine/prompts.c). Their number is limited by memory. The least recently used one is
  * forgotten, whichever sequences have it, which costs time later and changes no token.
  *
- * Where a sequence can be cut: anywhere in the first table; in the second one, and in its recurrent state, at all
- * lengths since the last forward began, at marks, and at 0. sequence_reach is what all of them allow.
+ * The first table can be cut anywhere. The second one and the recurrent state can be cut at all lengths since the last
+ * forward began, at marks, and at 0. sequence_reach gives what all of them allow.
  *
  *     positions      0 ........ 400 ....... 512 ............ 900 ... 1000
  *     full           all pages

@@ -4,7 +4,7 @@
 #include "engine_rig.h"
 
 #include "model_rig.h"
-#include "small_models.h"
+#include "random_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

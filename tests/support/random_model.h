@@ -62,4 +62,10 @@ typedef struct RandomModel {
  * tokens, then short pieces of lower-case letters. Writes to `path`. */
 int random_model_write(const RandomModel *m, const char *path, fr_error *err);
 
+/* Small models of every architecture, with SMALL_MODELS_VOCAB tokens, for tests that run all of them through the engine
+ * (small_models.c). */
+enum { SMALL_MODELS_VOCAB = 300 };
+extern const RandomModel small_models[];
+extern const int n_small_models;
+
 #endif

@@ -1,5 +1,5 @@
 /* small_models.c - a small random model of each architecture, in the forms that its layers can take. */
-#include "small_models.h"
+#include "random_model.h"
 
 #define SHAPE(a, layers, embd, heads, kv, ff) \
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = 300

@@ -15,7 +15,7 @@
 #include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "engine_rig.h"
-#include "small_models.h"
+#include "random_model.h"
 
 #include <math.h>
 #include <stdio.h>

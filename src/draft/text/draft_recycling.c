@@ -20,15 +20,15 @@
  * probabilities, cut to k tokens again. A prompt gives no probabilities; there the second token of each pair of
  * neighbours gets PAIR_SHARE in the row of the first, so that the latest pair comes first.
  *
- * Which nodes are drafted, with a temperature: the target will choose argmax(log p + G), and G is known (`coupled=1`).
+ * Nodes at a temperature. The target will choose argmax(log p + G), and G is known (`coupled=1`).
  * The mean probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the
  * noise at its position is p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to
  * choose from: k = 32. On 36 held-out prompts at temperature 0.7 with 16 nodes, a program that replays recorded logits
  * measured 1.57 tokens per target pass for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means
  * of 16 followers and 1.93 with means of 32 (research/DIARY.md has other temperatures).
  *
- * Which nodes are drafted greedily, with `coupled=0`, or under a ratio rule, which uses other random numbers: the paper
- * expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count
+ * Nodes without noise: if drafting is greedy, with `coupled=0`, or under a ratio rule, whose random numbers differ. The
+ * paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count
  * exactly that at run time: for each token of the text, at depth d of its step, which rank did the next token have? The
  * share p(d, r) is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the greatest
  * p_accept, best first. If the counts are right, this is the best tree of that size. Ranks that were not drafted are
