@@ -28,12 +28,12 @@
  * of 16 followers and 1.93 with means of 32 (research/DIARY.md has other temperatures).
  *
  * Nodes without noise: if drafting is greedy, with `coupled=0`, or under a ratio rule, whose random numbers differ. The
- * paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count
- * exactly that at run time: for each token of the text, at depth d of its step, which rank did the next token have? The
- * share p(d, r) is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the greatest
- * p_accept, best first. If the counts are right, this is the best tree of that size. Ranks that were not drafted are
- * counted too, since the matrix contains them. While a count is small, the counts of all depths together serve as its
- * prior, and the eight numbers in PRIOR are the prior of those.
+ * paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We
+ * count exactly that at run time: for each token of the text, at depth d of its step, which rank did the next token
+ * have? The share p(d, r) is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the
+ * greatest p_accept, best first. If the counts are right, this is the best tree of that size. Ranks that were not
+ * drafted are counted too, since the matrix contains them. While a count is small, the counts of all depths together
+ * serve as its prior, and the eight numbers in PRIOR are the prior of those.
  *
  * The prompt: the prefill computes no logits, which saves V * n_embd multiplications a token, so the target's
  * predictions within the prompt are not known. Instead each pair of neighbours in the prompt is entered into the row of
