@@ -1,11 +1,12 @@
 /* exact.c - random engines against plain decoding.
  *
- * A round takes one small model and draws a set of requests: prompts that fork from each other, sampling, stops, biases,
- * log-probabilities, unions of drafters, budgets and verification rules. What each must generate is found first: by plain
- * decoding, one request at a time, in an engine with one thread that shares nothing; or, where a ratio rule draws and only
- * promises that a seed gives one text, by the same request without company. Then all of them run in one random engine: other
- * threads, pages, chunks and kernels, a prefix cache, too few pages, requests that arrive, are cancelled and closed at any
- * time. Tokens, text, log-probabilities and the hash of the logits must have the same bits.
+ * A round takes one small model, and for each of some engines a set of requests: prompts that fork from each other, sampling, grammars, stops,
+ * biases, log-probabilities, embeddings, unions of drafters, budgets and verification rules. What each must generate is
+ * found first: by plain decoding, one request at a time, in an engine with one thread that shares nothing; or, where a
+ * ratio rule draws and only promises that a seed gives one text, by the same request without company. Then all of them run
+ * in one random engine: other threads, pages, chunks and kernels, a prefix cache, too few pages, requests that arrive, are
+ * cancelled and closed at any time. Tokens, text, log-probabilities, embeddings and the hash of the logits must have the
+ * same bits.
  *
  * Round r of seed S is round 0 of seed S + r, so a fault is repeated by the seed that is printed with it. */
 #include "torture.h"
@@ -27,17 +28,20 @@
 enum {
     MOST_REQUESTS = 12,
     MOST_PROMPT = 72,
-    MOST_TOKENS = 40,
+    MOST_TOKENS = 40,  /* of a request in most rounds */
+    LONG_TOKENS = 240, /* and in the others */
     MOST_DRAFTS = 5,
+    N_GRAMMARS = 3,
+    N_ENGINES = 4, /* of a round */
     N_PREDICTION = 24,
     SMOKE_SECONDS = 6,
-    WANTED_EMBD = ALL_DRAFTERS_EMBD, /* of targets that the learned drafters can be written for */
 };
 
 /* What a request generates, as its callback sees it, and at its end. */
 typedef struct Outcome {
     Stream stream;
-    uint64_t logprobs; /* hash of all log-probabilities */
+    uint64_t logprobs;  /* hash of all log-probabilities */
+    uint64_t embedding; /* hash; 0: none is wanted */
 } Outcome;
 
 typedef struct Case {
@@ -46,6 +50,7 @@ typedef struct Case {
     fr_logit_bias biases[2];
     fr_request_options o;
     bool is_of_rule; /* its text depends on what is drafted, so that it is compared with itself without company */
+    int grammar;     /* its place in the grammars of the round; -1: none */
     Outcome expected, got;
 
     /* In the engine with the others. */
@@ -58,9 +63,12 @@ typedef struct Case {
 
 typedef struct Round {
     Torture *t;
-    const RandomModel *shape;
+    RandomModel shape;
+    bool has_learned_drafters;
+    int engine, most_tokens;
     char path[64], what[512];
-    fr_model *plain, *model; /* the same file with two kernel tables */
+    fr_model *plain, *model;             /* the same file with two kernel tables */
+    fr_grammar *grammars[2][N_GRAMMARS]; /* the same ones for both */
     fr_engine_options options;
     const char *drafts[40]; /* those that this model can open */
     int n_drafts;
@@ -83,44 +91,89 @@ static void give_up(const char *what, const fr_error *err) {
 
 /* ---- models ------------------------------------------------------------------------------------------------- */
 
+/* The scalar reference takes most of the time, so that it is rarely one of the two. */
 static const char *random_table(Round *r) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
-    return tables[below(r, n)]->name;
+    return tables[n == 1 || one_in(r, 10) ? 0 : 1 + below(r, n - 1)]->name;
+}
+
+/* Learned drafters need a width that their small files are written for, and which any of the models can have. */
+static void write_model(Round *r) {
+    fr_error err;
+    snprintf(r->path, sizeof r->path, "build/model.gguf");
+    r->shape = small_models[below(r, n_small_models)];
+    r->has_learned_drafters = !r->shape.head_counts[0] && one_in(r, 2);
+    if (r->has_learned_drafters) r->shape.n_embd = ALL_DRAFTERS_EMBD, r->shape.head_dim = 0;
+    if (random_model_write(&r->shape, r->path, &err)) give_up("a model", &err);
+    if (r->has_learned_drafters) all_drafters_write_for(r->path);
+}
+
+static void open_grammars(Round *r) {
+    static const struct {
+        fr_grammar_kind kind;
+        const char *text;
+    } texts[] = {
+        {FR_GRAMMAR_REGEX, "[a-z ]{3,60}"},
+        {FR_GRAMMAR_REGEX, "(ab|cd|[0-9]+)*x?"},
+        {FR_GRAMMAR_REGEX, "(.|\n)*"},
+        {FR_GRAMMAR_GBNF, "root ::= \"{\" pair (\",\" pair)* \"}\"\npair ::= [a-f]+ \":\" (root | [0-9]{1,4})"},
+        {FR_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}"},
+        {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":9},"
+                                 "\"kind\":{\"enum\":[\"one\","
+                                 "\"other\",\"once\"]},\"n\":{\"type\":\"integer\",\"minimum\":-5,\"maximum\":1999}},"
+                                 "\"required\":[\"name\",\"kind\",\"n\"]}"},
+    };
+    fr_error err;
+    for (int i = 0; i < N_GRAMMARS; i++) {
+        int k = below(r, (int)(sizeof texts / sizeof *texts));
+        for (int m = 0; m < 2; m++)
+            if (fr_grammar_open(&r->grammars[m][i], m ? r->model : r->plain, texts[k].kind, texts[k].text,
+                                strlen(texts[k].text), &err))
+                give_up(texts[k].text, &err);
+    }
 }
 
 static void open_models(Round *r) {
     fr_error err;
-    bool is_llama = one_in(r, 4); /* the target of all learned drafters */
-    r->shape = &small_models[below(r, n_small_models)];
-    snprintf(r->path, sizeof r->path, "%s", is_llama ? ALL_DRAFTERS_TARGET : "build/model.gguf");
-    if (!is_llama && random_model_write(r->shape, r->path, &err)) give_up("a model", &err);
-    const char *backend = one_in(r, 16) ? "reference" : "cpu", *activations = one_in(r, 2) ? "q8" : "q16";
+    write_model(r);
+    const char *backend = one_in(r, 50) ? "reference" : "cpu", *activations = one_in(r, 2) ? "q8" : "q16";
     fr_model_options o = {.struct_size = sizeof o, .backend = backend, .n_threads = 2};
     if (strcmp(backend, "cpu") == 0) o.activations = activations, o.kernels = random_table(r);
     if (fr_model_open(&r->plain, r->path, &o, &err)) give_up("a model", &err);
-    int n = snprintf(r->what, sizeof r->what, "%s (%d experts) in %s%s%s, kernels %s",
-                     is_llama ? "llama" : r->shape->arch, is_llama ? 0 : r->shape->n_expert, backend,
-                     o.activations ? " with " : "", o.activations ? activations : "", o.kernels ? o.kernels : "none");
+    int n = snprintf(r->what, sizeof r->what, "%s (%d experts, %d wide) in %s%s%s, kernels %s", r->shape.arch,
+                     r->shape.n_expert, r->shape.n_embd, backend, o.activations ? " with " : "",
+                     o.activations ? activations : "", o.kernels ? o.kernels : "none");
     if (o.kernels) o.kernels = random_table(r);
     if (fr_model_open(&r->model, r->path, &o, &err)) give_up("a model", &err);
     snprintf(r->what + n, sizeof r->what - (size_t)n, " and %s", o.kernels ? o.kernels : "none");
+    open_grammars(r);
 }
 
-/* Every method that this model can draft with. */
+static void close_models(Round *r) {
+    for (int i = 0; i < N_GRAMMARS; i++) fr_grammar_close(r->grammars[0][i]), fr_grammar_close(r->grammars[1][i]);
+    fr_model_close(r->plain);
+    fr_model_close(r->model);
+}
+
+/* Every method that this model can draft with. A drafter with a layer of its own is refused where the target's cache has
+ * no keys and values of heads. */
 static void list_drafts(Round *r) {
     fr_error err;
-    bool is_learned = strcmp(r->path, ALL_DRAFTERS_TARGET) == 0;
+    bool has_heads = r->shape.n_head > 0 && r->shape.kv_rank == 0;
     fr_engine *e;
     if (fr_engine_open(&e, r->model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 8}, &err))
         give_up("an engine", &err);
     for (const char *const *spec = all_drafters; *spec; spec++) {
         bool has_file = strstr(*spec, "file=") != NULL;
-        if (has_file && !is_learned) continue;
-        if (fr_engine_open_draft(e, *spec, &err)) give_up(*spec, &err);
+        if (has_file && !r->has_learned_drafters) continue;
+        if (fr_engine_open_draft(e, *spec, &err)) {
+            if (has_heads) give_up(*spec, &err);
+            continue;
+        }
         r->drafts[r->n_drafts++] = *spec;
     }
-    if (!is_learned && r->shape->n_nextn) r->drafts[r->n_drafts++] = "mtp:top=8";
+    if (r->shape.n_nextn) r->drafts[r->n_drafts++] = "mtp:top=8";
     r->drafts[r->n_drafts++] = "prediction";
     r->drafts[r->n_drafts++] = "auto";
     fr_engine_close(e);
@@ -210,11 +263,12 @@ static void draw_drafts(Round *r, Case *c) {
 
 static void draw_case(Round *r, Case *c, int i) {
     c->o = (fr_request_options){.struct_size = sizeof c->o,
-                                .max_tokens = one_in(r, 8) ? 0 : 1 + below(r, MOST_TOKENS),
+                                .max_tokens = one_in(r, 8) ? 0 : 1 + below(r, r->most_tokens),
                                 .sampling = draw_sampling(r),
                                 .ignore_eos = !one_in(r, 3),
                                 .want_logprobs = one_in(r, 3),
                                 .n_top_logprobs = one_in(r, 3) ? 1 + below(r, 5) : 0,
+                                .want_embedding = one_in(r, 12),
                                 .prediction = c->prediction,
                                 .n_prediction = N_PREDICTION,
                                 .on_token = on_token,
@@ -228,6 +282,9 @@ static void draw_case(Round *r, Case *c, int i) {
         c->biases[1] = (fr_logit_bias){below(r, SMALL_MODELS_VOCAB), 2.5f};
         c->o.logit_bias = c->biases, c->o.n_logit_bias = 2;
     }
+    c->grammar = one_in(r, 4) ? below(r, N_GRAMMARS) : -1;
+    if (c->grammar >= 0) c->o.ignore_eos = 0;
+    if (c->grammar >= 0 && one_in(r, 4)) c->o.grammar_after = one_in(r, 2) ? "e" : "th";
     c->arrives_at = below(r, 30);
     if (one_in(r, 6)) c->cancelled_at = 1 + below(r, 12);
     else if (one_in(r, 6)) c->closed_after = 1 + below(r, 12);
@@ -242,6 +299,16 @@ static void add_devils(Round *r, fr_engine *e) {
     rig_add_drafter(e, "malformed", &r->devils[1].base);
 }
 
+static void collect(const Round *r, const Case *c, const fr_request *request, Outcome *out) {
+    fr_error err;
+    float embedding[128];
+    rig_collect(request, &out->stream);
+    if (!c->o.want_embedding || out->stream.n == 0) return;
+    fr_assert(r->shape.n_embd <= (int)(sizeof embedding / sizeof *embedding));
+    if (fr_request_embedding(request, embedding, &err)) give_up(r->what, &err);
+    out->embedding = hash64(embedding, (size_t)r->shape.n_embd * sizeof *embedding, 1);
+}
+
 /* One engine, which shares nothing between requests. */
 static void find_expected(Round *r, Case *c) {
     fr_error err;
@@ -252,9 +319,16 @@ static void find_expected(Round *r, Case *c) {
                            .prefix_cache = -1};
     fr_request_options request = c->o;
     fr_engine *e;
+    if (c->grammar >= 0) request.grammar = r->grammars[0][c->grammar], c->o.grammar = r->grammars[1][c->grammar];
     if (!c->is_of_rule) request.drafts = NULL, request.n_drafts = 0, request.verify = NULL, request.tree_budget = 1;
     if (fr_engine_open(&e, r->plain, &o, &err)) give_up("an engine", &err);
-    rig_run_request(e, &request, &c->expected.stream);
+    fr_request *alone;
+    if (rig_open_request(&alone, e, &request, &err)) give_up(r->what, &err);
+    int n_left = 1;
+    while (n_left > 0) n_left = fr_engine_step(e, &err);
+    if (n_left < 0) give_up(r->what, &err);
+    collect(r, c, alone, &c->expected);
+    fr_request_close(alone);
     fr_engine_close(e);
     for (int i = 0; i < N_PREDICTION && i < c->expected.stream.n && !c->is_of_rule; i++)
         if (!one_in(r, 8)) c->prediction[i] = c->expected.stream.tokens[i]; /* so that much of it is accepted */
@@ -265,8 +339,8 @@ static void find_expected(Round *r, Case *c) {
 static void draw_engine(Round *r) {
     fr_engine_options *o = &r->options;
     *o = (fr_engine_options){.struct_size = sizeof *o,
-                             .n_threads = 1 + below(r, 3),
-                             .n_ctx = MOST_PROMPT + PICK(r, 4, 24, MOST_TOKENS),
+                             .n_threads = PICK(r, 1, 1, 1, 2, 3),
+                             .n_ctx = MOST_PROMPT + PICK(r, 4, 24, r->most_tokens, r->most_tokens, r->most_tokens),
                              .kv_type = (fr_kv_type)below(r, 3),
                              .kv_page_size = PICK(r, 1, 2, 3, 5, 8, 16, 32),
                              .max_requests = 1 + below(r, 6),
@@ -280,14 +354,15 @@ static void describe(const Round *r, const Case *c, char *out, size_t size) {
     char drafts[300] = "";
     for (int i = 0; i < c->o.n_drafts; i++)
         snprintf(drafts + strlen(drafts), sizeof drafts - strlen(drafts), "%s%.50s", i ? "+" : "", c->drafts[i]);
-    snprintf(
-        out, size,
-        "--seed %llu: %s; %d threads, pages of %d, %lld of %d tokens, chunks of %d, %d requests at once, cache %d, "
-        "kv %d; request %d: %s, %s, budget %d, temperature %g",
-        (unsigned long long)r->t->seed, r->what, r->options.n_threads, r->options.kv_page_size,
-        (long long)r->options.kv_tokens, r->options.n_ctx, r->options.prefill_chunk, r->options.max_requests,
-        r->options.prefix_cache, (int)r->options.kv_type, (int)(c - r->cases), drafts[0] ? drafts : "no draft",
-        c->o.verify ? c->o.verify : "sampled", c->o.tree_budget, (double)c->o.sampling.temperature);
+    snprintf(out, size,
+             "--seed %llu, engine %d: %s; %d threads, pages of %d, %lld of %d tokens, chunks of %d, %d requests at "
+             "once, cache %d, "
+             "kv %d; request %d: %s, %s, budget %d, temperature %g, %s",
+             (unsigned long long)r->t->seed, r->engine, r->what, r->options.n_threads, r->options.kv_page_size,
+             (long long)r->options.kv_tokens, r->options.n_ctx, r->options.prefill_chunk, r->options.max_requests,
+             r->options.prefix_cache, (int)r->options.kv_type, (int)(c - r->cases), drafts[0] ? drafts : "no draft",
+             c->o.verify ? c->o.verify : "sampled", c->o.tree_budget, (double)c->o.sampling.temperature,
+             c->grammar < 0 ? "no grammar" : "a grammar");
 }
 
 static void fault(Round *r, const Case *c, const char *what) {
@@ -301,7 +376,7 @@ static void fault(Round *r, const Case *c, const char *what) {
 static void compare(Round *r, Case *c) {
     char what[200];
     const Stream *want = &c->expected.stream, *got = &c->got.stream;
-    rig_collect(c->request, &c->got.stream);
+    collect(r, c, c->request, &c->got);
     bool is_whole = got->finish != FR_FINISH_NONE && got->finish != FR_FINISH_CANCELLED;
     n_requests++;
     n_tokens += got->n;
@@ -320,6 +395,7 @@ static void compare(Round *r, Case *c) {
                       : got->finish != want->finish                       ? "it ended otherwise"
                       : strcmp(got->text, want->text) != 0                ? "the text differs"
                       : c->got.logprobs != c->expected.logprobs           ? "log-probabilities differ"
+                      : c->got.embedding != c->expected.embedding         ? "the embedding differs"
                       : got->stats.logits_hash != want->stats.logits_hash ? "the logits differ"
                                                                           : NULL;
     if (got->finish == FR_FINISH_ERROR) why = fr_request_error(c->request)->message;
@@ -371,23 +447,27 @@ static void run_together(Round *r) {
 
 /* ---- rounds ------------------------------------------------------------------------------------------------- */
 
+static void run_engine(Round *r) {
+    r->n_cases = 2 + below(r, MOST_REQUESTS - 1);
+    r->most_tokens = one_in(r, 2) ? LONG_TOKENS : MOST_TOKENS;
+    r->cases = calloc((size_t)r->n_cases, sizeof *r->cases);
+    fr_assert(r->cases);
+    draw_engine(r);
+    for (int i = 0; i < r->n_cases; i++) {
+        draw_case(r, &r->cases[i], i);
+        find_expected(r, &r->cases[i]);
+    }
+    run_together(r);
+    free(r->cases);
+}
+
 static void run_round(Torture *t) {
     Round r = {.t = t};
     t->random = t->seed * 0x9e3779b97f4a7c15u + 1;
     open_models(&r);
     list_drafts(&r);
-    draw_engine(&r);
-    r.n_cases = 2 + below(&r, MOST_REQUESTS - 1);
-    r.cases = calloc((size_t)r.n_cases, sizeof *r.cases);
-    fr_assert(r.cases);
-    for (int i = 0; i < r.n_cases; i++) {
-        draw_case(&r, &r.cases[i], i);
-        find_expected(&r, &r.cases[i]);
-    }
-    run_together(&r);
-    free(r.cases);
-    fr_model_close(r.plain);
-    fr_model_close(r.model);
+    for (r.engine = 0; r.engine < N_ENGINES; r.engine++) run_engine(&r);
+    close_models(&r);
     t->n_runs++;
 }
 
