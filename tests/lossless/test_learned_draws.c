@@ -1,7 +1,8 @@
 /* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
  * sequences follow the target's distribution. Three negative controls fail the test: declared distributions that are
  * wrong, a tree that is pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node by
- * node for a rule that looks ahead. */
+ * node for a rule that looks ahead. With the argument `all` the test takes every rule with every drafter that draws and
+ * several budgets instead, which takes an hour. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 #include "model_rig.h"
@@ -12,10 +13,10 @@
 
 #include <string.h>
 
-enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2500, N_AT_ONCE = 20, BUDGET = 8 };
+enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2500, N_AT_ONCE = 20 };
 enum { N_OUTCOMES = TOP_K * TOP_K * TOP_K };
 
-#define PROMPT "Once upon a time, there was a little"
+#define PROMPT "there was a little"
 
 static int32_t *prompt;
 static int64_t n_prompt;
@@ -54,7 +55,7 @@ static void add_exact(Exact *x, Executor *e, Sampler *s, int32_t *context, int32
 
 static void find_exact(Exact *x) {
     Gguf *g = rig_gguf(RIG_TARGET);
-    Weights *m = rig_weights(g, NULL);
+    Weights *m = rig_weights_with(g, NULL, ACT_PRECISION_Q8);
     RigOptions options = rig_options(64, 16);
     options.kv_type = KV_F16;
     Executor *e = rig_executor(m, &options);
@@ -117,45 +118,60 @@ static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budg
 
 /* ---- counts ------------------------------------------------------------------------------------------ */
 
-static double count_sequences(fr_engine *e, const char *rule, const char *draft, const Exact *x, int *counts) {
-    int64_t drafted = 0, accepted = 0;
+typedef struct Pairing {
+    const char *rule, *draft;
+    int budget;
+} Pairing;
+
+static fr_request_options options_of(const Pairing *p, uint64_t seed) {
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
+                            .n_prompt = n_prompt,
+                            .max_tokens = LENGTH,
+                            .ignore_eos = 1,
+                            .sampling = fr_sampling_default(),
+                            .tree_budget = p->budget,
+                            .verify = p->rule,
+                            .drafts = &p->draft,
+                            .n_drafts = 1};
+    o.sampling.temperature = 1, o.sampling.top_k = TOP_K, o.sampling.seed = seed;
+    return o;
+}
+
+static void count_one(fr_request *r, const Pairing *p, const Exact *x, int *counts) {
+    int64_t n;
+    const int32_t *tokens = fr_request_tokens(r, &n);
+    const char *why = fr_request_draft_error(r);
+    if (n != LENGTH || *why) fail_msg("%s: %d tokens; %s", p->draft, (int)n, why);
+    int k = 0;
+    while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
+    if (k == x->n) fail_msg("%s, %s: generated a text that the target cannot generate", p->rule, p->draft);
+    counts[k]++;
+}
+
+/* Returns how many drafts a step accepts. */
+static double count_sequences(fr_engine *e, const Pairing *p, const Exact *x, int *counts) {
+    int64_t steps = 0, accepted = 0;
     memset(counts, 0, N_OUTCOMES * sizeof *counts);
     for (uint64_t first = 0; first < N_SEEDS; first += N_AT_ONCE) {
         fr_request *r[N_AT_ONCE];
         fr_error err;
         int left;
         for (uint64_t i = 0; i < N_AT_ONCE; i++) {
-            fr_request_options o = {.struct_size = sizeof o,
-                                    .prompt = prompt,
-                                    .n_prompt = n_prompt,
-                                    .max_tokens = LENGTH,
-                                    .ignore_eos = 1,
-                                    .sampling = fr_sampling_default(),
-                                    .tree_budget = BUDGET,
-                                    .verify = rule,
-                                    .drafts = &draft,
-                                    .n_drafts = 1};
-            o.sampling.temperature = 1, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
+            fr_request_options o = options_of(p, first + i);
             if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
         if (left < 0) fail_msg("%s", err.message);
         for (int i = 0; i < N_AT_ONCE; i++) {
-            int64_t n;
-            const int32_t *tokens = fr_request_tokens(r[i], &n);
-            const char *why = fr_request_draft_error(r[i]);
             fr_stats stats = {.struct_size = sizeof stats};
             fr_request_get_stats(r[i], &stats);
-            if (n != LENGTH || *why) fail_msg("%s: %d tokens; %s", draft, (int)n, why);
-            int k = 0;
-            while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
-            if (k == x->n) fail_msg("%s, %s: generated a text that the target cannot generate", rule, draft);
-            counts[k]++;
-            drafted += stats.n_steps, accepted += stats.accepted;
+            count_one(r[i], p, x, counts);
+            steps += stats.n_steps, accepted += stats.accepted;
             fr_request_close(r[i]);
         }
     }
-    return (double)accepted / (double)drafted;
+    return (double)accepted / (double)steps;
 }
 
 /* The chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
@@ -170,58 +186,116 @@ static double distance(const int *counts, const Exact *x, int *df) {
     return chi_square(pooled, p, n, N_SEEDS, df);
 }
 
-static void sequences_follow_the_targets_dist(void **state) {
-    (void)state;
-    static const struct {
-        const char *rule, *draft;
-        Lie lie;
-    } cases[] = {
-        {"recursive", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
-        {"transport", "eagle:file=models/eagle.gguf", NO_LIE},
-        {"transport", "lyanna:file=models/lyanna.gguf", NO_LIE},
-        {"transport", "hydra:file=models/hydra.gguf", NO_LIE},
-        {"transport", "redrafter:file=models/redrafter.gguf", NO_LIE},
-        {"transport", "rsd-s:model=models/draft.gguf", NO_LIE},
-        {"transport", "eagle:file=models/eagle.gguf,top=4", FLATTER_DIST},
-        {"recursive", "eagle:file=models/eagle.gguf,top=4", CUT_BY_Q},
-        {"transport", "eagle:file=models/eagle.gguf", CUT_BY_RANK},
-    };
-    static Exact x;
-    static int counts[N_OUTCOMES];
+static fr_model *model;
+static Exact exact;
+
+static void open_target(void) {
     fr_error err;
-    fr_model *model = rig_open_model(RIG_TARGET, NULL);
+    model = rig_open_model_with(RIG_TARGET, NULL, "q8");
     if (fr_tokenize(model, PROMPT, strlen(PROMPT), FR_TOKENIZE_PROMPT, &prompt, &n_prompt, &err))
         fail_msg("%s", err.message);
     assert_true(n_prompt > 1 && n_prompt <= MAX_PROMPT);
-    find_exact(&x);
+    find_exact(&exact);
+}
+
+static void close_target(void) {
+    fr_free(prompt);
+    fr_model_close(model);
+}
+
+static fr_engine *open_engine(void) {
+    return rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                       .n_ctx = 64,
+                                                       .max_requests = N_AT_ONCE,
+                                                       .n_threads = 1});
+}
+
+/* Compares the generated sequences with the target's distribution. */
+static bool follows(fr_engine *e, const Pairing *p, Lie lie) {
+    static int counts[N_OUTCOMES];
+    int df;
+    double accepted = count_sequences(e, p, &exact, counts), d = distance(counts, &exact, &df);
+    double limit = chi_square_limit(df);
+    print_message("%-11s %-42s budget %2d%s: %.2f accepted a step, chi-square %4.0f with %d degrees of freedom, limit "
+                  "%.0f\n",
+                  p->rule, p->draft, p->budget, lie ? ", control" : "", accepted, d, df, limit);
+    assert_true(df > 8);
+    return d < limit;
+}
+
+static void sequences_follow_the_targets_dist(void **state) {
+    (void)state;
+    static const struct {
+        Pairing pairing;
+        Lie lie;
+    } cases[] = {
+        {{"recursive", "eagle:file=models/eagle.gguf,top=4", 8}, NO_LIE},
+        {{"transport", "eagle:file=models/eagle.gguf", 8}, NO_LIE},
+        {{"transport", "lyanna:file=models/lyanna.gguf", 8}, NO_LIE},
+        {{"transport", "hydra:file=models/hydra.gguf", 8}, NO_LIE},
+        {{"transport", "rsd-s:model=models/draft.gguf", 8}, NO_LIE},
+        {{"transport", "eagle:file=models/eagle.gguf,top=4", 8}, FLATTER_DIST},
+        {{"recursive", "eagle:file=models/eagle.gguf,top=4", 8}, CUT_BY_Q},
+        {{"transport", "eagle:file=models/eagle.gguf", 8}, CUT_BY_RANK},
+    };
+    open_target();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
-                                                                   .n_ctx = 64,
-                                                                   .max_requests = N_AT_ONCE,
-                                                                   .n_threads = 1});
-        if (fr_engine_open_draft(e, cases[i].draft, &err)) fail_msg("%s", err.message);
         static DrafterClass lying;
+        fr_error err;
+        fr_engine *e = open_engine();
+        if (fr_engine_open_draft(e, cases[i].pairing.draft, &err)) fail_msg("%s", err.message);
         g_honest = e->drafters[0].drafter->class;
         g_lie = cases[i].lie;
         lying = *g_honest;
         lying.propose = lie_propose;
         e->drafters[0].drafter->class = &lying;
-        int df;
-        double accepted = count_sequences(e, cases[i].rule, cases[i].draft, &x, counts), d = distance(counts, &x, &df);
-        double limit = chi_square_limit(df);
-        print_message(
-            "%-10s %-36s lie %d: %.2f accepted a step, chi-square %4.0f with %d degrees of freedom, limit %.0f\n",
-            cases[i].rule, cases[i].draft, (int)cases[i].lie, accepted, d, df, limit);
-        assert_true(df > 8);
-        if ((cases[i].lie == NO_LIE) != (d < limit)) fail_msg("case %d: chi-square %g, limit %g", (int)i, d, limit);
+        if ((cases[i].lie == NO_LIE) != follows(e, &cases[i].pairing, cases[i].lie)) fail_msg("case %d", (int)i);
         e->drafters[0].drafter->class = g_honest;
         fr_engine_close(e);
     }
-    fr_free(prompt);
-    fr_model_close(model);
+    close_target();
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sequences_follow_the_targets_dist)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+/* A rule that does not take the trees of a drafter refuses the request, and the pairing is skipped. */
+static void every_rule_with_every_drafter(void **state) {
+    (void)state;
+    static const char *const rules[] = {"recursive", "transport", "multi-round", "k-seq", "chain", "block"};
+    static const char *const drafts[] = {
+        "eagle:file=models/eagle.gguf",     "eagle:file=models/eagle.gguf,top=4,depth=2",
+        "lyanna:file=models/lyanna.gguf",   "medusa:file=models/medusa.gguf",
+        "hydra:file=models/hydra.gguf",     "redrafter:file=models/redrafter.gguf",
+        "sps:model=models/draft.gguf",      "rsd-c:model=models/draft.gguf",
+        "rsd-s:model=models/draft.gguf",    "spectr:model=models/draft.gguf",
+        "specinfer:model=models/draft.gguf"};
+    static const int budgets[] = {1, 3, 8, 24};
+    int n_wrong = 0, n_taken = 0;
+    fr_error err;
+    open_target();
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+        for (size_t d = 0; d < sizeof drafts / sizeof *drafts; d++)
+            for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
+                const Pairing p = {rules[r], drafts[d], budgets[b]};
+                fr_request_options o = options_of(&p, 0);
+                fr_request *request;
+                fr_engine *e = open_engine();
+                if (fr_engine_open_draft(e, p.draft, &err)) fail_msg("%s", err.message);
+                if (rig_open_request(&request, e, &o, &err)) {
+                    if (b == 0) print_message("%-11s %-42s is refused: %s\n", p.rule, p.draft, err.message);
+                } else {
+                    fr_request_close(request);
+                    n_taken++, n_wrong += !follows(e, &p, NO_LIE);
+                }
+                fr_engine_close(e);
+            }
+    close_target();
+    print_message("%d of %d pairings do not follow the target's distribution\n", n_wrong, n_taken);
+    assert_true(n_taken >= 80);
+    assert_int_equal(n_wrong, 0);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest quick[] = {cmocka_unit_test(sequences_follow_the_targets_dist)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(every_rule_with_every_drafter)};
+    return argc > 1 && strcmp(argv[1], "all") == 0 ? cmocka_run_group_tests(all, NULL, NULL)
+                                                   : cmocka_run_group_tests(quick, NULL, NULL);
 }
