@@ -20,7 +20,7 @@ typedef struct ReplayArgs {
     const char *vocab, *trace;
     const char *drafts[REPLAY_MAX_DRAFTS];
     int n_drafts;
-    int32_t budget;
+    int32_t budget, bound;
     int64_t limit; /* records; -1: all */
     bool json, calibration, chat;
 } ReplayArgs;
@@ -90,6 +90,14 @@ static const Option option_table[] = {
      .letter = 'c',
      OPT_FLAG(ReplayArgs, calibration),
      .help = "also print how often nodes are right, by the drafters' own estimates and by the calibrated ones"},
+    {.key = "bound",
+     OPT_INT(ReplayArgs, bound, 0, 4096),
+     .metavar = "N",
+     .default_value = "0",
+     .default_help = "none",
+     .help =
+         "also print what an oracle accepts that copies, in each step, the passage of at most N tokens of the prompt "
+         "that the answer follows furthest: no drafter that copies from the prompt accepts more"},
     {.key = "json",
      .letter = 'j',
      OPT_FLAG(ReplayArgs, json),
@@ -158,7 +166,7 @@ static int replay_conversation(Replay *r, const char *category, const char *line
     for (int64_t i = 0, end; !status && i < d.n; i = end) {
         for (end = i; end < d.n && d.loss_mask[end] == d.loss_mask[i];) end++;
         if (!d.loss_mask[i]) continue;
-        const ReplayInput in = {d.tokens, i, d.tokens + i, end - i, r->options.budget, form.n_vocab};
+        const ReplayInput in = {d.tokens, i, d.tokens + i, end - i, r->options.budget, form.n_vocab, r->options.bound};
         status = replay_tokens(r, category, &in, err);
     }
     document_free(&d);
@@ -169,7 +177,7 @@ static int replay_conversation(Replay *r, const char *category, const char *line
 static int replay_pair(Replay *r, const char *category, const json_t *prompt, const json_t *response, fr_error *err) {
     const Tokenizer *t = r->tokenizer;
     int32_t *context = NULL, *output = NULL;
-    ReplayInput in = {.budget = r->options.budget, .n_vocab = tokenizer_n_vocab(t)};
+    ReplayInput in = {.budget = r->options.budget, .n_vocab = tokenizer_n_vocab(t), .bound = r->options.bound};
     int status = encode(t, tokenizer_bos(t), prompt, -1, &context, &in.n_context, err);
     if (!status) status = encode(t, -1, response, tokenizer_eos(t), &output, &in.n_output, err);
     in.context = context;
@@ -291,7 +299,7 @@ const Command command_replay = {
              "exactly what greedy decoding with that model would accept.",
     .examples = "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
                 "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 --draft "
-                "ngram-trie:rule=paper,n=13,prefix=3,live=0\n"
+                "ngram-trie:rule=paper\n"
                 "  forerun replay --vocab vicuna.gguf answers.jsonl --draft ngram-trie --draft suffix --calibration\n",
     .defaults = set_defaults,
     .run = run,

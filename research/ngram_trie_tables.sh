@@ -30,8 +30,8 @@ table() { # TITLE CATEGORY FILE-PREFIX
 
 for n in $lengths; do
   for p in $prefixes; do
-    replay "live-$n-$p" "ngram-trie:rule=paper,n=$n,prefix=$p"
-    replay "prompt-$n-$p" "ngram-trie:rule=paper,n=$n,prefix=$p,live=0"
+    replay "live-$n-$p" "ngram-trie:rule=paper,n=$n,prefix=$p,live=1"
+    replay "prompt-$n-$p" "ngram-trie:rule=paper,n=$n,prefix=$p"
   done
 done
 replay best ngram-trie

@@ -103,6 +103,20 @@ static int run_steps(Run *r, double *step_s, fr_error *err) {
     return status;
 }
 
+int64_t replay_copy_steps(const ReplayInput *in) {
+    int64_t n_steps = 0;
+    for (int64_t n = 0; n < in->n_output; n_steps++) {
+        int64_t longest = 0, most = in->n_output - n < in->bound ? in->n_output - n : in->bound;
+        for (int64_t at = 0; at < in->n_context && longest < most; at++) {
+            int64_t k = 0;
+            while (k < most && at + k < in->n_context && in->context[at + k] == in->output[n + k]) k++;
+            if (k > longest) longest = k;
+        }
+        n += longest + 1; /* and the target's own token */
+    }
+    return n_steps;
+}
+
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err) {
     fr_assert(in->n_context > 0 && in->budget >= 0 && in->budget < TREE_MAX_NODES && n_drafts <= REPLAY_MAX_DRAFTS);
@@ -118,6 +132,7 @@ int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayS
         status = d->class->begin(d, 0, in->context, in->n_context, err);
     }
     out->build_s = clock_s() - start_s;
+    if (in->bound) out->n_copy_steps = replay_copy_steps(in);
     if (!status) status = run_steps(run, step_s, err);
     for (int k = 0; k < n_drafts; k++) drafts[k].drafter->class->end(drafts[k].drafter, 0);
     mem_free(run);
@@ -149,6 +164,7 @@ int replay_add(ReplayCategory *c, const ReplayStats *s, const double *step_s, fr
     c->stats.n_tokens += s->n_tokens;
     c->stats.n_steps = n;
     c->stats.n_drafted += s->n_drafted;
+    c->stats.n_copy_steps += s->n_copy_steps;
     c->stats.propose_s += s->propose_s;
     c->stats.build_s += s->build_s;
     for (int i = 0; i < REPLAY_N_LENGTHS; i++) c->stats.n_of_length[i] += s->n_of_length[i];
@@ -195,9 +211,11 @@ static double median_us(ReplayCategory *c) {
 static void print_row(ReplayCategory *c, const char *name) {
     const ReplayStats *s = &c->stats;
     SafeText safe;
-    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", safe_text(&safe, name), (long long)s->n_tokens,
+    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f", safe_text(&safe, name), (long long)s->n_tokens,
            (long long)s->n_steps, ratio((double)s->n_tokens, s->n_steps), ratio((double)s->n_drafted, s->n_steps),
            1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
+    if (s->n_copy_steps) printf(" %10.3f", ratio((double)s->n_tokens, s->n_copy_steps));
+    printf("\n");
 }
 
 static void print_calibration(const ReplayBin *bins, const char *name) {
@@ -212,8 +230,8 @@ static void print_calibration(const ReplayBin *bins, const char *name) {
 }
 
 void replay_print_table(ReplayReport *r, bool calibration) {
-    printf("%-16s %8s %8s %10s %10s %10s %10s\n", "category", "tokens", "steps", "acceptance", "drafted", "propose us",
-           "median us");
+    printf("%-16s %8s %8s %10s %10s %10s %10s%s\n", "category", "tokens", "steps", "acceptance", "drafted",
+           "propose us", "median us", r->all.stats.n_copy_steps ? " copy bound" : "");
     for (int i = 0; i < r->n_categories; i++) print_row(&r->categories[i], r->categories[i].name);
     print_row(&r->all, "all");
     if (!calibration) return;
@@ -238,9 +256,11 @@ static json_t *lengths_json(const ReplayStats *s) {
 
 static json_t *category_json(ReplayCategory *c) {
     const ReplayStats *s = &c->stats;
-    return json_pack("{s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records", (json_int_t)c->n_records,
-                     "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "steps_by_length",
-                     lengths_json(s), "acceptance_length", ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
+    json_t *bound = s->n_copy_steps ? json_real(ratio((double)s->n_tokens, s->n_copy_steps)) : NULL;
+    return json_pack("{s:I, s:I, s:I, s:o*, s:o, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records",
+                     (json_int_t)c->n_records, "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps,
+                     "copy_bound", bound, "steps_by_length", lengths_json(s), "acceptance_length",
+                     ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
                      ratio((double)s->n_drafted, s->n_steps), "propose_us", 1e6 * ratio(s->propose_s, s->n_steps),
                      "propose_us_median", median_us(c), "build_us", 1e6 * ratio(s->build_s, c->n_records),
                      "calibration", calibration_json(s->bins), "calibrated", calibration_json(s->calibrated));

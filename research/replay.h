@@ -18,6 +18,7 @@ typedef struct ReplayInput {
     int64_t n_output;
     int32_t budget; /* maximal number of nodes below node 0; less than TREE_MAX_NODES */
     int32_t n_vocab;
+    int32_t bound; /* tokens that replay_copy_steps copies at most; 0: it is not called */
 } ReplayInput;
 
 /* A reliability table: the estimate p_accept of every drafted node, and how often the answer contained its path. */
@@ -30,6 +31,7 @@ typedef struct ReplayBin { /* the nodes with p_accept in [i, i + 1) / REPLAY_N_B
 enum { REPLAY_N_LENGTHS = 16 };
 typedef struct ReplayStats {
     int64_t n_tokens, n_steps, n_drafted;
+    int64_t n_copy_steps;                  /* the steps of the oracle (replay_copy_steps) */
     int64_t n_of_length[REPLAY_N_LENGTHS]; /* steps of 1, 2, .. tokens; the last counts all longer ones, too */
     double propose_s, build_s;             /* time of propose over all steps; time of begin */
     ReplayBin bins[REPLAY_N_BINS];         /* the drafters' own estimates, each proposal by itself */
@@ -49,6 +51,11 @@ enum { REPLAY_MAX_DRAFTS = 8 };
  * each step's proposals and has room for n_output numbers. Fails if a tree is malformed. */
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err);
+
+/* The steps of an oracle that knows the answer and copies, in each step, that passage of the context of at most in->bound
+ * tokens which the answer follows furthest. No drafter that copies passages of the prompt takes fewer steps, however
+ * many of them its tree holds: a longer copy never makes a later step worse, because the end of a passage is a passage. */
+int64_t replay_copy_steps(const ReplayInput *in);
 
 /* The counts of `forerun replay`, by category, and their output. */
 

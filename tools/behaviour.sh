@@ -7,7 +7,7 @@ set -eu
 program=${1:-build/forerun}
 stats=$(mktemp)
 trap 'rm -f "$stats"' EXIT
-drafters="none ngram-trie ngram-trie:rule=paper pld llma suffix lookahead-trie recycling lookahead prediction
+drafters="none ngram-trie ngram-trie:rule=paper,live=1 pld llma suffix lookahead-trie recycling lookahead prediction
   sps:model=models/draft.gguf rsd-c:model=models/draft.gguf rsd-s:model=models/draft.gguf specinfer:model=models/draft.gguf
   spectr:model=models/draft.gguf eagle:file=models/eagle.gguf lyanna:file=models/lyanna.gguf medusa:file=models/medusa.gguf
   hydra:file=models/hydra.gguf redrafter:file=models/redrafter.gguf suffix+eagle:file=models/eagle.gguf"

@@ -300,7 +300,7 @@ static void a_text_observed_drafts_like_the_same_text_as_prompt(void **state) {
 
 static void sequences_are_independent(void **state) {
     (void)state;
-    const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper"};
+    const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper,live=1"};
     for (int s = 0; s < 2; s++) {
         Drafter *many = open_drafter(specs[s], V, 3), *alone = open_drafter(specs[s], V, 1);
         int32_t texts[3][60];

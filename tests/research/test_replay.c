@@ -22,7 +22,7 @@ static int32_t stream[N_CONTEXT + N_OUTPUT];
 
 static ReplayInput make_input(int32_t budget) {
     for (int32_t i = 0; i < N_CONTEXT + N_OUTPUT; i++) stream[i] = i * 13 % V;
-    return (ReplayInput){stream, N_CONTEXT, stream + N_CONTEXT, N_OUTPUT, budget, V};
+    return (ReplayInput){stream, N_CONTEXT, stream + N_CONTEXT, N_OUTPUT, budget, V, 0};
 }
 
 static ReplayDraft draft_by(Drafter *drafter) {
@@ -72,6 +72,17 @@ static void without_a_drafter_every_token_is_a_step(void **state) {
     in.n_output = 0;
     assert_int_equal(replay_run(NULL, 0, &in, &s, NULL, NULL), FR_OK);
     assert_int_equal(s.n_steps, 0);
+}
+
+static void the_copying_oracle_takes_the_fewest_steps(void **state) {
+    (void)state;
+    const int32_t context[] = {1, 2, 3, 4, 9, 2, 3, 5, 6, 7}, output[] = {2, 3, 5, 6, 7, 8, 3, 4, 9, 9, 1};
+    ReplayInput in = {context, 10, output, 11, 0, V, 12};
+    assert_int_equal(replay_copy_steps(&in), 3); /* 2 3 5 6 7 | 8, then 3 4 9 | 9, then 1 */
+    in.bound = 2;
+    assert_int_equal(replay_copy_steps(&in), 4); /* 2 3 | 5, then 6 7 | 8, then 3 4 | 9, then 9 | 1 */
+    in.n_output = 0;
+    assert_int_equal(replay_copy_steps(&in), 0);
 }
 
 static void malformed_trees_end_the_replay(void **state) {
@@ -235,6 +246,19 @@ static double figure(const json_t *root, const char *category, const char *key) 
 static const char *const categories[] = {"summarization", "rag", "mt_bench", "math_reasoning",
                                          "translation",   "qa",  "all"};
 
+static void no_drafter_passes_the_copying_oracle(void **state) {
+    (void)state;
+    need_shared();
+    json_t *root = replay_shared("--tree-budget 64 --bound 12 --draft ngram-trie:rule=paper");
+    for (int i = 0; i < 7; i++) {
+        double bound = figure(root, categories[i], "copy_bound"),
+               got = figure(root, categories[i], "acceptance_length");
+        print_message("%-16s accepted %.2f, the bound is %.2f\n", categories[i], got, bound);
+        assert_true(got < bound);
+    }
+    json_decref(root);
+}
+
 static void the_papers_rule_gives_the_reference_figures(void **state) {
     (void)state;
     need_shared();
@@ -242,8 +266,7 @@ static void the_papers_rule_gives_the_reference_figures(void **state) {
         const char *arguments;
         double length[7];
     } runs[] = {
-        {"--tree-budget 64 --draft ngram-trie:rule=paper,n=13,prefix=3,live=0",
-         {3.33, 1.74, 1.39, 1.48, 1.12, 1.07, 1.51}},
+        {"--tree-budget 64 --draft ngram-trie:rule=paper", {3.33, 1.74, 1.39, 1.48, 1.12, 1.07, 1.51}},
         {"--tree-budget 64 --draft ngram-trie:rule=paper,n=13,prefix=3,live=1",
          {3.37, 2.15, 1.87, 2.14, 1.12, 1.64, 2.01}},
     };
@@ -264,7 +287,7 @@ static void our_rule_does_better_with_half_the_nodes(void **state) {
     (void)state;
     need_shared();
     json_t *ours = replay_shared("--tree-budget 32"),
-           *paper = replay_shared("--tree-budget 64 --draft ngram-trie:rule=paper");
+           *paper = replay_shared("--tree-budget 64 --draft ngram-trie:rule=paper,live=1");
     for (int i = 0; i < 7; i++) {
         double a = figure(ours, categories[i], "acceptance_length");
         double b = figure(paper, categories[i], "acceptance_length");
@@ -280,10 +303,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devils_need_as_many_steps_as_their_drafts_allow),
         cmocka_unit_test(without_a_drafter_every_token_is_a_step),
+        cmocka_unit_test(the_copying_oracle_takes_the_fewest_steps),
         cmocka_unit_test(malformed_trees_end_the_replay),
         cmocka_unit_test(a_good_trace_is_counted),
         cmocka_unit_test(bad_calls_and_traces_are_refused),
         cmocka_unit_test(the_papers_rule_gives_the_reference_figures),
+        cmocka_unit_test(no_drafter_passes_the_copying_oracle),
         cmocka_unit_test(our_rule_does_better_with_half_the_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,11 +18,12 @@
 #include "draft/text/text_drafter.h"
 
 enum { NGRAM_RULE_BEST, NGRAM_RULE_PAPER };
+enum { LIVE_OFF, LIVE_ON, LIVE_BY_RULE }; /* by rule: on with rule=best, off with rule=paper */
 
 typedef struct NgramOptions {
     int rule;          /* NGRAM_RULE_BEST or NGRAM_RULE_PAPER */
     int32_t n, prefix; /* rule=paper: tokens of a window and of the longest prefix */
-    bool live;         /* also drafts from generated tokens */
+    int live;          /* LIVE_...: whether it also drafts from generated tokens */
 } NgramOptions;
 
 /* ---- rule=best ------------------------------------------------------------------------------------------- */
@@ -312,9 +313,10 @@ static const Option option_table[] = {
      .default_value = "3",
      .help = "rule=paper: tokens of the longest prefix looked up"},
     {.key = "live",
-     OPT_FLAG(NgramOptions, live),
-     .default_value = "1",
-     .help = "1: also drafts from generated tokens; 0: from the prompt alone"},
+     OPT_CHOICE(NgramOptions, live, "0", "1", "auto"),
+     .default_value = "auto",
+     .help = "1: also drafts from generated tokens; 0: only from the prompt, as in the paper; auto: 0 with rule=paper, "
+             "1 with rule=best"},
     {.key = NULL},
 };
 
@@ -332,6 +334,7 @@ static int open_trie(Drafter **out, const void *options, const DrafterEnv *env, 
     NgramTrie *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "ngram-trie", sizeof *d);
     d->options = *o;
+    if (o->live == LIVE_BY_RULE) d->options.live = o->rule == NGRAM_RULE_BEST ? LIVE_ON : LIVE_OFF;
     int status = text_drafter_init(&d->text, env, err);
     if (!status) status = ngram_scratch_open(&d->scratch, env->n_vocab, err);
     if (status) {
@@ -343,7 +346,7 @@ static int open_trie(Drafter **out, const void *options, const DrafterEnv *env, 
 }
 
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    if (((NgramTrie *)drafter)->options.live) return text_drafter_observe(drafter, sequence, tokens, n, err);
+    if (((NgramTrie *)drafter)->options.live == LIVE_ON) return text_drafter_observe(drafter, sequence, tokens, n, err);
     return text_drafter_observe_unindexed(drafter, sequence, tokens, n, err);
 }
 
