@@ -39,7 +39,7 @@ static int open_model(void **state) {
     (void)state;
     int32_t *tokens;
     fr_error err;
-    model = rig_open_model("models/target.gguf", NULL);
+    model = rig_open_model_with("models/target.gguf", NULL, "q8");
     if (fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT, &tokens, &n_prompt, &err))
         fail_msg("%s", err.message);
     assert_in_range(n_prompt, 40, MAX_PROMPT / 4);
