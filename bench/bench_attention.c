@@ -5,7 +5,8 @@
  *
  * Each figure is the least processor time of 60 repetitions on one thread, with the cases taking turns, and its ratio
  * to the time that only the multiplications would take in floats at their peak, measured in the same turns. Ratios hold
- * on a busy machine, too. `integers` are the scores of kernels/scores.h, including the rounding of the queries. */
+ * on a busy machine, too. `integers` are the scores of compute/cpu/kernels/scores.h, including the rounding of the
+ * queries. */
 #include "base/mem.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"

@@ -1,5 +1,5 @@
 /* bench_one_row.c - how fast products with one row and with a few rows read their weights, in every way of reading that
- * the kernels have (kernels/product_ways.h), compared with a plain read of the same bytes.
+ * the kernels have (compute/cpu/kernels/product_ways.h), compared with a plain read of the same bytes.
  *
  *     bench_one_row [TABLE [ROUNDS [small]]]  (default: the best table, 60 rounds, huge pages if there are any)
  *

@@ -1,6 +1,7 @@
-/* test_paths.c - the files that documents, scripts and comments name exist. A path counts if it begins with a folder of
- * the project ("src/", "docs/", ...) and ends with a file name that has an extension; so does the target of a link in
- * Markdown. CHANGELOG.md and research/DIARY.md describe earlier states of the tree, and are left out. */
+/* test_paths.c - the files that documents, scripts and comments name exist. Three things count as names: a path that
+ * begins with a folder of the project ("src/", "docs/", ...) and has an extension; a path of a .c or .h file as in an
+ * #include ("base/mem.h"); and the target of a link in Markdown. CHANGELOG.md and research/DIARY.md describe earlier
+ * states of the tree, and are left out. */
 #include "testing.h"
 
 #include <ctype.h>
@@ -55,6 +56,31 @@ static void check_paths(const char *from, int line, const char *text) {
     }
 }
 
+static bool exists_under(const char *folder, int n_folder, const char *path) {
+    char full[2 * MAX_PATH];
+    snprintf(full, sizeof full, "%.*s%s", n_folder, folder, path);
+    return access(full, F_OK) == 0;
+}
+
+/* A path of a .c or .h file as in an #include: relative to src/, to the root or to the folder of the file itself. */
+static void check_includes(const char *from, int line, const char *text) {
+    const char *slash = strrchr(from, '/');
+    for (const char *p = text; *p; p++) {
+        if (!isalpha((unsigned char)*p) || (p > text && (is_path_char(p[-1]) || strchr("%*}>$~", p[-1])))) continue;
+        char path[MAX_PATH];
+        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_/");
+        if (n + 3 > sizeof path || !memchr(p, '/', n) || strncmp(p, "sys/", 4) == 0) continue;
+        if (p[n] != '.' || !p[n + 1] || !strchr("ch", p[n + 1]) || isalnum((unsigned char)p[n + 2])) continue;
+        snprintf(path, sizeof path, "%.*s", (int)n + 2, p);
+        n_checked++;
+        if (exists_under("", 0, path) || exists_under("src/", 4, path) ||
+            (slash && exists_under(from, (int)(slash - from) + 1, path)))
+            continue;
+        print_message("%s:%d names %s, which does not exist\n", from, line, path);
+        n_missing++;
+    }
+}
+
 /* [text](target) in Markdown: relative to the folder of the document. */
 static void check_links(const char *from, int line, const char *text) {
     for (const char *p = text; (p = strstr(p, "](")); p += 2) {
@@ -100,7 +126,7 @@ static int read_file(const char *path, const struct stat *st, int kind, struct F
     size_t room = 0;
     bool is_markdown = strlen(path) > 3 && strcmp(path + strlen(path) - 3, ".md") == 0;
     for (int n = 1; getline(&line, &room, f) > 0; n++) {
-        if (!strstr(line, "#include")) check_paths(path, n, line);
+        if (!strstr(line, "#include")) check_paths(path, n, line), check_includes(path, n, line);
         if (is_markdown) check_links(path, n, line);
     }
     free(line), fclose(f);
@@ -123,6 +149,8 @@ static void the_check_can_fail(void **state) {
     assert_int_equal(n_missing, 2);
     check_links("docs/x.md", 1, "[a](NO.md) [b](../README.md) [c](https://example.org/x.md)");
     assert_int_equal(n_missing, 3);
+    check_includes("tests/test_paths.c", 1, "In base/mem.h and support/testing.h, not in kernels/scores.h.");
+    assert_int_equal(n_missing, 4);
 }
 
 int main(void) {

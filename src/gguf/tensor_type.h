@@ -121,7 +121,7 @@ float bf16_dot_add(float a, float b, float c);
 /* How keys and values are stored. KV_Q8 is the format of tensors of type Q8_0: 32 elements to a block of a
  * half-precision scale d and signed bytes q; the last block of a row is filled up with zeros. d * q is exact in a
  * float, so that the operations on values are the same for all types; scores of Q8 keys are integer products
- * (kernels/scores.h). */
+ * (compute/cpu/kernels/scores.h). */
 typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
 enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
 /* Bytes of n elements, the row of one slot. */

@@ -2,7 +2,7 @@
  * has to run.
  *
  * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is packed or converted
- * here: a backend makes the weights resident in its own form (backend/backend.h).
+ * here: a backend makes the weights resident in its own form (compute/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there

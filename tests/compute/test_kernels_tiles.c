@@ -1,6 +1,7 @@
 /* test_kernels_tiles.c - the code of table "amx" over tiles in plain C: it gives the bits of the specification for
- * every type, form of activations, way (kernels/product_ways.h) and number of rows, reads and writes only inside its
- * arrays, and uses registers as the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
+ * every type, form of activations, way (compute/cpu/kernels/product_ways.h) and number of rows, reads and writes only
+ * inside its arrays, and uses registers as the CPU allows. test_kernels_matmul.c runs the same table over its own
+ * problems. */
 #include "plain_tiles.h"
 #include "testing.h"
 #include "kernel_numbers.h"

@@ -1,5 +1,6 @@
-/* test_product_ways.c - the choice of ways of products by their time (kernels/product_ways.h): with a table whose
- * products only take time, the fastest way is chosen, small differences do not count, and the measurement is short. */
+/* test_product_ways.c - the choice of ways of products by their time (compute/cpu/kernels/product_ways.h): with a table
+ * whose products only take time, the fastest way is chosen, small differences do not count, and the measurement is
+ * short. */
 #include "testing.h"
 
 #include "base/system.h"

@@ -1,6 +1,6 @@
-/* test_scores.c - scores by integer products (kernels/scores.h): compares plain C with the formula in double precision,
- * and every other table with plain C, bit for bit, over sizes of heads, numbers of queries and keys, numbers at the
- * ends of their ranges, NaN and infinity; and checks that no memory outside the arrays is accessed. */
+/* test_scores.c - scores by integer products (compute/cpu/kernels/scores.h): compares plain C with the formula in
+ * double precision, and every other table with plain C, bit for bit, over sizes of heads, numbers of queries and keys,
+ * numbers at the ends of their ranges, NaN and infinity; and checks that no memory outside the arrays is accessed. */
 #include "testing.h"
 #include "all_tables.h"
 #include "kernel_numbers.h"

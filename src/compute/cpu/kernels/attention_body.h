@@ -9,7 +9,7 @@
  * The idea. A block of KEYS_PACKED keys is converted once and transposed, so that a vector holds one element of LANES
  * keys:
  *
- *     packed[d][i] = K[slots[i]][d]        for running sum j:  s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
+ *     packed[d][i] = K[slots[i]][d]     for running sum j: s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
  *
  * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE
  * queries and KEY_VECTORS vectors of keys make as many independent chains as there are registers, and each load serves
@@ -21,7 +21,7 @@
 
 enum { ROWS_AT_ONCE = 4 };
 
-/* The number of keys that are computed when n are wanted: one vector of them, or a multiple of KEY_VECTORS vectors. */
+/* Returns the number of keys that are computed when n are needed: one vector, or a multiple of KEY_VECTORS vectors. */
 INLINE int64_t packed_width(int64_t n) {
     enum { WIDE = KEY_VECTORS * LANES };
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
@@ -61,7 +61,7 @@ static void unpack_values(KvType type, int64_t head_dim, const void *v, size_t s
     else unpack_as(KV_F32, head_dim, &keys, out);
 }
 
-/* Scores of n_q queries with n_vectors vectors of packed keys, of which the first n keys exist. */
+/* Computes the scores of n_q queries with n_vectors vectors of packed keys, of which the first n keys exist. */
 INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int64_t head_dim, const float *keys,
                              int64_t n, float scale, float *const *scores, int64_t at) {
     enum { N = ROWS_AT_ONCE * KEY_VECTORS };

@@ -1,11 +1,10 @@
 /* kernels.h - the arithmetic of a forward pass: one table of function pointers, chosen once at run time.
  *
- * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision
- * operations for each output element; ref.c is that specification in plain C. An output element depends on
- * its own inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of
- * the outputs that a call computes, or on other inputs beside it. All tables give the same bits; for BF16
- * that is the arithmetic of vdpbf16ps, which ref.c spells out. Fused multiply-adds are explicit (fmaf or
- * intrinsic); contraction by the compiler is off.
+ * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision operations for each
+ * output element; ref.c is that specification in plain C. An output element depends on its own inputs and the inner
+ * dimension only: never on the number of rows, on tile edges, on the part of the outputs that a call computes, or on
+ * other inputs of the call. All tables give the same bits; for BF16 that is the arithmetic of vdpbf16ps, which ref.c
+ * spells out. Fused multiply-adds are explicit (fmaf or intrinsic); contraction by the compiler is off.
  *
  * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; the bits of a
  * NaN that an operation makes are unspecified. Where numbers are converted, every bit of the result is defined: a block
@@ -32,8 +31,8 @@ enum {
 
 /* The form of activations that a weight type is multiplied with. */
 typedef enum ActForm {
-    ACT_Q16, /* block types: 16-bit integers with one float scale per 32; layout.h */
-    ACT_Q8, /* an option for block types: 8-bit integers in the same form; half the work, 200 times the rounding error */
+    ACT_Q16,  /* block types: 16-bit integers with one float scale per 32; layout.h */
+    ACT_Q8,   /* an option for block types: 8-bit integers; half the work, 200 times the rounding error */
     ACT_F32,  /* F32, F16 weights: floats, unchanged */
     ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
     ACT_FORM_COUNT,
@@ -170,7 +169,7 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
  * name is unknown or the CPU lacks the instructions. The first call for a table measures its ways (product_ways.h),
  * some ten milliseconds. */
 const Kernels *kernels_select(const char *name);
-/* The same with an error that lists the available tables. */
+/* As kernels_select, with an error that lists the available tables. */
 int kernels_find(const char *name, const Kernels **out, fr_error *err);
 /* Returns all tables that this CPU can run, from "ref" upwards, and their number in *n. For tests and `perf`. */
 const Kernels *const *kernels_available(int *n);

@@ -16,9 +16,9 @@
  *   ACT_Q8   levels = 127, one plane, q = plane[0].                                                 48 bytes */
 typedef struct ActBlock {
     float scale;           /* amax/levels */
-    float scaled_sum;      /* scale * (float)(sum of q): what a minimum per block is multiplied with */
-    int32_t minus_sum;     /* of q: what the bias of codes is multiplied with */
-    int32_t minus_sum_low; /* of q[0..15] */
+    float scaled_sum;      /* scale * (float)(sum of q), the factor of the minimum of a block */
+    int32_t minus_sum;     /* -(sum of q), the factor of the bias of the codes */
+    int32_t minus_sum_low; /* -(sum of q[0..15]) */
     int8_t plane[][ACT_BLOCK];
 } ActBlock;
 
@@ -50,16 +50,16 @@ typedef struct SliceForm {
     uint32_t n;              /* inputs per slice */
     uint32_t low_bits;       /* bits of a code in the first planes, in which the codes of several groups share a byte */
     uint32_t high_bits;      /* bits of a code in the planes after these */
-    uint32_t code_bytes;     /* of one slice of a tile (16 rows) */
-    uint32_t bias;           /* weight = (code - bias) * scale; the values of a codebook have it added */
-    const uint8_t *codebook; /* the values that codes stand for; NULL: the codes are the numbers themselves */
+    uint32_t code_bytes;     /* bytes of one slice of a tile (16 rows) */
+    uint32_t bias;           /* weight = (code - bias) * scale; the values of a codebook include the bias */
+    const uint8_t *codebook; /* the value of each code; NULL: the codes are the values themselves */
     ScaleForm scales;
     uint32_t scale_slices;  /* slices that share one item of scales */
     uint32_t record_slices; /* slices in a record: their codes, then their scales, up to whole cache lines */
-    float unit;             /* of lattice types, a power of two */
+    float unit;             /* a factor of the scales of lattice types, a power of two */
 } SliceForm;
 
-/* The values that codes stand for (gguf/codebook.h, gguf/blocks_lattice.c), each with the bias added. */
+/* The value of each code (gguf/codebook.h, gguf/blocks_lattice.c), with the bias added. */
 static const uint8_t iq4_codes[16] = {128 - 127, 128 - 104, 128 - 83, 128 - 65, 128 - 49, 128 - 35,
                                       128 - 22,  128 - 10,  128 + 1,  128 + 13, 128 + 25, 128 + 38,
                                       128 + 53,  128 + 69,  128 + 89, 128 + 113};
@@ -114,24 +114,24 @@ static inline bool is_lattice(TensorType type) {
     ScaleForm s = slice_forms[type].scales;
     return s == SCALES_ODD || s == SCALES_ODD_HALVES;
 }
-/* Sub-blocks in a slice, each with a scale of its own. */
+/* Returns the number of parts of a slice that have a scale of their own. */
 static inline int scale_parts(TensorType type) {
     ScaleForm s = slice_forms[type].scales;
     bool has_two = s == SCALES_NIBBLE_MINS || s == SCALES_SIGNED_HALVES || s == SCALES_ODD_HALVES ||
                    s == SCALES_SMALL_FLOATS;
     return has_two ? 2 : 1;
 }
-/* Whether something is added to (code - bias) * scale. */
+/* Returns whether a minimum is added to (code - bias) * scale. */
 static inline bool has_min(TensorType type) {
     ScaleForm s = slice_forms[type].scales;
     return s == SCALES_HALF_MIN || s == SCALES_BYTE_MINS || s == SCALES_NIBBLE_MINS;
 }
-/* Half-precision numbers at the beginning of an item of scales. */
+/* Returns the number of half-precision numbers at the beginning of an item of scales. */
 static inline uint32_t scale_halves(TensorType type) {
     ScaleForm s = slice_forms[type].scales;
     return s == SCALES_NONE || s == SCALES_EXPONENT || s == SCALES_SMALL_FLOATS ? 0 : has_min(type) ? 2 : 1;
 }
-/* Bytes of one item of scales of a tile. */
+/* Returns the bytes of one item of scales of a tile. */
 static inline uint32_t scale_bytes(TensorType type) {
     static const uint32_t bytes_of_slice[] = {
         [SCALES_NONE] = 0,        [SCALES_HALF] = 0,     [SCALES_HALF_MIN] = 0,      [SCALES_BYTE_MINS] = 2,
@@ -141,7 +141,7 @@ static inline uint32_t scale_bytes(TensorType type) {
     const SliceForm *f = &slice_forms[type];
     return TILE_ROWS * (2 * scale_halves(type) + f->scale_slices * bytes_of_slice[f->scales]);
 }
-/* The largest code that is multiplied. */
+/* Returns the largest code that is multiplied. */
 static inline uint32_t code_max_of(TensorType type) {
     const SliceForm *f = &slice_forms[type];
     if (f->low_bits == 8 || f->codebook) return 2 * f->bias - 1;
@@ -160,7 +160,7 @@ static inline size_t record_bytes(TensorType type) {
            ~(size_t)63;
 }
 
-/* Offsets in a tile of the codes of slice i, and of the scales that it shares with other slices of its record. */
+/* These return the offsets in a tile of the codes of slice i, and of the item of scales that it uses. */
 static inline size_t codes_offset(TensorType type, int64_t i) {
     const SliceForm *f = &slice_forms[type];
     return (size_t)(i / f->record_slices) * record_bytes(type) + (size_t)(i % f->record_slices) * f->code_bytes;

@@ -62,7 +62,7 @@ static double measure_peak(Job *job, int n_threads) {
     return best * 1e-9;
 }
 
-/* Tiles are measured whichever table is used. They are the peak of byte products if the table is the one that uses
+/* Measures the peaks of vectors and of tiles. The rate of tiles is the peak of byte products only if the table uses
  * them. */
 static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
     const Kernels *tiles = kernels_select("amx");

@@ -31,7 +31,7 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    HALF_TILES_MIN = 4, /* two halves take turns only if each has at least so many tiles */
+    HALF_TILES_MIN = 4, /* two halves take turns only if each has at least this many tiles */
 };
 
 /* ---- block types -------------------------------------------------------------------------------- */
@@ -128,8 +128,8 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
  * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
 enum { PAIR_CHAINS = 8 };
 
-/* The number of rows whose products take turns: PAIR_CHAINS chains are enough for so many, with two tiles and one or
- * two planes. */
+/* Returns the number of rows whose products take turns: with two tiles and one or two planes, they make PAIR_CHAINS
+ * chains. */
 INLINE int pair_rows(ActForm form) { return PAIR_CHAINS / 2 / act_planes(form); }
 
 /* t[row][tile] = what dot_codes computes, for both tiles. */
@@ -202,7 +202,7 @@ INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
             v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
 }
 
-/* The least number of rows that take two tiles at once: fewer rows read the matrix faster by one tile
+/* The least number of rows that take two tiles at once. With fewer rows, one tile at a time is faster
  * (research/DIARY.md). */
 enum { PAIRS_FROM = 12 };
 #endif
@@ -403,7 +403,7 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) v_store_bf16(h + i, v_load(x + i));
     if (i < n) {
-        uint16_t last[LANES]; /* an odd last input gets a zero beside it */
+        uint16_t last[LANES]; /* an odd last input is paired with zero */
         v_store_bf16(last, v_load_n(x + i, n - i));
         memcpy(h + i, last, (size_t)(n - i + n % 2) * sizeof *h);
     }

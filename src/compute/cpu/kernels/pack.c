@@ -65,10 +65,10 @@
  * Quantised activations are an array of ActBlock (layout.h), one for each slice.
  *
  * Rows are read back where the output matrix of a model is also its embedding. They are kept once, packed, and the row
- * of a token is read out of its tile: some hundred words, each in a cache line of its own, which is slow beside reading
- * a row of the file and nothing beside a forward. What comes back are the bytes of the file, so that the numbers are
- * the same; the only exception is BF16, whose subnormal weights are packed as zeros. Proof: tests/compute/test_pack.c
- * unpacks every type and compares with blocks_dequantize, and reads back every row.
+ * of a token is read out of its tile: some hundred words, each in a cache line of its own. That is slow compared with
+ * reading a row of the file, but a negligible part of a forward pass. The result is the bytes of the file, so that the
+ * numbers are the same; the only exception is BF16, whose subnormal weights are packed as zeros. Proof:
+ * tests/compute/test_pack.c unpacks every type and compares with blocks_dequantize, and reads back every row.
  */
 #include "compute/cpu/kernels/layout.h"
 
@@ -77,8 +77,8 @@
 
 #include <string.h>
 
-/* The functions between a block and a tile are inlined into a pair of functions for each type (DEFINE_PACKER), in
- * which everything that the tables say of the type is constant. */
+/* The functions between a block and a tile are inlined into a pair of functions for each type (DEFINE_PACKER), in which
+ * everything that the tables hold about the type is constant. */
 #define INLINE static inline __attribute__((always_inline))
 
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
@@ -199,8 +199,8 @@ static void add_word(unsigned char *p, uint32_t bits) {
     memcpy(p, &bits, 4);
 }
 
-/* Where word g of a slice has its low bits in a block, and its high bits where there is a byte of these for each
- * byte of codes: offsets in bytes from low_at and high_at, and shifts. */
+/* The place of word g of a slice in a block. low and high are offsets in bytes from low_at and high_at; the high bits
+ * have a place only in types with a byte of them for each byte of codes. */
 typedef struct WordPlace {
     int low, low_shift, high, high_shift;
 } WordPlace;
@@ -329,8 +329,8 @@ static void add_six_bit_min(unsigned char *b, int s, int scale, int min) {
     }
 }
 
-/* Where six-bit scale s has its low four and its high two bits: bytes and shifts. FILE_SIX_HALVES: 16 scales;
- * FILE_SIX: 8 scales. Both are stored with 32 added. */
+/* The places of the low four and the high two bits of a six-bit scale: bytes and shifts. FILE_SIX_HALVES has 16 scales
+ * and FILE_SIX 8, which are stored with 32 added. */
 typedef struct SixPlace {
     int low, low_shift, high, high_shift;
 } SixPlace;
@@ -400,9 +400,9 @@ INLINE void scales_from_tile(TensorType type, const unsigned char *item, int row
 /* Blocks whose weights are points of a list (gguf/codebook.h) are packed as codes of single weights.
  *
  * The problem. A file has one index for eight (or four) weights of a row. The products want the same four inputs of 16
- * rows in one vector, so that looking up points there means to gather 16 words from a table for each of the eight
- * groups of a slice: some 150 cycles for 512 weights on machines that multiply them in 15. And the memory of one core
- * brings more than three bits a weight in that time.
+ * rows in one vector, so that looking up points there would gather 16 words from a table for each of the eight groups
+ * of a slice: some 150 cycles for 512 weights on machines that multiply them in 15. And memory delivers more than three
+ * bits per weight to one core in that time.
  *
  * The idea. A coordinate has three or eight values and a sign. So a weight is a code of three or four bits that the
  * kernels look up in a register, as those of IQ4_NL, and the tile is that of Q3_K or IQ4_XS. That takes 3.4 bits a

@@ -12,14 +12,14 @@ enum {
     GROUP_BYTES = 256 << 10, /* bytes of weights that several passes read one after another, and ... */
     ACTS_BYTES = 256 << 10,  /* ... bytes of activations of one pass: both stay in a second cache of 1 MB */
     BLOCK_ROWS_MAX = 64,     /* the most rows of one pass over a block type */
-    BLOCK_ROWS_MIN = 16,     /* a pass takes so many rows even if their activations exceed ACTS_BYTES */
+    BLOCK_ROWS_MIN = 16,     /* a pass may take this many rows even if their activations exceed ACTS_BYTES */
 };
 
 /* The arguments of one call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
     int n_tiles;               /* one or two, of a block type */
-    size_t tile_bytes;         /* from one to the next */
+    size_t tile_bytes;         /* from one tile to the next */
     int column;                /* the first column of a plain type, counted from that tile */
     const ReadWay *read;       /* how the tiles are read */
     int64_t n_in;
@@ -28,7 +28,7 @@ typedef struct Pass {
     int n_rows;
     float *y; /* first output of the first row */
     int64_t y_stride;
-    int64_t y_apart; /* from y to the outputs of the second tile, where a pass takes two tiles */
+    int64_t y_apart; /* the distance from y to the outputs of the second tile, if there is one */
     int64_t n_valid; /* the number of outputs from y to the end of the matrix; there may be fewer than columns */
 } Pass;
 

@@ -3,7 +3,7 @@
  * The problem. How fast one row of activations reads its weights depends on how far ahead they are prefetched, into
  * which cache, and whether they are read as one stream or as two. Each way is the best one on some CPU and loses a
  * fifth to a third on another: Zen 4 reads Q8_0 best with a prefetch for every eighth line, which costs Zen 5 a third;
- * Intel's CPUs need two streams. Tile instructions, too, are faster than vectors from a number of rows on that depends
+ * Intel's CPUs need two streams. Tile instructions are faster than vectors if there are enough rows; how many depends
  * on the CPU, its clock and its hypervisor. A constant would be right on one machine at best. The bits of an output are
  * the same in all ways (tests/compute/test_kernels_matmul.c, test_kernels_tiles.c), so that a choice by time changes no
  * text.
@@ -63,11 +63,11 @@ static void trial_close(Trial *t) {
 enum {
     READ_BYTES = 256 << 10,
     READ_RUNS = 5,
-    READ_GAIN = 32, /* a way replaces the default if it saves more than one part in so many of the default's time */
+    READ_GAIN = 32, /* a way replaces the default if it saves more than 1/READ_GAIN of the default's time */
 };
 
-#define READ_CPU_S_MAX \
-    20e-3 /* after so much processor time the ways that have not been measured yet keep their defaults */
+/* After this much processor time, in seconds, the types that have not been measured yet keep their defaults. */
+#define READ_CPU_S_MAX 20e-3
 
 int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows) {
     if (choice->forced) return choice->forced - 1;

@@ -130,8 +130,8 @@ static float dot_plain(TensorType type, const unsigned char *tile, int row, cons
 
 typedef struct Slice {
     int w[ACT_BLOCK]; /* code - bias */
-    float scale[2];   /* of the first and last 16 inputs; one for both where scale_parts is 1 */
-    float min[2];     /* what is added for each unit of activation, in the same way */
+    float scale[2];   /* of the first and the last 16 inputs; the first is for all 32 where scale_parts is 1 */
+    float min[2];     /* the minima, which are multiplied with the sum of the activations */
 } Slice;
 
 static int code_at(TensorType type, const unsigned char *slice, int row, int k) {

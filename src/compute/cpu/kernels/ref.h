@@ -67,7 +67,7 @@ static inline void kv_block_not_finite(unsigned char *block) {
     memcpy(block, &nan, sizeof nan);
 }
 
-/* Whether none of the numbers is NaN or infinite. */
+/* Returns whether all numbers are finite. */
 bool ref_is_finite(const float *x, int64_t n);
 float ref_exp(float x); /* the exp of all tables */
 

@@ -62,7 +62,7 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
 
 /* ---- keys -------------------------------------------------------------------------------------------------- */
 
-/* The number of keys that are computed when n are wanted: one vector of them, or a multiple of KEY_VECTORS vectors. */
+/* Returns the number of keys that are computed when n are needed: one vector, or a multiple of KEY_VECTORS vectors. */
 INLINE int64_t score_width(int64_t n) {
     enum { WIDE = KEY_VECTORS * LANES };
     return n <= LANES ? LANES : (n + WIDE - 1) / WIDE * WIDE;
@@ -94,7 +94,8 @@ static void pack_key_blocks(int64_t head_dim, const void *k, size_t slot_bytes, 
 
 /* ---- scores ------------------------------------------------------------------------------------------------ */
 
-/* Scores of n_q queries with n_vectors vectors of packed keys from key `at` on, of which the first n keys exist. */
+/* Computes the scores of n_q queries with n_vectors vectors of packed keys from key `at` on, of which the first n keys
+ * exist. */
 INLINE void key_block_scores_of(int n_q, int n_vectors, const RoundedQuery *const *q, int64_t n_blocks,
                                 const KeyBlock *keys, int64_t at, int64_t n, float scale, float *const *scores) {
     enum { N = QUERIES_AT_ONCE * KEY_VECTORS };

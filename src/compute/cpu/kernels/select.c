@@ -42,8 +42,8 @@ static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13
 
 static bool always(void) { return true; }
 
-/* The tables from the slowest to the fastest. The last one that this CPU runs is the best, except for what is_slow
- * says. */
+/* The tables from the slowest to the fastest. The last one that this CPU runs is the best, unless is_slow returns true
+ * for it. */
 static const struct {
     const Kernels *table;
     bool (*runs)(void);
@@ -61,8 +61,8 @@ static const struct {
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-/* Whether an earlier table is faster than this one on this CPU. Intel's vdpbf16ps does half as many operations a
- * cycle as two fused multiply-adds, which give the same bits; AMD's does twice as many. */
+/* Returns whether an earlier table is faster than this one on this CPU. Intel's vdpbf16ps does half as many operations
+ * a cycle as two fused multiply-adds, which give the same bits; AMD's does twice as many. */
 static bool is_slow(const Kernels *table) {
 #if defined(__x86_64__)
     return table == &kernels_avx512_bf16 && __builtin_cpu_is("intel");
@@ -102,7 +102,7 @@ const Kernels *kernels_select(const char *name) {
     return found;
 }
 
-/* Returns what a table needs besides the CPU, for the error message that a table is missing. */
+/* Returns what a table needs in addition to the CPU, for the error message about a missing table. */
 static const char *further_need(const char *name) {
     return strcmp(name, "amx") == 0
                ? " and system (they need AMX, Linux 5.16 or newer, and its permission to use tiles)"

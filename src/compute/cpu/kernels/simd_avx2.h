@@ -97,7 +97,7 @@ INLINE Vf v_fold_all(const Vf a[8]) {
     UNROLL for (int i = 0; i < 2; i++) /* in each half, 2 of b[i], 2 of b[i+2] */
         c[i] = v_add(_mm256_shuffle_ps(b[i], b[i + 2], 0x44), _mm256_shuffle_ps(b[i], b[i + 2], 0xee));
     Vf d = v_add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
-    return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
+    return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* the order was 0 2 1 3 | 4 6 5 7 */
 }
 /* Transposes: element j of vector i goes to element i of vector j. */
 INLINE void v_transpose(Vf a[8]) {

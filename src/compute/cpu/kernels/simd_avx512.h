@@ -11,8 +11,7 @@ enum {
     LANES = 16,
     ROWS_TOGETHER = 4, /* rows of a block type whose byte products take turns */
     ROWS_MAX = 8,      /* the most rows of one pass over a plain type */
-    ROWS_NARROW =
-        2, /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once; more rows take COLUMNS_WIDE */
+    ROWS_NARROW = 2,   /* up to this many rows of a plain type take COLUMNS_NARROW vectors, more rows COLUMNS_WIDE */
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
@@ -70,9 +69,8 @@ INLINE float v_fold(Vf a) {
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
-/* Lane i of the result is v_fold(a[i]), 0 <= i < LANES. Each level folds two vectors into one, so that
- * half the lanes of the pair are wasted on neither. The vectors are paired so that the lanes come out in
- * order. */
+/* Returns v_fold(a[i]) in lane i, 0 <= i < LANES. Each level folds two vectors into one, so that no lane is wasted; the
+ * vectors are paired so that the lanes come out in order. */
 INLINE Vf v_fold_all(const Vf a[16]) {
     Vf b[8], c[4], d[2];
     UNROLL for (int i = 0; i < 8; i++) /* b: 8 sums of a[i] | 8 of a[i+8] */

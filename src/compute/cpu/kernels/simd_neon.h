@@ -10,8 +10,9 @@
  *     | group g | group g+1 |  output 1      x   | 8 inputs |  b  =  1a 1b
  *
  * Two vectors of weights are zipped word by word to get there, and the sums zipped before and after; how much of the
- * factor of two remains has not been measured yet. All of them multiply signed bytes with signed bytes. Codes of up to
- * 6 bits are the same number either way; 8-bit codes are taken less 128. So usdot and usmmla have nothing to add.
+ * factor of two remains has not been measured yet. All of them multiply signed bytes with signed bytes: codes of up to
+ * 6 bits are never negative, and 128 is subtracted from 8-bit codes. So usdot and usmmla, which multiply unsigned bytes
+ * with signed ones, would gain nothing.
  *
  * BF16. The dot products of bfdot and bfmmla round differently from vdpbf16ps, so these are two fused multiply-adds,
  * with subnormal results flushed by the control register (FZ). ARM calls a result subnormal before it is rounded,

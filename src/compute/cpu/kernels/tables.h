@@ -11,7 +11,7 @@ extern const Kernels kernels_avx2;        /* AVX2, FMA, F16C */
 extern const Kernels kernels_avx_vnni;    /* AVX2 and AVX-VNNI */
 extern const Kernels kernels_avx512;      /* AVX-512 F, BW, VL, DQ, VNNI */
 extern const Kernels kernels_avx512_bf16; /* the same and BF16 */
-/* Fills in table "amx", which needs AMX tiles of bytes besides. Returns false if the compiler lacks them. */
+/* Fills in table "amx", which also needs AMX tiles of bytes. Returns false if the compiler lacks them. */
 bool kernels_amx_open(Kernels *out);
 #elif defined(__aarch64__)
 extern const RowKernels row_kernels_neon;

@@ -14,8 +14,9 @@
  *
  * The idea. Four weight tiles are in registers at a time: of two slices (or of both halves of one slice, for types with
  * two scales) of two tiles of outputs. All groups of 16 rows pass over them: the codes are unpacked and loaded once for
- * all rows, and each activation tile is loaded once for two products. A slice of one tile of outputs and 16 rows of two
- * planes costs, in operations, of which a cycle has two loads, one store of 64 bytes and two vector operations:
+ * all rows, and each activation tile is loaded once for two products. The table has the operations that a slice of one
+ * tile of outputs and 16 rows of two planes takes. A CPU does two loads, one store of 64 bytes and two vector
+ * operations per cycle.
  *
  *                                    one tile of outputs, its accumulators     two tiles of outputs, theirs
  *                                    in registers through eight slices         in memory after two slices
@@ -35,13 +36,13 @@
  * loaded once for all groups of rows anyway.
  *
  * A product is issued before the previous product is folded. Neither waits for the other, so that the CPU has work for
- * its vector units while a tile product runs. The last group has the rows that are left, in registers of so many rows,
- * because a product takes a cycle for each row. With few rows vectors are faster. The number of rows from which on
- * tiles are, and whether pairs of tiles are better than single ones, are measured when the table is selected
+ * its vector units while a tile product runs. The last group has the rows that are left, in registers of just as many
+ * rows, because a product takes a cycle for each row. With few rows vectors are faster. From how many rows on tiles are
+ * faster, and whether pairs of tiles are faster than single ones, is measured when the table is selected
  * (product_ways.c).
  *
- * A process may use the registers only with the system's permission, for which base/tile_config.h asks. They are
- * configured at the beginning of a product and released at its end, so that no state of tiles outlives it.
+ * A process may use the registers only with the system's permission, which base/system.h requests. They are configured
+ * at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/compute/test_kernels_tiles.c runs this file over tiles in plain C. bench/bench_tiles.c measures it. */
 #include "base/system.h"

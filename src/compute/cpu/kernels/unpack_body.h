@@ -1,6 +1,6 @@
-/* unpack_body.h - a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and scales as
- * floats. A part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends on the type is
- * decided when this is compiled. */
+/* unpack_body.h - unpacks a slice of a packed matrix of a block type into registers: codes as unsigned bytes, and
+ * scales as floats. It is a part of matmul_body.h, for every vector table; pack.c draws the layouts. Whatever depends
+ * on the type is decided at compile time. */
 #include "compute/cpu/kernels/layout.h"
 
 typedef struct Unpacked {
@@ -10,7 +10,7 @@ typedef struct Unpacked {
 
 INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
 
-/* Four groups of high bits from one vector of them, shifted to their place above the low bits. */
+/* Adds the high bits of four groups, which one vector holds, to their codes, above the low bits. */
 INLINE void add_high_bits(int n_bits, Vi high, int first_bit, int place, Vi w[4]) {
     Vi mask = v_set_int((n_bits == 1 ? 0x01010101 : 0x03030303) << place);
     UNROLL for (int g = 0; g < 4; g++) {
@@ -19,7 +19,7 @@ INLINE void add_high_bits(int n_bits, Vi high, int first_bit, int place, Vi w[4]
     }
 }
 
-/* Q2_K and Q3_K, and the lattice types of two bits or less. */
+/* Unpacks the codes of Q2_K, of Q3_K, and of the lattice types of two bits or less. */
 INLINE void unpack_pairs(uint32_t high_bits, const unsigned char *codes, Vi w[8]) {
     UNROLL for (int g = 0; g < 8; g++)
         w[g] = v_and(v_shift_right(v_load_int(codes + g / 4 * 64), 2 * (g % 4)), v_set_int(0x03030303));
@@ -58,19 +58,19 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* Scales of MXFP4: the arithmetic of mxfp4_scale (gguf/codebook.h). */
+/* Returns scales of MXFP4 by the arithmetic of mxfp4_scale (gguf/codebook.h). */
 INLINE Vf unpack_exponents(const unsigned char *exponents) {
     Vi bits = v_max_int(v_shift_left(v_load_bytes(exponents), 23), v_set_int(0x00400000));
     return v_mul(v_as_float(bits), v_set(0.5f));
 }
 
-/* Scales of NVFP4: the arithmetic of nvfp4_scale. */
+/* Returns scales of NVFP4 by the arithmetic of nvfp4_scale (gguf/codebook.h). */
 INLINE Vf unpack_small_floats(const unsigned char *codes) {
     Vi bits = v_shift_left(v_and(v_load_bytes(codes), v_set_int(127)), 20);
     return v_mul(v_as_float(bits), v_set(0x1p119f));
 }
 
-/* Scales of the lattice types. */
+/* Unpacks the scales of a lattice type. */
 INLINE void unpack_odd_scales(TensorType type, Vf d, const unsigned char *bytes, Unpacked *u) {
     Vi both = v_load_bytes(bytes), one = v_set_int(1);
     UNROLL for (int i = 0; i < scale_parts(type); i++) {
@@ -79,8 +79,8 @@ INLINE void unpack_odd_scales(TensorType type, Vf d, const unsigned char *bytes,
     }
 }
 
-/* The scales of a slice, the i_sub-th of those that share the item at `scales`; the fields of an item are 16 rows wide.
- * column: the place in the tile of the LANES rows. */
+/* Unpacks the scales of a slice for LANES rows of the tile, from vector `column` of its rows on. The slice is number
+ * i_sub of those that share the item at `scales`, whose fields are 16 rows wide. */
 INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
     const unsigned char *halves = scales + column * LANES * 2,
                         *bytes = scales + 32 * scale_halves(type) + column * LANES; /* after the halves */
@@ -116,7 +116,7 @@ INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_su
     }
 }
 
-/* -bias times a sum of activations: every bias is a power of two. */
+/* Returns the bias times minus_sum, by a shift: every bias is a power of two. */
 INLINE Vi bias_times(TensorType type, Vi minus_sum) {
     uint32_t bias = slice_forms[type].bias;
     if (bias == 0 || (code_max_of(type) == 255 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
