@@ -105,7 +105,7 @@ static double median(double *values) {
     return n_rounds % 2 ? values[n_rounds / 2] : (values[n_rounds / 2 - 1] + values[n_rounds / 2]) / 2;
 }
 
-/* The median time of the prompt, plain and drafted. */
+/* Computes the median time of the prompt, plain and drafted. */
 static void times_of(const Prompt *p, double *seconds) {
     double plain[MAX_ROUNDS], ratios[MAX_ROUNDS];
     for (int i = 0; i < n_rounds; i++) {

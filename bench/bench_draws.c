@@ -2,12 +2,12 @@
  *
  *   bench_draws [KERNELS]
  *
- * Times are microseconds of one core for a tree of 16 nodes, by vocabulary size and kind of distribution; the fastest of
- * 25, since other programs may run. KERNELS is the table of kernels, by default the best of this CPU. A "text"
+ * Times are microseconds of one core for a tree of 16 nodes, by vocabulary size and kind of distribution; the fastest
+ * of 25, since other programs may run. KERNELS is the table of kernels, by default the best of this CPU. A "text"
  * distribution has most of its mass on few tokens, as those of trained models do (the logits are three times Gumbel
- * noise); a "flat" one is that of logits which are nearly normal with deviation 1, as models with random weights produce
- * it. All nodes have the same distribution, so that it is in the cache, as it is when a drafter has just computed it.
- * That computation is not counted.
+ * noise); a "flat" one is that of logits which are nearly normal with deviation 1, as models with random weights
+ * produce it. All nodes have the same distribution, so that it is in the cache, as it is when a drafter has just
+ * computed it. That computation is not counted.
  */
 #include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
@@ -52,7 +52,7 @@ static void fill_dists(int32_t n_vocab) {
     }
 }
 
-/* The depth of a node: of a root, three levels of four nodes and one of three. */
+/* Returns the depth of a node: of a root, three levels of four nodes and one of three. */
 static uint64_t depth_of(int node) { return (uint64_t)(node + 3) / 4; }
 
 static void do_work(Task work, DrawCache *c, int kind, int32_t n_vocab, uint64_t round) {

@@ -148,7 +148,7 @@ static int64_t n_times;
 static double apply_s;
 static int64_t n_applied;
 
-/* A token that is allowed; every third time the first of several that closes what is open. */
+/* Returns a token that is allowed; every third time the first of several that closes what is open. */
 static int32_t draw_token(const TokenTrie *t, const TokenMask *m) {
     int32_t best = -1;
     for (int tries = 0; tries < 8; tries++) {

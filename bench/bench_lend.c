@@ -18,7 +18,7 @@ static void die(const char *why) {
     exit(1);
 }
 
-/* The keys of the method's shape. */
+/* Copies the keys of the method's shape. */
 static void copy_method_keys(GgufWriter *w, const Gguf *g, const char *method) {
     char prefix[96];
     snprintf(prefix, sizeof prefix, DRAFTER_KEY("%s."), method);

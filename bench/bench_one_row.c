@@ -50,7 +50,7 @@ static double run_s(const Kernels *k, PackedMatrix *m, int variant, int64_t n_ro
     return clock_s() - start;
 }
 
-/* The rates of every variant for that many rows, over the best fifth of the rounds, in bytes per second. */
+/* Measures the rates of every variant for that many rows, over the best fifth of the rounds, in bytes per second. */
 static void measure(const Kernels *k, PackedMatrix *m, int64_t n_rows, int rounds, double rates[N_VARIANTS]) {
     static size_t at;
     for (int r = 0; r < rounds; r++)

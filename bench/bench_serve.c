@@ -210,7 +210,7 @@ static void judge(Client *c) {
     next_request(c);
 }
 
-/* The time at which the event loop woke up: the bytes that it has handed out since then had arrived by then. */
+/* Returns the time at which the event loop woke up: the bytes that it has handed out since then had arrived by then. */
 static double arrival_s(void) {
     struct timeval woke, now;
     if (event_base_gettimeofday_cached(base, &woke) || evutil_gettimeofday(&now, NULL)) return clock_s();

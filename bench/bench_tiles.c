@@ -1,5 +1,5 @@
-/* bench_tiles.c - the time of a product by tile instructions in each of its ways (compute/cpu/kernels/product_ways.h), and which way
- * is chosen.
+/* bench_tiles.c - the time of a product by tile instructions in each of its ways (compute/cpu/kernels/product_ways.h),
+ * and which way is chosen.
  *
  *     bench_tiles [TYPE...]        (default: Q8_0 Q4_0 Q4_K Q6_K)
  *

@@ -44,7 +44,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* The index of the bin that contains p. */
+/* Returns the index of the bin that contains p. */
 static int part_of(double p, int n_parts) {
     int i = (int)(p * n_parts);
     return i < n_parts ? i : n_parts - 1;
@@ -110,7 +110,7 @@ static void decode(fr_engine *e, const fr_request_options *o) {
     fr_request_close(r);
 }
 
-/* Whether this prompt is one of the first n_each of its category. */
+/* Returns whether this prompt is one of the first n_each of its category. */
 static bool is_wanted(const char *category, int n_each) {
     for (int i = 0; i < MAX_CATEGORIES; i++) {
         if (!categories[i].name[0]) snprintf(categories[i].name, sizeof categories[i].name, "%s", category);

@@ -29,7 +29,7 @@ static double percentile(Series *s, double part) {
     return s->values[i > 0 ? i - 1 : 0];
 }
 
-/* The mean of a tenth of the samples. The first fifth is the warm-up and does not count. */
+/* Returns the mean of a tenth of the samples. The first fifth is the warm-up and does not count. */
 static double tenth(const Series *rss, size_t from, size_t n) {
     double sum = 0;
     for (size_t i = from; i < from + n; i++) sum += rss->values[i];

@@ -89,7 +89,7 @@ static const char *const load_malformed[] = {
     "\x01\x02\x03 not HTTP\r\n\r\n",
 };
 
-/* The value at a path such as "choices.0.text"; NULL: there is none. */
+/* Returns the value at a path such as "choices.0.text"; NULL: there is none. */
 static inline const json_t *load_value_at(const json_t *at, const char *path) {
     char part[64];
     while (at && *path) {

@@ -1,8 +1,9 @@
 /* command.c - parses argv into the structs of a command, by its tables of options; prints its help; checks the files.
  *
  * Options are written in GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before
- * arguments that begin with '-'. Options of other programs are understood (synonyms.c). Keys are written in full; for a misspelt or shortened key the error suggests the
- * nearest one. If an option is given twice, the last value counts, except for lists, which grow. */
+ * arguments that begin with '-'. Options of other programs are understood (synonyms.c). Keys are written in full; for a
+ * misspelt or shortened key the error suggests the nearest one. If an option is given twice, the last value counts,
+ * except for lists, which grow. */
 #include "base/files.h"
 #include "cli/command.h"
 #include "cli/model_name.h"
@@ -68,7 +69,7 @@ static bool find_letter(const Command *c, char letter, CommandRow *at) {
     return false;
 }
 
-/* ---- --help-all and --help ----------------------------------------------------------------------------------------- */
+/* ---- --help-all and --help --------------------------------------------------------------------------------------- */
 
 enum { COLUMN = 30 };
 

@@ -1,8 +1,8 @@
 /* command.h - describes a subcommand of `forerun`, from which its parsing, help, man page and completions follow.
  *
  * A command names its tables of options (base/options.h) and the structs that they fill. Parsing argv, --help, the man
- * pages and the shell completions all read these tables, so that an option is defined in one place. --help is one screen
- * that begins with examples; --help-all prints everything. */
+ * pages and the shell completions all read these tables, so that an option is defined in one place. --help is one
+ * screen that begins with examples; --help-all prints everything. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 

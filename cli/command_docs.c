@@ -5,7 +5,8 @@
  * share is printed with the first of them; the others refer to it.
  *
  * `forerun --man-pages FOLDER`, which `make install` runs, writes forerun-run.1, forerun-train-lyanna.1, and so on.
- * Each page has everything that --help-all prints, except for the lists of drafters and rules, which forerun(1) describes.
+ * Each page has everything that --help-all prints, except for the lists of drafters and rules, which forerun(1)
+ * describes.
  *
  * The completions for bash, zsh and fish know commands, methods of `train`, options, the names that a choice can have,
  * drafters for --draft, and which values are files. `make install` puts the scripts where the shells look for them. */

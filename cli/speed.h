@@ -39,7 +39,7 @@ void speed_print_legend(int n_runs, bool has_disturbed);
 /* The index of the run with the median rate; of two in the middle, the slower one. n is at most SPEED_MAX_RUNS. */
 int speed_median_run(const double *rates, int n);
 
-/* Warns on standard error if other programs are running: they make the times too long, which the table does not show. */
+/* Warns on standard error if other programs are running: they make the times longer, which the table does not show. */
 void speed_warn_if_busy(const char *command);
 
 #endif

@@ -8,11 +8,11 @@
 
 enum { ACCEPTANCE_MAX_VOCAB = 12, ACCEPTANCE_MAX_DRAFTS = 8 };
 
-/* The probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted token
- * (which is p if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive scale;
- * without replacement at most as many as there are tokens with q > 0; as points: the k most probable tokens, ties going
- * to the lowest ids); the target's distribution is p [n_vocab], which sums to 1. All drafts and all random choices are
- * enumerated: V^k 2^k runs. */
+/* Returns the probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted
+ * token (which is p if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive
+ * scale; without replacement at most as many as there are tokens with q > 0; as points: the k most probable tokens,
+ * ties going to the lowest ids); the target's distribution is p [n_vocab], which sums to 1. All drafts and all random
+ * choices are enumerated: V^k 2^k runs. */
 double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const float *q, int32_t n_vocab, int32_t k,
                      double gamma, double *dist);
 
@@ -21,8 +21,8 @@ double acceptance_multi_round(const double *p, const float *q, int32_t n_vocab, 
 double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_t k, double gamma);
 double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
 double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k); /* without replacement */
-/* The upper bound over all rules for k independent drafts (optimal transport with membership cost), and for k drafts
- * without replacement. */
+/* Returns the upper bound over all rules for k independent drafts (optimal transport with membership cost), and for k
+ * drafts without replacement. */
 double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k);
 double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k);
 
@@ -37,7 +37,7 @@ enum { OPTIMAL_TRANSPORT_MAX_VOCAB = 12 };
 void optimal_transport_sets_iid(const float *q, int32_t n_vocab, int32_t k, double *chance_of);
 void optimal_transport_sets_without_replacement(const float *q, int32_t n_vocab, int32_t k, double *chance_of);
 
-/* The greatest probability with which a token of distribution p [n_vocab] can be one of the drafts. Overwrites
+/* Returns the greatest probability with which a token of distribution p [n_vocab] can be one of the drafts. Overwrites
  * chance_of. */
 double optimal_transport_acceptance(const double *p, int32_t n_vocab, double *chance_of);
 

@@ -118,7 +118,7 @@ static void append(int32_t *tokens, int64_t *n, int32_t token) {
     if (token >= 0) tokens[(*n)++] = token;
 }
 
-/* The text's tokens between `first` and `last` (-1: none), malloc'ed. */
+/* Encodes the text's tokens between `first` and `last` (-1: none), malloc'ed. */
 static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t last, int32_t **out, int64_t *n,
                   fr_error *err) {
     int32_t *inner = NULL;

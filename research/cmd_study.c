@@ -72,7 +72,7 @@ static const Option option_table[] = {
 static const struct { double temperature, top_p; } settings[] = {{0.3, 1}, {0.7, 1}, {1, 0.95}};
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
-/* Whether the setting is to be run. */
+/* Returns whether the setting is to be run. */
 static bool is_chosen(int i) {
     double t = args.study.temperature;
     return !(t > 0) || fabs(t - settings[i].temperature) < 1e-9;

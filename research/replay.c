@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many of the next tokens the tree contains as a path from node 0. */
+/* Returns how many of the next tokens the tree contains as a path from node 0. */
 static int64_t accepted(const Tree *t, const int32_t *next, int64_t n_next) {
     int64_t n = 0;
     for (int32_t node = 0; n < n_next && (node = tree_child(t, node, next[n])) >= 0;) n++;

@@ -74,7 +74,7 @@ typedef struct ReplayReport {
     int n_categories;
 } ReplayReport;
 
-/* The category of that name, added if it is new. NULL: refused. */
+/* Returns the category of that name, added if it is new. NULL: refused. */
 ReplayCategory *replay_category(ReplayReport *r, const char *name, fr_error *err);
 int replay_add(ReplayCategory *c, const ReplayStats *s, const double *step_s, fr_error *err);
 void replay_print_table(ReplayReport *r, bool calibration);

@@ -34,7 +34,7 @@ typedef struct StudyPlan {
 } StudyPlan;
 extern const StudyPlan study_by_length, study_by_budget; /* D.3.1 and D.3.2, as printed */
 
-/* The levels and nodes of a tree, and its value of --draft, which is written to out[n_out]. */
+/* Returns the levels and nodes of a tree, and its value of --draft, which is written to out[n_out]. */
 int32_t study_tree_depth(const StudyTree *t);
 int32_t study_tree_nodes(const StudyTree *t);
 

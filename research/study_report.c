@@ -31,7 +31,7 @@ static StudyFigure study_figure(const StudyResult *r, const StudyRow *row, Study
     return (StudyFigure){mean, r->n_runs > 1 ? sqrt(squares / (r->n_runs - 1) / r->n_runs) : 0};
 }
 
-/* Whether the row is the best of its method and group in this metric. */
+/* Returns whether the row is the best of its method and group in this metric. */
 static bool is_best(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     double mine = study_figure(r, row, metric).mean;
     for (int i = 1; i < r->n_rows; i++) {

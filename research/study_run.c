@@ -60,7 +60,7 @@ static int read_prompts(Study *s, const char *path, fr_error *err) {
     return status;
 }
 
-/* The bytes that a forward of the draft model reads. */
+/* Finds the bytes that a forward of the draft model reads. */
 static int draft_bytes(const char *path, size_t *out, fr_error *err) {
     fr_model *draft;
     fr_model_info info = {.struct_size = sizeof info};

@@ -103,7 +103,7 @@ static int free_tree(void **state) {
     return 0;
 }
 
-/* The folder of a path; false if the path has none. */
+/* Finds the folder of a path; false if the path has none. */
 static bool folder_of(const char *path, char *out, size_t n) {
     const char *slash = strrchr(path, '/');
     if (!slash) return false;
@@ -194,8 +194,8 @@ static void the_check_can_fail(void **state) {
 
 /* ---- the headers that the library needs ----------------------------------------------------------------- */
 
-/* Whether a header of the system may be included in src/ and include/: the headers of C, POSIX, Linux and the compiler,
- * of the three libraries that libforerun is linked with, and of Random123. `make lib` needs no others. */
+/* Returns whether a header of the system may be included in src/ and include/: the headers of C, POSIX, Linux and the
+ * compiler, of the three libraries that libforerun is linked with, and of Random123. `make lib` needs no others. */
 static bool is_for_library(const char *header) {
     static const char *const allowed[] = {
         "pcre2.h",     "xxhash.h",     "utf8proc.h", "Random123/philox.h", /* libraries */

@@ -92,7 +92,7 @@ static void put_raw(Demo *d, const char *text, size_t n) {
     d->n_word += n;
 }
 
-/* A piece of a word. */
+/* Writes a piece of a word. */
 static void put_piece(Demo *d, const char *text, size_t n, bool paint) {
     if (paint) put_raw(d, "\033[32m", 5);
     put_raw(d, text, n);

@@ -1,7 +1,7 @@
 /* text_output.c - writes a text to standard output while it is generated: escaped, coloured and wrapped on a terminal.
  *
- * A text arrives in tokens, so that a word is often written before its end is known. If it then turns out not to fit the
- * line, the part that was written is erased and written again on the next line. The last column stays free, because
+ * A text arrives in tokens, so that a word is often written before its end is known. If it then turns out not to fit
+ * the line, the part that was written is erased and written again on the next line. The last column stays free, because
  * terminals differ in where the cursor is after a character in it. */
 #include "cli/run/generate.h"
 

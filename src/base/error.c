@@ -14,7 +14,7 @@
 #undef error_set /* error.h redefines these two for the analyzer */
 #undef error_memory
 
-/* The bytes of the UTF-8 character at s, up to 4; 0: it is malformed, or a control character (C0, DEL, C1). */
+/* Returns the bytes of the UTF-8 character at s, up to 4; 0: it is malformed, or a control character (C0, DEL, C1). */
 static size_t plain_character(const unsigned char *s) {
     if (s[0] < 0x80) return s[0] >= 0x20 && s[0] != 0x7f;
     size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
@@ -66,7 +66,7 @@ void error_assert_failed(const char *cond, const char *file, int line) {
 
 /* ---- names from files ---------------------------------------------------------------------------------------- */
 
-/* The escape of one byte into out[5]; returns its length. */
+/* Returns the escape of one byte into out[5]; returns its length. */
 static size_t escape(unsigned char c, char out[5]) {
     if (c >= 0x20 && c < 0x7f && c != '\\') {
         out[0] = (char)c;

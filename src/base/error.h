@@ -11,7 +11,7 @@
  */
 __attribute__((format(printf, 3, 4))) fr_code error_set(fr_error *err, fr_code code, const char *fmt, ...);
 
-/* The usual sentence for a refused allocation of `bytes` bytes for `what`. */
+/* Writes the usual sentence for a refused allocation of `bytes` bytes for `what`; returns FR_ERR_MEMORY. */
 fr_code error_memory(fr_error *err, const char *what, size_t bytes);
 
 /* An invariant that no input can break. Where it is broken, prints the place and aborts, also in release builds. */
@@ -31,8 +31,8 @@ typedef struct Printable {
     char text[PRINTABLE_MAX];
 } Printable;
 
-/* The n bytes at s with everything but printable ASCII escaped (\n, \xNN, ...), shortened with "..." where they are
- * long. */
+/* Returns the n bytes at s with everything but printable ASCII escaped (\n, \xNN, ...), shortened with "..." where they
+ * are long. */
 const char *printable(Printable *p, const char *s, size_t n);
 
 #endif

@@ -52,7 +52,7 @@ int input_file_open(const char *path, int *fd, struct stat *st, fr_error *err) {
     return open_regular(path, "write its contents to a file and give that", fd, st, err);
 }
 
-/* The number of the descriptor that the path names, or -1. */
+/* Returns the number of the descriptor that the path names, or -1. */
 static int named_descriptor(const char *path) {
     static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
     if (strcmp(path, "/dev/stdin") == 0) return STDIN_FILENO;
@@ -184,8 +184,9 @@ void mapped_file_release(const void *at, size_t n) {
 
 static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
-/* Whether something other than a write explains a new change time (st_ctime): new owners, modes and links, or a new
- * name, after which the path leads elsewhere. A write whose modification time was set back has no such explanation. */
+/* Returns whether something other than a write explains a new change time (st_ctime): new owners, modes and links, or a
+ * new name, after which the path leads elsewhere. A write whose modification time was set back has no such
+ * explanation. */
 static bool is_explained(const MappedFile *f, const struct stat *now) {
     const struct stat *then = &f->opened;
     struct stat named;
@@ -266,7 +267,8 @@ static int refuse(const char *path, const char *why, fr_error *err) {
     return error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, why);
 }
 
-/* The path that is replaced, malloc'ed, and whether there is a file. Links at the end of the path are followed. */
+/* Finds the path that is replaced, malloc'ed, and whether there is a file. Links at the end of the path are
+ * followed. */
 static int resolve(const char *path, char **target, struct stat *st, bool *is_there, fr_error *err) {
     struct stat link;
     *is_there = stat(path, st) == 0;
@@ -308,7 +310,7 @@ bool replace_file_same(const char *a, const char *b) {
 
 /* ---- replaced files: writing ---------------------------------------------------------------------------------- */
 
-/* The folder of the target, 200 bytes of its name, 16 random digits and ".tmp". */
+/* Writes the folder of the target, 200 bytes of its name, 16 random digits and ".tmp". */
 static bool make_name(const char *target, char *out, size_t size) {
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random) return false;

@@ -54,8 +54,8 @@ void mapped_file_release(const void *at, size_t n);
 /* FR_ERR_IO if the file has been written to or cut since it was opened; NULL is never changed. */
 int mapped_file_check(const MappedFile *f, fr_error *err);
 
-/* The path, shortened where it is long, of the mapped file that the address lies in; NULL where it lies in none of the
- * first 64. A signal handler may call this function, which takes no lock and no memory. */
+/* Returns the path, shortened where it is long, of the mapped file that the address lies in; NULL where it lies in none
+ * of the first 64. A signal handler may call this function, which takes no lock and no memory. */
 const char *mapped_file_at(const void *address);
 
 /* ---- replaced files ------------------------------------------------------------------------------------------ */
@@ -69,11 +69,11 @@ typedef struct ReplaceFile {
     int i_open; /* its place in the list of replace_file_abandon_all; -1: none was free */
 } ReplaceFile;
 
-/* Whether the path could be replaced now: it is a regular file that may be written, or does not exist yet; its folder
- * exists, and a file can be created in it. The check leaves nothing there. */
+/* Returns whether the path could be replaced now: it is a regular file that may be written, or does not exist yet; its
+ * folder exists, and a file can be created in it. The check leaves nothing there. */
 int replace_file_check(const char *path, fr_error *err);
-/* Whether two paths name one file, that is, whether device and inode are equal; links are followed. Files that do not
- * exist yet are compared by folder and name. */
+/* Returns whether two paths name one file, that is, whether device and inode are equal; links are followed. Files that
+ * do not exist yet are compared by folder and name. */
 bool replace_file_same(const char *a, const char *b);
 /* Begins a replacement. Refuses a path at which there is a device or a folder, which would be lost. If the path is a
  * symbolic link, the file it leads to is replaced, and the link stays. After a failure there is nothing to end. */

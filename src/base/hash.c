@@ -66,7 +66,7 @@ uint64_t keyed_hash(const HashKey *key, const void *bytes, size_t n) {
 
 enum { FIRST_SLOTS = 64 };
 
-/* The slot of the key, or the free one where it belongs. */
+/* Returns the slot of the key, or the free one where it belongs. */
 static HashSlot *slot_of(const HashTable *t, const char *key, size_t n) {
     size_t mask = t->n_slots - 1;
     for (size_t i = keyed_hash(&t->key, key, n) & mask;; i = (i + 1) & mask) {

@@ -8,7 +8,7 @@
 
 /* ---- fingerprints -------------------------------------------------------------------------------------------- */
 
-/* A 64-bit fingerprint of bytes (XXH3 from libxxhash), which is not for security. The seed chains fingerprints:
+/* Returns a 64-bit fingerprint of bytes (XXH3 from libxxhash), which is not for security. The seed chains fingerprints:
  * hash64(b, n, hash64(a, m, 0)) is the fingerprint of a followed by b. */
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
 
@@ -26,13 +26,13 @@ typedef struct HashKey {
     uint64_t a, b;
 } HashKey;
 
-/* A fresh key from the system's random numbers. */
+/* Returns a fresh key from the system's random numbers. */
 HashKey hash_key_new(void);
 
 /* SipHash-1-3 of n bytes. */
 uint64_t keyed_hash(const HashKey *key, const void *bytes, size_t n);
 
-/* A faster hash of one number; its high bits are better than its low ones. */
+/* Returns a faster hash of one number; its high bits are better than its low ones. */
 static inline uint64_t keyed_hash_u64(const HashKey *key, uint64_t v) {
     uint64_t h = (v ^ key->a) * (key->b | 1);
     h = (h ^ h >> 32) * (key->a | 1);
@@ -64,7 +64,7 @@ typedef struct HashTable {
 /* Adds key -> id unless the key is there already; *got is the id that the key has then. The n bytes must outlive the
  * table, n < 2^32. False: no memory. */
 bool hash_table_add(HashTable *t, const char *key, size_t n, int32_t id, int32_t *got);
-/* The id of a key; -1: it is not there. */
+/* Returns the id of a key; -1: it is not there. */
 int32_t hash_table_find(const HashTable *t, const char *key, size_t n);
 /* Frees the slots. The table is then empty and can be used again. */
 void hash_table_close(HashTable *t);

@@ -71,7 +71,7 @@ struct ArenaBlock {
     char padding[MEM_ALIGN - sizeof(struct ArenaBlock *)]; /* the arrays begin on a cache line */
 };
 
-/* The bytes of an item, rounded up to whole cache lines; false where they overflow. */
+/* Computes the bytes of an item, rounded up to whole cache lines; false where they overflow. */
 static bool item_bytes(const ArenaItem *item, size_t *out) {
     return size_mul(item->n, item->each, out) && size_add(*out, MEM_ALIGN - 1, out) && (*out -= *out % MEM_ALIGN, true);
 }

@@ -245,7 +245,7 @@ int options_parse(const Option *rows, const char *owner, char *text, void *out, 
 
 enum { MAX_WORD = 40 };
 
-/* The number of insertions, deletions, changes and swaps of neighbours that turn a into b (optimal string
+/* Returns the number of insertions, deletions, changes and swaps of neighbours that turn a into b (optimal string
  * alignment). */
 static int edit_distance(const char *a, const char *b) {
     int d[MAX_WORD + 1][MAX_WORD + 1];

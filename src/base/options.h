@@ -15,10 +15,10 @@
  *
  *     static const Option rows[] = {
  *         {.key = "index", OPT_FILE(SuffixOptions, index), .required = "index file", .help = "index of the corpus"},
- *         {.key = "factor", OPT_REAL(SuffixOptions, factor, 0, 64), .default_value = "1", .help = "nodes per matched token"},
- *         {.key = "history", OPT_INT(SuffixOptions, history, 0, 1 << 24), .default_value = "131072", .help = "tokens kept"},
+ *         {.key = "factor", OPT_REAL(SuffixOptions, factor, 0, 64), .default_value = "1", .help = "nodes per match"},
+ *         {.key = "history", OPT_INT(SuffixOptions, history, 0, 9999), .default_value = "99", .help = "tokens kept"},
  *         {.key = "live", OPT_FLAG(SuffixOptions, live), .default_value = "1", .help = "also use generated tokens"},
- *         {.key = "match", OPT_CHOICE(SuffixOptions, match, "earliest", "latest"), .default_value = "earliest", .help = "..."},
+ *         {.key = "match", OPT_CHOICE(SuffixOptions, match, "first", "last"), .default_value = "first", .help = "..."},
  *         {.key = NULL},
  *     };
  *
@@ -26,9 +26,9 @@
  *     char text[] = "index=a.bin,history=0";           cut into strings in place
  *     status = options_parse(rows, "suffix", text, &o, err);
  *
- * Its errors look like these: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option
- * 'hist'; did you mean 'history'? (the options are index, factor, ...)", "suffix: missing index file: write suffix:index=FILE",
- * "suffix: 'live' is set twice".
+ * Its errors look like these: "suffix: 'history=-1' must be an integer from 0 to 9999", "suffix: unknown option
+ * 'hist'; did you mean 'history'? (the options are index, factor, ...)", "suffix: missing index file: write
+ * suffix:index=FILE", "suffix: 'live' is set twice".
  *
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes
  * int32_t, int64_t and uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two
@@ -149,12 +149,13 @@ void options_defaults(const Option *rows, void *out);
 int options_parse(const Option *rows, const char *owner, char *text, void *out, fr_error *err);
 /* Stores the value of one key; both are whole strings. */
 int options_set(const Option *rows, const char *owner, const char *key, const char *value, void *out, fr_error *err);
-/* The row of a key; NULL: there is none. */
+/* Returns the row of a key; NULL: there is none. */
 const Option *options_find(const Option *rows, const char *key);
 
 /* Stores one value in the row's field; `written` is what the user wrote, for the error: "--depth=99". */
 int option_store(const Option *row, const char *written, const char *value, void *out, fr_error *err);
-/* Whether the row's field holds something: for a text or a list, whether it is not empty; for other types, always. */
+/* Returns whether the row's field holds something: for a text or a list, whether it is not empty; for other types,
+ * always. */
 bool option_is_given(const Option *row, const void *out);
 
 /* Appends lines "key=default  help (range)", wrapped at `width` columns, the key indented by `indent`. False: no
@@ -163,7 +164,8 @@ bool options_help(Buf *out, const Option *rows, int indent, int width);
 /* Appends the sentence of one row: its help, then range and default in parentheses. The default is part of it on a
  * command line (with_default); in "key=default" lists it is already at the left. */
 bool option_describe(Buf *out, const Option *row, bool with_default);
-/* The row's metavar, or one chosen by its type if it has none: N, X, FILE, TEXT, a|b. `room` is memory for it. */
+/* Returns the row's metavar, or one chosen by its type if it has none: N, X, FILE, TEXT, a|b. `room` is memory for
+ * it. */
 const char *option_metavar(const Option *row, char room[64]);
 /* Appends `text` broken at spaces: the current column is `column`, further lines begin at `indent`. "\n" in text
  * begins a new line. */

@@ -10,10 +10,11 @@
  * blocks that contain something are looked at closely; exponentials and random numbers are computed for many lanes at
  * once. No function of the C library is called, so that the bits are the same everywhere.
  *
- *     mass      e^x = 2^k e^r,  k = round(x / ln 2),  |r| <= ln(2) / 2:  e^r by its Taylor series to r^7 (the rest is below
- *               6e-9), multiplications and additions rounded one by one; 2^k by its bits; k is rounded by adding 1.5 *
- *               2^23, which leaves it in the low bits of the sum. x <= 0, and below -87, where 2^k would leave the normal
- *               numbers, the term is 0. Sums of eight terms a lane are taken in float, everything else in double.
+ *     mass      e^x = 2^k e^r,  k = round(x / ln 2),  |r| <= ln(2) / 2:  e^r by its Taylor series to r^7 (the rest is
+ *               below 6e-9), multiplications and additions rounded one by one; 2^k by its bits; k is rounded by adding
+ *               1.5 * 2^23, which leaves it in the low bits of the sum. x <= 0, and below -87, where 2^k would leave
+ *               the normal numbers, the term is 0. Sums of eight terms a lane are taken in float, everything else in
+ *               double.
  *     exp_sum   the same in double, with fused multiply-adds: slow here on a CPU that has none
  *
  * The terms of NaN and -inf are 0, because a comparison with either is false. Proof: tests/base/test_row_kernels.c,

@@ -68,7 +68,7 @@ typedef struct TileConfig {
 } TileConfig;
 _Static_assert(sizeof(TileConfig) == 64, "the layout is the CPU's");
 
-/* Whether this CPU has tiles with products of bytes and of BF16, and the system lets this process use them. The
+/* Returns whether this CPU has tiles with products of bytes and of BF16, and the system lets this process use them. The
  * first call asks the system, once. */
 bool tiles_available(void);
 

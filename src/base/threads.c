@@ -216,7 +216,8 @@ static const cpu_set_t *allowed_cores(void) {
     return &allowed;
 }
 
-/* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all cores. */
+/* Returns a new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all
+ * cores. */
 static bool start_worker(ThreadPool *p) {
     Start *start = &p->starts[p->n_started];
     *start = (Start){p, p->n_started + 1};

@@ -18,7 +18,7 @@ typedef struct ThreadPool ThreadPool; /* used by one thread at a time */
  * time. */
 typedef void (*PartFn)(void *ctx, int i_part, int n_parts, int i_thread);
 
-/* A pool of n_threads (1 .. THREADS_MAX), one of which is the thread that calls threads_run. */
+/* Opens a pool of n_threads (1 .. THREADS_MAX), one of which is the thread that calls threads_run. */
 int threads_open(ThreadPool **out, int n_threads, fr_error *err);
 void threads_close(ThreadPool *pool); /* NULL is fine */
 int threads_count(const ThreadPool *pool);
@@ -53,7 +53,7 @@ void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
  * than parts. */
 void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
-/* The cores that this process could use when a function of this file was first called. */
+/* Returns the cores that this process could use when a function of this file was first called. */
 int threads_n_cores(void);
 
 /* Cuts n items into n_parts at multiples of `grain`; part i_part is [*begin, *end). */

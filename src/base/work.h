@@ -45,7 +45,7 @@ __attribute__((noreturn, format(printf, 3, 4))) void work_fail(Work *w, fr_code 
 void *work_alloc(Work *w, size_t bytes);                        /* zeros, aligned for any type */
 void *work_array(Work *w, size_t n, size_t each);               /* n elements, zeros */
 void *work_grow(Work *w, void *p, size_t bytes, size_t wanted); /* like realloc: p has `bytes` bytes */
-/* The array of n elements of `each` bytes, with room for one more; a full array is doubled. */
+/* Returns the array of n elements of `each` bytes, with room for one more; a full array is doubled. */
 void *work_room(Work *w, void *array, size_t n, int32_t *capacity, size_t each);
 
 /* Counts n bytes or items that an operation is about to walk over: 16 of them are a step. It is called before the

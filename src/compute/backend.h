@@ -261,7 +261,7 @@ const Backend *const *backends(void);
 extern const char *const backend_names[];
 int backend_find(const char *name, const Backend **out, fr_error *err);
 
-/* How inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
+/* Returns how inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
 
 /* Buffer.floats [first, first + n) to the device, after the CPU has written them; and back, before it reads them. */

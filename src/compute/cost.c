@@ -152,9 +152,9 @@ static int time_once(Executor *e, int32_t n_rows, double *least, double *spent_s
     return FR_OK;
 }
 
-/* The time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small
- * and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full of
- * the keys that were just written. */
+/* Returns the time that n_keys keys add to a forward: measured with and without them in turn, because the difference is
+ * small and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full
+ * of the keys that were just written. */
 static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     double least[2] = {INFINITY, INFINITY}, s;
     for (int round = 0; round < 2; round++)
@@ -247,7 +247,7 @@ void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
 
 /* ---- parts ----------------------------------------------------------------------------------------- */
 
-/* The seconds of each part in the fastest of some forwards. */
+/* Measures the seconds of each part in the fastest of some forwards. */
 static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *part_s, double *whole_s,
                       fr_error *err) {
     Context *c = executor_context(e);

@@ -10,24 +10,24 @@
 
 #include "compute/executor.h"
 
-/* What a forward has to move and to compute. */
+/* Computes what a forward has to move and to compute. */
 void cost_work(const Weights *w, KvType kv_type, CostWork *out);
 
 /* Returns the limits of this machine as the backend of the weights meets them; all are zero if the backend does not
  * know any. Takes about half a second. */
 int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
 
-/* The keys that a row of a chain after n_context tokens sees on average: those tokens, the rows before it and
+/* Returns the keys that a row of a chain after n_context tokens sees on average: those tokens, the rows before it and
  * itself. */
 static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
 
-/* How many of n earlier tokens a row sees, on average over the layers. */
+/* Returns how many of n earlier tokens a row sees, on average over the layers. */
 static inline double cost_keys_seen(const CostWork *work, double n) {
     double in_window = n < work->window ? n : work->window;
     return n + work->window_share * (in_window - n);
 }
 
-/* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
+/* Returns seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
  * arithmetic busy without a pause: the larger of the two; 0 if the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 
@@ -84,7 +84,7 @@ int cost_read_weights(Device *d, const Weights *w, double *seconds, fr_error *er
  * wrong entry costs only time, and every forward corrects the curve. */
 enum { COST_KEY_BYTES = 256 };
 
-/* What the curve of this executor depends on, as one line. */
+/* Writes what the curve of this executor depends on, as one line. */
 void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]);
 /* Returns false if the folder has no valid entry for the key; *out is unchanged then. */
 bool cost_cache_load(const char *folder, const char *key, CostCurve *out);

@@ -70,8 +70,8 @@ int32_t executor_room(const Executor *e, int32_t sequence, int32_t n_ahead);
 /* Forgets the least recently used mark if the sequence lacks pages of windows for n rows. Returns false if it does
  * not, or if there is no mark. */
 bool executor_drop_mark(Executor *e, int32_t sequence, int32_t n);
-/* All pages, and those that no sequence holds; and the same of the layers with a window, which is 0 if these have no
- * pages of their own. */
+/* These return the number of all pages, and of those that no sequence holds. Layers with a window may have pages of
+ * their own; otherwise their numbers are 0. */
 int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
 int32_t executor_n_window_pages(const Executor *e);

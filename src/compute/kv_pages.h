@@ -76,8 +76,8 @@ void kv_close(KvPages *kv);
 
 /* Opens an empty sequence, whose number is *out. Fails if all max_sequences are open. */
 int kv_sequence_open(KvPages *kv, int32_t *out, fr_error *err);
-/* Whether a sequence can be cut to its first n committed tokens, because the window of a row after them is still there.
- * This is always so without a window, and for n = 0. */
+/* Returns whether a sequence can be cut to its first n committed tokens, because the window of a row after them is
+ * still there. This is always so without a window, and for n = 0. */
 bool kv_can_cut(const KvPages *kv, int32_t sequence, int32_t n);
 /* `to` forgets what it held and gets the first n committed tokens of `from` instead (kv_can_cut), whose pages it
  * shares. Takes no page. What either had reserved is forgotten. */

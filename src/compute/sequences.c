@@ -27,8 +27,8 @@
  *     instructions ... | question A          marks of A    512  1024 | 1072
  *                      | question B          of B          512  1024 | 1056       the first two are the same marks
  *
- * The engine decides where marks are set (engine/prompts.c). Their number is limited by memory. The least recently used one is
- * forgotten, whichever sequences have it, which costs time later and changes no token.
+ * The engine decides where marks are set (engine/prompts.c). Their number is limited by memory. The least recently used
+ * one is forgotten, whichever sequences have it, which costs time later and changes no token.
  *
  * The first table can be cut anywhere. The second one and the recurrent state can be cut at all lengths since the last
  * forward began, at marks, and at 0. sequence_reach gives what all of them allow.
@@ -141,7 +141,8 @@ void sequence_marks_share(SequenceMarks *m, int32_t from, int32_t to, int32_t le
 
 /* ---- recurrent states ------------------------------------------------------------------------------- */
 
-/* Whether the state after the first n tokens of a sequence is known without a mark; that after none always is. */
+/* Returns whether the state after the first n tokens of a sequence is known without a mark; that after none always
+ * is. */
 static bool knows_state(const SequenceTable *s, int32_t id, int32_t n) {
     return !s->states || n == 0 || n >= s->states[id].length;
 }
@@ -231,7 +232,7 @@ static void pad_state(SequenceTable *s, int32_t id, int32_t n) {
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
-/* The slots of one page table: those of its group, or of all groups. */
+/* Copies the slots of one page table: those of its group, or of all groups. */
 static void copy_slots_of(const SequenceTable *s, int table, int32_t from, int32_t to, int32_t n) {
     for (int group = table; group < (s->n_tables == 1 ? KV_GROUPS : table + 1); group++)
         s->context->device->backend->copy_slots(s->context, (KvGroup)group, from, to, n);
@@ -301,7 +302,7 @@ int sequence_open(SequenceTable *s, int32_t *out, fr_error *err) {
 
 int32_t sequence_length(const SequenceTable *s, int32_t id) { return s->kv[0].sequences[id].length; }
 
-/* Whether the sequence can be cut to its first n tokens without a mark. */
+/* Returns whether the sequence can be cut to its first n tokens without a mark. */
 static bool can_cut(const SequenceTable *s, int32_t id, int32_t n) {
     return kv_can_cut(&s->kv[s->n_tables - 1], id, n) && knows_state(s, id, n);
 }

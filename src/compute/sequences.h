@@ -38,7 +38,7 @@ typedef struct SequenceMarks {
 /* No sequence has a mark at first. With n_marks 0, none ever will. */
 int sequence_marks_open(SequenceMarks *m, KvPages *pages, int32_t n_sequences, int32_t n_marks, fr_error *err);
 void sequence_marks_close(SequenceMarks *m);
-/* The longest mark of a sequence of at most `length` tokens; -1: there is none. */
+/* Returns the longest mark of a sequence of at most `length` tokens; -1: there is none. */
 int32_t sequence_marks_find(const SequenceMarks *m, int32_t sequence, int32_t length);
 /* Adds a mark to the sequence. The least recently used one makes room for it; -1: there is no room for any. */
 int32_t sequence_marks_add(SequenceMarks *m, int32_t sequence, int32_t length);
@@ -81,8 +81,8 @@ typedef struct SequenceTable {
 /* The context is borrowed. State i of the context is that of sequence i, and state max_sequences + k that of mark k. */
 int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err);
 void sequence_table_close(SequenceTable *s);
-/* Whether sequences of this model can be cut only at their end and at marks, if windows have n_window_pages pages of
- * their own. */
+/* Returns whether sequences of this model can be cut only at their end and at marks, if windows have n_window_pages
+ * pages of their own. */
 bool sequence_table_need_marks(const Model *m, int64_t n_window_pages);
 
 int sequence_open(SequenceTable *s, int32_t *out, fr_error *err);

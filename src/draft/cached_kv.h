@@ -13,7 +13,7 @@ typedef struct CachedKv {
     Arena arena;
 } CachedKv;
 
-/* The number of pages that the executor needs for sequences of n_ctx tokens. */
+/* Returns the number of pages that the executor needs for sequences of n_ctx tokens. */
 int64_t cached_kv_n_pages(const DrafterEnv *env, int32_t n_ctx, int32_t page_size);
 /* Opens the sequences, on a zeroed struct. The executor has env->max_sequences + env->n_cached. */
 int cached_kv_open(CachedKv *c, Executor *executor, const DrafterEnv *env, fr_error *err);

@@ -174,7 +174,7 @@ static bool begins_with_method(const char *text) {
     return false;
 }
 
-/* The length of the first drafter that the text names. It is followed by a '+' or by the end of the text. */
+/* Returns the length of the first drafter that the text names. It is followed by a '+' or by the end of the text. */
 static size_t first_length(const char *text) {
     size_t n = 0;
     while (text[n] && !(text[n] == '+' && begins_with_method(text + n + 1))) n++;

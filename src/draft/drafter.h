@@ -180,7 +180,7 @@ const DrafterClass *drafter_find(const char *name);
  * text is cut at each '+' that is followed by the name of a method. It ends with the first status that is not FR_OK. */
 int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
                  fr_error *err);
-/* Whether one of the drafters that the text names is "auto". */
+/* Returns whether one of the drafters that the text names is "auto". */
 bool drafter_names_auto(const char *text);
 /* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
  * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
@@ -188,7 +188,7 @@ int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t
 /* Checks the text in the same way without opening anything, so that errors can be reported before a model is loaded. */
 int drafter_check(const char *spec, fr_error *err);
 void drafter_close(Drafter *d); /* NULL is allowed */
-/* The options of a method; NULL if there is no such method. */
+/* Returns the options of a method; NULL if there is no such method. */
 const Option *drafter_option_table(const char *method);
 bool drafter_has_option(const DrafterClass *class, const char *key);
 /* Appends the options of a method for --help, as options_help does. Returns false if there is no memory. */

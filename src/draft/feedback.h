@@ -17,8 +17,8 @@ enum { TOP_K_MAX = 64 };
  * Logits that are NaN or -inf are left out. Returns how many there are; the rest of ids is -1. */
 int32_t logits_top_k(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
 
-/* The index of the node at `depth` of a step's accepted path, and the token that the step committed after this node;
- * 0 <= depth <= n_path, and the node at depth 0 is the pending token. */
+/* Returns the index of the node at `depth` of a step's accepted path, and the token that the step committed after this
+ * node; 0 <= depth <= n_path, and the node at depth 0 is the pending token. */
 int32_t feedback_node(const VerifiedTree *v, int32_t depth);
 int32_t feedback_after(const VerifiedTree *v, int32_t depth);
 
@@ -28,7 +28,7 @@ typedef struct Tally {
 } Tally;
 enum { TALLY_FULL = 4096 };
 void tally_add(Tally *t, bool right);
-/* The share of right guesses. `prior` is the share expected before any observation; it has the weight of eight
+/* Returns the share of right guesses. `prior` is the share expected before any observation; it has the weight of eight
  * observations. */
 double tally_share(const Tally *t, double prior);
 

@@ -10,7 +10,7 @@
  * the acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
  *
  *   1 which drafters    A drafter proposes in every step while its proposals save more time than they cost: `gain_s` is
- *     propose           the mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of its nodes).
+ *     propose           the mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of nodes).
  *                       A drafter that does not earn its cost is idle, and gains TRIAL_SHARE of the time as credit: it
  *                       proposes when the credit pays for a proposal. With a large model that is in every step, because
  *                       a proposal costs next to nothing there; with a tiny one in every tenth. A proposal need not get
@@ -128,8 +128,8 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets) {
 
 /* ---- accounts ------------------------------------------------------------------------------------------------- */
 
-/* What all requests taught about a drafter. NULL if the text depends on its trees, because it must not depend on other
- * requests. */
+/* Returns what all requests taught about a drafter. NULL if the text depends on its trees, because it must not depend
+ * on other requests. */
 static Calibration *prior_of(const fr_request *r, const RequestDraft *d) {
     return verify_rule_needs_its_trees(r->rule) ? NULL : &d->shared->calibration;
 }

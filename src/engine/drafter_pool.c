@@ -38,7 +38,7 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
     return NULL;
 }
 
-/* The environment of a drafter for all requests of the engine and its prefix cache or, if is_own, for a single
+/* Returns the environment of a drafter for all requests of the engine and its prefix cache or, if is_own, for a single
  * request. */
 static DrafterEnv env_of(const fr_engine *e, bool is_own) {
     return (DrafterEnv){.n_vocab = e->model->model->hparams.n_vocab,

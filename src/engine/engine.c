@@ -100,9 +100,9 @@ static int open_scratch(fr_engine *e, fr_error *err) {
     return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 
-/* How many pages the layers with a window get: for each request its window and the rows of a step, as much again for
- * marks and the prefix cache, and the longest step of one request. 0: there are no such layers, or this is no less than
- * the other layers have. */
+/* Returns how many pages the layers with a window get: for each request its window and the rows of a step, as much
+ * again for marks and the prefix cache, and the longest step of one request. 0: there are no such layers, or this is no
+ * less than the other layers have. */
 static int64_t n_window_pages(const fr_engine *e, int64_t n_pages) {
     const fr_engine_options *o = &e->options;
     int64_t window = model_window(e->model->model), size = o->kv_page_size, n = o->max_requests;

@@ -66,15 +66,15 @@ bool prefix_cache_drop(fr_engine *e) {
     return oldest != NULL;
 }
 
-/* The length of the common prefix of two sequences of tokens. */
+/* Returns the length of the common prefix of two sequences of tokens. */
 static int32_t count_common(const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
     int32_t n = 0;
     while (n < n_a && n < n_b && a[n] == b[n]) n++;
     return n;
 }
 
-/* The entry in which the n tokens of a finished request are to be kept: one that already holds them all, or one whose
- * tokens they begin with, or else the least recently used one. */
+/* Returns the entry in which the n tokens of a finished request are to be kept: one that already holds them all, or one
+ * whose tokens they begin with, or else the least recently used one. */
 static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) {
     CachedPrefix *oldest = NULL;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
@@ -112,9 +112,9 @@ void prefix_cache_keep(const fr_request *r) {
     c->last_use = ++e->prefixes.n_uses;
 }
 
-/* How many tokens r can take over from a sequence that holds n_held tokens, of which the first n_common are those of r.
- * Its drafters allow `limit` tokens (request_drafts.c), and any token that r has read before, because they have seen
- * it. */
+/* Returns how many tokens r can take over from a sequence that holds n_held tokens, of which the first n_common are
+ * those of r. Its drafters allow `limit` tokens (request_drafts.c), and any token that r has read before, because they
+ * have seen it. */
 static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
     int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
@@ -129,8 +129,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     return more > n_seen ? more : n_seen;
 }
 
-/* How many tokens r can take over from a sequence of the target, which may be cut only at some lengths (sequences.h).
- * *most is raised to their number if it could be cut at every length. */
+/* Returns how many tokens r can take over from a sequence of the target, which may be cut only at some lengths
+ * (sequences.h). *most is raised to their number if it could be cut at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
@@ -140,8 +140,8 @@ static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t
     return executor_sequence_reach(r->engine->executor, sequence, n);
 }
 
-/* The sequence from which r can take over the most tokens; *n is their number. -1: no sequence gives more than r holds
- * itself. *most is the number if all sequences could be cut at every length. */
+/* Returns the sequence from which r can take over the most tokens; *n is their number. -1: no sequence gives more than
+ * r holds itself. *most is the number if all sequences could be cut at every length. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32_t *most) {
     int32_t found = -1, usable;
     CachedPrefix *used = NULL;

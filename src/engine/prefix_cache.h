@@ -28,8 +28,8 @@ void prefix_cache_close(fr_engine *e);
 /* Lets requests that still read their context take over what other sequences hold of it. Call it in each step before
  * any slot is claimed. */
 void prefix_cache_share(fr_engine *e);
-/* Whether an older request reads in this step at least half of the n rows that r would read next. Then r waits, and
- * takes them over in the next step. */
+/* Returns whether an older request reads in this step at least half of the n rows that r would read next. Then r waits,
+ * and takes them over in the next step. */
 bool prefix_cache_is_filling(const fr_request *r, int32_t n);
 /* Keeps the KV pages of a request that ends. */
 void prefix_cache_keep(const fr_request *r);

@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 
-/* How many tokens r has yet to read: all of its context except the pending one. */
+/* Returns how many tokens r has yet to read: all of its context except the pending one. */
 static int32_t n_unread(const fr_request *r) {
     return (int32_t)r->n_context - 1 - executor_sequence_length(r->engine->executor, r->sequence);
 }

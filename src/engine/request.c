@@ -181,8 +181,9 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
     return status;
 }
 
-/* The key of all random numbers of the request, from its seed and its prompt. Requests with the same seed and different
- * prompts, such as the turns of a conversation, are therefore independent, and the same request gives the same text. */
+/* Returns the key of all random numbers of the request, from its seed and its prompt. Requests with the same seed and
+ * different prompts, such as the turns of a conversation, are therefore independent, and the same request gives the
+ * same text. */
 static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }
@@ -306,7 +307,7 @@ int64_t request_tokens_left(const fr_request *r) {
     return left < room ? left : room;
 }
 
-/* Where the first stop string begins, in the text that has not been sent yet; SIZE_MAX: there is none. */
+/* Returns where the first stop string begins, in the text that has not been sent yet; SIZE_MAX: there is none. */
 static size_t find_stop(const fr_request *r) {
     size_t first = SIZE_MAX;
     for (int i = 0; i < r->options.n_stops; i++) {
@@ -316,7 +317,7 @@ static size_t find_stop(const fr_request *r) {
     return first;
 }
 
-/* How many bytes at the end of the text are the beginning of a stop string. */
+/* Returns how many bytes at the end of the text are the beginning of a stop string. */
 static size_t held_back(const fr_request *r) {
     size_t most = 0;
     for (int i = 0; i < r->options.n_stops; i++) {

@@ -123,9 +123,9 @@ struct fr_request {
 
 /* ---- life (request.c) ----------------------------------------------------------------------------------------- */
 
-/* Whether some token of its context before the pending one has not been read yet. */
+/* Returns whether some token of its context before the pending one has not been read yet. */
 bool request_is_prefilling(const fr_request *r);
-/* How many tokens it may still generate. */
+/* Returns how many tokens it may still generate. */
 int64_t request_tokens_left(const fr_request *r);
 /* Appends n tokens that a step decided, in order, until one ends the request. sources[i] is the number of the draft
  * that proposed token i, or -1. The scores of the tokens are in r->verdict. */
@@ -146,7 +146,7 @@ void request_queue_add(fr_request *r);
 void request_queue_admit(fr_engine *e);
 /* Takes a request that has ended out of the queue, or frees its sequence, which is empty. */
 void request_queue_leave(fr_request *r);
-/* How many requests run. */
+/* Returns how many requests run. */
 int request_queue_n_running(const fr_engine *e);
 /* Removes a request that has ended, or that was never added, from the engine. */
 void request_queue_remove(const fr_request *r);
@@ -163,9 +163,9 @@ void request_drafts_end(fr_request *r);
 /* Builds r->tree for each of n decoding requests: the pending token, and below it at most r->step_budget nodes that its
  * drafters propose. */
 void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n);
-/* How many rows the drafters may add after those of the tree (DrafterClass.add_rows). */
+/* Returns how many rows the drafters may add after those of the tree (DrafterClass.add_rows). */
 int32_t request_drafts_extra_room(const fr_request *r);
-/* Whether a drafter of the request adds rows; these do not fit an automatic budget. */
+/* Returns whether a drafter of the request adds rows; these do not fit an automatic budget. */
 bool request_drafts_want_rows(const fr_request *r);
 /* Lets the drafters add at most `room` rows after those of the final tree, which begin at r->first_row. Returns how
  * many they added. */
@@ -182,7 +182,7 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n);
  * How many tokens the drafters of r allow it to take over from a sequence of the executor that begins with the same n
  * tokens as r. */
 int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n);
-/* How many they will allow it to take over from `reader`, a request that is reading its prompt. */
+/* Returns how many they will allow it to take over from `reader`, a request that is reading its prompt. */
 int32_t request_drafts_limit_of_reader(const fr_request *r, const fr_request *reader);
 /* Lets the drafters take over what a sequence holds for the first n tokens of r. */
 void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);
@@ -197,13 +197,13 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
 
 int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *err);
 void request_grammar_end(fr_request *r);
-/* Whether the draft "grammar" joins the drafts that the options name, which r has acquired. */
+/* Returns whether the draft "grammar" joins the drafts that the options name, which r has acquired. */
 bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto);
 /* Begins a step in which the grammar may do `quota` units of work. If the request waits for a state or a mask, the work
  * on it goes on; the request sits out the step if that does not finish it. */
 void request_grammar_begin_step(fr_request *r, int64_t quota);
-/* Whether the request's tree may have rows in this step. A tree that is smaller because the quota ran out may have none
- * under a rule that needs its trees. */
+/* Returns whether the request's tree may have rows in this step. A tree that is smaller because the quota ran out may
+ * have none under a rule that needs its trees. */
 bool request_grammar_is_ready(fr_request *r);
 /* Removes the nodes that the grammar forbids, with all nodes below them. It does nothing under a rule that needs its
  * trees, where a forbidden node has no probability and is rejected. */
@@ -211,7 +211,7 @@ void request_grammar_prune(fr_request *r, Tree *t);
 /* Finds the state after each node, before verification. Fails if no token is allowed after the text. STATES_WAIT: the
  * quota ran out. The step then has no verdict, and is repeated when the request no longer waits. */
 int request_grammar_enter(fr_request *r, fr_error *err);
-/* The masks for VerifyInput.masks. */
+/* Returns the masks for VerifyInput.masks. */
 const VerifyMasks *request_grammar_masks(const fr_request *r);
 /* Cuts the verdict, after verification, before a node after which no token is allowed, where plain decoding ends too,
  * and before a node whose mask is not known yet; the token of that node begins the next tree. STATES_WAIT: as for

@@ -33,8 +33,8 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     if (r->dists) draft_dists_reset(r->dists);
 }
 
-/* The index of a named counter in the statistics, where it is added if it is missing. -1: there is no room for it.
- * Drafts of the same method share their counters. */
+/* Returns the index of a named counter in the statistics, where it is added if it is missing. -1: there is no room for
+ * it. Drafts of the same method share their counters. */
 static int32_t find_counter(fr_draft_stats *s, const char *method, const char *tag) {
     char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
@@ -114,14 +114,14 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     r->stats.draft_s += clock_s() - start_s;
 }
 
-/* The request's draft by that drafter; NULL: there is none, or it does not propose in this step. */
+/* Returns the request's draft by that drafter; NULL: there is none, or it does not propose in this step. */
 static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) return &r->drafts[i];
     return NULL;
 }
 
-/* The tree that the drafter writes to. It is kept if the policy learns from the proposal. */
+/* Returns the tree that the drafter writes to. It is kept if the policy learns from the proposal. */
 static Tree *proposal_of(fr_request *r, RequestDraft *d) { return d->proposal ? d->proposal : &r->proposal; }
 
 static int32_t budget_of(const fr_request *r) {
@@ -292,7 +292,7 @@ int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
     return n_all;
 }
 
-/* The counter of a node; NULL: the node's tag is not counted. */
+/* Returns the counter of a node; NULL: the node's tag is not counted. */
 static fr_counter *counter_of(fr_request *r, const TreeNode *node) {
     int32_t i = node->source < 0 ? -1 : r->drafts[node->source].counters[node->tag];
     return i < 0 ? NULL : &r->draft_stats.counters[i];
@@ -326,7 +326,8 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
  * missing tokens itself, but at most a chunk of the prompt, so that no other request waits for it. A draft model with a
  * recurrent state can be taken over only at the lengths for which it has the state (DrafterClass.reach). */
 
-/* How many tokens a drafter allows the request to take over if the drafter itself can take over n_held of them. */
+/* Returns how many tokens a drafter allows the request to take over if the drafter itself can take over n_held of
+ * them. */
 static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t n_held) {
     if (!class->observe_prompt) return INT32_MAX;
     if (!class->take_over) return 0;
@@ -334,7 +335,8 @@ static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t 
     return class->needs_hidden ? n_held : n_held + r->engine->options.prefill_chunk;
 }
 
-/* How many of the first n tokens of a sequence a drafter of the request can take over; 0 if it is the request's own. */
+/* Returns how many of the first n tokens of a sequence a drafter of the request can take over; 0 if it is the request's
+ * own. */
 static int32_t n_held_of(const RequestDraft *d, int32_t sequence, int32_t n) {
     const Drafter *drafter = d->shared->drafter;
     const DrafterClass *class = drafter->class;

@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 
-/* The index of the first free place of an array; n: there is none. */
+/* Returns the index of the first free place of an array; n: there is none. */
 static int find_free(fr_request *const *places, int n) {
     int i = 0;
     while (i < n && places[i]) i++;
@@ -33,7 +33,7 @@ int request_queue_check(const fr_engine *e, fr_error *err) {
                      e->n_places, e->options.max_queued);
 }
 
-/* How many rows of logits a request needs at most: one for each node of a tree within its budget. */
+/* Returns how many rows of logits a request needs at most: one for each node of a tree within its budget. */
 static int32_t n_logits_of(const fr_request *r) { return 1 + (r->options.n_drafts > 0 ? r->tree_budget : 0); }
 
 /* At most max_requests of the open requests run together; in the worst case, these are the ones with the most rows. */

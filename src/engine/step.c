@@ -234,10 +234,10 @@ static void commit_and_emit(fr_request *r) {
     if (verdict->n_good <= verdict->n_path && !r->finish) fail_of_bad_logits(r);
 }
 
-/* How many drafted nodes a request's tree may have in this step: its budget, but no more than fit into its context, its
- * text and its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore must not
- * depend on other requests: such a request is not bounded by its share, and sits out the step if there are too few
- * rows. */
+/* Returns how many drafted nodes a request's tree may have in this step: its budget, but no more than fit into its
+ * context, its text and its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore
+ * must not depend on other requests: such a request is not bounded by its share, and sits out the step if there are too
+ * few rows. */
 static int32_t step_budget(const fr_request *r, int n_running) {
     int64_t budget = r->tree_budget, useful = request_tokens_left(r) - 1;
     int64_t share = (r->engine->step.n_rows_max - r->engine->options.prefill_chunk) / n_running - 1;
@@ -276,7 +276,7 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     return status;
 }
 
-/* How many rows the next forward has besides the drafted nodes of requests with automatic budgets. */
+/* Returns how many rows the next forward has besides the drafted nodes of requests with automatic budgets. */
 static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
     fr_request *const *r = e->step.decoding_first;

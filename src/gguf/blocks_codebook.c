@@ -73,7 +73,7 @@ void iq4_xs_decode(const uint8_t *src, float *dst) {
 
 /* ---- encode ---------------------------------------------------------------------------------- */
 
-/* The code whose value is nearest to x; NaN gets that of zero or nearly zero. */
+/* Returns the code whose value is nearest to x; NaN gets that of zero or nearly zero. */
 static unsigned nearest_value(const int8_t values[16], float x) {
     unsigned best = values == iq4_values ? 8 : 0;
     for (unsigned c = 0; c < 16; c++)
@@ -92,7 +92,7 @@ void iq4_nl_encode(const float *src, uint8_t *dst) {
     encode_32(src, store_half(dst, extreme_of(src, N) / -127), iq4_values, dst + 2);
 }
 
-/* The scale s, from -32 to 31, of sub-block b into a block of IQ4_XS whose scales begin as zeros. */
+/* Writes the scale s, from -32 to 31, of sub-block b into a block of IQ4_XS whose scales begin as zeros. */
 static void add_xs_scale(uint8_t *dst, int b, int s) {
     add_bits(&dst[AT_LOW + b / 2], ((s + 32) & 15) << b % 2 * 4);
     add_bits(&dst[AT_HIGH + b / 4], (s + 32) >> 4 << b % 4 * 2);
@@ -117,8 +117,7 @@ static uint8_t exponent_in_range(int e) {
     return (uint8_t)(e < 0 ? 0 : e > MXFP4_EXPONENT_MAX ? MXFP4_EXPONENT_MAX : e);
 }
 
-/* The exponent of the standard: the exponent of the extreme element becomes the largest exponent of a code, which is
- * 2. */
+/* Returns the exponent by the standard's rule: the extreme element gets the largest exponent of a code, which is 2. */
 static int standard_exponent(const float *src) {
     float most = fabsf(extreme_of(src, N));
     return most > 0 && isfinite(most) ? ilogbf(most) - 2 + 127 : most > 0 ? MXFP4_EXPONENT_MAX : 0;
@@ -129,7 +128,7 @@ void mxfp4_encode(const float *src, uint8_t *dst) {
     encode_32(src, mxfp4_scale(dst[0]), mxfp4_values, dst + 1);
 }
 
-/* The nearest scale, found by its bits; the largest one for anything larger. */
+/* Returns the nearest scale, found by its bits; the largest one for anything larger. */
 static uint8_t nvfp4_nearest_scale(float scale) {
     float f = scale * 0x1p-119f;
     uint32_t bits;

@@ -33,14 +33,14 @@ static inline float store_half(uint8_t *p, float f) {
 
 static inline float inverse(float f) { return f != 0.0f ? 1.0f / f : 0.0f; }
 
-/* The integer in [low, high] nearest to x; NaN gives low. */
+/* Returns the integer in [low, high] nearest to x; NaN gives low. */
 static inline int nearest(float x, int low, int high) {
     if (!(x > (float)low)) return low;
     if (x >= (float)high) return high;
     return (int)(x - (float)low + 0.5f) + low; /* truncation of a positive number: rounds halves up */
 }
 
-/* The element of largest magnitude, with its sign. */
+/* Returns the element of largest magnitude, with its sign. */
 static inline float extreme_of(const float *x, int n) {
     float best = 0;
     for (int i = 0; i < n; i++)
@@ -65,10 +65,10 @@ typedef struct Fit {
 void fit_codes(Fit fit, const float *x, int n, float least, float most, float *q);
 /* The same with the nearest of 16 ascending values in place of the nearest integer. */
 void fit_values(Fit fit, const float *x, int n, const float values[16], float *q);
-/* The sum of w (x - scale q - low)^2. */
+/* Returns the sum of w (x - scale q - low)^2. */
 double fit_error(Fit fit, const float *x, const float *w, int n, const float *q);
 
-/* The scale that minimises that sum for codes in [least, most], where -least >= most; low is 0. */
+/* Returns the scale that minimises that sum for codes in [least, most], where -least >= most; low is 0. */
 Fit fit_scale(const float *x, const float *w, int n, float least, float most);
 /* The same for 16 ascending values, from a negative to a positive one. */
 Fit fit_codebook(const float *x, const float *w, int n, const float values[16]);

@@ -49,7 +49,7 @@ static void pack_scales(const int s[SUB32], const int m[SUB32], uint8_t *p) {
     }
 }
 
-/* The code of element i into q and h, which begin as zeros. In these functions h is NULL for four bits. */
+/* Writes the code of element i into q and h, which begin as zeros. In these functions h is NULL for four bits. */
 static void add_code45(int i, int code, uint8_t *h, uint8_t *q) {
     int b = i / 32, l = i % 32;
     add_bits(&q[b / 2 * 32 + l], (code & 15) << b % 2 * 4);
@@ -259,8 +259,8 @@ void q2_k_decode(const uint8_t *src, float *dst) {
     }
 }
 
-/* The range of each sub-block, a minimum above zero counting as zero: its scale, and how far its minimum is below
- * zero. */
+/* Measures the range of each sub-block, a minimum above zero counting as zero: its scale, and how far its minimum is
+ * below zero. */
 static void measure2(const float *src, float scale[SUB16], float low[SUB16]) {
     for (int b = 0; b < SUB16; b++) {
         float least = 0, most = 0;

@@ -11,7 +11,7 @@
  *     IQ3_S     d:2  index:64  high:8  sign:32  scale:4  bit 8 of index 8b + j is bit j of high[b]; scale[b/2] has two
  *     IQ1_S     d:2  index:32  8 x word:2                a word: bits 8-10 of four indices, 3 bits of scale, the shift
  *     IQ1_M     index:32  high:16  4 x word:2            half a byte of `high`: bits 8-10 of an index, and its shift; a
- *                                                        word: four scales of 3 bits for 16 weights each, and 4 bits of d
+ *                                                        word: four 3-bit scales of 16 weights each, and 4 bits of d
  *
  * Seven bits of signs belong to the first seven of eight weights; the last weight is negative where that makes the
  * number of negative weights even. In eight bits of signs, bit i belongs to weight i.
@@ -249,8 +249,8 @@ static void decode(const Lattice *l, const uint8_t *src, float *dst) {
     }
 }
 
-/* The best scale of a sub-block. Only those are tried that give its extreme weight one of the values; lattice_search
- * finds better ones. */
+/* Returns the best scale of a sub-block. Only those are tried that give its extreme weight one of the values;
+ * lattice_search finds better ones. */
 static float scale_of(const Lattice *l, const float *x, const float *ones, int sub, LatticeBlock *b) {
     float extreme = fabsf(extreme_of(x + sub * l->sub, l->sub)), best = 0;
     double least = INFINITY;

@@ -64,22 +64,22 @@ const Lattice *lattice_of(TensorType type);
 void lattice_read(const Lattice *l, const uint8_t *src, LatticeBlock *b);
 void lattice_write(const Lattice *l, const LatticeBlock *b, uint8_t *dst);
 
-/* The code of weight i of a block. */
+/* Returns the code of weight i of a block. */
 static inline unsigned lattice_code(const Lattice *l, const LatticeBlock *b, int i) {
     unsigned key = l->points[b->point[i / l->dim]], mask = (1u << l->bits) - 1;
     return (key >> i % l->dim * l->bits & mask) | (unsigned)(b->sign[i / 8] >> i % 8 & 1) << l->bits;
 }
-/* The index of a key; for a key that is not in the list, the index at which it would be, at most the last. */
+/* Returns the index of a key; for a key that is not in the list, the index at which it would be, at most the last. */
 int lattice_find(const Lattice *l, uint32_t key);
 
 /* For quantisers (lattice_search.c). */
 
-/* The signs of 256 weights x of importance w; those of the IQ1 types are chosen with the points. */
+/* Chooses the signs of 256 weights x of importance w; those of the IQ1 types are chosen with the points. */
 void lattice_choose_signs(const Lattice *l, const float *x, const float *w, LatticeBlock *b);
 /* Chooses the points of sub-block i that minimise the sum of w (x - scale value)^2, and returns that sum. */
 double lattice_choose_points(const Lattice *l, const float *x, const float *w, int i, float scale, LatticeBlock *b);
 
-/* The block of 256 numbers with the least error weighted by w that the search finds. */
+/* Finds the block of 256 numbers with the least error weighted by w that the search finds. */
 void lattice_search(const Lattice *l, const float *x, const float *w, uint8_t *dst);
 
 /* The lists (lattice_points.c). */

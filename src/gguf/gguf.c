@@ -117,7 +117,7 @@ bool gguf_split_path(const char *first, int i, char out[GGUF_MAX_PATH]) {
     return written > 0 && written < GGUF_MAX_PATH;
 }
 
-/* The value of a key, which must be an integer in [low, high]; `missing` if there is no such key. */
+/* Reads the value of a key, which must be an integer in [low, high]; `missing` if there is no such key. */
 static int read_key(const Gguf *g, const char *key, int64_t missing, int64_t low, int64_t high, int64_t *out,
                     fr_error *err) {
     *out = missing;
@@ -313,13 +313,14 @@ static bool load_f32(GgufType type, const uint8_t *p, float *out) {
     return true;
 }
 
-/* The string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read
+/* Returns the string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read
  * again. */
 static GgufString load_string(const uint8_t *p, size_t n) {
     return (GgufString){(const char *)p + sizeof(uint64_t), n - sizeof(uint64_t)};
 }
 
-/* The key-value of that name, or NULL. A getter of a scalar refuses an array, because its type is GGUF_ARRAY. */
+/* Returns the key-value of that name, or NULL. A getter of a scalar refuses an array, because its type is
+ * GGUF_ARRAY. */
 static const KeyValue *find(const Gguf *g, const char *key) {
     int64_t i = gguf_find_key(g, key);
     return i < 0 ? NULL : &g->kvs[i];

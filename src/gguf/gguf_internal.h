@@ -50,7 +50,7 @@ struct Gguf {
 /* Fills everything after `file`; what it allocated before a failure is freed by gguf_close. */
 int gguf_parse(Gguf *g, fr_error *err);
 
-/* Bytes of a scalar of the type in the file; 0 for strings, arrays and unknown types. */
+/* Returns bytes of a scalar of the type in the file; 0 for strings, arrays and unknown types. */
 size_t gguf_scalar_bytes(uint32_t type);
 
 /* Memory that lives until gguf_close, aligned for any object; NULL: no memory. */

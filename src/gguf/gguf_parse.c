@@ -53,7 +53,7 @@ __attribute__((format(printf, 3, 4))) static int reader_refuse(Reader *r, fr_cod
 
 static size_t reader_left(const Reader *r) { return r->g->n_bytes - r->at; }
 
-/* The next n bytes, or NULL with the error set; `what` names the thing that is being read. */
+/* Returns the next n bytes, or NULL with the error set; `what` names the thing that is being read. */
 static const uint8_t *reader_take(Reader *r, size_t n, const char *what) {
     if (n > reader_left(r)) {
         reader_refuse(r, FR_ERR_FORMAT, "the file ends inside %s: it has %zu bytes and needs %zu; fetch it again", what,

@@ -183,7 +183,8 @@ void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix) {
     }
 }
 
-/* Whether key-value i of the writer has the same encoding as key-value of_file of the file; *fits: memory sufficed. */
+/* Returns whether key-value i of the writer has the same encoding as key-value of_file of the file; *fits: memory
+ * sufficed. */
 static bool same_kv(const GgufWriter *w, int64_t i, const Gguf *g, int64_t of_file, bool *fits) {
     size_t at = w->keys[i].at, end = i + 1 < w->n_kv ? w->keys[i + 1].at : w->kvs.n;
     GgufWriter *other = gguf_writer_new();

@@ -57,7 +57,8 @@ void importance_close(Importance *im) {
     *im = (Importance){.n_entries = 0};
 }
 
-/* The mean squares of one matrix, raised where they are far below their mean; all are 1 if nothing was counted. */
+/* Reads the mean squares of one matrix, raised where they are far below their mean; all are 1 if nothing was
+ * counted. */
 static void take_means(const float *sums, double count, int64_t n, float *out) {
     double mean = 0;
     memcpy(out, sums, (size_t)n * sizeof *out);

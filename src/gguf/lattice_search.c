@@ -61,7 +61,7 @@ static void sum_half(const Lattice *l, const Costs *c, int first, float *sums) {
         }
 }
 
-/* The index of the nearest point, and its error. */
+/* Returns the index of the nearest point, and its error. */
 static int nearest_point(const Lattice *l, const float *t, const float *w, float *error) {
     Costs c;
     float low[HALF_KEYS_MAX], high[HALF_KEYS_MAX];
@@ -221,7 +221,7 @@ static double choose_scale(Search *s, int sub, float d, float wanted) {
     return least;
 }
 
-/* The best d for the points and integers as they are; 0 if there is none. */
+/* Returns the best d for the points and integers as they are; 0 if there is none. */
 static float solve(const Search *s) {
     double xv = 0, vv = 0;
     for (int i = 0; i < LATTICE_N / s->l->sub; i++)

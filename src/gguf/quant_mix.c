@@ -180,7 +180,7 @@ static bool split_name(const char *tensor, int32_t *layer, const char **name) {
     return true;
 }
 
-/* The number under "ARCHITECTURE.what", or 0. */
+/* Returns the number under "ARCHITECTURE.what", or 0. */
 static uint32_t number_of(const Gguf *g, GgufString arch, const char *what) {
     char key[160];
     uint32_t v = 0;
@@ -219,7 +219,7 @@ static bool is_head(const QuantShape *shape, const GgufTensor *t) {
     return strcmp(t->name, shape->is_tied ? "token_embd.weight" : "output.weight") == 0;
 }
 
-/* Whether the name is that of the matrix, or of the same matrix of experts: "ffn_down_exps.weight" for
+/* Returns whether the name is that of the matrix, or of the same matrix of experts: "ffn_down_exps.weight" for
  * "ffn_down.weight". */
 static bool is_matrix(const char *name, const char *matrix) {
     size_t n = strcspn(matrix, ".");
@@ -237,9 +237,9 @@ static bool is_for(Only only, const QuantShape *shape) {
     }
 }
 
-/* Whether the matrix may be of type NVFP4, which has a scale of its own in another tensor. The scale is applied only to
- * matrices that the layers multiply with as they are (model/model.c): not to the embedding and the head, to matrices
- * that latent attention splits, or to layers that a drafter runs. */
+/* Returns whether the matrix may be of type NVFP4, which has a scale of its own in another tensor. The scale is applied
+ * only to matrices that the layers multiply with as they are (model/model.c): not to the embedding and the head, to
+ * matrices that latent attention splits, or to layers that a drafter runs. */
 static bool takes_scale(const QuantShape *shape, const char *tensor) {
     int32_t layer;
     const char *name;

@@ -31,7 +31,7 @@ enum { LANES = 8, N_CANDIDATES = 10, N_REFINEMENTS = 4 };
 /* 1 / f, or 0 where that is not a finite number. */
 static float finite_inverse(float f) { return f != 0 && isfinite(1 / f) ? 1 / f : 0; }
 
-/* The nearest integer, ties to even: numbers of less than 2^22 lose their fraction when 1.5 * 2^23 is added. */
+/* Returns the nearest integer, ties to even: numbers of less than 2^22 lose their fraction when 1.5 * 2^23 is added. */
 static float round_small(float x) { return x + 12582912.0f - 12582912.0f; }
 
 void fit_codes(Fit fit, const float *x, int n, float least, float most, float *q) {
@@ -75,7 +75,7 @@ typedef struct Sums {
     double w, x, q, qq, xq; /* each weighted: sum w, sum wx, sum wq, sum wqq, sum wxq */
 } Sums;
 
-/* The sums that do not depend on the codes. */
+/* Computes the sums that do not depend on the codes. */
 static void sum_numbers(Sums *s, const float *x, const float *w, int n) {
     float sw[LANES] = {0}, sx[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
@@ -98,7 +98,7 @@ static void sum_codes(Sums *s, const float *x, const float *w, int n, const floa
     s->q = sum_lanes(sq), s->qq = sum_lanes(sqq), s->xq = sum_lanes(sxq);
 }
 
-/* The best fit for given codes, and its error without the constant sum wxx. */
+/* Returns the best fit for given codes, and its error without the constant sum wxx. */
 static Fit solve_scale(const Sums *s, double *error) {
     double d = s->qq > 0 ? s->xq / s->qq : 0;
     *error = -d * s->xq;

@@ -35,13 +35,13 @@ typedef struct QuantShape {
 } QuantShape;
 QuantShape quant_shape(const Gguf *g, bool has_importance);
 
-/* Whether the tensor is a matrix that quantisation is for: not a norm, a bias, or the router of experts. */
+/* Returns whether the tensor is a matrix that quantisation is for: not a norm, a bias, or the router of experts. */
 bool quant_is_matrix(const GgufTensor *t);
-/* The type that the mixture wants for a matrix. */
+/* Returns the type that the mixture wants for a matrix. */
 TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const GgufTensor *t);
-/* Whether blocks of the type are too coarse to be written without knowing which inputs matter. */
+/* Returns whether blocks of the type are too coarse to be written without knowing which inputs matter. */
 bool quant_needs_importance(TensorType type);
-/* The type that a matrix with rows of n elements gets instead, where these are not whole blocks of `type`. */
+/* Returns the type that a matrix with rows of n elements gets instead, where these are not whole blocks of `type`. */
 TensorType quant_fallback(TensorType type, int64_t n);
 
 /* ---- importance matrices (importance.c) ---------------------------------------------------------------------- */
@@ -65,11 +65,11 @@ typedef struct Importance {
 int importance_open(Importance *im, const char *path, fr_error *err);
 void importance_close(Importance *im);
 
-/* Whether there is an entry for the matrix. */
+/* Returns whether there is an entry for the matrix. */
 bool importance_has(const Importance *im, const char *matrix);
-/* The mean squares of the inputs of a matrix, out [n_matrices][n_in] (n_matrices > 1: experts). Every input of the
- * n_unread matrices that read no row of the text has 1. Returns 1; 0 where the file has no entry for the matrix, and an
- * error where the entry has another shape. */
+/* Reads the mean squares of the inputs of a matrix, out [n_matrices][n_in] (n_matrices > 1: experts). Every input of
+ * the n_unread matrices that read no row of the text has 1. Returns 1; 0 where the file has no entry for the matrix,
+ * and an error where the entry has another shape. */
 int importance_of(const Importance *im, const char *matrix, int64_t n_in, int64_t n_matrices, float *out,
                   int64_t *n_unread, fr_error *err);
 

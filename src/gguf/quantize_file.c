@@ -53,7 +53,7 @@ struct Job {
 enum { NVFP4_SCALE_NAME = 160 };
 static const float nvfp4_largest = 6 * 448;
 
-/* The name of the tensor for the scales of a matrix "NAME.weight". */
+/* Writes the name of the tensor for the scales of a matrix "NAME.weight". */
 static void nvfp4_scale_name(const char *matrix, char out[NVFP4_SCALE_NAME]) {
     int n = (int)(strlen(matrix) - strlen(".weight"));
     snprintf(out, NVFP4_SCALE_NAME, "%.*s.scale", n, matrix);
@@ -90,8 +90,9 @@ static void search_part(void *ctx, int i_part, int n_parts, int i_thread) {
     s->most[i_part] = most;
 }
 
-/* The scales of a matrix, or of the matrices of all its experts, out [dims[2]]; 1 where all elements are zero. Elements
- * that are not finite are passed over. rows: [threads of the pool][width] scratch memory, width at least dims[0]. */
+/* Computes the scales of a matrix, or of the matrices of all its experts, out [dims[2]]; 1 where all elements are zero.
+ * Elements that are not finite are passed over. rows: [threads of the pool][width] scratch memory, width at least
+ * dims[0]. */
 static void nvfp4_scale_measure(ThreadPool *pool, const GgufTensor *t, float *rows, int64_t width, float *out) {
     int n_parts = threads_count(pool);
     for (int64_t e = 0; e < t->dims[2]; e++) {

@@ -81,7 +81,7 @@ const TensorTypeInfo *tensor_type_info(TensorType type);
 bool tensor_type_from_gguf(uint32_t gguf_id, TensorType *out);
 bool tensor_type_from_name(const char *name, TensorType *out); /* ignores case */
 
-/* Bytes of a row of n elements; false where n is not a number of whole blocks, or the size overflows. */
+/* Computes bytes of a row of n elements; false where n is not a number of whole blocks, or the size overflows. */
 bool tensor_type_row_bytes(TensorType type, int64_t n, size_t *out);
 
 /* ---- blocks -------------------------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ bool tensor_type_row_bytes(TensorType type, int64_t n, size_t *out);
 void blocks_dequantize(TensorType type, const void *src, int64_t n, float *dst);
 void blocks_quantize(TensorType type, const float *src, int64_t n, void *dst);
 
-/* Whether none of n floats is NaN or infinite. */
+/* Returns whether none of n floats is NaN or infinite. */
 bool finite_floats(const float *x, int64_t n);
 /* The same for n elements (whole blocks) of any type: the values of a block are finite if its scales are. */
 bool finite_weights(TensorType type, const void *src, int64_t n);
@@ -124,7 +124,7 @@ float bf16_dot_add(float a, float b, float c);
  * (compute/cpu/kernels/scores.h). */
 typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
 enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
-/* Bytes of n elements, the row of one slot. */
+/* Returns bytes of n elements, the row of one slot. */
 static inline size_t kv_row_bytes(KvType t, int64_t n) {
     return t == KV_Q8 ? (size_t)((n + KV_BLOCK - 1) / KV_BLOCK) * KV_BLOCK_BYTES : (size_t)n * (t == KV_F16 ? 2 : 4);
 }

@@ -70,7 +70,7 @@ Automaton *automaton_build(const ExprGrammar *g);
 /* Finds the runs of all nodes; the last step of automaton_build (automaton_runs.c). */
 void automaton_find_runs(Automaton *a, Work *w);
 
-/* A malloc'ed copy in one block, which free() frees. NULL: no memory. */
+/* Returns a malloc'ed copy in one block, which free() frees. NULL: no memory. */
 Automaton *automaton_copy(const Automaton *a);
 
 /* Likewise, an automaton for longer texts: one of these is any text in which `after` occurs for the first time where
@@ -91,7 +91,7 @@ typedef struct TextMatcher {
 } TextMatcher;
 
 void text_matcher_init(TextMatcher *m, const char *text, int32_t n, int32_t *border); /* n > 0 */
-/* The state after one more byte, from a state below n. */
+/* Returns the state after one more byte, from a state below n. */
 int32_t text_matcher_next(const TextMatcher *m, int32_t state, uint8_t byte);
 
 #endif

@@ -234,7 +234,7 @@ typedef struct Literal {
     size_t n;
 } Literal;
 
-/* The number of bytes of an expression that matches exactly one text, which has bytes; otherwise 0. */
+/* Returns the number of bytes of an expression that matches exactly one text, which has bytes; otherwise 0. */
 static size_t literal_size(const Expr *e) {
     char utf8[4];
     size_t n = 0;
@@ -514,7 +514,7 @@ typedef struct Build {
 #define GROW(b, array, n, capacity) \
     work_room((b)->raw.w, (b)->a->array, (size_t)(b)->a->n, &(b)->capacity, sizeof *(b)->a->array)
 
-/* The node that a node moves to if it does nothing but move on; otherwise the node itself. */
+/* Returns the node that a node moves to if it does nothing but move on; otherwise the node itself. */
 static int32_t moved_on(const Build *b, int32_t node) {
     for (int hops = 0; hops < 100; hops++) {
         int32_t first = b->raw.first[node];

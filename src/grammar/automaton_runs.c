@@ -84,7 +84,8 @@ static uint64_t bits_between(int lo, int hi, int first) {
     return (~(uint64_t)0 >> (63 - hi)) & ~(uint64_t)0 << lo;
 }
 
-/* The ASCII characters that lead from a node to the target of its edge number *k, which moves on to the next target. */
+/* Returns the ASCII characters that lead from a node to the target of its edge number *k, which moves on to the next
+ * target. */
 static CharRun next_ascii(const Automaton *a, const GrammarNode *x, int32_t *k) {
     CharRun run = {.non_ascii = false};
     for (int32_t to = a->edges[*k].to; *k < x->first_edge + x->n_edges && a->edges[*k].to == to; ++*k)

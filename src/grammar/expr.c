@@ -198,7 +198,7 @@ const Expr *expr_range(Work *w, uint32_t lo, uint32_t hi) {
     return expr_class(w, &set);
 }
 
-/* Whether a repetition is one of ?, * and +. */
+/* Returns whether a repetition is one of ?, * and +. */
 static bool is_simple(int32_t min, int32_t max) { return min <= 1 && (max == 1 || max == EXPR_UNBOUNDED); }
 
 const Expr *expr_repeat(Work *w, const Expr *body, int32_t min, int32_t max) {

@@ -81,7 +81,8 @@ static int compile_text(Automaton **out, GrammarKind kind, const char *text, siz
     return status;
 }
 
-/* The current epoch of a phase, with one more user. NULL: no memory, or the grammar begins in too many places. */
+/* Returns the current epoch of a phase, with one more user. NULL: no memory, or the grammar begins in too many
+ * places. */
 static GrammarEpoch *join_epoch(GrammarPhase *p) {
     if (p->current && states_bytes(p->current->states) > MAX_EPOCH_BYTES) {
         leave_epoch(p->current);
@@ -161,7 +162,7 @@ static bool is_phase(const GrammarPhase *p, const char *opening, size_t n_openin
            memcmp(p->after, after, n_after) == 0;
 }
 
-/* The phase of a grammar that begins after these texts. NULL: no memory, or there are too many phases. */
+/* Returns the phase of a grammar that begins after these texts. NULL: no memory, or there are too many phases. */
 static GrammarPhase *find_phase(Grammar *g, const char *opening, const char *after) {
     size_t n_opening = strlen(opening), n_after = strlen(after);
     for (int i = 0; i < g->n_phases; i++)
@@ -262,8 +263,8 @@ int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask
 
 static bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
-/* The only byte that may follow; -1: there are several, or the text may end here. past_space: white space does not
- * count. */
+/* Returns the only byte that may follow; -1: there are several, or the text may end here. past_space: white space does
+ * not count. */
 static int forced_byte(const Automaton *a, const GrammarState *state, bool past_space) {
     int byte = -1;
     if (state->accepts || state->is_free) return -1;

@@ -62,7 +62,7 @@ int grammar_text_mask(GrammarText *x, const GrammarState *state, const TokenMask
  * is found as if no white space could follow. Returns how many there are. */
 size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
                            const GrammarState **end);
-/* Whether this byte may follow; *to is the state then. */
+/* Returns whether this byte may follow; *to is the state then. */
 bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8_t byte, const GrammarState **to);
 
 #endif

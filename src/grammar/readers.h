@@ -13,10 +13,10 @@ void gbnf_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t 
 void regex_read(ExprGrammar *g, const char *text, size_t n);
 void schema_read(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
 
-/* The expression of a schema that is part of another grammar. */
+/* Returns the expression of a schema that is part of another grammar. */
 const Expr *schema_text(ExprGrammar *g, const char *text, size_t n, char *notice, size_t notice_size);
-/* The expression of a regular expression for a whole text. is_json: for a JSON string, whose characters are written
- * as JSON writes them; the expression may then match anywhere in the string unless ^ and $ say otherwise. */
+/* Returns the expression of a regular expression for a whole text. is_json: for a JSON string, whose characters are
+ * written as JSON writes them; the expression may then match anywhere in the string unless ^ and $ say otherwise. */
 const Expr *regex_expr(ExprGrammar *g, const char *text, size_t n, bool is_json);
 /* One character of a set as it is written in a JSON string: quotes, backslashes and control characters have their
  * shortest escapes. */

@@ -45,7 +45,7 @@ static void add_space(Work *w, CodeSet *s) {
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) code_set_add(w, s, spaces[i].lo, spaces[i].hi);
 }
 
-/* The class that a letter names, such as d in \d. False: it names none. */
+/* Finds the class that a letter names, such as d in \d. False: it names none. */
 static bool class_of_letter(Work *w, int letter, CodeSet *out) {
     CodeSet s = {0};
     int small = letter | 0x20;

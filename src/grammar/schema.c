@@ -73,7 +73,7 @@ const Expr *schema_below(Schema *s, const char *keyword, const char *name, Value
     return e;
 }
 
-/* Whether a keyword does not restrict the valid values. */
+/* Returns whether a keyword does not restrict the valid values. */
 static bool is_annotation(const Text *k) {
     static const char *const names[] = {"title",      "description", "default",         "examples",        "$schema",
                                         "$id",        "id",          "$comment",        "readOnly",        "writeOnly",
@@ -99,7 +99,7 @@ static const struct {
     {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", NULL}},
 };
 
-/* The type that a keyword restricts. NULL: it restricts none. */
+/* Returns the type that a keyword restricts. NULL: it restricts none. */
 static const char *type_of_keyword(const Text *keyword) {
     for (size_t i = 0; i < sizeof keywords_of / sizeof *keywords_of; i++)
         for (const char *const *k = keywords_of[i].keywords; *k; k++)
@@ -245,8 +245,8 @@ static bool is_minimum(const Text *k) {
 
 static bool is_maximum(const Text *k) { return starts_with(k, "max") || text_is(k, "exclusiveMaximum"); }
 
-/* The schema of a member that one side names. The other side may name it too, or restrict all members that it does
- * not name. */
+/* Returns the schema of a member that one side names. The other side may name it too, or restrict all members that it
+ * does not name. */
 static Value member_of(Schema *s, Value member, Value other, Value name) {
     const Value *theirs = schema_get(s, other, "properties"), *rest = schema_get(s, other, "additionalProperties");
     if (theirs && theirs->kind == V_DICT && (theirs = dict_get(s->w, theirs->dict, name)))
@@ -408,7 +408,7 @@ static const Expr *of_constants(Schema *s, Value schema, const Seq *values, cons
 
 /* ---- alternatives ---------------------------------------------------------------------------------------- */
 
-/* The only value that a schema allows by const or enum. NULL: there are several, or none is named. */
+/* Returns the only value that a schema allows by const or enum. NULL: there are several, or none is named. */
 static const Value *constant_of(const Schema *s, Value schema) {
     const Value *v = schema_get(s, schema, "const");
     const Value *values = schema_get(s, schema, "enum");
@@ -430,7 +430,7 @@ static bool is_required(const Schema *s, Value schema, Value name) {
     return required && required->kind == V_SEQ && value_contains(s->w, *required, name);
 }
 
-/* Whether it is easily seen that no value is valid under both schemas. */
+/* Returns whether it is easily seen that no value is valid under both schemas. */
 static bool are_disjoint(Schema *s, Value a, Value b) {
     const Value *ref;
     for (int i = 0; i < 8 && (ref = schema_get(s, a, "$ref")) && ref->kind == V_TEXT; i++) a = resolve(s, ref->text);
@@ -499,8 +499,8 @@ static const Expr *of_all(Schema *s, Value schema) {
 
 /* ---- references ------------------------------------------------------------------------------------------ */
 
-/* A call of the rule with this name. Its expression is made at the first call, and a recursive schema calls the rule
- * again meanwhile. */
+/* Returns a call of the rule with this name. Its expression is made at the first call, and a recursive schema calls the
+ * rule again meanwhile. */
 static const Expr *rule_of(Schema *s, const char *name, Value schema) {
     int32_t rule = keyed_names_find(&s->rules, name);
     if (rule < 0) {

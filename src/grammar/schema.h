@@ -20,7 +20,7 @@ typedef struct Schema {
     size_t notice_size;
 } Schema;
 
-/* The expression of a schema. */
+/* Returns the expression of a schema. */
 const Expr *schema_expr(Schema *s, Value schema);
 /* The same for a schema inside the current one, under a keyword and a name or number (NULL: none), which errors then
  * name. */
@@ -29,8 +29,8 @@ const Expr *schema_below(Schema *s, const char *keyword, const char *name, Value
 /* Leaves the Work with an error that names the path. */
 __attribute__((noreturn, format(printf, 2, 3))) void schema_fail(const Schema *s, const char *fmt, ...);
 
-/* The value of a keyword. NULL, or false: the keyword is not given. Functions with a type refuse values of other
- * types. */
+/* Returns the value of a keyword. NULL, or false: the keyword is not given. Functions with a type refuse values of
+ * other types. */
 const Value *schema_get(const Schema *s, Value schema, const char *keyword);
 bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *out); /* of an integer from 0 on */
 Seq *schema_list(const Schema *s, Value schema, const char *keyword);
@@ -41,7 +41,7 @@ const Expr *schema_space(Schema *s); /* the white space that is allowed between 
 const Expr *schema_any(Schema *s);   /* any value */
 const Expr *schema_constant(Schema *s, Value v);
 const Expr *schema_text_literal(Schema *s, const Text *text); /* with its quotes */
-/* A call of the rule with this name, which is made when it is first needed. */
+/* Returns a call of the rule with this name, which is made when it is first needed. */
 const Expr *schema_rule(Schema *s, const char *name, const Expr *(*make)(Schema *s));
 const Expr *schema_string(Schema *s, Value schema);
 

@@ -58,8 +58,8 @@ static uint32_t code_at(Schema *s, const Text *name, size_t at, size_t *next) {
     return code;
 }
 
-/* The ends of names, with the closing quote, that are none of the names of members[0..n). These are sorted, and the
- * name that is being written has their first `at` bytes. `free` matches any end. */
+/* Returns the ends of names, with the closing quote, that are none of the names of members[0..n). These are sorted, and
+ * the name that is being written has their first `at` bytes. `free` matches any end. */
 static const Expr *other_names(Schema *s, const Member *members, size_t n, size_t at, const Expr *free, int depth) {
     Work *w = s->w;
     Expr *alt = expr_alt(w);
@@ -147,7 +147,7 @@ static const Expr *further_by_pattern(Schema *s, const Dict *patterns) {
     return alt;
 }
 
-/* The expression of one member besides those that are named. NULL: none is allowed. */
+/* Returns the expression of one member besides those that are named. NULL: none is allowed. */
 static const Expr *further_members(Schema *s, Value schema, const Members *m, const Value *additional) {
     const Dict *patterns = schema_dict(s, schema, "patternProperties");
     const Value *names = schema_get(s, schema, "propertyNames");

@@ -27,7 +27,7 @@ static const Expr *any_digits(Schema *s, int32_t min, int32_t max) {
     return expr_repeat(s->w, digits(s, '0', '9'), min, max);
 }
 
-/* The numbers from lo to hi, all of n digits. */
+/* Returns the numbers from lo to hi, all of n digits. */
 static const Expr *same_length(Schema *s, const char *lo, const char *hi, int n) {
     Work *w = s->w;
     if (n == 0) return expr_empty(w);
@@ -43,7 +43,7 @@ static const Expr *same_length(Schema *s, const char *lo, const char *hi, int n)
     return alt;
 }
 
-/* The integers from lo to hi; lo is not negative. */
+/* Returns the integers from lo to hi; lo is not negative. */
 static const Expr *magnitudes(Schema *s, uint64_t lo, uint64_t hi) {
     Expr *alt = expr_alt(s->w);
     uint64_t power = 10; /* 10^n */
@@ -98,7 +98,7 @@ static Decimal decimal_of(const Schema *s, DecimalBound b) {
     return d;
 }
 
-/* The digits of a fraction from number i on. A bound is NULL once a digit before differed from it. */
+/* Returns the digits of a fraction from number i on. A bound is NULL once a digit before differed from it. */
 static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *hi, int i) {
     Work *w = s->w;
     if (lo && i >= lo->n_fraction && !lo->is_exclusive) lo = NULL;
@@ -120,7 +120,7 @@ static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *
     return alt;
 }
 
-/* What follows a whole part that equals the whole part of the bounds that are given here. */
+/* Returns what follows a whole part that equals the whole part of the bounds that are given here. */
 static const Expr *fraction(Schema *s, const Decimal *lo, const Decimal *hi) {
     Work *w = s->w;
     Expr *alt = expr_alt(w);
@@ -196,7 +196,7 @@ static bool number_of(const Schema *s, Value schema, const char *keyword, double
     return true;
 }
 
-/* The narrower one of a bound and an exclusive bound. sign: 1 for lower bounds, -1 for upper bounds. */
+/* Returns the narrower one of a bound and an exclusive bound. sign: 1 for lower bounds, -1 for upper bounds. */
 static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword, const char *exclusive, int sign) {
     DecimalBound b = {0};
     double value;
@@ -207,7 +207,7 @@ static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword,
     return b;
 }
 
-/* The last integer within a bound. False: the bound excludes none. */
+/* Finds the last integer within a bound. False: the bound excludes none. */
 static bool whole_bound(const Schema *s, DecimalBound b, bool is_upper, int64_t *out) {
     if (!b.is_given) return false;
     double whole = is_upper ? floor(b.value) : ceil(b.value);

@@ -35,7 +35,8 @@ const Expr *schema_space(Schema *s) { return schema_rule(s, "white space", make_
 
 /* ---- strings --------------------------------------------------------------------------------------------- */
 
-/* An escape of four hexadecimal digits, which is no half of a surrogate pair; or two escapes that are both halves. */
+/* Returns an escape of four hexadecimal digits, which is no half of a surrogate pair; or two escapes that are both
+ * halves. */
 static const Expr *unicode_escape(ExprGrammar *g) {
     static const char pattern[] = "\\\\u(?:[0-9A-Ca-cE-Fe-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|"
                                   "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2})";
@@ -192,7 +193,7 @@ static const Expr *quoted(Schema *s, const Expr *characters) {
     return expr_seq_of3(s->w, expr_literal(s->w, "\""), characters, expr_literal(s->w, "\""));
 }
 
-/* The regular expression of a format. NULL: the format allows every string. */
+/* Returns the regular expression of a format. NULL: the format allows every string. */
 static const char *pattern_of_format(const Schema *s, const Value *format) {
     if (!is_text(*format)) schema_fail(s, "'format' must be a string");
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
@@ -230,8 +231,8 @@ static Lengths lengths_of_list(const Expr *e) {
     return sum;
 }
 
-/* The lengths of the texts of an expression, in characters of the string: each literal that regex_expr makes is the
- * escape of one character. */
+/* Returns the lengths of the texts of an expression, in characters of the string: each literal that regex_expr makes is
+ * the escape of one character. */
 static Lengths lengths_of(const Expr *e) {
     if (e->kind == EXPR_BYTES || e->kind == EXPR_CLASS) return (Lengths){1, 1};
     if (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) return lengths_of_list(e);
@@ -245,9 +246,9 @@ static bool within(Lengths l, int32_t min, int32_t max) {
     return l.min >= min && (max < 0 || (l.max >= 0 && l.max <= max));
 }
 
-/* The texts of an expression whose length is allowed. That is the whole expression where no text is too short or too
- * long; otherwise a single part must be repeated, whose count is then restricted. NULL: the expression is of another
- * kind. */
+/* Returns the texts of an expression whose length is allowed. That is the whole expression where no text is too short
+ * or too long; otherwise a single part must be repeated, whose count is then restricted. NULL: the expression is of
+ * another kind. */
 static const Expr *with_length(Schema *s, const Expr *e, int32_t min, int32_t max) {
     if (within(lengths_of(e), min, max)) return e;
     Lengths others = {0, 0};

@@ -183,7 +183,7 @@ const GrammarState *states_intern(GrammarStates *s, GrammarFrame *frames, int32_
     return s->table[at];
 }
 
-/* The array with room for one more element; NULL: no memory. */
+/* Returns the array with room for one more element; NULL: no memory. */
 static void *with_room(GrammarStates *s, void *array, int32_t n, int32_t *capacity, size_t each) {
     if (n < *capacity) return array;
     int32_t wanted = *capacity ? 2 * *capacity : 64;
@@ -279,7 +279,7 @@ static CallItem pop_item(GrammarStates *s) {
     return first;
 }
 
-/* Whether a node does nothing but end its rule. */
+/* Returns whether a node does nothing but end its rule. */
 static bool only_ends(const GrammarNode *x) { return x->is_end && x->n_edges == 0 && x->n_calls == 0; }
 
 static void push_calls(GrammarStates *s, const GrammarNode *x, const GrammarState *below) {
@@ -508,7 +508,7 @@ static void offer(GrammarState *state, const CharRun *characters, int32_t n) {
         state->runs[worst] = (StateRun){characters, n};
 }
 
-/* How often a counted call below may still run the rule that begins at the node. */
+/* Returns how often a counted call below may still run the rule that begins at the node. */
 static int32_t times_left(const Automaton *a, const GrammarFrame *f) {
     int32_t most = 0;
     for (uint32_t i = 0; i < f->below->n; i++) {

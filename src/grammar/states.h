@@ -60,7 +60,7 @@ const GrammarState *states_start(const GrammarStates *s);
 const Automaton *states_automaton(const GrammarStates *s);
 size_t states_bytes(const GrammarStates *s); /* memory in use */
 
-/* The quota of work from now on; at first there is no bound. What is left of it may be a little below 0. */
+/* Sets the quota of work from now on; at first there is no bound. What is left of it may be a little below 0. */
 void states_set_quota(GrammarStates *s, int64_t units);
 int64_t states_quota(const GrammarStates *s);
 void states_spend(GrammarStates *s, int64_t units); /* for work that is done with states elsewhere */
@@ -69,7 +69,7 @@ void states_spend(GrammarStates *s, int64_t units); /* for work that is done wit
 int states_read(GrammarStates *s, const GrammarState *state, uint8_t byte, const GrammarState **next, fr_error *err);
 /* Finds the state that has only the places that read control tokens. */
 int states_for_controls(GrammarStates *s, const GrammarState *state, const GrammarState **out, fr_error *err);
-/* The one state with these frames, which are sorted in place. NULL: no memory. */
+/* Returns the one state with these frames, which are sorted in place. NULL: no memory. */
 const GrammarState *states_intern(GrammarStates *s, GrammarFrame *frames, int32_t n);
 /* The same state among other states of the same automaton. NULL: no memory. */
 const GrammarState *states_move(GrammarStates *to, const GrammarState *state);
@@ -78,11 +78,11 @@ void states_find_runs(const GrammarStates *s, const GrammarState *state);
 /* Memory that lives as long as the states; zeroed. NULL: none. */
 void *states_alloc(GrammarStates *s, size_t bytes);
 
-/* The state after a byte of this class, where that is known; otherwise NULL, and states_read finds it. */
+/* Returns the state after a byte of this class, where that is known; otherwise NULL, and states_read finds it. */
 static inline const GrammarState *states_known(const GrammarState *state, int class) {
     return state->next ? state->next[class] : NULL;
 }
-/* Whether the text is complete: it matches, and nothing can follow. */
+/* Returns whether the text is complete: it matches, and nothing can follow. */
 static inline bool state_is_complete(const GrammarState *s) { return s->accepts && s->n == 1; }
 
 /* ---- masks of tokens (token_mask.c) ---------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ static bool add_range(Ranges *r, uint32_t begin, uint32_t end) {
     return true;
 }
 
-/* Whether the state can read all texts below a node, whatever they are. */
+/* Returns whether the state can read all texts below a node, whatever they are. */
 static bool reads_branch(const GrammarStates *s, const GrammarState *state, const TrieBranch *b) {
     if (!state->has_runs) states_find_runs(s, state);
     for (int i = 0; i < state->n_runs; i++) {
@@ -120,13 +120,13 @@ static void remove_gaps(const TokenTrie *t, const Ranges *r, uint64_t *bits) {
     }
 }
 
-/* The number of tokens of a subset that have more characters than a run allows. */
+/* Returns the number of tokens of a subset that have more characters than a run allows. */
 static uint32_t n_too_long(const TokenSubset *b, const StateRun *run) {
     if (run->n == INT32_MAX) return 0;
     return run->n > SUBSET_MAX_CHARS ? b->n_longer[SUBSET_MAX_CHARS] : b->n_longer[run->n];
 }
 
-/* The subset that a run of the state allows. NULL: there is none that helps. */
+/* Returns the subset that a run of the state allows. NULL: there is none that helps. */
 static const TokenSubset *find_subset(const GrammarStates *s, const TokenTrie *t, const GrammarState *state,
                                       uint32_t *n_long) {
     if (!state->has_runs) states_find_runs(s, state);
@@ -268,7 +268,7 @@ int token_mask_slow(GrammarStates *s, const TokenTrie *t, const GrammarState *st
 
 static bool has_bit(const uint64_t *bits, int32_t i) { return bits[i / 64] >> i % 64 & 1; }
 
-/* The state in which nothing is allowed. */
+/* Returns the state in which nothing is allowed. */
 static const GrammarState *nowhere(GrammarStates *s) { return states_intern(s, NULL, 0); }
 
 int token_read(GrammarStates *s, const TokenTrie *t, int32_t token, const GrammarState **state, bool *allowed,

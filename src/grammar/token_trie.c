@@ -122,7 +122,7 @@ static void add_branch(TrieBranch *into, const TrieBranch *below) {
     if (below->max_chars + 1 > into->max_chars) into->max_chars = below->max_chars + 1;
 }
 
-/* How many bytes follow the first byte of a character; -1: no character begins so. */
+/* Returns how many bytes follow the first byte of a character; -1: no character begins so. */
 static int n_following(uint8_t lead) {
     return lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : -1;
 }
@@ -221,7 +221,7 @@ static bool equal(const CharRun *a, const CharRun *b) {
     return a->ascii[0] == b->ascii[0] && a->ascii[1] == b->ascii[1] && a->non_ascii == b->non_ascii;
 }
 
-/* The number of characters of a text if all of them are in the set; otherwise -1. */
+/* Returns the number of characters of a text if all of them are in the set; otherwise -1. */
 static int count_characters(const CharRun *set, const char *text, size_t n) {
     int n_chars = 0;
     for (size_t i = 0; i < n; n_chars++) {

@@ -63,8 +63,8 @@ typedef struct TokenSubset {
     TrieLevel others;                        /* the remaining tokens that have a text */
 } TokenSubset;
 
-/* The subset of these characters. NULL: there is none, because most tokens have other characters, or too many sets
- * have been asked for, or memory ran out. Called by any number of threads. */
+/* Returns the subset of these characters. NULL: there is none, because most tokens have other characters, or too many
+ * sets have been asked for, or memory ran out. Called by any number of threads. */
 const TokenSubset *token_subset_of(const TokenTrie *t, const CharRun *characters);
 
 #endif

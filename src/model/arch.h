@@ -93,11 +93,11 @@ void arch_divide_yarn(Hparams *h, double m);
 
 /* ---- tensors of a layer ------------------------------------------------------------------------------- */
 
-/* The shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. */
+/* Returns the shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. */
 const Hparams *arch_hparams(const ArchReader *r);
 /* Returns the number of a layer if the key holds a list, otherwise `fallback`. */
 int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback);
-/* Whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
+/* Returns whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id);
 
@@ -129,7 +129,7 @@ int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 int arch_attention(ArchReader *r, int32_t i_layer,
                    LayerSpec *out); /* the norm, queries, keys, values and the output projection */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* The router, the experts and the shared expert, if the model has one. */
+/* Reads the router, the experts and the shared expert, if the model has one. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* Makes a layer with attention one with a window, if the file says so, and gives it the rope of such layers. */
 void arch_window(const ArchReader *r, int32_t i_layer, LayerSpec *out);

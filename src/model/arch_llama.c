@@ -1,13 +1,13 @@
 /* arch_llama.c - architecture "llama", and models that differ from it by little.
  *
- *   llama      Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM; and Mixtral, which has experts. Adjacent components of a
- *              head are rotated together. All layers have a window if the file names one, as for Mistral 7B v0.1.
+ *   llama      Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM; and Mixtral, which has experts. Adjacent components of
+ *              a head are rotated together. All layers have a window if the file names one, as for Mistral 7B v0.1.
  *   mistral3   Ministral 3: attention scores grow with the position, one step for each original context. The context is
  *              extended by YaRN. Its files have mscale_all_dim as yarn_log_multiplier: with the usual 1, rotation does
  *              not change the length of a vector.
  *   smollm3    one layer in four rotates nothing
- *   phi3       Phi-3 and Phi-4: queries, keys and values are one matrix, and so are gate and up. The halves of a head are
- *              rotated against each other. All layers have a window if the file names one.
+ *   phi3       Phi-3 and Phi-4: queries, keys and values are one matrix, and so are gate and up. The halves of a head
+ *              are rotated against each other. All layers have a window if the file names one.
  *   llama4     Llama 4 Scout and Maverick, see below
  *
  * llama4. Of four layers, three rotate and see only the chunk of the text that they are in; the fourth sees everything,
@@ -22,7 +22,7 @@
  * number whatever the keys say; forerun follows the keys if they are there. */
 #include "model/arch.h"
 
-/* A layer of llama, with experts if the model has them. */
+/* Reads a layer of llama, with experts if the model has them. */
 static int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM));

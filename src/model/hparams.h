@@ -140,7 +140,7 @@ static inline double temperature_factor(const AttnTemperature *t, int32_t positi
     return 1 + (double)t->scale * log(temperature_step(t, position) + 1.0);
 }
 static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
-/* The widest inner row of a feed-forward part. */
+/* Returns the widest inner row of a feed-forward part. */
 static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
@@ -156,7 +156,7 @@ static inline int64_t latent_query_dim(const Hparams *h) {
     return h->latent.rank ? h->n_head * ((int64_t)h->latent.plain_dim + h->rope.n_rot) : 0;
 }
 static inline int64_t latent_values_dim(const Hparams *h) { return h->n_head * (int64_t)h->latent.value_dim; }
-/* The width of what a query head reads from the cache. */
+/* Returns the width of what a query head reads from the cache. */
 static inline int64_t hparams_value_dim(const Hparams *h) { return h->latent.rank ? h->latent.rank : h->head_dim; }
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 

@@ -257,7 +257,7 @@ static int load_rope(ArchReader *r) {
     return status ? status : load_local_rope(r);
 }
 
-/* Whether the tensor belongs to a layer after those that are run. */
+/* Returns whether the tensor belongs to a layer after those that are run. */
 static bool is_of_nextn(const ArchReader *r, const char *name) {
     const Hparams *h = &r->m->hparams;
     int layer;
@@ -280,7 +280,7 @@ static int refuse_unknown_tensors(const ArchReader *r) {
     return FR_OK;
 }
 
-/* The tensor "NAME.scale" or "NAME.input_scale" beside a tensor "NAME.weight". */
+/* Returns the name "NAME.scale" or "NAME.input_scale" that belongs to a tensor "NAME.weight". */
 static TensorName name_beside(const GgufTensor *t, const char *suffix) {
     TensorName out;
     const char *dot = strrchr(t->name, '.');

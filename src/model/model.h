@@ -4,7 +4,7 @@
  * A Model holds views of the matrices in its GGUF file and the small vectors as floats. Nothing is packed or converted
  * here: a backend makes the weights resident in its own form (compute/backend.h).
  *
- *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
+ *     x  += mixer(norm(x))            attention over all earlier positions or a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
  *
  * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c
@@ -110,7 +110,7 @@ extern const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES];
 
 /* Gated DeltaNet (arXiv 2412.06464): a matrix S [dim][dim] for each value head in the place of earlier keys and values.
  *
- *     c_t        = silu(sum over j of conv[j] * x_{t - n_conv + 1 + j}),  x = Wx n: queries, keys, values; n = norm(input)
+ *     c_t        = silu(sum over j of conv[j] * x_{t - n_conv + 1 + j}),  x = Wx n: q, k and v;  n = norm(input)
  *     q, k       = c's, each head divided by sqrt(its squares' sum + eps), and q by sqrt(dim)
  *     decay      = exp(a * log(1 + exp(alpha + dt))),  b = 1 / (1 + exp(-beta))
  *     S_t        = decay S_{t-1} + k (b (v - k' decay S_{t-1}))'
@@ -122,12 +122,12 @@ extern const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES];
 typedef struct DeltaNetSpec {
     DeltaNetShape shape;
     bool shares_adjacent; /* value head h has key head h / (values per key), not h % n_key_heads */
-    bool joins_gates; /* one matrix makes, key head by key head, first the betas and then the alphas of its value heads */
-    const float *dt, *a; /* [n_value_heads] */
-    const float *norm;   /* [dim], applied to each value head */
+    bool joins_gates;     /* one matrix makes, by key head, first the betas and then the alphas of its value heads */
+    const float *dt, *a;  /* [n_value_heads] */
+    const float *norm;    /* [dim], applied to each value head */
 } DeltaNetSpec;
 
-/* The key head that value head h uses, and the places of its beta and its alpha among the gates of a row. */
+/* Returns the key head that value head h uses, and the places of its beta and its alpha among the gates of a row. */
 static inline int32_t delta_key_head(const DeltaNetSpec *d, int32_t h) {
     const DeltaNetShape *s = &d->shape;
     return d->shares_adjacent ? h / (s->n_value_heads / s->n_key_heads) : h % s->n_key_heads;
@@ -143,7 +143,7 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
 
 /* Mamba-2 (arXiv 2405.21060): a matrix S [n_state][dim] for each head.
  *
- *     c_t     = silu(conv_bias + sum over j of conv[j] * u_{t - n_conv + 1 + j}),  u = Wu n: x of all heads, B and C of all groups
+ *     c_t     = silu(conv_bias + sum over j of conv[j] * u_{t - n_conv + 1 + j}),  u = Wu n: x, B and C of all groups
  *     d       = log(1 + exp(Wd n + dt_bias)),  decay = exp(a d)
  *     S_t     = decay S_{t-1} + B (d x)'
  *     y       = S_t' C + skip x
@@ -162,7 +162,7 @@ typedef struct Mamba2Spec {
  * head gets its keys and values, and one rotated key that all heads share:
  *
  *     [latent, r]   = Wkv_a n                            n = norm(input)
- *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           for each head: plain_dim components, then n_rot that are rotated
+ *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           for each head: plain_dim numbers, then n_rot that are rotated
  *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
  *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
  *
@@ -221,8 +221,8 @@ typedef struct LayerSpec {
     /* FFN_EXPERTS: */
     const float *router_bias; /* [n_expert], added to the logits of the router */
     int32_t n_expert_used;
-    bool keeps_probabilities; /* the chosen experts have their probabilities among all as weights; false: weights sum to 1 */
-    RouterGate router_gate; /* probabilities are a softmax over all experts, or a sigmoid of each */
+    bool keeps_probabilities; /* weights are probabilities among all experts; false: the weights sum to 1 */
+    RouterGate router_gate;   /* probabilities are a softmax over all experts, or a sigmoid of each */
     /* [n_expert] Added to the probabilities when experts are chosen, but not to their weights. */
     const float *choice_bias;
     /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest
@@ -244,23 +244,23 @@ static inline int64_t layer_q_dim(const Hparams *h, const LayerSpec *l) {
 static inline int64_t layer_kv_dim(const Hparams *h, const LayerSpec *l) {
     return (int64_t)layer_n_head_kv(h, l) * h->head_dim;
 }
-/* The experts of a layer; 0: it has none. */
+/* Returns the experts of a layer; 0: it has none. */
 static inline int32_t layer_n_experts(const LayerSpec *l) {
     return l->ffn == FFN_EXPERTS ? (int32_t)l->matrices[MATRIX_ROUTER]->dims[1] : 0;
 }
-/* How many matrices a layer has in a slot: one for each head or expert, otherwise 1 or 0. */
+/* Returns how many matrices a layer has in a slot: one for each head or expert, otherwise 1 or 0. */
 static inline int64_t layer_matrix_count(const LayerSpec *l, LayerMatrix m) {
     return l->matrices[m] ? l->matrices[m]->dims[2] : 0;
 }
-/* What a matrix of this layer reads. */
+/* Returns what a matrix of this layer reads. */
 InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m);
 /* Returns how many numbers of a kind a row has in the widest layer; for experts, the numbers of all experts
  * together. */
 int64_t input_width(const Hparams *h, InputKind kind);
-/* The factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a matrix;
- * GGUF files have it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095). Outputs
- * are multiplied by it before anything else is done with them. A tensor "NAME.input_scale" is the factor of the inputs
- * that a GPU's 4-bit products would use; here, as in llama.cpp, inputs are rounded in another way, and it is
+/* Returns the factor of matrix i of a slot. NVIDIA's NVFP4 checkpoints have such a float beside the scales within a
+ * matrix; GGUF files have it as a tensor "NAME.scale" beside "NAME.weight" (llama.cpp's pull requests 19769 and 21095).
+ * Outputs are multiplied by it before anything else is done with them. A tensor "NAME.input_scale" is the factor of the
+ * inputs that a GPU's 4-bit products would use; here, as in llama.cpp, inputs are rounded in another way, and it is
  * ignored. */
 static inline float layer_matrix_scale(const LayerSpec *l, LayerMatrix m, int64_t i) {
     return l->scales[m] ? l->scales[m][i] : 1;
@@ -299,7 +299,7 @@ int32_t model_mixer_place(const Model *m, int32_t i);
 static inline const Rope *model_rope(const Model *m, int32_t i, int32_t n_ctx) {
     return i == 0 && m->long_rope.freqs && n_ctx > m->long_rope.params.n_ctx_orig ? &m->long_rope : &m->ropes[i];
 }
-/* The widest window of a layer; 0: no layer has one. */
+/* Returns the widest window of a layer; 0: no layer has one. */
 int32_t model_window(const Model *m);
 
 /* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
@@ -310,9 +310,9 @@ void model_close(Model *m); /* NULL is fine */
  * matrices while it reads them. */
 int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
 
-/* A model whose layers are those of a drafter, which run between the target's embedding and its LM head. They have the
- * heads and the rope of the target, a feed-forward part of their own width, and no final norm. Everything is borrowed,
- * and nothing is to be closed. */
+/* Returns a model whose layers are those of a drafter, which run between the target's embedding and its LM head. They
+ * have the heads and the rope of the target, a feed-forward part of their own width, and no final norm. Everything is
+ * borrowed, and nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
 /* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model
@@ -344,7 +344,7 @@ typedef struct Nextn {
 int nextn_open(Nextn *out, const Model *model, fr_error *err);
 void nextn_close(Nextn *n); /* may be called after a failed nextn_open, and with a zeroed Nextn */
 
-/* The embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */
+/* Reads the embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */
 void model_embedding(const Model *m, int32_t token, float *out);
 void embedding_row(const GgufTensor *embd, int32_t token, float *out);
 

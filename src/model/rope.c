@@ -9,7 +9,7 @@
  *            Fast pairs keep the share ext_factor of their frequency. cos and sin are multiplied by
  *            1 + 0.1 ln factor where the factor is above 1, unless the file has another number
  *            (arXiv 2309.00071, eq. 23, and its published code)
- *   LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753). The long ones are used where the context of a
+ * LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753). The long ones are used where the context of a
  *            sequence may exceed the original one, whether it does or not, so that no key must be rotated again
  *            (model_rope). cos and sin are multiplied by a number of the file.
  */
@@ -19,7 +19,7 @@
 
 #include <math.h>
 
-/* The pair index whose rotation completes `turns` turns over the original context. */
+/* Returns the pair index whose rotation completes `turns` turns over the original context. */
 static double pair_of_turns(const RopeParams *p, double turns) {
     return p->n_rot * log(p->n_ctx_orig / (turns * 2 * M_PI)) / (2 * log(p->base));
 }

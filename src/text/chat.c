@@ -224,8 +224,8 @@ static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_
     return status;
 }
 
-/* The span of the answer that was just written: from the end of the opening to the '>' of the mark that ends the
- * turn. */
+/* Returns the span of the answer that was just written: from the end of the opening to the '>' of the mark that ends
+ * the turn. */
 static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
     const char *mark = style->assistant[1], *last = strchr(mark, '>');
     size_t n_behind = last ? strlen(last + 1) : 0;

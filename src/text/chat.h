@@ -70,8 +70,8 @@ int chat_template_open(ChatTemplate *out, const char *text, size_t n, fr_error *
 int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, const char *key, fr_error *err);
 void chat_template_close(ChatTemplate *t);
 
-/* A name for the family of a template, to be shown to people. It also knows families that have no built-in format
- * ("qwen3", "granite"); an unknown one is "jinja". The string is static. */
+/* Returns a name for the family of a template, to be shown to people. It also knows families that have no built-in
+ * format ("qwen3", "granite"); an unknown one is "jinja". The string is static. */
 const char *chat_template_name(const char *text, size_t n);
 
 typedef struct Conversation {
@@ -97,7 +97,8 @@ int chat_family_apply(ChatFamily family, const Conversation *c, TemplateOutput *
  * one. They are the files in src/text/templates, which were written for this project after the documentation of the
  * families, and are linked into the library. */
 
-/* The text of a template, which has *n bytes and no '\0' at its end. NULL: there is no template of that name. */
+/* Returns the text of a template, which has *n bytes and no '\0' at its end. NULL: there is no template of that
+ * name. */
 const char *named_template(const char *name, size_t *n);
 /* The names in alphabetical order. The list ends with NULL. */
 const char *const *named_templates(void);

@@ -22,7 +22,7 @@ static const char own[] =
     "m['content'] + '\\n' }}{% else %}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}";
 
-/* Whether the text is first_own. Its newlines may be spelled \n. */
+/* Returns whether the text is first_own. Its newlines may be spelled \n. */
 static bool is_first_own(const char *text, size_t n) {
     size_t at = 0;
     for (const char *c = first_own; *c; c++) {

@@ -152,11 +152,11 @@ typedef struct SpecialSet {
     int32_t first[257]; /* sorted[first[c]..first[c + 1]) begin with byte c */
 } SpecialSet;
 
-/* The user-defined tokens, and with `all` also control and unknown tokens. Zero-initialise the set. */
+/* Collects the user-defined tokens, and with `all` also control and unknown tokens. Zero-initialise the set. */
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err);
 void special_set_close(SpecialSet *s);
-/* The position of the first special token in text[from..n), or n, if there is none. The longest one at that position
- * counts. */
+/* Returns the position of the first special token in text[from..n), or n, if there is none. The longest one at that
+ * position counts. */
 size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id, size_t *n_bytes);
 
 #endif

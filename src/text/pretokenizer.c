@@ -219,7 +219,7 @@ struct Pretokenizer {
     pcre2_match_context *limits;
 };
 
-/* Whether `name` is one of the words of `names`. */
+/* Returns whether `name` is one of the words of `names`. */
 static bool has_name(const char *names, const char *name, size_t n) {
     for (const char *at = names; *at; at += strspn(at, " ")) {
         size_t length = strcspn(at, " ");

@@ -61,8 +61,8 @@ void special_set_close(SpecialSet *s) {
     *s = (SpecialSet){0};
 }
 
-/* The first element of sorted[lo..hi) whose byte number `depth` is at least c. They all agree in the bytes before
- * it. */
+/* Returns the first element of sorted[lo..hi) whose byte number `depth` is at least c. They all agree in the bytes
+ * before it. */
 static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t depth, unsigned c) {
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
@@ -72,7 +72,8 @@ static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t
     return lo;
 }
 
-/* The longest special token at the beginning of the text, or NULL. Each byte of the text narrows the sorted range. */
+/* Returns the longest special token at the beginning of the text, or NULL. Each byte of the text narrows the sorted
+ * range. */
 static const SpecialPiece *longest(const SpecialSet *s, const char *text, size_t n) {
     const SpecialPiece *best = NULL;
     unsigned c = (unsigned char)text[0];

@@ -35,22 +35,22 @@ int tokenizer_encode_marked(const Tokenizer *t, const char *text, size_t n, cons
 int32_t tokenizer_n_vocab(const Tokenizer *t);
 int32_t tokenizer_bos(const Tokenizer *t); /* -1: it has none */
 int32_t tokenizer_eos(const Tokenizer *t); /* -1: it has none */
-/* Whether the file wants BOS before and EOS after a prompt (tokenizer.ggml.add_bos_token and add_eos_token). */
+/* Returns whether the file wants BOS before and EOS after a prompt (tokenizer.ggml.add_bos_token and add_eos_token). */
 bool tokenizer_adds_bos(const Tokenizer *t);
 bool tokenizer_adds_eos(const Tokenizer *t);
-/* Whether the token ends generation: EOS, EOT, <|im_end|>, <|eot_id|>, <|end|> and others do. */
+/* Returns whether the token ends generation: EOS, EOT, <|im_end|>, <|eot_id|>, <|end|> and others do. */
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token);
 bool tokenizer_is_special(const Tokenizer *t,
                           int32_t token); /* a control or unknown token, which is not shown by default */
-/* The token with this spelling, which may be a special token. -1: there is none. */
+/* Returns the token with this spelling, which may be a special token. -1: there is none. */
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n);
 
-/* The bytes of a token in running text, which are borrowed; *n_bytes is their number. Marks of the beginning of a
- * word are spaces, and a byte token is its byte. A control token is empty unless with_special, and so is a token
+/* Returns the bytes of a token in running text, which are borrowed; *n_bytes is their number. Marks of the beginning of
+ * a word are spaces, and a byte token is its byte. A control token is empty unless with_special, and so is a token
  * outside the vocabulary. */
 const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special, size_t *n_bytes);
 
-/* Whether encoding puts a space before the first word of a text, which decoding should remove. */
+/* Returns whether encoding puts a space before the first word of a text, which decoding should remove. */
 bool tokenizer_adds_space_prefix(const Tokenizer *t);
 
 /* ---- a stream of tokens as text, in whole characters ------------------------------------------------------------- */
@@ -70,7 +70,7 @@ typedef struct Detokenizer {
     int n_text;
 } Detokenizer;
 
-/* The text that `token` completes, in whole characters. It is valid until the next call. */
+/* Returns the text that `token` completes, in whole characters. It is valid until the next call. */
 const char *detokenizer_next(Detokenizer *d, int32_t token, size_t *n_bytes);
 /* At the end of a text: U+FFFD for bytes that are still held; usually there are none. */
 const char *detokenizer_finish(Detokenizer *d, size_t *n_bytes);

@@ -23,7 +23,7 @@ static bool stands_for_itself(unsigned c) {
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* The byte that is spelled as code point c, or -1. */
+/* Returns the byte that is spelled as code point c, or -1. */
 static int byte_of(unsigned c) {
     if (c < 256) return stands_for_itself(c) ? (int)c : -1;
     /* Byte number k of those that are not spelled as themselves: 0..0x20 (k up to 32), 0x7F..0xA0 (up to 66), 0xAD
@@ -147,7 +147,7 @@ static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* The byte of a spelling such as <0x0A>, or -1 for another spelling. */
+/* Returns the byte of a spelling such as <0x0A>, or -1 for another spelling. */
 static int named_byte(Piece p) {
     if (p.n != 6 || memcmp(p.data, "<0x", 3) != 0 || p.data[5] != '>') return -1;
     int value = 0;
@@ -398,7 +398,7 @@ static const char *kind_name(VocabKind kind) {
     return kind == VOCAB_SPM ? "SentencePiece BPE" : kind == VOCAB_BPE ? "byte-level BPE" : "BPE over characters";
 }
 
-/* The first token that differs, or -1. Both vocabularies have the same number of tokens. */
+/* Returns the first token that differs, or -1. Both vocabularies have the same number of tokens. */
 static int32_t first_difference(const Vocab *a, const Vocab *b) {
     for (int32_t i = 0; i < a->n; i++) {
         Piece x = a->spelling[i], y = b->spelling[i];

@@ -66,7 +66,8 @@ void vocab_close(Vocab *v);
  * names the first difference. Another error: a file has no valid vocabulary. */
 int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err);
 
-/* A hash of everything that vocab_match compares, for files of tokens that are stored without their vocabulary. */
+/* Computes a hash of everything that vocab_match compares, for files of tokens that are stored without their
+ * vocabulary. */
 int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err);
 
 /* Byte-level BPE spells every byte as one visible character, so that a JSON file can contain its pieces: the

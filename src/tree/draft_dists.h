@@ -59,7 +59,7 @@ struct DraftDists {
 DraftDists *draft_dists_new(int32_t n_vocab); /* NULL: no memory */
 void draft_dists_free(DraftDists *d);         /* NULL is allowed */
 void draft_dists_reset(DraftDists *d);        /* forgets the draws, keeps the memory */
-/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if rows ran out, or memory
+/* Returns a row [n_vocab] for one more distribution, valid until the next reset; NULL if rows ran out, or memory
  * (d->no_memory). */
 float *draft_dists_row(DraftDists *d);
 /* Appends a draw; false if there is no room for more. */

@@ -38,7 +38,7 @@ int32_t tree_add(Tree *t, int32_t parent, int32_t token, float p_accept, int32_t
     return i;
 }
 
-/* What is wrong with node 0, or NULL. */
+/* Returns what is wrong with node 0, or NULL. */
 static const char *root_fault(const TreeNode *root, int32_t pending_token) {
     if (root->token != pending_token) return "is not the pending token";
     if (root->parent != -1) return "has a parent";
@@ -47,7 +47,7 @@ static const char *root_fault(const TreeNode *root, int32_t pending_token) {
     return NULL;
 }
 
-/* What is wrong with node i > 0, all earlier nodes being sound, or NULL. */
+/* Returns what is wrong with node i > 0, all earlier nodes being sound, or NULL. */
 static const char *node_fault(const Tree *t, int32_t i, int32_t n_vocab) {
     const TreeNode *node = &t->nodes[i];
     if (node->parent < 0 || node->parent >= i) return "does not come after its parent";

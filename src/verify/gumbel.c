@@ -105,8 +105,8 @@ double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t 
  * RNG_DRAFT and a seed for each node, so that nodes of one depth do not share noise. Silent noise is the greedy case:
  * top-k by q, beam search by log_q; nothing is truncated then.
  *
- * The k best are the first k arrivals of an exponential race: e^-(log q + G) = -log(1 - v) / q is the time of arrival of
- * a token. A token can be among them only if v <= q * bar, where bar is the time of the k-th so far, because v <=
+ * The k best are the first k arrivals of an exponential race: e^-(log q + G) = -log(1 - v) / q is the time of arrival
+ * of a token. A token can be among them only if v <= q * bar, where bar is the time of the k-th so far, because v <=
  * -log(1 - v). So these tests, each cheaper than what it saves, rule out nearly all tokens. As in sampler.c, many
  * tokens are compared at once (RowKernels):
  *
@@ -128,10 +128,10 @@ double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t 
  * -1 at their parent (log_q = 0), token 1 gets psi -1, token 0: v = -1 + 0.89 + log(1 - e^-0.79) = -0.71, T = -1.40.
  *
  * Cost: one or two passes over the row, a quarter of a Philox block for each token that is looked at, unless the draw
- * before had the same noise, and about k log(V/k) logarithms. When it loses: on flat rows with noise of their own, where
- * nearly every word is computed. Ties go to the lowest id. Proof: tests/verify/test_draw.c: inclusion probabilities of
- * sets and of paths against enumeration, with negative controls; bit by bit against a scan of all tokens, for every
- * table of kernels. */
+ * before had the same noise, and about k log(V/k) logarithms. When it loses: on flat rows with noise of their own,
+ * where nearly every word is computed. Ties go to the lowest id. Proof: tests/verify/test_draw.c: inclusion
+ * probabilities of sets and of paths against enumeration, with negative controls; bit by bit against a scan of all
+ * tokens, for every table of kernels. */
 enum {
     PIECE_MIN = 64,
     PIECE = 2048,     /* tokens that are looked at together */
@@ -246,7 +246,7 @@ static void consider_silent(Race *r, float q, int32_t token) {
     insert(r, (Candidate){.time = time, .q = q, .token = token});
 }
 
-/* The lowest probability that reaches `least` when it is multiplied by the bar, rounded down. */
+/* Returns the lowest probability that reaches `least` when it is multiplied by the bar, rounded down. */
 static float lowest_q(const Race *r, double least) {
     float q = nextafterf((float)(least / r->bar), 0);
     return q > 0 ? q : FLT_TRUE_MIN;
@@ -254,7 +254,7 @@ static float lowest_q(const Race *r, double least) {
 
 static int any_lane(Ints lanes) { return lanes[0] | lanes[1] | lanes[2] | lanes[3]; }
 
-/* Whether a word of a block can be low enough: w / 2 <= q * scale. */
+/* Returns whether a word of a block can be low enough: w / 2 <= q * scale. */
 static bool any_contends(const float *q, const uint32_t *words, float scale) {
     Ints any = {0};
     for (int32_t k = 0; k < BLOCK; k += LANES) {

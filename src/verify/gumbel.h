@@ -30,7 +30,7 @@ void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t po
 /* Fills v for the four tokens from `first` on, which is a multiple of 4. */
 void gumbel_row_block(const GumbelRow *g, int32_t first, double v[4]);
 double gumbel_row_v(const GumbelRow *g, int32_t token);
-/* The first token from `token` on whose noise is rare; INT32_MAX if there is none. */
+/* Returns the first token from `token` on whose noise is rare; INT32_MAX if there is none. */
 int32_t gumbel_row_next_rare(const GumbelRow *g, int32_t token);
 
 /* v of a token whose noise is not rare, computed from its word of rng_words(seed, stream, position, token / 4). */
@@ -38,7 +38,7 @@ static inline double gumbel_common_v(uint32_t word) {
     return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32);
 }
 static inline double gumbel_of(double v) { return -log(-log1p(-v)); }
-/* The noise of one token, for callers without a row. */
+/* Returns the noise of one token, for callers without a row. */
 double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t token);
 
 /* ---- draws without replacement ---------------------------------------------------------------------- */
@@ -77,9 +77,9 @@ typedef struct DrawCache DrawCache;
 DrawCache *draw_cache_new(int32_t n_vocab, const RowKernels *rows); /* NULL without memory */
 void draw_cache_free(DrawCache *c);                                 /* NULL is allowed */
 
-/* Draws k <= DRAW_MAX_CHILDREN tokens from the distribution q [n_vocab] without replacement, in order: those with the greatest log q + G.
- * A token of probability 0 is never drawn. Writes at most k children, with DrawChild.parent = i_parent, and returns
- * their number. */
+/* Draws k <= DRAW_MAX_CHILDREN tokens from the distribution q [n_vocab] without replacement, in order: those with the
+ * greatest log q + G. A token of probability 0 is never drawn. Writes at most k children, with DrawChild.parent =
+ * i_parent, and returns their number. */
 int32_t draw_children(DrawCache *c, const float *q, const DrawParent *parent, int32_t i_parent, int32_t k,
                       DrawChild *out);
 

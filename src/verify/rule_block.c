@@ -46,7 +46,7 @@
 
 static const RatioRule block = {"block", ratio_fault_of_chain, NULL};
 
-/* The sum of max(0, w p - q) over all tokens. */
+/* Returns the sum of max(0, w p - q) over all tokens. */
 static double excess(double w, const double *p, const double *q, int32_t n_vocab) {
     double s = 0;
     for (int32_t t = 0; t < n_vocab; t++) s += w * p[t] > q[t] ? w * p[t] - q[t] : 0;

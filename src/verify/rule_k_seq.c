@@ -33,7 +33,8 @@
 #include "base/mem.h"
 #include "verify/ratio.h"
 
-/* The expected number of drafts that are tried, (1 - (1 - beta)^K) / beta, as a sum that is also right for beta = 0. */
+/* Returns the expected number of drafts that are tried, (1 - (1 - beta)^K) / beta, as a sum that is also right for beta
+ * = 0. */
 static double n_tried(double beta, int32_t k) {
     double sum = 0, power = 1;
     for (int32_t j = 0; j < k; j++) {

@@ -148,13 +148,13 @@ static double w_of(const Plan *plan, double q) {
     return q / (1 - q > FLOOR ? 1 - q : FLOOR);
 }
 
-/* The row weight v of a token, as a function of its q. */
+/* Returns the row weight v of a token, as a function of its q. */
 static double weight_of(const Plan *plan, double q) {
     if (!without_replacement(plan)) return q;
     return q / (1 - q > plan->v_floor ? 1 - q : plan->v_floor);
 }
 
-/* The sum of the row weights of all other tokens. */
+/* Returns the sum of the row weights of all other tokens. */
 static double weight_of_others(const Plan *plan, int32_t token, double v) {
     return token == plan->v_max ? plan->v_rest : plan->v_sum - v;
 }
@@ -172,7 +172,7 @@ static void find_pi(const Plan *plan, int32_t token, double q, double *pi) {
     }
 }
 
-/* How much of a token's p the drafts after this one can probably accept. */
+/* Returns how much of a token's p the drafts after this one can probably accept. */
 static double capacity_of(const Plan *plan, int32_t token, double q) {
     double pi[MAX_PLANNED], sum = 0;
     find_pi(plan, token, q, pi);

@@ -55,7 +55,7 @@ typedef struct Candidate {
     int32_t id;
 } Candidate;
 
-/* Whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
+/* Returns whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
 static bool filter_before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 /* Working memory of the filters. */
@@ -75,12 +75,12 @@ typedef struct Kept {
     double min_logit;
 } Kept;
 
-/* The unnormalised probability of a logit. */
+/* Returns the unnormalised probability of a logit. */
 static double filter_weight(float logit, float max, float temperature) {
     return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
 }
 
-/* Whether one token is certain, whatever the noise. */
+/* Returns whether one token is certain, whatever the noise. */
 static bool filter_is_certain(const SamplingOptions *o, float max) {
     return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
 }
@@ -189,7 +189,7 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
-/* A number that rises as the logit falls. Equal logits, which 0 and -0 are, have equal keys. */
+/* Returns a number that rises as the logit falls. Equal logits, which 0 and -0 are, have equal keys. */
 static uint32_t falling_key(float logit) {
     float x = logit + 0.0f;
     uint32_t bits;
@@ -325,7 +325,7 @@ static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint6
     d->best = d->max / d->temperature + gumbel_of(gumbel_row_v(&d->noise, max_id));
 }
 
-/* The margin for rounding errors in the comparisons that prune. */
+/* Returns the margin for rounding errors in the comparisons that prune. */
 static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
 
 /* Lets token `id`, whose noise is v (gumbel.h), take part in the draw. */
@@ -374,12 +374,12 @@ static void consider(Draw *d, const Range *r, const float *row, int32_t id, doub
     if (in_range(r, row[id], id)) draw_consider(d, row[id], id, v);
 }
 
-/* The lowest logit that could still win with noise that is not rare, rounded down. */
+/* Returns the lowest logit that could still win with noise that is not rare, rounded down. */
 static float winning_logit(const Draw *d) {
     return nextafterf((float)((d->best - GUMBEL_COMMON_MAX - slack(d)) * d->temperature), -INFINITY);
 }
 
-/* The test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
+/* Returns the test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
  * row_kernels.h, in units of 2^-23. The margin of 2^-10 covers roundings, also those of `best` if it is huge. At
  * extreme temperatures floats would overflow, so no token is ruled out there. */
 static Contest contest_of(const Draw *d) {
@@ -512,7 +512,7 @@ static float penalise(const SamplingOptions *o, float logit, int32_t count) {
     return logit - (float)count * o->frequency_penalty - o->presence_penalty;
 }
 
-/* The row after biases and penalties: `logits` itself if there are none, else s->adjusted. */
+/* Returns the row after biases and penalties: `logits` itself if there are none, else s->adjusted. */
 static const float *adjust(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                            int64_t n_context) {
     int64_t n_last = o->penalty_last_n < 0 || o->penalty_last_n > n_context ? n_context : o->penalty_last_n;

@@ -41,12 +41,12 @@ void sampler_free(Sampler *s);
 /* From now on uses these kernels (Device.rows) instead of plain C: faster, with the same results. */
 void sampler_use_kernels(Sampler *s, const RowKernels *rows);
 
-/* The target's token at output position `position` (0 for the first generated token), given the row of logits
+/* Returns the target's token at output position `position` (0 for the first generated token), given the row of logits
  * [n_vocab], which stays as it is, and the whole context so far ([n_context], prompt and output). */
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                        int64_t n_context, uint64_t position);
 
-/* The distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for
+/* Writes the distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for
  * every token that a filter removed; temperature 0 puts all of it on one token. Code that draws from q and later
  * divides by it must use one such array for both. */
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,

@@ -119,8 +119,8 @@ typedef struct VerifyResult {
     int32_t next_token;           /* the token after the last accepted node */
 } VerifyResult;
 
-/* The row of logits from which the token after a node is chosen: the target's row, with -INFINITY for every token
- * that a grammar forbids. It is valid until the next call. */
+/* Returns the row of logits from which the token after a node is chosen: the target's row, with -INFINITY for every
+ * token that a grammar forbids. It is valid until the next call. */
 const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node);
 
 /* A verification rule. There are three kinds:
@@ -141,7 +141,7 @@ typedef struct VerifyRule {
     const Option *option_table; /* the rule's options (VerifyOptions), ending with key == NULL; NULL if it has none */
 } VerifyRule;
 
-/* Whether the text depends on the trees. If it does, trees must not depend on time or on other requests. */
+/* Returns whether the text depends on the trees. If it does, trees must not depend on time or on other requests. */
 static inline bool verify_rule_needs_its_trees(const VerifyRule *r) { return r->is_ratio || r->is_lossy; }
 
 /* All rules, the default first; the list ends with NULL. verify_rule_find returns NULL for an unknown name. */

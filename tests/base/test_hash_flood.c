@@ -32,7 +32,8 @@ static size_t longest_run(const void *table, size_t n_slots, TakenFn *taken) {
 
 static uint64_t rotated(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
-/* The input word, still mixed with a constant, that has this hash: each step of XXH3 for 8 bytes can be undone. */
+/* Returns the input word, still mixed with a constant, that has this hash: each step of XXH3 for 8 bytes can be
+ * undone. */
 static uint64_t undone(uint64_t h) {
     const uint64_t factor = 0x9FB21C651E98DF25u;
     uint64_t inverse = factor;

@@ -134,7 +134,7 @@ static void missing_gnuplot_is_reported_at_the_start(void **state) {
 
 /* ---- measurements ------------------------------------------------------------------------------------ */
 
-/* The sum of a field over the records of a category, method and run ("all", any method; -1: any run). */
+/* Returns the sum of a field over the records of a category, method and run ("all", any method; -1: any run). */
 static double sum_of(const json_t *j, const char *category, const char *method, int i_run, const char *field) {
     double sum = 0;
     size_t i;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The number of prompt tokens of `run ARGS`. */
+/* Returns the number of prompt tokens of `run ARGS`. */
 static int n_prompt(const char *args) {
     char command[800], path[300], text[2000];
     int n = -1;

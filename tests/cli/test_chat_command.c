@@ -127,7 +127,7 @@ static void seeds_are_random_unless_given(void **state) {
     assert_string_equal(out, first);
 }
 
-/* A copy of the target with recommended values. */
+/* Writes a copy of the target with recommended values. */
 static void write_recommending_model(const char *path) {
     Gguf *g;
     fr_error err;
@@ -194,7 +194,7 @@ typedef struct Figures {
     long long n_generated, n_prompt, n_kept, n_context;
 } Figures;
 
-/* The numbers of the last answer, from each /stats of a run. */
+/* Reads the numbers of the last answer, from each /stats of a run. */
 static int read_figures(Figures *f, int max) {
     int n = 0;
     for (const char *at = said; (at = strstr(at, "The last answer: ")) && n < max; at++, n++) {

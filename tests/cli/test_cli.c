@@ -176,7 +176,7 @@ static void statistics_have_every_documented_field(void **state) {
     json_decref(drafted);
 }
 
-/* The output of `shell`, run in a shell; %s in it is the program. */
+/* Writes the output of `shell`, run in a shell; %s in it is the program. */
 static void output_of(const char *shell, char *text, size_t size) {
     char program[600], command[2048];
     snprintf(program, sizeof program, "%s/../forerun", cli_rig_folder());

@@ -143,7 +143,7 @@ static void windows_and_caps_are_converted(void **state) {
     }
 }
 
-/* The factors of a file as a list of config.json, whose numbers come back exactly. */
+/* Returns the factors of a file as a list of config.json, whose numbers come back exactly. */
 static size_t append_factors(const Gguf *g, const char *tensor, const char *key, char *out, size_t n) {
     const GgufTensor *t = gguf_find_tensor(g, tensor);
     int used = snprintf(out, n, ", \"%s\": [", key);

@@ -69,8 +69,8 @@ static int32_t logits_of(const char *path, float *logits) {
 
 static float small[N_TOKENS * MAX_VOCAB], big[N_TOKENS * MAX_VOCAB];
 
-/* The relative rms difference of the logits of the small model's tokens in the grown model. Checks that new tokens are
- * far below them. */
+/* Returns the relative rms difference of the logits of the small model's tokens in the grown model. Checks that new
+ * tokens are far below them. */
 static double distance(const char *a, const char *b) {
     int32_t n_a = logits_of(a, small), n_b = logits_of(b, big);
     double off = 0, all = 0;

@@ -13,7 +13,7 @@
 
 static char folder[256]; /* build/MODE */
 
-/* The output of `readelf OPTIONS folder/FILE`, in static memory. */
+/* Returns the output of `readelf OPTIONS folder/FILE`, in static memory. */
 static const char *readelf(const char *options, const char *file) {
     static char text[8 << 20];
     char command[512];

@@ -61,8 +61,8 @@ static void every_command_is_in_the_list(void **state) {
     assert_int_equal(n, n_commands + 1); /* and `train` */
 }
 
-/* Checks that the text begins with the usage and has examples, and that no other line is too wide. Returns the number of
- * lines. */
+/* Checks that the text begins with the usage and has examples, and that no other line is too wide. Returns the number
+ * of lines. */
 static int check_help(const char *command, const char *option) {
     char args[64], usage[64];
     int n_lines = 0;

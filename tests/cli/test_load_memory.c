@@ -16,7 +16,7 @@
 
 static char model[600], cache[640];
 
-/* A random model of more than 130 MB, which is large compared with the few megabytes of the program itself. */
+/* Writes a random model of more than 130 MB, which is large compared with the few megabytes of the program itself. */
 static void write_model(const char *options) {
     char command[1400];
     snprintf(model, sizeof model, "%s/load-memory.gguf", cli_rig_folder());
@@ -31,8 +31,8 @@ static void remove_files(void) {
     if (system(command) != 0) fail_msg("%s", command);
 }
 
-/* The peak of the resident memory of `forerun COMMAND`, as a fraction of the size of the model. The child of a fork
- * begins with the peak of its parent, which is small. */
+/* Returns the peak of the resident memory of `forerun COMMAND`, as a fraction of the size of the model. The child of a
+ * fork begins with the peak of its parent, which is small. */
 static double peak(const char *const *command) {
     char program[600];
     struct rusage used;

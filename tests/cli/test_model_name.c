@@ -78,7 +78,7 @@ static void unsafe_paths_are_recognised(void **state) {
     assert_false(model_path_is_safe(path));
 }
 
-/* The paths that are chosen, joined by blanks, or the error. */
+/* Returns the paths that are chosen, joined by blanks, or the error. */
 static const char *choose(const char *const *paths, int n, const char *type) {
     static char text[600];
     fr_error err;

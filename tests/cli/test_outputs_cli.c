@@ -161,7 +161,7 @@ static void outputs_are_checked_first(void **state) {
     expect_refusals(closed, 1, 1);
 }
 
-/* Seconds of processor time that the command takes. */
+/* Returns seconds of processor time that the command takes. */
 static double cost_of(const char *args, int status, const char *words) {
     struct rusage before, after;
     getrusage(RUSAGE_CHILDREN, &before);

@@ -89,7 +89,7 @@ static void expect_same(const char *name, const char *original) {
 
 static void expect_absent(const char *name) { assert_int_not_equal(access(cached(name), F_OK), 0); }
 
-/* The number of requests in the log that contain both texts. */
+/* Returns the number of requests in the log that contain both texts. */
 static int n_logged_both(const char *text, const char *other) {
     int n = 0;
     char line[2000];
@@ -101,7 +101,7 @@ static int n_logged_both(const char *text, const char *other) {
 }
 static int n_logged(const char *text) { return n_logged_both(text, ""); }
 
-/* The name of the part that an interrupted transfer left. */
+/* Returns the name of the part that an interrupted transfer left. */
 static const char *part_of(const char *name, const char *content) {
     static char path[200];
     char hash[65];

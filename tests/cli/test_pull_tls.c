@@ -27,7 +27,7 @@ static void add_extension(int nid, const char *value) {
     X509_EXTENSION_free(e);
 }
 
-/* A self-signed certificate for "localhost", also as a file. */
+/* Makes a self-signed certificate for "localhost", also as a file. */
 static void make_certificate(void) {
     key = EVP_EC_gen("P-256");
     certificate = X509_new();

@@ -36,7 +36,7 @@ static int end(void **state) {
     return system("rm -rf " DIR);
 }
 
-/* The number after `label` in the output of a command. */
+/* Returns the number after `label` in the output of a command. */
 static double figure(const char *args, const char *label) {
     char text[8000];
     assert_int_equal(cli_run(args, text, sizeof text), 0);
@@ -47,7 +47,7 @@ static double figure(const char *args, const char *label) {
 
 /* ---- every type -------------------------------------------------------------------------------------- */
 
-/* The shipped target is of Q8_0; as F16 it is the model that is quantised here. */
+/* Writes the shipped target is of Q8_0; as F16 it is the model that is quantised here. */
 static void make_f16(void) {
     cli_expect("quantize models/target.gguf " F16 " --type F16 --requantize 2>&1", 0, "57 F16");
 }
@@ -213,7 +213,7 @@ static void sums_are_those_of_the_inputs(void **state) {
     gguf_close(g);
 }
 
-/* The error of the outputs of a file's layer matrices, as predicted by the mean squares of their inputs. */
+/* Returns the error of the outputs of a file's layer matrices, as predicted by the mean squares of their inputs. */
 static double predicted_error(const char *path, const Gguf *exact, const Importance *im) {
     static float importance[4096], x[4096], y[4096];
     Gguf *g = rig_gguf(path);

@@ -38,7 +38,7 @@ static const char *command_of(const char *format) {
     return command;
 }
 
-/* The output of `run` with a drafter: the text, and the hash of its logits. */
+/* Writes the output of `run` with a drafter: the text, and the hash of its logits. */
 static void generate(const char *drafter, char *text, size_t size) {
     char command[2400];
     snprintf(command, sizeof command, RUN "%s 2>&1 && grep logits_hash '%s/stats.json'", model, cache, drafter, cache);

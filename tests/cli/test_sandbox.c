@@ -82,7 +82,7 @@ static int enter(void) {
     return status;
 }
 
-/* The exit status of a child that runs `body`. */
+/* Returns the exit status of a child that runs `body`. */
 static int in_child(int (*body)(void)) {
     int status;
     pid_t child = fork();
@@ -92,7 +92,7 @@ static int in_child(int (*body)(void)) {
     return WEXITSTATUS(status);
 }
 
-/* Whether the kernel has filters (it looks for one at NULL), and this build uses them. */
+/* Returns whether the kernel has filters (it looks for one at NULL), and this build uses them. */
 static bool has_filters(void) {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     return !SANDBOX_SANITIZED && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) != 0 && errno == EFAULT;

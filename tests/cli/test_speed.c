@@ -46,7 +46,7 @@ static void the_median_run_is_one_of_the_runs(void **state) {
     assert_true(fabs(speed_deviation((double[]){1, 2, 3}, 3) - 1) < 1e-12);
 }
 
-/* What `print` writes on standard output. */
+/* Writes what `print` writes on standard output. */
 static void printed_by(void (*print)(const void *), const void *user, char *out, size_t size) {
     FILE *file = tmpfile();
     fflush(stdout);

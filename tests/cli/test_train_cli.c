@@ -311,7 +311,7 @@ static void it_refuses_with_a_reason(void **state) {
     assert_false(train_rig_exists(OUT)); /* no file remains after a refusal */
 }
 
-/* A value of held-out texts in a line of the log: the loss, or the accuracy of a step ahead. */
+/* Returns a value of held-out texts in a line of the log: the loss, or the accuracy of a step ahead. */
 static double valid_of(int line, const char *what, size_t step) {
     json_t *object = train_rig_line(OUT ".log.jsonl", line), *value = json_object_get(object, what);
     assert_non_null(value);

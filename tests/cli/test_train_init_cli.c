@@ -30,7 +30,7 @@ static void train(const char *command, const char *more) {
     cli_expect(args, 0, " tokens/s");
 }
 
-/* The held-out loss in line i of a log; *n_steps: the number of steps ahead that have an accuracy. */
+/* Returns the held-out loss in line i of a log; *n_steps: the number of steps ahead that have an accuracy. */
 static double valid_loss(const char *log, int i, size_t *n_steps) {
     json_t *line = train_rig_line(log, i), *loss = json_object_get(line, "valid_loss");
     assert_non_null(loss);

@@ -10,7 +10,7 @@ static inline uint32_t random_u32(void) {
     return w[counter++ % 4];
 }
 
-/* A number from -1 to 1. */
+/* Returns a number from -1 to 1. */
 static inline float random_float(void) { return (float)(int32_t)random_u32() * 0x1p-31f; }
 
 #endif

@@ -156,7 +156,7 @@ static void keys_differ_where_costs_do(void **state) {
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* The costs with which an engine begins its first request with an automatic budget. */
+/* Returns the costs with which an engine begins its first request with an automatic budget. */
 static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};

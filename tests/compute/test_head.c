@@ -133,7 +133,8 @@ static void embeddings_are_the_rows_of_the_file(void **state) {
     }
 }
 
-/* The reference backend keeps a device's floats apart from those of the CPU, as an accelerator does; the CPU backend has no copy. */
+/* The reference backend keeps a device's floats apart from those of the CPU, as an accelerator does; the CPU backend
+ * has no copy. */
 static void buffers_move_only_when_they_are_asked_to(void **state) {
     (void)state;
     for (const Backend *const *b = backends(); *b; b++) {

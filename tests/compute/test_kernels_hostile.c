@@ -48,7 +48,7 @@ static void make_row(float *x, int64_t n) {
     }
 }
 
-/* Whether the softmax of the row is NaN. */
+/* Returns whether the softmax of the row is NaN. */
 static bool has_bad(const float *x, int64_t n) {
     float max = -INFINITY;
     for (int64_t i = 0; i < n; i++) {

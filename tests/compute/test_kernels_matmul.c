@@ -132,7 +132,7 @@ static void problem_close(Problem *p) {
 
 /* ---- ref against double ------------------------------------------------------------------------- */
 
-/* The activation as it is rounded for the weight type. */
+/* Returns the activation as it is rounded for the weight type. */
 static double act_value(const Problem *p, int64_t r, int64_t k) {
     const unsigned char *row = p->acts + (size_t)r * p->act_bytes;
     const ActBlock *b = (const void *)(row + (size_t)(k / ACT_BLOCK) * act_block_bytes(p->form));

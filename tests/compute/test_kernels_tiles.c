@@ -99,7 +99,7 @@ static void problem_close(Problem *p) {
     free(p->want);
 }
 
-/* Whether n rows are those of the specification; a matrix of more than two tiles takes two calls. */
+/* Returns whether n rows are those of the specification; a matrix of more than two tiles takes two calls. */
 static bool rows_agree(const Problem *p, TileWay way, int64_t n) {
     const TileProducts *tiles = kernels_plain_tiles()->tiles;
     int64_t n_tiles = packed_n_tiles(&p->w), cut = n_tiles > 2 ? n_tiles - 2 : 0;

@@ -1,5 +1,5 @@
-/* test_layouts.c - files that hold the same numbers in other tensors or keys have the same logits, bit for bit: matrices that are
- * fused into one, with their biases; and lists that have one number for all layers. */
+/* test_layouts.c - files that hold the same numbers in other tensors or keys have the same logits, bit for bit:
+ * matrices that are fused into one, with their biases; and lists that have one number for all layers. */
 #include "testing.h"
 
 #include "compute/backend.h"
@@ -58,7 +58,8 @@ static Gguf *finish(GgufWriter *w) {
     return g;
 }
 
-/* The parts of a fused tensor of a layer one after the other; those of experts expert by expert. The memory is the caller's. */
+/* Returns the parts of a fused tensor of a layer one after the other; those of experts expert by expert. The memory is
+ * the caller's. */
 static void *add_fused(GgufWriter *w, const Gguf *g, const Fused *f, const char *name, const GgufTensor *first) {
     const GgufTensor *parts[3] = {first};
     size_t n = f->parts[2] ? 3 : 2, bytes = 0, at = 0;
@@ -152,7 +153,7 @@ static float *logits_of(const Backend *backend, const Gguf *g) {
     return logits;
 }
 
-/* Whether both files have the same logits in both backends. */
+/* Returns whether both files have the same logits in both backends. */
 static bool are_equal(const Gguf *a, const Gguf *b) {
     bool equal = true;
     for (int i = 0; backends()[i]; i++) {

@@ -22,7 +22,7 @@ static uint32_t random_u32(uint32_t i) {
     return w[0];
 }
 
-/* Bytes of a file's rows: any bits are a block, but infinite and NaN scales would compare unequal. */
+/* Returns bytes of a file's rows: any bits are a block, but infinite and NaN scales would compare unequal. */
 static unsigned char *random_rows(TensorType type, int64_t n_out, int64_t n_in) {
     size_t row_bytes;
     assert_true(tensor_type_row_bytes(type, n_in, &row_bytes));
@@ -44,7 +44,7 @@ static float half_at(const unsigned char *p, int i) {
     return half_to_float(h);
 }
 
-/* The code of weight (row, j) of a slice: its low bits, then the plane of its high bits. */
+/* Returns the code of weight (row, j) of a slice: its low bits, then the plane of its high bits. */
 static int code_of(const SliceForm *f, const unsigned char *codes, int row, int j) {
     const unsigned char *c = codes + row * 4 + j % 4, *high = c + 64 * f->low_bits;
     int g = j / 4, code = 0;

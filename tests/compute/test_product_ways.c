@@ -105,7 +105,7 @@ static TileWays timed(double vectors_row_ns, double tiles_ns, double pairs_ns) {
     return ways;
 }
 
-/* Whether `way` is chosen exactly from `least` rows on. */
+/* Returns whether `way` is chosen exactly from `least` rows on. */
 static bool begins_at(const TileWays *ways, TensorType type, ActForm form, TileWay way, int least) {
     for (int n = 1; n <= 80; n++)
         if ((tile_way(ways, type, form, n) == way) != (n >= least)) return false;

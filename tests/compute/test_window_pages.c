@@ -43,7 +43,7 @@ typedef struct World {
 
 static int32_t draw(World *w, int32_t n) { return rig_token(w->seed, w->n_draws++, n); }
 
-/* The pages that the sequences may need for windows, the rows of a forward, and marks. */
+/* Returns the pages that the sequences may need for windows, the rows of a forward, and marks. */
 static int64_t enough_pages(int32_t window, int32_t size) { return (3 * N_LIVES) * ((window + MAX_ROWS) / size + 3); }
 
 static Executor *open_executor(const Weights *weights, int32_t size, int64_t n_window_pages) {

@@ -43,7 +43,7 @@ static Calibration taught(double (*truth)(double)) {
     return c;
 }
 
-/* The largest error of the map over the estimates from 0.05 on. */
+/* Returns the largest error of the map over the estimates from 0.05 on. */
 static double worst_error(const Calibration *c, double (*truth)(double)) {
     double worst = 0;
     for (double p_accept = 0.05; p_accept < 0.95; p_accept += 0.05)

@@ -6,7 +6,7 @@
 
 enum { MAX_TEXT = 90, V = 64 };
 
-/* The first position in the prompt after the longest trigger of n to max(n, 5) tokens; -1: no trigger. */
+/* Returns the first position in the prompt after the longest trigger of n to max(n, 5) tokens; -1: no trigger. */
 static int32_t search(const int32_t *text, int32_t n_text, int32_t n_prompt, int32_t n) {
     for (int32_t g = n > 5 ? n : 5; g >= n; g--)
         for (int32_t start = 0; start + g < n_prompt; start++) {

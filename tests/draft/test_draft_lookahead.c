@@ -47,7 +47,7 @@ static void count(Count *c, bool right) {
 
 static double share(Count c, double prior) { return (c.right + 8 * prior) / (c.n + 8); }
 
-/* The path from the pending token through row 1 to column j and down it. */
+/* Returns the path from the pending token through row 1 to column j and down it. */
 static int32_t column_path(const Plain *p, int32_t j, int32_t *path, double *shares) {
     int32_t n = 0;
     for (int32_t i = 1; i <= j; i++) shares[n] = share(spine, 0.1), path[n++] = p->rows[0][i];
@@ -85,7 +85,8 @@ static int32_t find(const Plain *p, int32_t pending, Gram *taken) {
     return n_taken;
 }
 
-/* The place of token k of guess i among the different tokens that follow its first k - 1 tokens in the guesses. */
+/* Returns the place of token k of guess i among the different tokens that follow its first k - 1 tokens in the
+ * guesses. */
 static int32_t place_of(const Gram *taken, int32_t i, int32_t k) {
     bool seen[FEEDBACK_V] = {false};
     int32_t place = 0;
@@ -122,7 +123,7 @@ static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
     }
 }
 
-/* Whether token i of the step's text was this one; -1: not known. */
+/* Returns whether token i of the step's text was this one; -1: not known. */
 static int was_right(const FeedbackSequence *s, int32_t i, int32_t token) {
     return i > s->verdict.n_path ? -1 : feedback_rig_after(s, i) == token;
 }

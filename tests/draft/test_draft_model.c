@@ -232,7 +232,7 @@ static void oracle_dist(Oracle *o, const SamplingOptions *as_dist, const int32_t
     rig_executor_close(e);
 }
 
-/* The acceptance probability of a coupled draw of `token` at output position `position`, computed directly. */
+/* Returns the acceptance probability of a coupled draw of `token` at output position `position`, computed directly. */
 static double coupled_chance(const float *dist, const SamplingOptions *o, uint64_t position, int32_t token) {
     static double value[N_VOCAB];
     double t = (double)o->temperature, sum = 0, mine = 0;

@@ -335,8 +335,8 @@ static void a_layer_that_knows_the_rule_is_right(void **state) {
 
 /* ---- files that are refused ----------------------------------------------------------------------------- */
 
-/* The place of a tensor's name in its entry. After it come the number of dimensions (4 bytes), and each dimension (8
- * bytes). */
+/* Returns the place of a tensor's name in its entry. After it come the number of dimensions (4 bytes), and each
+ * dimension (8 bytes). */
 static char *find_name(ModelPatch *p, const char *name) {
     size_t n = strlen(name);
     for (size_t i = 0; i + n < p->n; i++)

@@ -57,7 +57,7 @@ typedef struct Place {
     int32_t position;
 } Place;
 
-/* A tensor, which is F32 in these files; NULL: there is none. */
+/* Returns a tensor, which is F32 in these files; NULL: there is none. */
 static const float *find(const Plain *p, const char *name) {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s", p->m->n_layer, name);

@@ -159,8 +159,8 @@ static double order_0(const Text *t, int32_t x) {
     return (double)of_x / of_all;
 }
 
-/* The number of tokens up to position p that equal the path of `node` and, if the path contains no guess, the text
- * before it; -1 if the path itself does not match. `guess` is the last guessed node on the path. */
+/* Returns the number of tokens up to position p that equal the path of `node` and, if the path contains no guess, the
+ * text before it; -1 if the path itself does not match. `guess` is the last guessed node on the path. */
 static int32_t match_at(const Text *t, const Tree *tree, int32_t node, int32_t guess, int32_t p) {
     int32_t m = 0, start = guess >= 0 ? tree->nodes[guess].depth : 0;
     for (int32_t v = node; tree->nodes[v].depth >= start && v > 0; v = tree->nodes[v].parent, m++)
@@ -190,7 +190,7 @@ static double probability(const Text *t, const Tree *tree, int32_t node, int32_t
     return p;
 }
 
-/* Whether x is among the 32 tokens with the most contexts, whatever the order of equals. */
+/* Returns whether x is among the 32 tokens with the most contexts, whatever the order of equals. */
 static bool is_common(const Text *t, int32_t x, int32_t alphabet) {
     int32_t n = 0;
     for (int32_t y = 0; y < alphabet; y++) n += y != x && order_0(t, y) >= order_0(t, x);

@@ -21,7 +21,7 @@ static int32_t search(const int32_t *text, int32_t n_text, int32_t n, bool lates
     return -1;
 }
 
-/* The number of tokens before `place` that equal the end of the text. */
+/* Returns the number of tokens before `place` that equal the end of the text. */
 static int32_t match_before(const int32_t *text, int32_t n_text, int32_t place) {
     int32_t m = 0;
     while (m < place && m < 16 && text[place - 1 - m] == text[n_text - 1 - m]) m++;

@@ -5,7 +5,7 @@
 
 enum { MAX_TEXT = 120, V = 64 };
 
-/* The place of the last token of the answer, found by trying all places. */
+/* Returns the place of the last token of the answer, found by trying all places. */
 static int32_t search(const int32_t *prediction, int32_t n, const int32_t *answer, int32_t n_answer, int32_t expected) {
     int32_t best = -1, best_match = 0;
     for (int32_t p = 0; p < n; p++) {

@@ -98,7 +98,7 @@ static void write_corpus(Corpus *c, int32_t n_vocab) {
 
 /* ---- the search -------------------------------------------------------------------------------- */
 
-/* The positions, in suffix order, at which the m tokens occur and are followed by another token. */
+/* Returns the positions, in suffix order, at which the m tokens occur and are followed by another token. */
 static int32_t places_of(const Corpus *c, const int32_t *query, int32_t m, uint32_t *out) {
     uint32_t sorted[MAX_CORPUS];
     int32_t n = sort_by_comparing(c, sorted), found = 0;
@@ -176,7 +176,7 @@ static Taken take_places(const Corpus *c, const int32_t *text, int32_t n_text, c
     return t;
 }
 
-/* The number of matches that continue with the path; the end of a document ends a match. */
+/* Returns the number of matches that continue with the path; the end of a document ends a match. */
 static int32_t count(const Corpus *c, const Taken *t, const int32_t *path, int32_t n) {
     int32_t found = 0;
     for (int32_t i = 0; i < t->n; i++) {

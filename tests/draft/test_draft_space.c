@@ -74,7 +74,7 @@ static int close_all(void **state) {
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* The greatest gain of `room` masks after the first n_nodes nodes, over all ways to give each node a number of
+/* Returns the greatest gain of `room` masks after the first n_nodes nodes, over all ways to give each node a number of
  * masks. */
 static double best_of_all(const Tree *t, int32_t n_nodes, const double *gain, int32_t n_masks, int32_t room,
                           int32_t node) {

@@ -17,7 +17,7 @@ typedef struct Pool { /* texts that matches do not cross */
     int32_t tokens[N_REQUESTS][MAX_TEXT];
 } Pool;
 
-/* The number of times that the string is followed by x in the pool (x < 0: by anything). */
+/* Returns the number of times that the string is followed by x in the pool (x < 0: by anything). */
 static int32_t count(const Pool *pool, const int32_t *string, int32_t n, int32_t x) {
     int32_t found = 0;
     for (int32_t q = 0; q < pool->n; q++)
@@ -61,7 +61,7 @@ static int32_t max_spec(const Rule *r, int32_t p) {
     return most < r->budget ? (int32_t)most : r->budget;
 }
 
-/* The score of the best tree for the last p tokens of the text, and its number of nodes. */
+/* Returns the score of the best tree for the last p tokens of the text, and its number of nodes. */
 static double best_score(const Pool *pool, const int32_t *text, int32_t n_text, int32_t p, const Rule *r,
                          int32_t *n_nodes) {
     int32_t string[3 * MAX_TEXT], most = max_spec(r, p);
@@ -74,7 +74,8 @@ static double best_score(const Pool *pool, const int32_t *text, int32_t n_text, 
     return score;
 }
 
-/* Whether this is the best tree of the last p tokens: the number of nodes, the score, and p_accept by its formula. */
+/* Returns whether this is the best tree of the last p tokens: the number of nodes, the score, and p_accept by its
+ * formula. */
 static bool is_tree_of(const Tree *t, const Pool *pool, const int32_t *text, int32_t n_text, int32_t p, int32_t n_nodes,
                        double want, double smoothing) {
     double d[TREE_MAX_NODES] = {1}, p_accept[TREE_MAX_NODES] = {1}, score = 0;

@@ -215,7 +215,7 @@ static uint64_t fingerprint_of(const char *path) {
     return print;
 }
 
-/* A copy of the target with one bit of a tensor flipped, or another rope base. */
+/* Returns a copy of the target with one bit of a tensor flipped, or another rope base. */
 static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base) {
     static char changed[1 << 20];
     GgufWriter *w = gguf_writer_new();

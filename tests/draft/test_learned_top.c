@@ -58,7 +58,7 @@ static void feed(Drafter *d, const Case *c) {
     assert_int_equal(d->class->observe(d, 0, c->text + N_TEXT - 2, 2, &err), FR_OK);
 }
 
-/* The token that the target would choose, by its own sampler. */
+/* Returns the token that the target would choose, by its own sampler. */
 static int32_t choice_of(Sampler *s, const Case *c) {
     int32_t context[N_TEXT + MAX_PATH];
     memcpy(context, c->text, sizeof c->text);

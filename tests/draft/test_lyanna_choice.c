@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* A tree whose expected number of accepted nodes is 0.9 + 0.7 + 0.1 = 1.7: the chain 1 - 2, and node 3. */
+/* Returns a tree whose expected number of accepted nodes is 0.9 + 0.7 + 0.1 = 1.7: the chain 1 - 2, and node 3. */
 static const Tree *tree_of_1_7(void) {
     static Tree t;
     tree_reset(&t, 9);

@@ -36,7 +36,7 @@ static double gain_of(const BudgetInput *in, double sum, int32_t n) {
            in->tokens_per_s * (cost_curve_at(in->cost, in->n_base_rows + n) - cost_curve_at(in->cost, in->n_base_rows));
 }
 
-/* The greatest gain over all sets of nodes that contain the parents of their nodes. */
+/* Returns the greatest gain over all sets of nodes that contain the parents of their nodes. */
 static double best_by_force(const BudgetInput *in) {
     const TreeNode *nodes[MAX_NODES];
     int32_t parent[MAX_NODES], n = 0; /* parent: place in `nodes`, or -1 */

@@ -35,7 +35,7 @@ static int close_model(void **state) {
     return 0;
 }
 
-/* The memory that the program has taken; 0 if the allocator does not count it (sanitizers). */
+/* Returns the memory that the program has taken; 0 if the allocator does not count it (sanitizers). */
 static double taken_mb(void) {
     struct mallinfo2 m = mallinfo2();
     return (double)(m.uordblks + m.hblkhd) / 1e6;

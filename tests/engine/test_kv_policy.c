@@ -71,7 +71,7 @@ static void step(Scene *s, int n) {
         if (fr_engine_step(s->engine, &err) < 0) fail_msg("%s", err.message);
 }
 
-/* The number of tokens of request i in the cache. */
+/* Returns the number of tokens of request i in the cache. */
 static int held(const Scene *s, int i) { return executor_sequence_length(s->engine->executor, s->r[i]->sequence); }
 
 static void leave(Scene *s, int i) {

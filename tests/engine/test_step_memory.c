@@ -77,7 +77,7 @@ static int on_token(void *user, const fr_token_event *event) {
     return 0;
 }
 
-/* The number of allocations and releases in all steps except the first and the last. */
+/* Returns the number of allocations and releases in all steps except the first and the last. */
 static long count(fr_engine *engine, const Case *c) {
     int32_t prompt[N_PROMPT];
     make_prompt(prompt);

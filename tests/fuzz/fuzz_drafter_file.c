@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { N_PROMPT = 6, N_TOKENS = 8 };
 
-/* The method that this byte selects. */
+/* Returns the method that this byte selects. */
 static const char *method_of(uint8_t byte) {
     const char *const *methods = trained_methods();
     int n = 0;
@@ -70,8 +70,8 @@ static bool generate(const char *draft, int32_t tokens[N_TOKENS], fr_error *err)
     return opened;
 }
 
-/* The text of plain decoding. The first call also requires that all sound files are accepted: otherwise every input
- * might be refused for the same reason, and nothing would be tested. */
+/* Returns the text of plain decoding. The first call also requires that all sound files are accepted: otherwise every
+ * input might be refused for the same reason, and nothing would be tested. */
 static const int32_t *plain_text(void) {
     static int32_t plain[N_TOKENS], drafted[N_TOKENS];
     static bool has_plain;

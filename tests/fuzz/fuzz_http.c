@@ -1,7 +1,8 @@
 /* fuzz_http.c - the body of a request in chunks, as the server's reader takes it from a socket.
  *
  * Byte 0 chooses how large the pieces are that arrive at once; the others follow the head of a request. The reader must
- * take a body, refuse it or wait for more exactly where a second decoder does, which finds lines by regular expressions. */
+ * take a body, refuse it or wait for more exactly where a second decoder does, which finds lines by regular
+ * expressions. */
 #include "server/http/http_server.h"
 
 #include <fcntl.h>
@@ -40,7 +41,8 @@ static const Forms *forms(void) {
     return &f;
 }
 
-/* The line at `at` with its CR LF cut off, as a string. REFUSED: it ends otherwise, or has a control character. */
+/* Reads the line at `at` with its CR LF cut off, as a string. REFUSED: it ends otherwise, or has a control
+ * character. */
 static Verdict next_line(const char *bytes, size_t n, size_t *at, char line[MOST_BYTES]) {
     const char *begin = bytes + *at, *lf = memchr(begin, '\n', n - *at);
     if (!lf) return WAITS;

@@ -19,7 +19,7 @@ static const char *const pres[] = {"default", "gpt-2",  "llama-bpe",    "qwen2",
                                    "tekken",  "gpt-4o", "smollm",       "superbpe",       "afmoe"};
 enum { N_PRES = sizeof pres / sizeof *pres };
 
-/* Number 0 is the vocabulary of models/target.gguf, the others are the tiny one under each pre-tokenizer. */
+/* Returns number 0 is the vocabulary of models/target.gguf, the others are the tiny one under each pre-tokenizer. */
 static const Tokenizer *vocabulary(size_t i) {
     static Tokenizer *opened[1 + N_PRES];
     fr_error err = {0};
@@ -36,7 +36,7 @@ static const Tokenizer *vocabulary(size_t i) {
     return opened[i];
 }
 
-/* The text as the vocabulary reads it: SentencePiece cannot distinguish U+2581 from a space. */
+/* Writes the text as the vocabulary reads it: SentencePiece cannot distinguish U+2581 from a space. */
 static size_t normalise(const Tokenizer *t, const char *text, size_t n, char *out) {
     size_t n_out = 0;
     for (size_t i = 0; i < n; n_out++) {

@@ -13,7 +13,7 @@
 
 /* ---- halves ---------------------------------------------------------------------------------- */
 
-/* The value of a finite half by its definition. */
+/* Returns the value of a finite half by its definition. */
 static double half_value(uint16_t h) {
     int exponent = h >> 10 & 31, fraction = h & 0x3ff;
     double v = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);

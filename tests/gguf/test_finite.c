@@ -54,7 +54,7 @@ static const struct {
 };
 enum { N_PATTERNS = sizeof patterns / sizeof *patterns, N_BAD = 5 };
 
-/* Whether all numbers that are read in a block are finite. */
+/* Returns whether all numbers that are read in a block are finite. */
 static bool block_is_finite(TensorType type, const char *block) {
     float x[256];
     int n = (int)tensor_type_info(type)->block_n;

@@ -25,7 +25,7 @@ static uint64_t fnv(uint64_t hash, const void *p, size_t n) {
 
 /* ---- the lists ----------------------------------------------------------------------------------------- */
 
-/* The first eight weights of a block, as floats. */
+/* Returns the first eight weights of a block, as floats. */
 static uint64_t hash_first(TensorType type, const LatticeBlock *b, uint64_t hash) {
     uint8_t bytes[128];
     float x[LATTICE_N];
@@ -99,7 +99,7 @@ static void what_is_read_is_written(void **state) {
 
 /* ---- the search ------------------------------------------------------------------------------------------ */
 
-/* The least error of weights [i, i + n) with these signs or this shift, over all points. */
+/* Returns the least error of weights [i, i + n) with these signs or this shift, over all points. */
 static double least_error(const Lattice *l, const float *x, const float *w, int i, int n, float scale,
                           LatticeBlock *b) {
     double sum = 0;

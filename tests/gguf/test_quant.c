@@ -26,7 +26,7 @@ static double error_at(Fit fit, const float *x, const float *w, int n, float lea
     return fit_error(fit, x, w, n, q);
 }
 
-/* The best of many scales for one offset, found by trying each. */
+/* Returns the best of many scales for one offset, found by trying each. */
 static double exhaustive(const float *x, const float *w, int n, float least, float most, float low) {
     enum { N_SCALES = 2000 };
     double best = INFINITY, widest = 0;
@@ -113,7 +113,7 @@ static double squares(const float *x, const float *y, const float *w, int n) {
     return sum;
 }
 
-/* The sum of squared errors of a row that was quantised by the search or, without it, by rounding. */
+/* Returns the sum of squared errors of a row that was quantised by the search or, without it, by rounding. */
 static double row_error(TensorType type, const float *x, const float *importance, bool by_search) {
     static uint8_t bytes[ROW * 4];
     static float y[ROW];

@@ -109,7 +109,7 @@ static int32_t argmax(const float *x, int32_t n) {
     return best;
 }
 
-/* The error of llama.cpp: the scale for the error of an engine that rounds its inputs. */
+/* Returns the error of llama.cpp: the scale for the error of an engine that rounds its inputs. */
 static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
     /* the exact logits are rounded to float in their files: 2^-24 / sqrt(3) more */
@@ -144,7 +144,7 @@ static void check_values(const Golden *c, const Kernels *kernels, ActPrecision f
     gguf_close(g);
 }
 
-/* The first token of the greedy continuation that is not the stored one, or -1. */
+/* Returns the first token of the greedy continuation that is not the stored one, or -1. */
 static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActPrecision form) {
     Gguf *g = rig_gguf(c->model);
     Weights *m = rig_weights_with(g, kernels, form);

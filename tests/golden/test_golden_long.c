@@ -45,7 +45,7 @@ static void draw_tokens(int32_t *out) {
     }
 }
 
-/* The logits of the last N_LAST tokens. */
+/* Returns the logits of the last N_LAST tokens. */
 static float *last_logits(const RandomModel *m) {
     static int32_t tokens[N_TOKENS];
     float *out = calloc((size_t)N_LAST * N_VOCAB, sizeof *out);
@@ -76,7 +76,7 @@ static const float *row_of(const float *logits, const json_t *row) {
     return logits + i * N_VOCAB;
 }
 
-/* The greatest difference from a log-probability by llama.cpp. */
+/* Returns the greatest difference from a log-probability by llama.cpp. */
 static double peer_error(const json_t *file, const float *logits) {
     const json_t *row, *token;
     size_t k, i;

@@ -92,7 +92,7 @@ static void compute_logits(const char *model, const Golden *g, const char *optio
     fclose(f);
 }
 
-/* The relative rms error of all rows that are stored exactly. */
+/* Returns the relative rms error of all rows that are stored exactly. */
 static double exact_error(const Golden *g) {
     const json_t *rows = json_object_get(g->file, "exact");
     json_t *row;
@@ -118,7 +118,7 @@ static double log_sum_exp(const float *x) {
     return max + log(sum);
 }
 
-/* The rms difference from the log-probabilities of llama.cpp. */
+/* Returns the rms difference from the log-probabilities of llama.cpp. */
 static double peer_error(const Golden *g) {
     const json_t *rows = json_object_get(g->file, "llama_cpp");
     json_t *row;

@@ -198,7 +198,7 @@ static double input_error(TensorType t) {
     return t == TYPE_F32 || t == TYPE_F16 ? 0 : t == TYPE_BF16 ? ldexp(1, -9) / sqrt(3) : 2.3 / 32512 / sqrt(12);
 }
 
-/* What the worst rounded inputs of a file may add to the error of its logits; without_bf16 leaves that out. */
+/* Returns what the worst rounded inputs of a file may add to the error of its logits; without_bf16 leaves that out. */
 static double rounding_bound(const Gguf *g, int32_t n_layer, bool without_bf16) {
     double worst = 0;
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
@@ -233,7 +233,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The error that a quarter of the tokens stay below. */
+/* Returns the error that a quarter of the tokens stay below. */
 static double lower_quartile(const float *ours, const float *theirs, int32_t n, int32_t n_vocab) {
     double *errors = calloc((size_t)n, sizeof *errors);
     for (int32_t t = 0; t < n; t++)

@@ -60,7 +60,7 @@ static void logits_of(const Changed *c, float *logits) {
     weights_close(w);
 }
 
-/* The first row of `a` that is not that of `b`; N: none. */
+/* Returns the first row of `a` that is not that of `b`; N: none. */
 static int32_t differ_from(const float *a, const float *b) {
     for (int32_t i = 0; i < N; i++)
         if (memcmp(a + i * V, b + i * V, V * sizeof *a)) return i;

@@ -344,7 +344,7 @@ static int by_hash(const void *a, const void *b) {
     return h != k ? (h < k ? -1 : 1) : strcmp(x, y);
 }
 
-/* The unit of a text at p, in its spelling. Returns its length in bytes. */
+/* Writes the unit of a text at p in its spelling, and returns its length in bytes. */
 static size_t next_unit(const char *p, bool characters, const char *const *alphabet, char spelling[8]) {
     size_t n = 1;
     if (characters)
@@ -425,7 +425,7 @@ static PairVocab open_pairs(const char *pre, bool characters) {
     return v;
 }
 
-/* The next name of a family; false after the last one. */
+/* Reads the next name of a family; false after the last one. */
 static bool next_name(const char **at, char name[64]) {
     size_t n = strcspn(*at, " ");
     snprintf(name, 64, "%.*s", (int)n, *at);
@@ -451,7 +451,7 @@ static void hash_ids(const Tokenizer *t, char out[N_TEXTS / TEXTS_OF_HASH * 8 + 
     }
 }
 
-/* The hashes of llama.cpp's ids for a name: a key of the file lists the names that have the same ids. */
+/* Returns the hashes of llama.cpp's ids for a name: a key of the file lists the names that have the same ids. */
 static const char *stored_hashes(json_t *all, const char *name) {
     const char *names;
     json_t *hashes;

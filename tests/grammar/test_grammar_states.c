@@ -197,7 +197,7 @@ static void a_grammar_after_a_text(void **state) {
     grammar_rig_close(&r);
 }
 
-/* Whether a text matches, by the definition of automaton_after taken literally. */
+/* Returns whether a text matches, by the definition of automaton_after taken literally. */
 static bool is_opened_match(GrammarRig *r, const char *text, const char *opening, const char *after) {
     if (grammar_rig_matches(r, text)) return true;
     if (strncmp(text, opening, strlen(opening)) != 0) return false;

@@ -96,7 +96,7 @@ static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error 
     return fr_request_open(out, e, &o, err);
 }
 
-/* A grammar that never ends, for the drafter that proposes forced text. */
+/* Opens a grammar that never ends, for the drafter that proposes forced text. */
 static int open_grammar(const Case *c, fr_error *err) {
     static const char regex[] = "(?:abab ){100,}";
     if (strcmp(c->draft, "grammar") != 0) return FR_OK;

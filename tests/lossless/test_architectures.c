@@ -32,7 +32,7 @@ enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
 
 static int n_drafts_of(const RandomModel *m) { return m->n_nextn ? N_DRAFTS : N_DRAFTS - 1; }
 
-/* All requests at once: each text is that of plain decoding by itself. `options`: of the batch. */
+/* Runs all requests at once with these options: each text is that of plain decoding by itself. */
 static int64_t check_batch(const fr_model *model, int n, const Stream *plain, const fr_engine_options *options) {
     fr_request *r[N_DRAFTS];
     int32_t prompts[N_DRAFTS][N_PROMPT];

@@ -188,8 +188,8 @@ static void fill_bucket(Bucket *b, const DistDraw *draw, const int32_t *before, 
     for (int i = 0; i < b->n_tokens; i++) b->p[i] /= sum;
 }
 
-/* Whether a rule would be offered the node. n_best > 0: only the nodes with the best p_accept are offered (which is
- * wrong). */
+/* Returns whether a rule would be offered the node. n_best > 0: only the nodes with the best p_accept are offered
+ * (which is wrong). */
 static bool is_offered(const Tree *t, int32_t node, int32_t n_best) {
     int32_t n_better = 0;
     for (int32_t i = 1; i < t->n; i++)
@@ -216,7 +216,7 @@ static void count_draws(const Tree *t, int32_t n_best) {
     }
 }
 
-/* The chi-square over all buckets in which every outcome is expected 5 times. */
+/* Returns the chi-square over all buckets in which every outcome is expected 5 times. */
 static double chi_square_of_buckets(int *df) {
     double x = 0;
     *df = 0;
@@ -302,7 +302,7 @@ static void noise_is_used_once(void **state) {
 
 /* ---- budgets ------------------------------------------------------------------------------------------- */
 
-/* The node of `t` at the same place as `node` of `cut`, or -1. */
+/* Returns the node of `t` at the same place as `node` of `cut`, or -1. */
 static int32_t same_place(const Tree *t, const Tree *cut, int32_t node) {
     int32_t path[8], at = 0;
     path_of(cut, node, path);

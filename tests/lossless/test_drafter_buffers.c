@@ -1,6 +1,6 @@
-/* test_drafter_buffers.c - drafters with a device whose memory the CPU does not see: the learned drafters draft the same trees as on
- * a device that computes in main memory, so they push whatever they have written and pull whatever they read. With a device that loses
- * what is pushed, or never gives anything back, they must draft otherwise. */
+/* test_drafter_buffers.c - drafters with a device whose memory the CPU does not see: the learned drafters draft the
+ * same trees as on a device that computes in main memory, so they push whatever they have written and pull whatever
+ * they read. With a device that loses what is pushed, or never gives anything back, they must draft otherwise. */
 #include "engine_rig.h"
 #include "model_rig.h"
 

@@ -114,7 +114,7 @@ static void nothing_outside_a_request_reaches_its_trees(void **state) {
     fr_model_close(model);
 }
 
-/* A drafter like pld that writes the trees of all sequences, and then fails if one of them is sequence 1. */
+/* Writes the trees of all sequences as pld does, and then fails if one of them is sequence 1. */
 static int propose_and_fail(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                             fr_error *err) {
     int status = drafter_find("pld")->propose(d, sequences, budgets, trees, n, err);

@@ -174,7 +174,7 @@ static double count_sequences(fr_engine *e, const Pairing *p, const Exact *x, in
     return (double)accepted / (double)steps;
 }
 
-/* The chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
+/* Returns the chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
 static double distance(const int *counts, const Exact *x, int *df) {
     int n = 0, pooled[N_OUTCOMES + 1] = {0};
     double p[N_OUTCOMES + 1], rare = 0;

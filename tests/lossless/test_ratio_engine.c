@@ -250,7 +250,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
     return (double)accepted / (double)(drafted > 0 ? drafted : 1);
 }
 
-/* The chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
+/* Returns the chi-square of the counts; outcomes that are expected less than 5 times are taken together. */
 static double distance(const int *counts, const Exact *x, int *df) {
     int n = 0, pooled[N_OUTCOMES + 1] = {0};
     double p[N_OUTCOMES + 1], rare = 0;

@@ -20,7 +20,7 @@
 
 static const RandomModel sound = {LATENT_SHAPE}, joined = {LATENT_SHAPE, .joins_kv_b = true};
 
-/* The place after a string of the file, which is preceded by its length. */
+/* Returns the place after a string of the file, which is preceded by its length. */
 static char *find_behind(char *bytes, size_t n, const char *text) {
     size_t length = strlen(text);
     for (size_t i = 8; i + length < n; i++)

@@ -14,7 +14,7 @@ static const double TOLERANCE = 1e-12;
 static uint32_t g_n_dice;
 static double dice(void) { return rng_uniform(11, RNG_TEST, 0, g_n_dice++); }
 
-/* A random distribution, often with zeros and with tokens far apart. */
+/* Draws a random distribution, often with zeros and with tokens far apart. */
 static void random_dists(int32_t n_vocab, double *p, float *q) {
     double sum = 0;
     for (int32_t t = 0; t < n_vocab; t++) {

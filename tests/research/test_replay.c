@@ -98,7 +98,7 @@ static void malformed_trees_end_the_replay(void **state) {
 
 /* ---- the program -------------------------------------------------------------------------------- */
 
-/* The forerun binary of this build, in the folder above this test's. */
+/* Returns the forerun binary of this build, in the folder above this test's. */
 static const char *program(void) {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
@@ -109,7 +109,7 @@ static const char *program(void) {
     return path;
 }
 
-/* Number of tokens of a text under the shipped model, without BOS and EOS. */
+/* Returns number of tokens of a text under the shipped model, without BOS and EOS. */
 static int64_t n_tokens_of(const char *text) {
     Gguf *g;
     Tokenizer *t;

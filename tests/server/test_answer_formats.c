@@ -43,7 +43,7 @@ static TokenBatch piece(const char *text, size_t n) {
     return b;
 }
 
-/* The events of the text in two pieces. */
+/* Returns the events of the text in two pieces. */
 static char *stream(const Endpoint *endpoint, const char *text, size_t cut) {
     Rig r;
     Buf out = {.max_bytes = 1 << 20};
@@ -80,7 +80,7 @@ static json_t *answer(const Endpoint *endpoint, const char *text, fr_finish fini
     return json;
 }
 
-/* The values at `path` in all events, one after the other. */
+/* Collects the values at `path` in all events, one after the other. */
 static void check_streamed(char *events, const char *path, const char *wanted) {
     Answer a = {.body = events};
     char *text = serve_stream_text(&a, path);

@@ -30,7 +30,7 @@ static int32_t token_of(const char *text) {
     return token;
 }
 
-/* The n-th token with `n_bytes` bytes of final text, and one alternative with the number of the token. */
+/* Adds the n-th token with `n_bytes` bytes of final text, and one alternative with the number of the token. */
 static void add(AnswerLogprobs *l, int32_t token, size_t n_bytes) {
     const fr_top_logprob top = {.token = token, .logprob = -token};
     const TokenRecord t = {.token = token, .n_text = (uint32_t)n_bytes, .n_top = 1, .logprob = -0.5};

@@ -22,7 +22,7 @@ static int close_model(void **state) {
     return 0;
 }
 
-/* The grammar of a regular expression. */
+/* Returns the grammar of a regular expression. */
 static CachedGrammar *get(GrammarCache *c, const ServedModel *m, const char *text) {
     CachedGrammar *g;
     bool is_full;

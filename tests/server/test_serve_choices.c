@@ -48,7 +48,8 @@ static int stop(void **state) {
     return serve_stop(&server);
 }
 
-/* ---- an answer without the parts that differ between requests --------------------------------------------------------------- */
+/* ---- an answer without the parts that differ between requests
+ * --------------------------------------------------------------- */
 
 static json_t *new_choice(void) {
     return json_pack("{s:s, s:s, s:[], s:[], s:n}", "content", "", "reasoning", "", "calls", "logprobs", "finish");
@@ -67,7 +68,7 @@ static void add_call(json_t *to, const json_t *call) {
     add_text(json_array_get(calls, json_array_size(calls) - 1), "arguments", json_at(call, "function.arguments"));
 }
 
-/* A choice, or a piece of one. */
+/* Adds a choice, or a piece of one. */
 static void add_piece(json_t *to, const json_t *choice) {
     const json_t *message = json_object_get(choice, "message") ? json_object_get(choice, "message")
                                                                : json_object_get(choice, "delta");
@@ -108,7 +109,8 @@ static json_t *read_stream(const Answer *a, int n, json_t **usage) {
     return all;
 }
 
-/* ---- requests -------------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * -------------------------------------------------------------------------------------------------------- */
 
 #define TOOLS \
     ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"type\": " \
@@ -241,7 +243,8 @@ static void calls_of_all_choices_have_ids_of_their_own(void **state) {
     json_decref(answer);
 }
 
-/* ---- tokens of reasoning ------------------------------------------------------------------------------------------------ */
+/* ---- tokens of reasoning
+ * ------------------------------------------------------------------------------------------------ */
 
 /* Counted naively: the first tokens whose text has the whole mark. */
 static json_int_t count_naively(const json_t *ids, const char *mark) {

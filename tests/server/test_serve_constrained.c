@@ -214,7 +214,7 @@ static void refusals_name_the_field(void **state) {
     }
 }
 
-/* A text of n bytes with `inner` repeated as often as it fits. */
+/* Returns a text of n bytes with `inner` repeated as often as it fits. */
 static char *body_around(const char *before, const char *inner, size_t n, const char *after) {
     char *body = malloc(strlen(before) + n + strlen(inner) + strlen(after) + 1), *at = body;
     at += sprintf(at, "%s", before);

@@ -66,7 +66,7 @@ static void add_columns(json_t **to, const json_t *columns) {
         json_array_extend(json_object_get(*to, name), column);
 }
 
-/* The text of one choice, from the events of all. */
+/* Returns the text of one choice, from the events of all. */
 static char *streamed_text(const Answer *a, int index, json_t **logprobs) {
     char *text = calloc(1, a->n_body + 1), *copy = strdup(a->body), *rest = copy;
     for (char *line; (line = strsep(&rest, "\n"));) {

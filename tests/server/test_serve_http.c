@@ -36,7 +36,7 @@ static int stop(void **state) {
 
 #define BODY "{\"prompt\": \"One\", \"max_tokens\": 2}"
 
-/* The status of the answer to these bytes; 0: the connection was closed without an answer. */
+/* Returns the status of the answer to these bytes; 0: the connection was closed without an answer. */
 static int status_of(const char *bytes) {
     int fd = serve_connect(&server);
     serve_send(fd, bytes);
@@ -386,7 +386,7 @@ static void foreign_pages_are_refused_unless_listed(void **state) {
     answer_free(&a);
 }
 
-/* The status of a request to a server that names this host. */
+/* Returns the status of a request to a server that names this host. */
 static int status_with_host(const ServeRig *s, const char *host) {
     char request[300];
     int fd = serve_connect(s);
@@ -401,7 +401,8 @@ static int status_with_host(const ServeRig *s, const char *host) {
     return status;
 }
 
-/* A page whose owner makes its name mean this machine sends no Origin with a GET, and no foreign one with anything else. */
+/* A page whose owner makes its name mean this machine sends no Origin with a GET, and no foreign one with anything
+ * else. */
 static void requests_to_foreign_names_are_refused(void **state) {
     (void)state;
     static const char *const own[] = {"localhost",        "LocalHost:80", "a.localhost:1", "127.0.0.1",

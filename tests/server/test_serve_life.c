@@ -29,7 +29,7 @@ static int post(const ServeRig *s, const char *path, const char *body) {
     return fd;
 }
 
-/* A prompt of some hundred tokens, which takes the reference backend some time. */
+/* Returns a prompt of some hundred tokens, which takes the reference backend some time. */
 static const char *long_prompt(void) {
     static char body[4096];
     int n = snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": [1");

@@ -284,7 +284,8 @@ static void a_schema_for_the_answer_beside_tools(void **state) {
     rig_end(&r);
 }
 
-/* ---- forced text is read ------------------------------------------------------------------------------------------ */
+/* ---- forced text is read
+ * ------------------------------------------------------------------------------------------ */
 
 static uint64_t seed = 7;
 
@@ -293,7 +294,7 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(seed >> 33) % n;
 }
 
-/* A random text of the grammar, which ends with some probability wherever it may; false: it became too long. */
+/* Writes a random text of the grammar, which ends with some probability wherever it may; false: it became too long. */
 static bool random_text(const Rig *r, char *out, size_t size) {
     GrammarText x;
     size_t n = 0;
@@ -362,7 +363,8 @@ static void what_is_forced_is_read_as_calls(void **state) {
         }
 }
 
-/* ---- schemas that cannot be enforced ----------------------------------------------------------------------------------- */
+/* ---- schemas that cannot be enforced
+ * ----------------------------------------------------------------------------------- */
 
 static void a_schema_that_cannot_be_enforced_is_reported(void **state) {
     (void)state;

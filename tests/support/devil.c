@@ -29,7 +29,7 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
 
 static void end(Drafter *drafter, int32_t sequence) { ((Devil *)drafter)->n_seen[sequence] = 0; }
 
-/* The oracle's token `ahead` positions after the pending one, or -1. */
+/* Returns the oracle's token `ahead` positions after the pending one, or -1. */
 static int32_t foreseen(const Devil *d, int32_t sequence, int32_t ahead) {
     int64_t i = d->n_seen[sequence] - 1 + ahead;
     return d->oracle[sequence] && i < d->n_oracle[sequence] ? d->oracle[sequence][i] : -1;

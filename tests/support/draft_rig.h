@@ -7,7 +7,7 @@
 #include "draft/drafter.h"
 
 int32_t rig_below(int32_t n); /* the next of a fixed stream of random numbers, 0..n-1 */
-/* A random text that repeats earlier passages. */
+/* Writes a random text that repeats earlier passages. */
 void rig_fill_text(int32_t *tokens, int32_t n, int32_t alphabet);
 
 Drafter *rig_open_drafter(const char *spec, int32_t n_vocab, int32_t n_sequences);

@@ -31,7 +31,7 @@ void feedback_rig_propose(Drafter *d, FeedbackSequence *s, int32_t budget);
 void feedback_rig_verify(FeedbackSequence *s);
 /* Lets the drafter observe the tree and the tokens. */
 void feedback_rig_observe(Drafter *d, const FeedbackSequence *s);
-/* The token that followed `depth` tokens of the accepted path. */
+/* Returns the token that followed `depth` tokens of the accepted path. */
 int32_t feedback_rig_after(const FeedbackSequence *s, int32_t depth);
 
 /* Compares estimates with frequencies: over many steps, nodes are counted by p_accept in ten bands. The check fails if

@@ -17,7 +17,7 @@ void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims,
 void put_padding(Buf *b, size_t alignment); /* zeros up to a multiple of the alignment */
 void put_zeros(Buf *b, size_t n);
 
-/* A valid small file with a key-value of every type and three tensors (F32, Q8_0, F16). */
+/* Writes a valid small file with a key-value of every type and three tensors (F32, Q8_0, F16). */
 void put_sound_file(Buf *b);
 
 /* Reads every accessor of an open file: each key, each element, first and last bytes of each tensor, and some

@@ -12,8 +12,8 @@ typedef struct GradientVar {
     int64_t n;
 } GradientVar;
 
-/* The largest |dx_i - D_i| over the components tried (at most max_tried, spread over the array), relative to the
- * largest |D_i|. D_i = (8 d(h) - d(2h)) / 12h with d(h) = L(x_i + h) - L(x_i - h) and h = 1e-3, whose own error is
+/* Returns the largest |dx_i - D_i| over the components tried (at most max_tried, spread over the array), relative to
+ * the largest |D_i|. D_i = (8 d(h) - d(2h)) / 12h with d(h) = L(x_i + h) - L(x_i - h) and h = 1e-3, whose own error is
  * of the order h^4. About 1e-10 when the derivative is right, about 2 when its sign is wrong. */
 double gradient_error(const GradientVar *var, double (*loss)(void *ctx), void *ctx, int max_tried);
 

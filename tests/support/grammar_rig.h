@@ -22,14 +22,14 @@ bool grammar_rig_open(GrammarRig *r, GrammarKind kind, const char *text);
 bool grammar_rig_make(GrammarRig *r, void (*make)(ExprGrammar *g, void *user), void *user);
 void grammar_rig_close(GrammarRig *r);
 
-/* The state after one more byte, without a quota. NULL: it failed. */
+/* Returns the state after one more byte, without a quota. NULL: it failed. */
 const GrammarState *state_after(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err);
-/* The state after n bytes of text. */
+/* Returns the state after n bytes of text. */
 const GrammarState *grammar_rig_read(GrammarRig *r, const char *text, size_t n);
 bool grammar_rig_matches(GrammarRig *r, const char *text);
-/* Whether the text matches the expressions, found by trying everything; n <= 31. */
+/* Returns whether the text matches the expressions, found by trying everything; n <= 31. */
 bool grammar_rig_naive(const GrammarRig *r, const char *text, size_t n);
-/* Whether some text can follow that ends in a match. */
+/* Returns whether some text can follow that ends in a match. */
 bool grammar_rig_can_end(GrammarRig *r, const GrammarState *from);
 
 #endif

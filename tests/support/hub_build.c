@@ -291,8 +291,8 @@ static int64_t find_piece(const Gguf *g, const char *piece, size_t n) {
     return -1;
 }
 
-/* The merges that transformers derives from a SentencePiece model: for each piece, the best score first, all splits
- * into two pieces. */
+/* Returns the merges that transformers derives from a SentencePiece model: for each piece, the best score first, all
+ * splits into two pieces. */
 static json_t *merges_of(const Gguf *g) {
     json_t *merges = json_array();
     for (int64_t i = 0; i < count_tokens(g); i++) { /* scores fall with the ids */

@@ -26,7 +26,8 @@ typedef struct HubBuild {
  * gemma2, gemma3 or phi3, with F32 tensors and a vocabulary of the model "llama"; or one of those below. */
 void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
 
-/* A number of the model's architecture, such as "block_count"; for a list the greatest one; 0: the file has none. */
+/* Returns a number of the model's architecture, such as "block_count"; for a list the greatest one; 0: the file has
+ * none. */
 bool hub_is_arch(const Gguf *g, const char *name);
 int64_t hub_number(const Gguf *g, const char *key);
 

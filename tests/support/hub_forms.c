@@ -437,7 +437,7 @@ static void add_rest(Apart *a, bool has_pictures) {
     free(x);
 }
 
-/* The tensors around the layer for multi-token prediction. */
+/* Adds the tensors around the layer for multi-token prediction. */
 static void add_nextn(Apart *a) {
     static const char *const norms[][2] = {{"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
                                            {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},

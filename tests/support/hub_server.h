@@ -33,7 +33,7 @@ void hub_server_start(const HubServerFile *files, int n_files, const char *log);
 int hub_server_port(void);
 void hub_server_stop(void);
 
-/* The SHA-256 of a file, in digits. */
+/* Writes the SHA-256 of a file, in digits. */
 void hub_server_sha256(const char *path, char text[65]);
 
 #endif

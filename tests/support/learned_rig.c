@@ -306,7 +306,7 @@ static void begin_long_text(Drafter *d, int32_t sequence, const LongText *t, int
             fail_msg("%s", err.message);
 }
 
-/* A step that commits the next m tokens of the text. */
+/* Makes a step that commits the next m tokens of the text. */
 static void step_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t m) {
     static Tree tree;
     const float *hidden[N_LONG], *logits[N_LONG];

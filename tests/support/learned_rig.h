@@ -71,7 +71,7 @@ typedef struct LearnedSearch {
     const void *model, *root; /* root: the place of the pending token */
 } LearnedSearch;
 void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out);
-/* The k best tokens of a distribution, best first. */
+/* Finds the k best tokens of a distribution, best first. */
 void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens);
 
 /* Checks that tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the

@@ -103,7 +103,7 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
 
 static const PlainHeads heads = {LYANNA_HEADS, LYANNA_KV_HEADS, DIM};
 
-/* The layer on input x, in the row after `before`. */
+/* Runs the layer on input x, in the row after `before`. */
 static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
     double n[H], q[H], attended[H], y[H];
     const Rope *rope = &lyanna_target.model->model->ropes[0];

@@ -69,7 +69,7 @@ void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t t
                       LyannaRow *out);
 /* steps: [depth] of the chain after the last entry. */
 void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, LyannaStep *steps);
-/* The token info E'(token). */
+/* Computes the token info E'(token). */
 void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info);
 /* Adds the gate's bias after a token at a step. */
 void lyanna_rig_gate(const LyannaWeights *w, const LyannaStep *step, int32_t token, double *logits);

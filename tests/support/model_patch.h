@@ -12,7 +12,7 @@ typedef struct ModelPatch {
 
 /* Each fails the running test if it cannot do its work. */
 void model_patch_open(ModelPatch *p, const char *path);
-/* The data of a tensor, to be written to. */
+/* Returns the data of a tensor, to be written to. */
 void *model_patch_tensor(ModelPatch *p, const char *name);
 void model_patch_write(const ModelPatch *p, const char *path);
 void model_patch_close(ModelPatch *p);

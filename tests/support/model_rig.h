@@ -11,8 +11,8 @@ Gguf *rig_gguf(const char *path);
 void rig_write_random(const RandomModel *m, char *path); /* path: a template for mkstemp, below build/ */
 Gguf *rig_random_gguf(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 
-/* A model and its weights. kernels: the table to compute with, NULL for the best; it may be one that only tests have.
- * */
+/* Opens a model with its weights. kernels: the table to compute with, NULL for the best; it may be one that only tests
+ * have. */
 Weights *rig_weights(const Gguf *g, const Kernels *kernels);
 Weights *rig_weights_with(const Gguf *g, const Kernels *kernels, ActPrecision activations);
 Weights *rig_weights_in(const Backend *backend, const Gguf *g);
@@ -39,7 +39,7 @@ int32_t rig_fork(Executor *e, int32_t from); /* a new one that shares all tokens
 void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,
                 float *logits);
 
-/* A pattern of token ids: a pure function of seed and i. */
+/* Returns a pattern of token ids: a pure function of seed and i. */
 int32_t rig_token(uint64_t seed, uint64_t i, int32_t n_vocab);
 void rig_tokens(uint64_t seed, int32_t n_vocab, int32_t *tokens, int32_t n);
 

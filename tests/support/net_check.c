@@ -78,7 +78,7 @@ static TrainSums learn(Rig *r) {
     return sums;
 }
 
-/* The worst error over all tensors, each tried at up to max_tried elements; *name becomes the name of the worst
+/* Returns the worst error over all tensors, each tried at up to max_tried elements; *name becomes the name of the worst
  * tensor. */
 static double worst_error(Rig *r, int max_tried, const char **name) {
     double worst = -1;

@@ -132,7 +132,7 @@ void plain_tile_dot_bytes(int c, int a, int b) {
         dot_row(sum->row[r], left->row[r], left->n_bytes - plain_tiles_are_wrong, right);
 }
 
-/* Number i of the row; a subnormal one is a zero. */
+/* Returns number i of the row; a subnormal one is a zero. */
 static float bf16_at(const unsigned char *row, int i) {
     uint16_t h;
     memcpy(&h, row + 2 * i, sizeof h);

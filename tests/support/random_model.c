@@ -49,7 +49,7 @@ static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, dou
     gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
 }
 
-/* A factor of about 1 for each of n matrices, and a factor of their inputs that would change the results. */
+/* Adds a factor of about 1 for each of n matrices, and a factor of their inputs that would change the results. */
 static void add_scales(Maker *k, const char *name, int64_t n) {
     char full[64];
     int base = (int)(strlen(name) - strlen(".weight"));
@@ -82,7 +82,7 @@ static int32_t head_dim_of(const RandomModel *m) {
     return m->head_dim || !m->n_head ? m->head_dim : m->n_embd / m->n_head;
 }
 
-/* Whether a name is among those of a list with spaces between them. */
+/* Returns whether a name is among those of a list with spaces between them. */
 static bool is_one_of(const char *name, const char *list) {
     size_t n = strlen(name);
     for (const char *at = list; (at = strstr(at, name)); at += n)
@@ -122,7 +122,7 @@ static void add_latent(Maker *k, int32_t i) {
     }
 }
 
-/* The number of a layer in a list; all layers of a model without a list have `fallback`. */
+/* Returns the number of a layer in a list; all layers of a model without a list have `fallback`. */
 static int32_t listed(const int32_t list[MOST_LISTED], int32_t i, int32_t fallback) {
     return i < MOST_LISTED && list[i] ? list[i] : fallback;
 }

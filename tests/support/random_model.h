@@ -16,7 +16,8 @@ typedef struct RandomModel {
     bool tied;        /* no output.weight */
     bool biases;      /* on q, k and v, for any architecture */
     bool more_biases; /* on the output of attention, in dense feed-forward parts, and on logits */
-    /* Numbers of each layer, which the file has as lists; n_head, n_head_kv and n_ff are the greatest. All 0: no list. */
+    /* Numbers of each layer, which the file has as lists; n_head, n_head_kv and n_ff are the greatest. All 0: no
+     * list. */
     int32_t head_counts[MOST_LISTED], kv_head_counts[MOST_LISTED], ff_widths[MOST_LISTED];
     bool head_norms;     /* glm4moe: norms of query and key heads */
     TensorType types[3]; /* matrices have these in turn; all TYPE_F32 when n_types is 0 */

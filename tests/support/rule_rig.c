@@ -31,7 +31,7 @@ typedef struct Rig {
     double noise[RIG_MAX_TEXT];               /* the random numbers of this run, by position; negative: not drawn yet */
 } Rig;
 
-/* The logits after a prefix: those of the target if what is 0, else those of draft number `what`. */
+/* Computes the logits after a prefix: those of the target if what is 0, else those of draft number `what`. */
 static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
     const float *fixed = what ? r->c->draft_logits : r->c->target_logits;
     if (fixed) memcpy(logits, fixed, (size_t)r->c->n_vocab * sizeof *logits);
@@ -52,7 +52,7 @@ static const TokenMask *mask_of(Rig *r, int32_t prefix) {
 
 static const TokenMask *mask_after(void *user, int32_t node) { return mask_of(user, ((Rig *)user)->prefix_of[node]); }
 
-/* The context of a prefix; returns its length. */
+/* Returns the context of a prefix; returns its length. */
 static int64_t context_of(const Rig *r, int32_t prefix, int32_t *context) {
     int32_t path[RIG_MAX_TEXT], n = 0;
     for (int32_t c = prefix; c > 0; c = (c - 1) / r->c->n_vocab) path[n++] = (c - 1) % r->c->n_vocab;
@@ -99,7 +99,7 @@ static int32_t pick_token(DrawKind kind, double *left, int32_t n_vocab, RandomSo
     return token;
 }
 
-/* The declared row: q itself, or for a negative control another row with the same support. */
+/* Returns the declared row: q itself, or for a negative control another row with the same support. */
 static const float *declared(Rig *r, const float *q) {
     if (r->c->fault != RIG_Q_PERTURBED) return q;
     float *row = draft_dists_row(r->dists);
@@ -153,7 +153,7 @@ typedef struct Race {
 
 static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* The number of children that are kept of a node that has arrived. */
+/* Returns the number of children that are kept of a node that has arrived. */
 static int32_t size_of_group(const Rig *r, Race *x, int32_t depth) {
     const RigLevel *level = &r->c->levels[depth];
     int32_t left = r->c->budget ? r->c->budget - x->n_promised : level->k, size = level->k;
@@ -166,7 +166,7 @@ static int32_t size_of_group(const Rig *r, Race *x, int32_t depth) {
     return min(size, left);
 }
 
-/* The q of the tokens that have not arrived in a node's group, and their sum. */
+/* Returns the q of the tokens that have not arrived in a node's group, and their sum. */
 static double rest_of_group(Rig *r, int32_t node, double *rest) {
     int32_t prefix = r->prefix_of[node];
     double all = 0, sum = 0;

@@ -22,7 +22,7 @@ void safetensors_build_add_bytes(SafeTensorsBuild *b, const char *name, const vo
 /* Writes the file and frees the builder's memory. */
 void safetensors_build_write(SafeTensorsBuild *b, const char *path);
 
-/* The bytes of a file with this header and n_data bytes of data; free() them. */
+/* Returns the bytes of a file with this header and n_data bytes of data; free() them. */
 void *safetensors_build_raw(const char *header, size_t n_data, size_t *n);
 
 #endif

@@ -39,7 +39,7 @@ const char *scratch_folder(void) {
     return folder;
 }
 
-/* The number of the file, which is made if there is none of that name. */
+/* Returns the number of the file, which is made if there is none of that name. */
 static int find_file(const char *path) {
     char target[64];
     for (int i = 0; i < n_files; i++)

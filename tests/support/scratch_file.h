@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A folder below build/ that is removed, with its files, when the program ends. */
+/* Returns a folder below build/ that is removed, with its files, when the program ends. */
 const char *scratch_folder(void);
 /* Writes the file `name` of that folder, replacing an earlier one; returns its path. */
 const char *scratch_file(const char *name, const uint8_t *bytes, size_t n);
 
-/* The path of a file with these bytes, for readers to which its name does not matter; the next call replaces them. */
+/* Returns the path of a file with these bytes, for readers to which its name does not matter; the next call replaces
+ * them. */
 const char *memory_file(const uint8_t *bytes, size_t n);
 /* The same with the bytes of an existing file, without its first `skip` bytes. */
 const char *memory_file_of(const char *path, size_t skip);

@@ -170,7 +170,7 @@ static const char *find_header(const char *head, const char *name) {
     return NULL;
 }
 
-/* Where the chunk at `at` ends; 0: it is not complete. *size is its size. */
+/* Returns where the chunk at `at` ends; 0: it is not complete. *size is its size. */
 static size_t chunk_end(const Buf *b, size_t at, size_t *size, size_t *data) {
     const char *line_end = strstr(b->data + at, "\r\n");
     if (!line_end) return 0;

@@ -42,11 +42,11 @@ Answer serve_post(const ServeRig *s, const char *path, const char *body);
 void answer_free(Answer *a);
 /* Sends a POST request, fails unless the status is the wanted one, and returns the JSON, which the caller releases. */
 json_t *serve_json(const ServeRig *s, const char *path, int status, const char *body);
-/* The value at a path such as "choices.0.text"; NULL: there is none. */
+/* Returns the value at a path such as "choices.0.text"; NULL: there is none. */
 const json_t *json_at(const json_t *root, const char *path);
 const char *json_text_at(const json_t *root, const char *path);
 json_int_t json_int_at(const json_t *root, const char *path);
-/* A gauge or counter of /metrics, by the beginning of its line. */
+/* Returns a gauge or counter of /metrics, by the beginning of its line. */
 double serve_metric(const ServeRig *s, const char *begin);
 /* Waits until it has that value. */
 void serve_wait_metric(const ServeRig *s, const char *begin, double value);
@@ -59,11 +59,12 @@ void serve_send(int fd, const char *bytes);
 Answer serve_read_answer(int fd);
 /* Reads until `text` has come, for at most SERVE_WAIT_S. False: it has not come. */
 bool serve_read_until(int fd, const char *text);
-/* Whether the other side closes the connection within SERVE_WAIT_S; the bytes that it sends until then are dropped. */
+/* Returns whether the other side closes the connection within SERVE_WAIT_S; the bytes that it sends until then are
+ * dropped. */
 bool serve_is_closed(int fd);
-/* A POST request as text. */
+/* Writes a POST request as text. */
 void serve_format_post(char *out, size_t size, const char *path, const char *body);
-/* The text of all "data: " events of a stream: the values at `path` in each, one after the other; malloc'ed. */
+/* Returns the text of all "data: " events of a stream: the values at `path` in each, one after the other; malloc'ed. */
 char *serve_stream_text(const Answer *a, const char *path);
 
 #endif

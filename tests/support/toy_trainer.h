@@ -4,7 +4,8 @@
 
 #include "train/drafter_trainer.h"
 
-/* All logits begin as zero; write() puts the table into the file as raw float32. Fails the test if memory runs out. */
+/* Returns all logits begin as zero; write() puts the table into the file as raw float32. Fails the test if memory runs
+ * out. */
 Trainer *toy_trainer_open(int32_t n_vocab);
 
 #endif

@@ -51,7 +51,7 @@ static int render(const char *source, size_t n, const json_t *variables, Templat
     return status;
 }
 
-/* Whether the template gives `want`, or is refused if that is JSON's null. */
+/* Returns whether the template gives `want`, or is refused if that is JSON's null. */
 static bool gives(const char *name, const char *source, size_t n, const json_t *variables, const json_t *want) {
     TemplateOutput out = {.text.max_bytes = 1 << 20};
     fr_error err = {0};
@@ -84,7 +84,7 @@ static void expressions_give_what_jinja2_gives(void **state) {
     assert_int_equal(n_bad, 0);
 }
 
-/* The variables of a case of conversations.json. */
+/* Returns the variables of a case of conversations.json. */
 static json_t *variables_of(const json_t *conversations, const char *name) {
     json_t *one, *all = json_deep_copy(json_object_get(conversations, "defaults"));
     size_t i;
@@ -120,7 +120,7 @@ static void families_give_what_jinja2_gives(void **state) {
 
 /* ---- marks ------------------------------------------------------------------------------------------------------- */
 
-/* The output with its data in U+00AB and U+00BB. */
+/* Writes the output with its data in U+00AB and U+00BB. */
 static void show_marks(const TemplateOutput *out, char *shown, size_t room) {
     size_t at = 0, k = 0;
     for (size_t i = 0; i <= out->text.n && at + 8 < room; i++) {

@@ -101,7 +101,7 @@ static void our_vocabulary_encodes(void **state) {
     free(ids);
 }
 
-/* The pieces of ids, without the space that encoding put first. */
+/* Returns the pieces of ids, without the space that encoding put first. */
 static size_t decode(const int32_t *ids, int64_t n, char *out) {
     size_t at = 0;
     for (int64_t i = 0; i < n; i++) {

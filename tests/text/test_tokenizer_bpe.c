@@ -16,7 +16,7 @@ static Tokenizer *open_spec(const VocabSpec *spec) {
     return t;
 }
 
-/* The ids as "1 2 3". */
+/* Returns the ids as "1 2 3". */
 static const char *encode(const Tokenizer *t, const char *text, size_t n, unsigned flags) {
     static char line[4096];
     int32_t *ids;

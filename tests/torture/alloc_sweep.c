@@ -37,7 +37,7 @@ static void arm(const Torture *t, Child *c, uint64_t k, const char *how, uint64_
     c->env[n] = NULL;
 }
 
-/* The number of allocations in an undisturbed run. */
+/* Returns the number of allocations in an undisturbed run. */
 static uint64_t count_allocations(const Torture *t, const Job *j) {
     char line[4096], path[TORTURE_PATH + 32];
     uint64_t n = 0;

@@ -1,12 +1,12 @@
 /* exact.c - random engines against plain decoding.
  *
- * A round takes one small model, and for each of some engines a set of requests: prompts that fork from each other, sampling, grammars, stops,
- * biases, log-probabilities, embeddings, unions of drafters, budgets and verification rules. What each must generate is
- * found first: by plain decoding, one request at a time, in an engine with one thread that shares nothing; or, where a
- * ratio rule draws and only promises that a seed gives one text, by the same request without company. Then all of them run
- * in one random engine: other threads, pages, chunks and kernels, a prefix cache, too few pages, requests that arrive, are
- * cancelled and closed at any time. Tokens, text, log-probabilities, embeddings and the hash of the logits must have the
- * same bits.
+ * A round takes one small model, and for each of some engines a set of requests: prompts that fork from each other,
+ * sampling, grammars, stops, biases, log-probabilities, embeddings, unions of drafters, budgets and verification rules.
+ * What each must generate is found first: by plain decoding, one request at a time, in an engine with one thread that
+ * shares nothing; or, where a ratio rule draws and only promises that a seed gives one text, by the same request
+ * without company. Then all of them run in one random engine: other threads, pages, chunks and kernels, a prefix cache,
+ * too few pages, requests that arrive, are cancelled and closed at any time. Tokens, text, log-probabilities,
+ * embeddings and the hash of the logits must have the same bits.
  *
  * Round r of seed S is round 0 of seed S + r, so a fault is repeated by the seed that is printed with it. */
 #include "torture.h"
@@ -219,7 +219,7 @@ static fr_sampling draw_sampling(Round *r) {
     return s;
 }
 
-/* Whether its tokens are drawn: under a ratio rule such a draft is not united with others. */
+/* Returns whether its tokens are drawn: under a ratio rule such a draft is not united with others. */
 static bool draws(const char *spec) {
     size_t n = strcspn(spec, ":");
     for (const DrafterClass *const *c = drafter_classes(); *c; c++)

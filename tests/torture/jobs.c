@@ -275,7 +275,7 @@ bool job_reference(Torture *t, const Job *j, JobResult *r) {
     return sound;
 }
 
-/* Whether the file consists of whole lines of the complete one, from the first on. */
+/* Returns whether the file consists of whole lines of the complete one, from the first on. */
 static bool is_beginning(const Buf *part, const Buf *whole) {
     bool at_line_end = part->n == 0 || part->data[part->n - 1] == '\n';
     return at_line_end && part->n <= whole->n && memcmp(part->data, whole->data, part->n) == 0;

@@ -43,11 +43,12 @@ void job_result_free(JobResult *r);
 /* Runs the job twice, and finds the parts of its output that are the same in both. False: it failed, which is
  * printed. */
 bool job_reference(Torture *t, const Job *j, JobResult *r);
-/* The fault of the files and the standard output after a run that succeeded (rc 0) or not; NULL: there is none. */
+/* Returns the fault of the files and the standard output after a run that succeeded (rc 0) or not; NULL: there is
+ * none. */
 const char *job_fault(const Torture *t, const Job *j, const JobResult *r, const Child *c);
 /* The same only for the files; with `whole`, each must be the old or the new one. */
 const char *job_files_fault(const Torture *t, const Job *j, const JobResult *r, bool succeeded);
-/* A file below %o that no run may leave there; NULL: there is none. */
+/* Returns a file below %o that no run may leave there; NULL: there is none. */
 const char *job_leftover(const Torture *t, const Job *j);
 
 #endif

@@ -116,7 +116,7 @@ void mutate_blind(Torture *t, Buf *f) {
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------- */
 
-/* The place of the i-th byte that is `what` ('0': any digit), counted around the end; f->n: there is none. */
+/* Returns the place of the i-th byte that is `what` ('0': any digit), counted around the end; f->n: there is none. */
 static size_t find_some(Torture *t, const Buf *f, char what) {
     size_t n = 0, found = f->n;
     for (size_t i = 0; i < f->n; i++) {

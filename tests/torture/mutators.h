@@ -29,7 +29,7 @@ Mutator mutate_zstd;
 void splice(Buf *file, size_t at, size_t n, const void *bytes, size_t n_new);
 /* One of the integers at which checks often fail: around 0, powers of two, and the old value. */
 uint64_t nasty_integer(Torture *t, uint64_t is);
-/* A text with control characters, escapes, format directives, or no valid UTF-8; *n may be large. */
+/* Returns a text with control characters, escapes, format directives, or no valid UTF-8; *n may be large. */
 const char *nasty_text(Torture *t, size_t *n);
 
 #endif

@@ -189,7 +189,7 @@ void mutate_gguf(Torture *t, Buf *f) {
 
 /* ---- files that have a hash or a header of their own --------------------------------------------------------- */
 
-/* The value of a string or an integer of the file, in place; NULL: there is none of n bytes. */
+/* Returns the value of a string or an integer of the file, in place; NULL: there is none of n bytes. */
 static char *find_value(Buf *f, const Shape *s, const char *key, size_t n) {
     for (int i = 0; i < s->n_fields; i++) {
         const Field *value = &s->fields[i];
@@ -200,7 +200,7 @@ static char *find_value(Buf *f, const Shape *s, const char *key, size_t n) {
     return NULL;
 }
 
-/* The fingerprint as checkpoint.c computes it. */
+/* Writes the fingerprint as checkpoint.c computes it. */
 static void correct_checkpoint(Buf *f, Shape *s) {
     Gguf *g = NULL;
     char *hash = find_value(f, s, "checkpoint.hash", 16), hex[32];

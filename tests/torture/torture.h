@@ -42,10 +42,10 @@ void child_free(Child *c);
 void child_words(Child *c, char *text);
 /* Runs the child to its end. A program that cannot be started ends with status 127. */
 void child_run(Child *c);
-/* The fault in the exit of a child, whatever its task was; NULL: there is none. Faults are a signal, a timeout, an exit
- * status other than 0, 1 and 2, a failure without an error message, and raw control bytes on standard error. */
+/* Returns the fault in the exit of a child, whatever its task was; NULL: there is none. Faults are a signal, a timeout,
+ * an exit status other than 0, 1 and 2, a failure without an error message, and raw control bytes on standard error. */
 const char *child_fault(const Child *c);
-/* Whether the bytes contain control characters other than newline and tab, in ASCII or as UTF-8. */
+/* Returns whether the bytes contain control characters other than newline and tab, in ASCII or as UTF-8. */
 bool has_control_bytes(const char *bytes, size_t n);
 /* The command line for a shell. */
 void child_print(const Child *c, Buf *out);
@@ -72,8 +72,8 @@ typedef struct Torture {
  * impossible. */
 void torture_begin(Torture *t, const char *name, int argc, char **argv);
 bool torture_goes_on(const Torture *t);
-/* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before. `c` is NULL if no
- * child had it. Returns true the first time. */
+/* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before. `c` is
+ * NULL if no child had it. Returns true the first time. */
 bool torture_fault(Torture *t, const char *what_case, const char *fault, const Child *c);
 /* Prints the counts in the format that run_tests.c reads, and returns the exit status. */
 int torture_end(Torture *t);

@@ -134,7 +134,7 @@ void child_run(Child *c) {
 
 /* ---- judgement ---------------------------------------------------------------------------------------------- */
 
-/* The length of the UTF-8 character at s, whose code point is put into *code; 0: there is no character. */
+/* Returns the length of the UTF-8 character at s, whose code point is put into *code; 0: there is no character. */
 static size_t utf8_char(const unsigned char *s, size_t n, uint32_t *code) {
     size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xf0 && s[0] < 0xf8 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc2 ? 2 : 0;
     if (length == 0 || length > n || s[0] >= 0xf8) return 0;

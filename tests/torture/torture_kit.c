@@ -23,7 +23,7 @@ static void write_text(const Torture *t, const char *name, const char *text) {
     file_write(path_in(t, name), text, strlen(text));
 }
 
-/* The committed file without its first `skip` bytes. */
+/* Writes the committed file without its first `skip` bytes. */
 static void copy(const Torture *t, const char *from, size_t skip, const char *name) {
     Buf bytes;
     if (!file_read(from, &bytes) || bytes.n <= skip) {
@@ -165,7 +165,7 @@ static void make_published(const Torture *t) {
                "{\"architectures\": [\"LlamaForCausalLM\"], \"num_attention_heads\": 2, \"num_key_value_heads\": 1}\n");
 }
 
-/* A model as Hugging Face publishes it, for `convert`. */
+/* Writes a model as Hugging Face publishes it, for `convert`. */
 static void make_hub(const Torture *t) {
     enum { H = 32, V = 12, FF = 32 };
     Published p = begin_published();

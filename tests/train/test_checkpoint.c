@@ -244,7 +244,7 @@ static int train(const LoopOptions *o, LoopResult *result, fr_error *err) {
     return status;
 }
 
-/* The bytes that an undisturbed run ends with; the caller frees them. */
+/* Returns the bytes that an undisturbed run ends with; the caller frees them. */
 static char *undisturbed(const LoopOptions *o, size_t *n) {
     LoopResult result;
     LoopOptions options = *o;

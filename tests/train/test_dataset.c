@@ -41,7 +41,7 @@ static void spill(const char *path, const void *bytes, size_t n) {
 
 /* ---- documents ---------------------------------------------------------------------------------- */
 
-/* The text of all tokens, or of those in the loss. */
+/* Writes the text of all tokens, or of those in the loss. */
 static void spell(const Document *d, bool in_loss, char *out, size_t size) {
     size_t at = 0;
     for (int64_t i = 0; i < d->n; i++) {

@@ -182,7 +182,7 @@ static void a_sum_of_tiles_is_that_worked_out_by_hand(void **state) {
     assert_true(c == 0);
 }
 
-/* The largest error of a product, in units of sum |alpha a b| + |c|. */
+/* Returns the largest error of a product, in units of sum |alpha a b| + |c|. */
 static double worst_error(const Case *t) {
     Matrix before = make_matrix(t->m, t->n);
     fill(&before, 3, false);

@@ -82,8 +82,8 @@ static void finish(Pair *p, const char *checkpoint) {
     safetensors_build_write(&p->published, checkpoint);
 }
 
-/* The rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second ones.
- * */
+/* Adds the rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second
+ * ones. */
 static void add_halved(Pair *p, const char *name, const char *published, int64_t n_heads, bool pairs) {
     float *x = learned_rig_tensor(&p->direct, name, p->type, H, n_heads * DIM, 0.12),
           *y = malloc(sizeof *y * (size_t)(n_heads * DIM * H));
@@ -179,7 +179,7 @@ static void make_hydra(Pair *p, const Target *t) {
     }
 }
 
-/* A tensor for which the checkpoint has the hidden state first, in its columns, its rows, or both. */
+/* Adds a tensor for which the checkpoint has the hidden state first, in its columns, its rows, or both. */
 static void add_swapped(Pair *p, const char *name, const char *published, int64_t n_out, bool rows) {
     enum { N = 2 * H };
     float *x = learned_rig_tensor(&p->direct, name, p->type, N, n_out, 0.1),

@@ -49,7 +49,7 @@ static int make(const char *line, Document *d, fr_error *err) {
 
 /* ---- a record ------------------------------------------------------------------------------------- */
 
-/* The tokens of a document as a record. */
+/* Writes the tokens of a document as a record. */
 static void write_record(const Document *d, int64_t n_prompt, char *out, size_t size) {
     size_t n = (size_t)snprintf(out, size, "{\"prompt_tokens\": %lld, \"tokens\": [", (long long)n_prompt);
     for (int64_t i = 0; i < d->n; i++) n += (size_t)snprintf(out + n, size - n, "%s%d", i ? "," : "", d->tokens[i]);

@@ -67,7 +67,7 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
     add_case(what, &lyanna_net_class, net);
 }
 
-/* The next n of some random numbers. */
+/* Returns the next n of some random numbers. */
 static const double *take_numbers(int64_t n) {
     static double numbers[16384];
     static int64_t n_taken;

@@ -187,14 +187,14 @@ static void log_softmax(double *x) {
     for (int32_t i = 0; i < V; i++) x[i] -= log(sum);
 }
 
-/* The weight of a step in the mean over the steps. */
+/* Returns the weight of a step in the mean over the steps. */
 static double share_of(const HeadLossOptions *o, int32_t step) {
     double sum = 0;
     for (int32_t s = 0; s < o->n_steps; s++) sum += o->step_weights ? o->step_weights[s] : 1;
     return (o->step_weights ? o->step_weights[step - 1] : 1) / sum;
 }
 
-/* All steps at all positions. */
+/* Returns the sums over all steps at all positions. */
 static TrainSums plain_sums(const struct Case *of, const TrainSequence *seq) {
     TrainSums sums = {0};
     const HeadLossOptions *o = of->loss;
@@ -259,7 +259,7 @@ static double loss_of_run(void *ctx) {
     return run.weight * learn_run(NULL, 0).loss;
 }
 
-/* The worst error over all tensors; the name of the worst goes to *name. */
+/* Returns the worst error over all tensors; the name of the worst goes to *name. */
 static double worst_error(int max_tried, char *name) {
     double worst = 0;
     for (int32_t i = 0; i < run.n_tensors; i++) {

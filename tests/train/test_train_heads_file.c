@@ -45,7 +45,7 @@ typedef struct TrainedDrafter {
     } net;
 } TrainedDrafter;
 
-/* A trainer for n_steps steps, with the initial values of training. */
+/* Opens a trainer for n_steps steps, with the initial values of training. */
 static TrainedDrafter *open_drafter_trainer(Kind kind, int32_t n_steps, bool hard_labels) {
     const HeadLossOptions loss = {.token_weight = 1, .hard_labels = hard_labels, .n_steps = n_steps};
     FrozenTarget f = {0};
@@ -102,7 +102,7 @@ static void scatter_values(TrainedDrafter *p) {
 
 static Tree tree;
 
-/* The tree that the drafter proposes after a text, from the file that the trainer of this kind writes. */
+/* Returns the tree that the drafter proposes after a text, from the file that the trainer of this kind writes. */
 static void propose(Kind kind, const int32_t *text) {
     static const char *const options[N_KINDS] = {
         ",top=2", ",top=2", ",top=2", ",top=2", ",width=4,length=3", ",width=4,length=3", ",width=4,length=3"};
@@ -122,9 +122,9 @@ static void propose(Kind kind, const int32_t *text) {
     learned_rig_close_reader(&reader);
 }
 
-/* The probability that step `depth` of the network gives to the last of `tokens`, after a text whose pending token is
- * number N_TEXT - 1. The loss at one position is the mean over the steps that predict there; n times that of n steps is
- * n - 1 times that of n - 1 steps plus the loss of step n. */
+/* Returns the probability that step `depth` of the network gives to the last of `tokens`, after a text whose pending
+ * token is number N_TEXT - 1. The loss at one position is the mean over the steps that predict there; n times that of n
+ * steps is n - 1 times that of n - 1 steps plus the loss of step n. */
 static double probability(TrainedDrafter *const *trained, const int32_t *tokens, int32_t depth) {
     int32_t p = N_TEXT - 2 + depth;
     uint8_t loss_mask[LENGTH] = {0};
@@ -135,8 +135,8 @@ static double probability(TrainedDrafter *const *trained, const int32_t *tokens,
     return exp(-loss);
 }
 
-/* The largest relative difference between the probability of a token by its node's p_accept and by the network of
- * `kind`. */
+/* Returns the largest relative difference between the probability of a token by its node's p_accept and by the network
+ * of `kind`. */
 static double worst_difference(Kind kind, const int32_t *text) {
     TrainedDrafter *trained[N_STEPS + 1] = {NULL};
     double worst = 0;

@@ -180,7 +180,7 @@ static void a_batch_of_one_prediction(void **state) {
 
 /* ---- determinism ------------------------------------------------------------------------------------- */
 
-/* The values of all tensors after three steps; the caller frees them. */
+/* Returns the values of all tensors after three steps; the caller frees them. */
 static float *values_after(const Gguf *g, uint64_t seed, int n_threads, int64_t *n) {
     LlamaOptions o = options_of(g, n_threads);
     o.seed = seed;
@@ -230,7 +230,7 @@ static Gguf *write_and_open(Trainer *t) {
     return g;
 }
 
-/* The logits that the trainer's network computes with its values. */
+/* Computes the logits that the trainer's network computes with its values. */
 static void logits_of_trainer(Trainer *t, LlamaShape shape, float *logits) {
     LlamaLayer layers[2];
     LlamaActs acts;

@@ -65,7 +65,8 @@ static void learn_net(void) {
     llama_learn(&shape, &net.weights, &net.grads, &net.acts, net.tokens, net.loss_mask, net.T, net.weight);
 }
 
-/* The worst error over all tensors, each tried at up to max_tried elements; the name of the worst goes to *name. */
+/* Returns the worst error over all tensors, each tried at up to max_tried elements; the name of the worst goes to
+ * *name. */
 static double worst_error(int max_tried, char *name) {
     double worst = 0;
     int64_t at = 0;

@@ -80,8 +80,8 @@ static void scatter_values(Trained *p) {
 
 /* ---- the file is the network ---------------------------------------------------------------------- */
 
-/* The proposal of the file's drafter after a step that accepted nothing: the masks followed the token before the last
- * of the text. */
+/* Writes the proposal of the file's drafter after a step that accepted nothing: the masks followed the token before the
+ * last of the text. */
 static void propose(const char *target, const int32_t *text, Tree *out) {
     Trained p;
     LearnedReader reader;
@@ -120,8 +120,8 @@ static void propose(const char *target, const int32_t *text, Tree *out) {
     close_trained(&p);
 }
 
-/* The probability that step `depth` of the network gives to the last of `tokens`: n times the loss of n steps is n - 1
- * times that of n - 1 steps plus the loss of step n. */
+/* Returns the probability that step `depth` of the network gives to the last of `tokens`: n times the loss of n steps
+ * is n - 1 times that of n - 1 steps plus the loss of step n. */
 static double probability(Trained *trained, const int32_t *tokens, int32_t depth) {
     int32_t p = N_TEXT - 2 + depth;
     uint8_t loss_mask[LENGTH] = {0};

@@ -152,7 +152,7 @@ static void take_weights(Trainer *t) {
     for (int32_t i = 0; i < t->class->n_params(t); i++) weights[i] = t->class->param(t, i)->value;
 }
 
-/* The network's loss at position p: a mean over the steps. */
+/* Returns the network's loss at position p: a mean over the steps. */
 static TrainSums loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden,
                          int32_t p) {
     uint8_t loss_mask[N_TEXT + DEPTH] = {0};
@@ -216,8 +216,8 @@ static void check_tree(bool is_eagle, const char *path) {
     mem_free(hidden);
 }
 
-/* The probability that the network's confidence head gives to the best token at step n after the text: its loss is -log
- * of that probability, or of one minus it if the token is wrong. */
+/* Returns the probability that the network's confidence head gives to the best token at step n after the text: its loss
+ * is -log of that probability, or of one minus it if the token is wrong. */
 static double chance(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
     double loss = 0;
     bool is_right = false;

@@ -117,7 +117,7 @@ static void devils_write_valid_trees_except_the_malformed_one(void **state) {
 
 enum { N_TOKENS = 4, N_TRIALS = 500 };
 
-/* A random tree of up to n nodes below the root. p_accept falls along paths; the vocabulary is small, so trees
+/* Draws a random tree of up to n nodes below the root. p_accept falls along paths; the vocabulary is small, so trees
  * overlap. */
 static void random_tree(uint64_t seed, int32_t n, int32_t source, Tree *t) {
     tree_reset(t, 1);
@@ -130,7 +130,7 @@ static void random_tree(uint64_t seed, int32_t n, int32_t source, Tree *t) {
     }
 }
 
-/* The node of `in` with the path of node i of `t`, or -1. */
+/* Returns the node of `in` with the path of node i of `t`, or -1. */
 static int32_t find_path(const Tree *in, const Tree *t, int32_t i) {
     if (i == 0) return 0;
     int32_t parent = find_path(in, t, t->nodes[i].parent);

@@ -30,7 +30,7 @@ static void make_chances(uint64_t seed, int32_t n_levels, int32_t n_ranks, doubl
     }
 }
 
-/* The products of all paths, the greatest first. */
+/* Returns the products of all paths, the greatest first. */
 static int32_t all_products(const double *chance, int32_t n_levels, int32_t n_ranks, double *out) {
     int32_t n = 0, n_before = 1;
     double level[256] = {1};

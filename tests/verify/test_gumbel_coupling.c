@@ -15,7 +15,7 @@ static void draw_dist(uint64_t seed, RngStream stream, int32_t n, double sharpne
     for (int32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* The number of tokens with a greater log q + G than x. */
+/* Returns the number of tokens with a greater log q + G than x. */
 static int32_t rank_of(const double *q, int32_t n, uint64_t seed, uint64_t position, int32_t x) {
     int32_t n_above = 0;
     double value = log(q[x]) + gumbel_noise(seed, RNG_TARGET, position, x);

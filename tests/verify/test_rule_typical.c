@@ -57,7 +57,7 @@ static void make_case(Case *c, uint64_t seed) {
                                         .delta = seed % 3 ? 0.6 : 0};
 }
 
-/* The target's distribution after a path, in double precision. */
+/* Computes the target's distribution after a path, in double precision. */
 static void dist_after(const Case *c, const int32_t *path, int32_t n_path, double *p) {
     int32_t context[4 + MAX_NODES] = {3, 2, 7, 1}, n_context = 4, node = n_path ? path[n_path - 1] : 0;
     for (int32_t i = 0; i < n_path; i++) context[n_context++] = c->tree.nodes[path[i]].token;
@@ -70,7 +70,7 @@ static void dist_after(const Case *c, const int32_t *path, int32_t n_path, doubl
     for (int32_t v = 0; v < V; v++) p[v] = (double)dist[v] / sum;
 }
 
-/* The number of nodes of a path that are accepted from its start, and the sum of their log-probabilities. */
+/* Returns the number of nodes of a path that are accepted from its start, and the sum of their log-probabilities. */
 static int32_t count_accepted(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
     double epsilon = c->in.options.epsilon > 0 ? c->in.options.epsilon : 0.09;
     double delta = c->in.options.delta > 0 ? c->in.options.delta : sqrt(epsilon);

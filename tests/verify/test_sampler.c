@@ -222,7 +222,8 @@ static void penalties_follow_the_header(void **state) {
 
 /* ---- the distribution ------------------------------------------------------------------------------------ */
 
-/* The value that a chi-square variable with df degrees of freedom exceeds once in 1e9 (Wilson and Hilferty 1931). */
+/* Returns the value that a chi-square variable with df degrees of freedom exceeds once in 1e9 (Wilson and Hilferty
+ * 1931). */
 static double chi_square_limit(int df) {
     double a = 2.0 / (9.0 * df);
     return df * pow(1 - a + 5.998 * sqrt(a), 3);

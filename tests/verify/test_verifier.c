@@ -29,7 +29,7 @@ static void decode_plainly(const SamplingOptions *o, VerifyScratch *scratch, int
     }
 }
 
-/* The simulated target's rows for all nodes: each depends on the context and its own path. */
+/* Computes the simulated target's rows for all nodes: each depends on the context and its own path. */
 static void forward(const Tree *t, const int32_t *context, int64_t n, float rows[][V], const float **logits) {
     int32_t path[N_STREAM + 2 * TREE_MAX_NODES];
     memcpy(path, context, (size_t)n * sizeof *path);

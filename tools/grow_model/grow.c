@@ -123,7 +123,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     progress_update(&p->all->progress, p->all->n_done);
 }
 
-/* A row of `fill` with a constant in its column. */
+/* Returns a row of `fill` with a constant in its column. */
 static uint8_t *encode(const Part *p, float constant) {
     int64_t n = p->columns.n, at = p->all->constant;
     float *row = mem_alloc((size_t)n * sizeof *row);
@@ -160,7 +160,7 @@ typedef struct Growth {
     int64_t n_taken;
 } Growth;
 
-/* The source's tensor with that shape; remembers the first that is missing. */
+/* Returns the source's tensor with that shape; remembers the first that is missing. */
 static const GgufTensor *take(Growth *o, const char *name, int64_t columns, int64_t rows) {
     const GgufTensor *t = gguf_find_tensor(o->source, name);
     if (t && t->dims[0] == columns && t->dims[1] == rows) {
@@ -173,7 +173,7 @@ static const GgufTensor *take(Growth *o, const char *name, int64_t columns, int6
     return NULL;
 }
 
-/* The type of a matrix: the given one, or that of the source. */
+/* Returns the type of a matrix: the given one, or that of the source. */
 static TensorType type_of(Growth *o, const GgufTensor *t, int64_t columns) {
     TensorType type = t->type;
     size_t bytes;
@@ -185,7 +185,7 @@ static TensorType type_of(Growth *o, const GgufTensor *t, int64_t columns) {
     return type;
 }
 
-/* A matrix of a layer; a layer beyond the source's is all zero, in the type of the source's last. */
+/* Adds a matrix of a layer; a layer beyond the source's is all zero, in the type of the source's last. */
 static void add_matrix(Growth *o, int64_t layer, const char *what, Axis rows, Axis columns) {
     char name[64], from[64];
     bool is_new = layer >= o->h->n_layer;
@@ -235,7 +235,7 @@ static void add_layer(Growth *o, int64_t l) {
     add_matrix(o, l, "ffn_down", width, ffn);
 }
 
-/* The constant as the embedding's type will hold it; 0 where the vocabulary stays. */
+/* Returns the constant as the embedding's type will hold it; 0 where the vocabulary stays. */
 static float constant_of(const Growth *o, TensorType type) {
     float row[256] = {0}, c = 0;
     uint8_t block[1024];

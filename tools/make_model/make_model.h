@@ -52,7 +52,7 @@ void plan_set_keys(GgufWriter *w, const ModelPlan *plan);
 
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
 bool plan_has_experts(const ModelPlan *plan, int64_t layer);
-/* Whether the architecture of the plan is among those of a list with spaces between them. */
+/* Returns whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);
 
 /* Adds every tensor of the model, whose data are computed while the file is written. The Weights must live until
@@ -61,7 +61,7 @@ typedef struct Weights Weights;
 int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err);
 void weights_free(Weights *weights);
 
-/* The number that llama.cpp's general.file_type gives to a type or mix; false where it does not exist. */
+/* Finds the number that llama.cpp's general.file_type gives to a type or mix; false where it does not exist. */
 bool plan_file_type(const char *type, uint32_t *out);
 
 #endif

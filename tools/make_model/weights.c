@@ -51,7 +51,7 @@ struct Weights {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The q-quantile of the standard normal distribution, by Newton's method on its distribution function. */
+/* Returns the q-quantile of the standard normal distribution, by Newton's method on its distribution function. */
 static double quantile(double q) {
     double x = 0;
     for (int i = 0; i < 60; i++) {
@@ -143,7 +143,7 @@ static bool use_more_bits(int64_t layer, int64_t n) {
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
 }
 
-/* The type that replaces a type whose blocks do not divide the rows (again as llama.cpp does). */
+/* Returns the type that replaces a type whose blocks do not divide the rows (again as llama.cpp does). */
 static TensorType fitting(TensorType type, int64_t row_n) {
     size_t bytes;
     if (tensor_type_row_bytes(type, row_n, &bytes)) return type;
@@ -359,7 +359,7 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     if (plan_is(p, "gemma2 gemma3")) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
 }
 
-/* A layer for multi-token prediction. */
+/* Adds a layer for multi-token prediction. */
 static void add_nextn(Weights *all, GgufWriter *w, int64_t l) {
     const ModelPlan *p = all->plan;
     char name[64];

@@ -198,7 +198,7 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thre
         mix_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, out, i_thread);
 }
 
-/* Whether the outputs of a pair are whole blocks of activations, so that they can be converted at once. */
+/* Returns whether the outputs of a pair are whole blocks of activations, so that they can be converted at once. */
 bool attention_converts(const CpuContext *c, const LayerSpec *l) {
     const Hparams *h = &c->model->hparams;
     return !h->latent.rank && attention_group(h, l) * h->head_dim % ACT_BLOCK == 0;

@@ -41,7 +41,7 @@ typedef struct Pair {
 } Pair;
 
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
-/* The first key that the row sees. */
+/* Returns the first key that the row sees. */
 static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
     return layer_first_key(a->spec, pair_n_keys(p));
 }
@@ -65,7 +65,7 @@ KeyBlock *attention_key_blocks(const Attention *a, int i_thread);
 
 /* Cuts the rows of a forward into groups; returns how many there are, at most max_rows. */
 int32_t attention_group_rows(const CpuContext *c, RowGroup *groups);
-/* Whether it is faster to convert the keys of a group once for all of its rows. */
+/* Returns whether it is faster to convert the keys of a group once for all of its rows. */
 bool attention_shares_keys(const Attention *a, const RowGroup *g);
 /* Computes the attention of one unit for a group of rows on thread i_thread. */
 void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread);

@@ -104,7 +104,7 @@ static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_
     return room;
 }
 
-/* Whether the row's slots are those of the set from s->begin up to `end`. */
+/* Returns whether the row's slots are those of the set from s->begin up to `end`. */
 static bool has_slots(const Pair *p, const Shared *s, int64_t end) {
     int32_t room[KEYS_PACKED];
     if (end <= p->row->n_prefix && s->slots == p->slots->prefix + s->begin) return true;

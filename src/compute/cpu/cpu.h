@@ -163,9 +163,9 @@ struct CpuStates {
 
 /* What a stage of a forward does, for measurements. */
 typedef enum ForwardKind {
-    FORWARD_EMBED, /* embeddings and angles */
-    FORWARD_NORM,  /* norms before the products, and conversion into what these read */
-    FORWARD_QKV, /* products, biases, head norms, rotation, keys and values into the cache; inputs of recurrent layers */
+    FORWARD_EMBED,     /* embeddings and angles */
+    FORWARD_NORM,      /* norms before the products, and conversion into what these read */
+    FORWARD_QKV,       /* products, biases, head norms, rotation, storing keys and values; inputs of recurrent layers */
     FORWARD_ATTENTION, /* attention or recurrence, and conversion for the output projection */
     FORWARD_O,         /* output projection, residual */
     FORWARD_GATE_UP,   /* products, SiLU, conversion for the down projection */
@@ -243,7 +243,7 @@ enum { CONTEXT_BLOCKS = 64 };
 
 struct CpuContext {
     Context base;
-    void *blocks[CONTEXT_BLOCKS]; /* [n_blocks] all memory that is freed with the context, except logits and states.walk */
+    void *blocks[CONTEXT_BLOCKS]; /* [n_blocks] all memory freed with the context, except logits and states.walk */
     int n_blocks;
     const Model *model;
     const CpuWeights *weights;
@@ -355,14 +355,14 @@ int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
 void state_walk_close(StateWalk *w);
 /* Plans the visits of rows [n] of a run; the earlier rows since executor_forward precede them in memory. */
 void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
-/* The feed-forward part of a layer of experts (experts.c); and the shared expert, whose output is left in shared_out
- * (layer_parts.c). */
+/* Writes the feed-forward part of a layer of experts (experts.c); and the shared expert, whose output is left in
+ * shared_out (layer_parts.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
 /* Each writes the last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream. */
 Op *put_o(Op *at, Op o);
 Op *put_down(Op *at, Op down);
-/* The products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
+/* Returns the products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
 Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up);
 Op *put_gate_up(Op *at, Op gate_up);
 /* Parts of operations (layer_parts.c). norm_rows normalises and converts rows; convert_rows converts op->x. activate
@@ -416,11 +416,11 @@ int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32
               CostPart *out);
 void cpu_time_parts(Context *c, double *seconds);
 void cpu_sum_inputs(Context *c, InputSquares *to);
-/* The operation that adds the squares of x [n_rows][n], which are inputs of a kind, if squares are summed
+/* Writes the operation that adds the squares of x [n_rows][n], which are inputs of a kind, if squares are summed
  * (layer_parts.c). */
 Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);
-/* The operations that add the squares of what each chosen expert read, once its places are known and c->gate has its
- * products. */
+/* Writes the operations that add the squares of what each chosen expert read, once its places are known and c->gate has
+ * its products. */
 Op *expert_squares_ops(CpuContext *c, int32_t layer, Op *at);
 /* Adds the seconds of the stages of a forward of n operations to those of the parts. */
 void cpu_note_times(CpuContext *c, int n);

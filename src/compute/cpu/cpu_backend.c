@@ -35,7 +35,7 @@ static void cpu_run_parts(Device *device, int n_parts, PartFn fn, void *ctx) {
     threads_run(((CpuDevice *)device)->threads, n_parts, fn, ctx);
 }
 
-/* Bytes of an activation row in the widest form. */
+/* Returns bytes of an activation row in the widest form. */
 static size_t widest_row(int64_t n_in) {
     size_t widest = 0;
     for (int form = 0; form < ACT_FORM_COUNT; form++) {

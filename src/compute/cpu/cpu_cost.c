@@ -15,7 +15,7 @@ static double ops_of(const PackedMatrix *m) {
     return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
 }
 
-/* How many of the matrices in a slot each row is multiplied with. */
+/* Returns how many of the matrices in a slot each row is multiplied with. */
 static double n_of_row(const CpuLayer *l, LayerMatrix m) {
     bool of_experts = layer_matrix_info[m].count == MATRIX_OF_EXPERTS;
     return of_experts ? l->spec->n_expert_used : (double)layer_matrix_count(l->spec, m);

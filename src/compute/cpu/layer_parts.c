@@ -61,8 +61,8 @@ void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, 
 
 /* ---- the residual stream ------------------------------------------------------------------------------------ */
 
-/* Whether the output of attention or feed-forward must be finished before it is added, which is then done in a stage
- * of its own. */
+/* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
+ * stage of its own. */
 static bool finishes_rows(const LayerSpec *l, const float *post_norm) {
     return post_norm || (l->residual_scale != 0 && l->residual_scale != 1);
 }

@@ -233,7 +233,7 @@ void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w
 
 /* ---- operations ------------------------------------------------------------------------------------------- */
 
-/* Whether the heads' values can be converted for o one head at a time, and nothing comes between. */
+/* Returns whether the heads' values can be converted for o one head at a time, and nothing comes between. */
 static bool converts_heads(const CpuStates *s) { return !s->cell->finish_row && s->shape.head_dim % ACT_BLOCK == 0; }
 
 static void convert_head(const Op *op, int32_t row, int32_t head, const float *z) {

@@ -27,17 +27,17 @@ typedef struct RefContext {
     const Model *model;
     ContextOptions options;
     bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][widest kv_dim]; with MIXER_LATENT only keys */
+    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][widest kv_dim]; MIXER_LATENT: only keys */
     double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
-    double *q, *attended; /* [max_rows][q_dim] of a layer */
-    double *k, *v;        /* [max_rows][kv_dim] of a layer */
-    double *gate, *up;    /* [max_rows][widest inner row] */
-    double *delta;        /* [max_rows][n_embd] what a block adds to x */
-    double *scores;       /* [n_ctx] */
-    double *output_gates; /* [max_rows][q_dim], of LayerSpec.gates_output */
-    double *queries;      /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
-    double *q_latent;     /* [max_rows][q_rank] */
-    double *head_values;  /* [max_rows][heads of value_dim] */
+    double *q, *attended;  /* [max_rows][q_dim] of a layer */
+    double *k, *v;         /* [max_rows][kv_dim] of a layer */
+    double *gate, *up;     /* [max_rows][widest inner row] */
+    double *delta;         /* [max_rows][n_embd] what a block adds to x */
+    double *scores;        /* [n_ctx] */
+    double *output_gates;  /* [max_rows][q_dim], of LayerSpec.gates_output */
+    double *queries;       /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
+    double *q_latent;      /* [max_rows][q_rank] */
+    double *head_values;   /* [max_rows][heads of value_dim] */
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_in;      /* [n_embd] what one expert reads of one row */

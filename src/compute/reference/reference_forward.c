@@ -1,9 +1,9 @@
 /* reference_forward.c - a transformer on two screens, in double precision.
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
- *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head;
+ *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); n_head / n_head_kv query heads share a KV head;
  *                                                       or a recurrent state (reference_recurrent.c), or latents
- *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
+ *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)                       every product may have a bias
  *
@@ -337,7 +337,7 @@ static double score_of_group(const RefContext *c, const LayerSpec *l, int64_t gr
     return l->router_gate == ROUTER_SOFTMAX || n == 1 ? first : first + second;
 }
 
-/* Whether fewer than n_groups_used groups are better than that of the expert. */
+/* Returns whether fewer than n_groups_used groups are better than that of the expert. */
 static bool is_in_a_used_group(const RefContext *c, const LayerSpec *l, int64_t expert) {
     if (!l->n_groups) return true;
     int64_t own = expert / (layer_n_experts(l) / l->n_groups), n_better = 0;

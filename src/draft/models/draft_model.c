@@ -496,14 +496,14 @@ static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *o
 
 /* ---- the level ------------------------------------------------------------------------------------ */
 
-/* How many children node k of the n nodes of a level draws: its share of the rest of the budget. */
+/* Returns how many children node k of the n nodes of a level draws: its share of the rest of the budget. */
 static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     int32_t share = n_left / n + (k < n_left % n);
     return width < share ? width : share;
 }
 
-/* The number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level. The
- * parents are in falling order of psi: the first quarter gets two children, the others get one, and all get more if
+/* Returns the number of children of parent k of n in a beam of whole groups that has n_left nodes left for its level.
+ * The parents are in falling order of psi: the first quarter gets two children, the others get one, and all get more if
  * the parents are few. */
 static int32_t group_size(int32_t width, int32_t n_left, int32_t k, int32_t n) {
     int32_t share = (n_left + n - k - 1) / (n - k), size = k == 0 || k < width / 4 ? 2 : 1;

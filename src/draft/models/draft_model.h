@@ -53,10 +53,10 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
                         fr_error *err);
 void draft_model_end(Drafter *drafter, int32_t sequence);
 
-/* Whether the drafter will draw this tree at random and declare the distributions. The budget then limits the shape
- * before drawing; otherwise the finished tree is pruned to the budget. */
+/* Returns whether the drafter will draw this tree at random and declare the distributions. The budget then limits the
+ * shape before drawing; otherwise the finished tree is pruned to the budget. */
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t);
-/* The number of forwards of the draft model so far; for tests. */
+/* Returns the number of forwards of the draft model so far; for tests. */
 int64_t draft_model_n_forwards(const Drafter *drafter);
 
 #endif

@@ -123,7 +123,7 @@ static int compare(const CorpusIndex *x, int64_t i, const Key *key) {
     return order == 0 && rest < key->n ? -1 : order;
 }
 
-/* The first suffix of [begin, n_places) that does not sort before the key. */
+/* Returns the first suffix of [begin, n_places) that does not sort before the key. */
 static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) {
     int64_t end = (int64_t)x->header->n_places;
     while (begin < end) {

@@ -48,7 +48,7 @@ typedef struct CorpusSpan {
     int64_t begin, end;
 } CorpusSpan;
 
-/* The number of bytes of a token: the fewest that hold n_vocab, the separator. */
+/* Returns the number of bytes of a token: the fewest that hold n_vocab, the separator. */
 int corpus_width(int32_t n_vocab);
 void corpus_put_token(uint8_t *dst, int width, int32_t token);
 
@@ -69,7 +69,7 @@ CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m);
  * its length; 0 if there is none. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out);
-/* The token at `offset` from the beginning of the i-th suffix; -1 if there is none, or if it is outside the
+/* Returns the token at `offset` from the beginning of the i-th suffix; -1 if there is none, or if it is outside the
  * vocabulary. */
 int32_t corpus_token(const CorpusIndex *x, int64_t i, int32_t offset);
 

@@ -88,8 +88,8 @@ static void json_layout_read(JsonLayout *l, char c) {
     l->last = opens(c) || closes(c) || c == ',' || c == ':' ? c : 0;
 }
 
-/* The white space that is expected after the last mark, or before the end of an object or array: as it was at the same
- * mark before; otherwise what fits the style after other marks; otherwise a blank after a comma or a colon. */
+/* Returns the white space that is expected after the last mark, or before the end of an object or array: as it was at
+ * the same mark before; otherwise what fits the style after other marks; otherwise a blank after a comma or a colon. */
 static Space expected_style(const JsonLayout *l) {
     int i = style_of(l->last);
     if (l->is_known[i]) return l->style[i];
@@ -119,7 +119,7 @@ static size_t json_layout_space(const JsonLayout *l, char *out) {
     return n_out + (size_t)n;
 }
 
-/* Whether the last mark has occurred before. */
+/* Returns whether the last mark has occurred before. */
 static bool json_layout_is_known(const JsonLayout *l) { return l->is_known[style_of(l->last)]; }
 
 /* ---- sequences ------------------------------------------------------------------------------------------- */

@@ -217,7 +217,7 @@ static void count_window(Lookahead *d, const Window *w, const VerifiedTree *v) {
     }
 }
 
-/* The last node of a column whose first is `node`, or -1 if the column is not complete in the tree. */
+/* Returns the last node of a column whose first is `node`, or -1 if the column is not complete in the tree. */
 static int32_t find_chain(const Tree *t, int32_t node, const int32_t *column, int32_t chain) {
     for (int32_t r = 1; r <= chain && node >= 0; r++) node = tree_child(t, node, column[r]);
     return node;

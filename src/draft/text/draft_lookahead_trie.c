@@ -214,8 +214,8 @@ static int64_t others(const Counts *c) {
     return n > 0 ? n : 0;
 }
 
-/* The probability of a child: its share in the own text and, where that has few places, its share in the answers to
- * others. The own text matches m_own tokens, the other answers m. */
+/* Returns the probability of a child: its share in the own text and, where that has few places, its share in the
+ * answers to others. The own text matches m_own tokens, the other answers m. */
 static double share_of(const Counts *child, const Counts *all, int32_t m_own, int32_t m) {
     double p = text_drafter_share(others(child), others(all), m, HISTORY_SMOOTHING);
     double smoothing = m_own > 0 ? (double)TEXT_SMOOTHING / m_own : 1;
@@ -307,7 +307,7 @@ static int32_t gather(const Draft *f) {
     return n;
 }
 
-/* The node of the query in the trie of answers, or 0. */
+/* Returns the node of the query in the trie of answers, or 0. */
 static int32_t query_answers(const Draft *f) {
     int32_t node = 0;
     for (int32_t i = f->query; i > 0; i--) {

@@ -218,7 +218,7 @@ static int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, 
  * nothing after a token that is new. Proof: tests/draft/test_draft_ngram_trie.c builds the trie of algorithm 1 in full
  * and compares the drafts for every budget; tests/research/test_replay.c reproduces the figures on recorded answers. */
 
-/* How many windows contain the string of m tokens that ends at position `at`. */
+/* Returns how many windows contain the string of m tokens that ends at position `at`. */
 static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, int32_t m) {
     int32_t start = at - m + 1;
     int32_t j_max = o->prefix - 1 < o->n - m ? o->prefix - 1 : o->n - m;
@@ -228,7 +228,7 @@ static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, 
     return j_max < j_min ? 0 : j_max - j_min + 1;
 }
 
-/* The frequency of the trie's node of m tokens whose last token is at these places. */
+/* Returns the frequency of the trie's node of m tokens whose last token is at these places. */
 static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramPlace *places, int32_t n, int32_t m) {
     int64_t sum = 0;
     for (int32_t i = 0; i < n; i++) sum += n_windows(t, o, places[i].at, m);

@@ -154,7 +154,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
 
 /* ---- proposing ---------------------------------------------------------------------------------- */
 
-/* The token at `offset` from the beginning of the i-th match that is used. */
+/* Returns the token at `offset` from the beginning of the i-th match that is used. */
 static int32_t token_of(const Rest *d, const Matches *s, int32_t i, int32_t offset) {
     int64_t n = s->span.end - s->span.begin;
     return corpus_token(&d->index, s->span.begin + (n > s->n ? i * n / s->n : i), offset);

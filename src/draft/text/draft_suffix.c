@@ -145,7 +145,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- proposing ---------------------------------------------------------------------------------- */
 
-/* How many tokens up to position `place` of the pool equal the end of the text. */
+/* Returns how many tokens up to position `place` of the pool equal the end of the text. */
 static int32_t match_at(const NgramText *pool, int32_t place, const NgramText *t) {
     int32_t m = 0;
     while (m < MAX_MATCH && m <= place && m < t->n && pool->tokens[place - m] == t->tokens[t->n - 1 - m]) m++;

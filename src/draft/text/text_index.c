@@ -168,7 +168,7 @@ int32_t ngram_text_match(const NgramText *t, int32_t place, int32_t max) {
 /* Forgetting (decay) compacts the array in place. It needs no memory, so a full trie can always make room. The hash
  * table and the lists of children are rebuilt afterwards. */
 
-/* The slot of (parent, token), or the free slot where it belongs. */
+/* Returns the slot of (parent, token), or the free slot where it belongs. */
 static int32_t trie_slot(const CountTrie *t, int32_t parent, int32_t token) {
     uint32_t mask = (uint32_t)t->n_slots - 1;
     for (uint32_t i = (uint32_t)(keyed_hash_pair(&t->key, parent, token) >> 32);; i++) {
@@ -333,7 +333,7 @@ void ngram_pool_add(NgramPool *p, int32_t key, const int32_t *tokens, int32_t n)
     *head = p->n_added++;
 }
 
-/* Whether `gram` is a prefix of one of the known n-grams. */
+/* Returns whether `gram` is a prefix of one of the known n-grams. */
 static bool is_known(const PoolGram *known, int32_t n_known, const PoolGram *gram) {
     for (int32_t i = 0; i < n_known; i++)
         if (known[i].n >= gram->n && memcmp(known[i].tokens, gram->tokens, (size_t)gram->n * sizeof *gram->tokens) == 0)

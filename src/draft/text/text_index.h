@@ -54,11 +54,11 @@ void ngram_text_keep_last(NgramText *t, int32_t keep);
 void ngram_text_free(NgramText *t); /* back to the zero state */
 size_t ngram_text_bytes(const NgramText *t);
 
-/* The latest indexed position of a token, or -1. t->previous[position] is its position before that. */
+/* Returns the latest indexed position of a token, or -1. t->previous[position] is its position before that. */
 int32_t ngram_text_last(const NgramText *t, int32_t token);
-/* The token's share of all contexts, which estimates its probability if nothing else is known (Kneser-Ney). */
+/* Returns the token's share of all contexts, which estimates its probability if nothing else is known (Kneser-Ney). */
 double ngram_text_share(const NgramText *t, int32_t token);
-/* How many tokens up to and including `place` equal the end of the text, at most max. */
+/* Returns how many tokens up to and including `place` equal the end of the text, at most max. */
 int32_t ngram_text_match(const NgramText *t, int32_t place, int32_t max);
 
 /* ---- a trie with counts ---------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ int count_trie_take_all(CountTrie *t, fr_error *err);
 void count_trie_free(CountTrie *t);
 void count_trie_clear(CountTrie *t); /* leaves only the root, and keeps the memory */
 
-/* The child of a node, or 0. */
+/* Returns the child of a node, or 0. */
 int32_t count_trie_child(const CountTrie *t, int32_t parent, int32_t token);
 /* Counts a child once more, creating it if necessary (count_trie_reserve must have made room); returns it. */
 int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token);

@@ -140,7 +140,7 @@ const Builtin *builtin_find(BuiltinKind kind, const Text *name) {
     return NULL;
 }
 
-/* Whether this is a method that changes a list or a dict. Hugging Face's sandbox refuses those as well. */
+/* Returns whether this is a method that changes a list or a dict. Hugging Face's sandbox refuses those as well. */
 static bool changes_its_subject(Value v, const Text *name) {
     static const char *const names[] = {"append", "extend",  "insert", "remove",     "pop",    "clear",
                                         "sort",   "reverse", "update", "setdefault", "popitem"};

@@ -144,7 +144,7 @@ static Value call_block(Render *r, const Node *n) {
 
 /* ---- {% for %} and the variable `loop` -------------------------------------------------------------------------- */
 
-/* The items for which the `if` of the loop is true. */
+/* Returns the items for which the `if` of the loop is true. */
 static const Seq *filtered(Render *r, const Node *n, const Seq *items) {
     if (!n->c) return items;
     Seq *kept = seq_new(r->w, SEQ_LIST, 0);

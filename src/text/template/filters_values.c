@@ -143,7 +143,7 @@ static Value without_case(Render *r, Value v) {
     return is_text(v) ? value_text(text_with_case(r->w, v.text, CASE_LOWER)) : v;
 }
 
-/* The value by which `sort` compares an item. The path "a,b" means both attributes. */
+/* Returns the value by which `sort` compares an item. The path "a,b" means both attributes. */
 static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
     Text comma = {.data = ",", .n = 1};
     if (!set(path)) return ignores_case ? without_case(r, item) : item;
@@ -162,7 +162,7 @@ static Value sort_key(Render *r, Value item, Value path, bool ignores_case) {
     return value_seq(keys);
 }
 
-/* A sorted copy of the items. They are compared by the value at the end of `path`, or, if that is V_MISSING, by
+/* Returns a sorted copy of the items. They are compared by the value at the end of `path`, or, if that is V_MISSING, by
  * themselves. The sort is stable. */
 static Seq *sort_items(Render *r, const Seq *items, Value path, bool ignores_case, bool descends) {
     work_spend(r->w, items->n);
@@ -263,7 +263,7 @@ static Value slice(Render *r, const Call *c) {
 
 /* ---- map, select and reject: a filter or test for each item --------------------------------------------------- */
 
-/* A call with the arguments after the first `skip`: those of the filter or test that is named there. */
+/* Returns a call with the arguments after the first `skip`: those of the filter or test that is named there. */
 static Call rest_of(const Call *c, size_t skip) {
     Call rest = {.positional = c->positional + skip,
                  .n_positional = c->n_positional - skip,
@@ -279,7 +279,7 @@ static const Builtin *named(Render *r, BuiltinKind kind, Value name) {
     return b;
 }
 
-/* The items of the subject. A false value, such as none or 0, has no items. */
+/* Returns the items of the subject. A false value, such as none or 0, has no items. */
 static const Seq *items_of(Render *r, Value v) {
     return value_truth(v) ? value_items(r->w, v) : seq_new(r->w, SEQ_LIST, 0);
 }

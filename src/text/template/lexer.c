@@ -47,7 +47,8 @@ static size_t skip_spaces(const Lexer *l, size_t at) {
     return at;
 }
 
-/* The length of the end of a tag at `at`, with the white space that it removes. 0: the tag does not end there. */
+/* Returns the length of the end of a tag at `at`, with the white space that it removes. 0: the tag does not end
+ * there. */
 static size_t match_end(const Lexer *l, size_t at, const char *end, bool trims) {
     char sign = l->s[at];
     size_t from = at + (sign == '-' || (sign == '+' && trims));
@@ -72,7 +73,7 @@ static void add_text(Lexer *l, size_t from, size_t to, char sign, bool is_block)
     if (end > from) add(l, TOKEN_DATA, 0, value_text(text_new(l->w, l->s + from, end - from, false)));
 }
 
-/* The length of the tag {% raw %} or {% endraw %} at `at`. 0: there is another tag. */
+/* Returns the length of the tag {% raw %} or {% endraw %} at `at`. 0: there is another tag. */
 static size_t match_raw(const Lexer *l, size_t at, const char *word, bool trims) {
     size_t n_word = strlen(word), from = at + 2;
     if (at + 2 > l->n || memcmp(l->s + at, "{%", 2) != 0) return 0;

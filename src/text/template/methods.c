@@ -137,7 +137,8 @@ static Value format(Render *r, const Call *c) { return value_text(text_format_br
 
 /* ---- methods of str that search or test ------------------------------------------------------------------------ */
 
-/* The index of the character at a byte offset. -1: the offset is that of text_find for a part that was not found. */
+/* Returns the index of the character at a byte offset. -1: the offset is that of text_find for a part that was not
+ * found. */
 static int64_t char_index(Render *r, const Text *t, size_t at) {
     if (at > t->n) return -1;
     Text before = {.data = t->data, .n = at};
@@ -168,7 +169,7 @@ static Value count(Render *r, const Call *c) {
     return value_int(n);
 }
 
-/* Whether the text is not empty and `is` is true for all of its characters. */
+/* Returns whether the text is not empty and `is` is true for all of its characters. */
 static Value all(Render *r, const Call *c, bool (*is)(int32_t code)) {
     const Text *t = c->subject.text;
     int32_t code;
@@ -191,7 +192,7 @@ static Value isascii_all(Render *r, const Call *c) {
     return c->subject.text->n ? all(r, c, is_ascii) : value_bool(true);
 }
 
-/* Whether at least one character has the case, and none has the opposite one. */
+/* Returns whether at least one character has the case, and none has the opposite one. */
 static Value has_case(Render *r, const Text *t, bool upper) {
     bool any = false;
     int32_t code;

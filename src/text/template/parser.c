@@ -134,7 +134,7 @@ static Node *parse_name(Parser *p) {
     return n;
 }
 
-/* A literal. Adjacent strings are joined into one. */
+/* Parses a literal. Adjacent strings are joined into one. */
 static Node *parse_literal(Parser *p) {
     Node *n = constant(p, p->now->value);
     parser_next(p);
@@ -263,7 +263,7 @@ static Node *parse_filters(Parser *p, Node *subject, bool starts_inline) {
     return subject;
 }
 
-/* Whether the argument of a test follows without parentheses, as in `x is divisibleby 3`. */
+/* Returns whether the argument of a test follows without parentheses, as in `x is divisibleby 3`. */
 static bool at_bare_argument(const Parser *p) {
     if (parser_at_name(p, "else") || parser_at_name(p, "or") || parser_at_name(p, "and")) return false;
     return p->now->kind == TOKEN_NAME || p->now->kind == TOKEN_LITERAL || parser_at_op(p, '[') || parser_at_op(p, '{');
@@ -398,7 +398,7 @@ static Node *parse_expression(Parser *p, bool with_condition) {
     return n;
 }
 
-/* An expression, or a tuple without parentheses. `end` is a name that ends it, or NULL. */
+/* Parses an expression, or a tuple without parentheses. `end` is a name that ends it, or NULL. */
 static Node *parse_tuple(Parser *p, bool with_condition, const char *end) {
     Node *first = parse_expression(p, with_condition);
     if (!parser_at_op(p, ',')) return first;
@@ -417,7 +417,7 @@ static Node *parse_tuple(Parser *p, bool with_condition, const char *end) {
 static Node *parse_body(Parser *p, const char *const *ends);
 static Node *parse_statement(Parser *p);
 
-/* Whether the current token is one of the names. The list ends with NULL. */
+/* Returns whether the current token is one of the names. The list ends with NULL. */
 static bool at_any(const Parser *p, const char *const *names) {
     for (; *names; names++)
         if (parser_at_name(p, *names)) return true;
@@ -429,7 +429,7 @@ static void expect_tag_end(Parser *p) {
     parser_next(p);
 }
 
-/* The statements before the next tag of one of the names. That name becomes the current token. */
+/* Parses the statements before the next tag of one of the names. That name becomes the current token. */
 static Node *parse_block(Parser *p, const char *const *ends) {
     parser_skip_op(p, ':');
     expect_tag_end(p);
@@ -525,7 +525,7 @@ static Node *parse_set(Parser *p) {
     return n;
 }
 
-/* The parameters of a macro, in parentheses. */
+/* Parses the parameters of a macro, in parentheses. */
 static Node *parse_parameters(Parser *p) {
     Node *list = NULL, **tail = &list;
     bool has_default = false;

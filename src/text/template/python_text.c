@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The decimal point of the C library, which is a comma in some locales. */
+/* Returns the decimal point of the C library, which is a comma in some locales. */
 static char decimal_point(void) { return localeconv()->decimal_point[0]; }
 
 bool double_read(const char *text, size_t n, double *out) {
@@ -24,8 +24,8 @@ bool double_read(const char *text, size_t n, double *out) {
     return end == copy + n;
 }
 
-/* The digits of the shortest decimal number that is read as f, and the power of ten of its first digit: "15" and 0
- * for 1.5. */
+/* Finds the digits of the shortest decimal number that is read as f, and the power of ten of its first digit: "15" and
+ * 0 for 1.5. */
 static int shortest(double f, char digits[20], int *exponent) {
     char text[40];
     for (int precision = 0; precision < 17; precision++) {

@@ -51,7 +51,7 @@ typedef enum BuiltinKind {
 
 const Builtin *builtin_at(BuiltinKind kind, size_t i);           /* NULL after the last one */
 const Builtin *builtin_find(BuiltinKind kind, const Text *name); /* NULL if there is none of that name */
-/* The method of a value, or NULL. A method that would change the value is found, but refuses to run. */
+/* Returns the method of a value, or NULL. A method that would change the value is found, but refuses to run. */
 const Builtin *method_find(Value subject, const Text *name);
 
 /* Assigns the arguments to the parameters in call->at, and runs the function. */
@@ -149,7 +149,7 @@ const Text *text_pad(Work *w, const Text *t, int64_t width, const Text *fill, Te
 /* t % arguments, and t.format(arguments) without format specifications. */
 const Text *text_format_percent(Work *w, const Text *t, const Call *arguments);
 const Text *text_format_braces(Work *w, const Text *t, const Call *arguments);
-/* The filter `wordwrap`. */
+/* Returns the result of the filter `wordwrap`. */
 Value wrap_words(Render *r, const Call *c);
 
 #endif

@@ -273,7 +273,8 @@ static void put_key(Writer *w, Value key) {
     put(w, "\"");
 }
 
-/* The entries in the order of their keys. They are sorted by insertion, because dicts that are sorted are small. */
+/* Returns the entries in the order of their keys. They are sorted by insertion, because dicts that are sorted are
+ * small. */
 static const DictEntry *sorted(Work *w, const Dict *d) {
     DictEntry *e = work_array(w, d->n, sizeof *e);
     for (size_t i = 0; i < d->n; i++) {

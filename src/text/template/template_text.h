@@ -22,7 +22,7 @@ bool text_same(Work *w, const Text *a, const Text *b); /* the same, and counts t
 bool text_is(const Text *t, const char *literal);
 int text_order(const Text *a, const Text *b);
 bool text_has_data(Work *w, const Text *t); /* whether any byte is data */
-/* The byte offset of the first `part` in t at or after `from`, or of the last one. t->n + 1: there is none. */
+/* Returns the byte offset of the first `part` in t at or after `from`, or of the last one. t->n + 1: there is none. */
 size_t text_find(Work *w, const Text *t, const Text *part, size_t from);
 size_t text_find_last(Work *w, const Text *t, const Text *part);
 static inline bool text_byte_is_data(const Text *t, size_t i) { return t->marks ? t->marks[i] : t->is_data; }
@@ -44,13 +44,13 @@ const Text *builder_text(TextBuilder *b); /* the whole text; ends the use of the
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
 
-/* The length in bytes of the character at data[at..n), and its code point. For a byte that is not UTF-8, *code is
- * 0xDC00 + the byte. */
+/* Returns the length in bytes of the character at data[at..n), and its code point. For a byte that is not UTF-8, *code
+ * is 0xDC00 + the byte. */
 size_t char_next(const char *data, size_t n, size_t at, int32_t *code);
-/* The offset of the character that ends at `at`. */
+/* Returns the offset of the character that ends at `at`. */
 size_t char_previous(const char *data, size_t at);
 size_t text_n_chars(Work *w, const Text *t);
-/* The byte offset of character i, which is at most text_n_chars. */
+/* Returns the byte offset of character i, which is at most text_n_chars. */
 size_t text_char_offset(Work *w, const Text *t, size_t i);
 
 bool code_is_space(int32_t code);     /* str.isspace */
@@ -61,7 +61,8 @@ bool code_is_upper(int32_t code);
 bool code_is_lower(int32_t code);
 void builder_add_code(TextBuilder *b, int32_t code, bool is_data);
 
-/* The text without white space at its left or right end, or, if `chars` is not NULL, without the characters in it. */
+/* Returns the text without white space at its left or right end, or, if `chars` is not NULL, without the characters in
+ * it. */
 const Text *text_strip(Work *w, const Text *t, const Text *chars, bool left, bool right);
 
 typedef enum TextCase { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP } TextCase;

@@ -68,8 +68,8 @@ static Value at_least(Render *r, const Call *c) {
     return value_bool(order == 0 || order == 1);
 }
 
-/* Whether both are the same object. Lists and dicts are compared by their addresses. For other values it is enough
- * that their types and values are equal, as they are for none, booleans and small integers in Python. */
+/* Returns whether both are the same object. Lists and dicts are compared by their addresses. For other values it is
+ * enough that their types and values are equal, as they are for none, booleans and small integers in Python. */
 static Value same_as(Render *r, const Call *c) {
     Value a = c->subject, b = c->at[0];
     if (a.kind != b.kind) return value_bool(false);
@@ -182,7 +182,7 @@ const Builtin cycler_methods[] = {{"next", "", next}, {"reset", "", reset}, {NUL
 
 enum { RANGE_MAX = 100000 }; /* items; Jinja's sandbox has the same limit */
 
-/* The number of items of range(start, stop, step). */
+/* Returns the number of items of range(start, stop, step). */
 static uint64_t range_count(int64_t start, int64_t stop, int64_t step) {
     if (step > 0) return start < stop ? ((uint64_t)stop - (uint64_t)start - 1) / (uint64_t)step + 1 : 0;
     return stop < start ? ((uint64_t)start - (uint64_t)stop - 1) / (0 - (uint64_t)step) + 1 : 0;
@@ -203,7 +203,7 @@ static Value range(Render *r, const Call *c) {
     return value_seq(s);
 }
 
-/* The dict that dict(mapping or pairs, key=value, ...) makes. */
+/* Returns the dict that dict(mapping or pairs, key=value, ...) makes. */
 static Dict *make_dict(Render *r, const Call *c) {
     Dict *d = dict_new(r->w);
     if (c->n_positional > 1) work_fail(r->w, FR_ERR_FORMAT, "dict takes at most one argument without a name");

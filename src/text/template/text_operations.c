@@ -360,7 +360,7 @@ static bool is_letter(int32_t c) { return c == '_' || code_is_alpha(c); }
 static bool is_word(int32_t c) { return is_letter(c) || code_is_digit(c); }
 static bool ends_word(int32_t c) { return is_word(c) || (c > 0 && c < 0x80 && strchr("!\"'&.,?", c)); }
 
-/* The number of hyphens of the dash between words that begins at i. 0: none does. */
+/* Returns the number of hyphens of the dash between words that begins at i. 0: none does. */
 static int64_t dash(const Letters *l, int64_t i) {
     int64_t n = 0;
     if (!ends_word(at(l, i - 1))) return 0; /* so only the first hyphen of a dash looks for its end */
@@ -368,7 +368,7 @@ static int64_t dash(const Letters *l, int64_t i) {
     return n >= 2 && is_word(at(l, i + n)) ? n : 0;
 }
 
-/* Whether a word may be broken after the hyphen at i. */
+/* Returns whether a word may be broken after the hyphen at i. */
 static bool joins_words(const Letters *l, int64_t i) {
     bool before = is_letter(at(l, i - 1)) &&
                   (is_letter(at(l, i - 2)) || (at(l, i - 2) == '-' && is_letter(at(l, i - 3))));
@@ -376,7 +376,7 @@ static bool joins_words(const Letters *l, int64_t i) {
            is_letter(at(l, at(l, i + 2) == '-' ? i + 3 : i + 2));
 }
 
-/* Where the chunk that begins at i ends. */
+/* Returns where the chunk that begins at i ends. */
 static int64_t chunk_end(const Letters *l, int64_t i, bool breaks_hyphens) {
     bool blank = is_blank(at(l, i));
     if (!blank && breaks_hyphens && dash(l, i)) return i + dash(l, i);
@@ -390,7 +390,7 @@ static int64_t chunk_end(const Letters *l, int64_t i, bool breaks_hyphens) {
     return l->n;
 }
 
-/* The index of the first character of each chunk, followed by the number of characters. */
+/* Returns the index of the first character of each chunk, followed by the number of characters. */
 static int64_t *chunks_of(const Letters *l, bool breaks_hyphens, int64_t *n) {
     int64_t *begins = work_array(l->w, (size_t)l->n + 1, sizeof *begins);
     *n = 0;
@@ -406,7 +406,7 @@ static bool is_empty(const Letters *l, int64_t from, int64_t to) {
     return from == to;
 }
 
-/* How many characters of a chunk that is too long fill the `space` that is left in a line. */
+/* Returns how many characters of a chunk that is too long fill the `space` that is left in a line. */
 static int64_t part_of(const Letters *l, int64_t from, int64_t space, bool breaks_hyphens) {
     int64_t hyphen = space - 1, first = 0;
     work_spend(l->w, (size_t)space);

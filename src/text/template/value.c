@@ -289,7 +289,7 @@ Value seq_pair(Work *w, Value a, Value b) {
 
 Dict *dict_new(Work *w) { return work_alloc(w, sizeof(Dict)); }
 
-/* The slot of the entry with this key, or the free slot where it would be added. */
+/* Returns the slot of the entry with this key, or the free slot where it would be added. */
 static size_t find_slot(Work *w, const Dict *d, Value key) {
     size_t at = (size_t)value_hash(w, &d->key, key) & (d->n_slots - 1);
     while (d->slots[at] && !value_equal(w, d->entries[d->slots[at] - 1].key, key)) at = (at + 1) & (d->n_slots - 1);

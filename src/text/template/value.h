@@ -107,7 +107,7 @@ int value_order(Work *w, Value a, Value b,
 void value_need_hashable(Work *w, Value v); /* refuses what cannot be a key, such as a list */
 bool value_contains(Work *w, Value container, Value item);
 int64_t value_length(Work *w, Value v);
-/* The items over which `for` would iterate. It refuses other values. A generator is empty afterwards. */
+/* Returns the items over which `for` would iterate. It refuses other values. A generator is empty afterwards. */
 Seq *value_items(Work *w, Value v);
 bool value_is_iterable(Value v);
 const char *value_type_name(Value v); /* as in Python: "str", "dict", ... */

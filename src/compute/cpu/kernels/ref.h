@@ -12,7 +12,7 @@
  * overflow. */
 #define ACT_TINY 0x1p-100f
 
-/* The integer that the largest magnitude of a block becomes. */
+/* Returns the integer that the largest magnitude of a block becomes. */
 static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
 
 /* The constants of exp(x), which ref.c explains. Below EXP_LOW the result is 0, above EXP_HIGH it is that of

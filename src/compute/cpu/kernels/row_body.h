@@ -80,8 +80,8 @@ static int32_t row_blocks_above(const float *row, int32_t begin, int32_t end, fl
 
 /* ---- sums of exponentials --------------------------------------------------------------------------------- */
 
-/* The function exp_lanes of base/row_kernels.c. Below -87 the intermediate results mean nothing, because the result
- * is 0. */
+/* Computes the function exp_lanes of base/row_kernels.c. Below -87 the intermediate results mean nothing, because the
+ * result is 0. */
 INLINE Vf v_exp_unfused(Vf x) {
     const Vf shift = v_set(0x1.8p23f), one = v_set(1);
     Vf shifted = v_add(v_mul(x, v_set(1.44269504f)), shift), whole = v_sub(shifted, shift);
@@ -134,7 +134,7 @@ static double row_mass(const float *row, int32_t n, float max, float temperature
     return row_mass_rest(mass, row + n_whole, n - n_whole, max, temperature);
 }
 
-/* The function exp_double of base/row_kernels.c. */
+/* Computes the function exp_double of base/row_kernels.c. */
 INLINE Vd d_exp(Vd x) {
     static const double c[ROW_EXP_N] = ROW_EXP_COEFFICIENTS;
     Vd rounded = d_fma(x, d_set(ROW_EXP_LOG2E), d_set(ROW_EXP_ROUND)), k = d_sub(rounded, d_set(ROW_EXP_ROUND));
