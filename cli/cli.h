@@ -18,22 +18,22 @@ extern const Command *const cli_commands[];
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
 
-/* The ending of a noun after a number: "1 step", "2 steps". */
+/* Returns the ending of a noun after a number: "1 step", "2 steps". */
 static inline const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-/* Whether output to fd may be coloured: fd is a terminal with escape sequences (TERM), and NO_COLOR is not set
+/* Returns whether output to fd may be coloured: fd is a terminal with escape sequences (TERM), and NO_COLOR is not set
  * (https://no-color.org). */
 bool cli_may_color(int fd);
 
 /* Reads a whole text file ("-": standard input) of at most max_bytes into malloc'ed memory, followed by a '\0'. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
-/* The folder for files that may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun. It is created
- * if needed; NULL: it cannot be created. The string lives as long as the program. */
+/* Returns the folder for files that may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun. It is
+ * created if needed; NULL: it cannot be created. The string lives as long as the program. */
 const char *cli_cache_folder(void);
 
-/* The file for the packed weights of a model file ('forerun repack'); NULL: there is no place for it. The string lives
- * until the next call. */
+/* Returns the file for the packed weights of a model file ('forerun repack'); NULL: there is no place for it. The
+ * string lives until the next call. */
 const char *cli_packed_file(const char *model);
 /* Prints a note on standard error why packed weights are not used; NULL or "": prints nothing. */
 void cli_note_packed(const char *packed_error);

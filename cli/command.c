@@ -225,7 +225,7 @@ static void free_files(CommandFiles *files) {
 
 /* ---- gathering -------------------------------------------------------------------------------------- */
 
-/* The i-th value of a row of texts; NULL after the last. */
+/* Returns the i-th value of a row of texts; NULL after the last. */
 static const char *value_of(const CommandRow *at, int i) {
     const Option *row = at->row;
     const char *base = at->to;
@@ -318,8 +318,8 @@ static int check_distinct(const CommandFiles *files, size_t i_output, fr_error *
     return FR_OK;
 }
 
-/* Whether the output is a symbolic link at a name that the user did not write: somebody else may have guessed the
- * name. */
+/* Returns whether the output is a symbolic link at a name that the user did not write: somebody else may have guessed
+ * the name. */
 static bool is_foreign_link(const CommandFile *f) {
     struct stat st;
     return f->is_implied && lstat(f->path, &st) == 0 && S_ISLNK(st.st_mode);
@@ -422,7 +422,8 @@ static int parse_key(Parser *p, const char *key, fr_error *err) {
     return store(&at, at.row->implied ? at.row->implied : "1", err);
 }
 
-/* Whether the letters are a word of another program, such as -ngl, and not a letter that is joined with a file. */
+/* Returns the row if the letters are a word of another program, such as -ngl, and not a letter that is joined with a
+ * file. */
 static const Synonym *find_short_synonym(const Command *c, const char *letters) {
     CommandRow at;
     const Synonym *s = command_synonym(letters, strlen(letters));

@@ -47,11 +47,11 @@ typedef struct CommandRow {
     int i_set;
 } CommandRow;
 bool command_next_row(const Command *c, CommandRow *at);
-/* Whether no row before this one has its section. */
+/* Returns whether no row before this one has its section. */
 bool command_begins_section(const Command *c, const CommandRow *row);
-/* Whether the option never takes a value. */
+/* Returns whether the option never takes a value. */
 bool command_row_is_flag(const Option *row);
-/* Whether the option always takes a value: --key=VALUE or --key VALUE. */
+/* Returns whether the option always takes a value: --key=VALUE or --key VALUE. */
 bool command_row_takes_value(const Option *row);
 
 /* Appends a line of the list of commands, wrapped to CLI_WIDTH. */
@@ -70,7 +70,7 @@ typedef struct Synonym {
     const char *prefix; /* what goes before its value; NULL: nothing */
     const char *answer; /* what to do instead, if key is NULL */
 } Synonym;
-/* The entry of a word of n bytes; NULL: there is none. */
+/* Returns the entry of a word of n bytes; NULL: there is none. */
 const Synonym *command_synonym(const char *word, size_t n);
 
 /* Append to a buffer, like printf and fputs. False: memory ran out. */

@@ -22,11 +22,11 @@ bool json_memory_limit(size_t max_bytes, void (*work)(void *user), void *user);
  * built, which is an error. */
 int json_file_write(const json_t *json, const char *path, size_t flags, fr_error *err);
 
-/* A number, or null for NaN and infinity, which JSON does not have. (jansson turns them into a NULL pointer, which
- * makes json_pack fail and json_object_set_new leave out the key.) */
+/* Returns a number, or null for NaN and infinity, which JSON does not have. (jansson turns them into a NULL pointer,
+ * which makes json_pack fail and json_object_set_new leave out the key.) */
 json_t *json_real_or_null(double x);
 
-/* A string, or null for a text that is not UTF-8, such as some file names. */
+/* Returns a string, or null for a text that is not UTF-8, such as some file names. */
 json_t *json_string_or_null(const char *text);
 
 /* Prints the value and a newline on standard output, and releases the value. */

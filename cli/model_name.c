@@ -74,7 +74,7 @@ bool model_argument_is_path(const char *word) {
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 
-/* The hub's rule for owners and names; it excludes "." and "..", too. */
+/* Returns whether the hub allows the text as an owner or a name, which excludes "." and "..", too. */
 static bool is_name_part(const char *s, size_t n) {
     if (n == 0 || n > MODEL_NAME_PART || strchr("-.", s[0]) || strchr("-.", s[n - 1])) return false;
     for (size_t i = 0; i < n; i++)
@@ -146,15 +146,15 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Whether the path is a model's. Image projectors and importance matrices are GGUF files, too. */
+/* Returns whether the path is a model's. Image projectors and importance matrices are GGUF files, too. */
 static bool is_model(const char *path) {
     size_t n = strlen(path);
     return n > N_SUFFIX && strcasecmp(path + n - N_SUFFIX, suffix) == 0 && !strcasestr(base_name(path), "mmproj") &&
            !strcasestr(base_name(path), "imatrix");
 }
 
-/* Whether the path ends in "-00001-of-00002.gguf". *n_stem: bytes before that; *number: number of the part; *count: of
- * all parts. */
+/* Returns whether the path ends in "-00001-of-00002.gguf". *n_stem: bytes before that; *number: number of the part;
+ * *count: of all parts. */
 static bool is_part(const char *path, size_t *n_stem, int *number, int *count) {
     size_t n = strlen(path);
     int n_read = 0;
@@ -164,7 +164,7 @@ static bool is_part(const char *path, size_t *n_stem, int *number, int *count) {
     return *number >= 1 && *number <= *count;
 }
 
-/* Whether the file can be chosen: it is a whole model, or the first part of one. */
+/* Returns whether the file can be chosen: it is a whole model, or the first part of one. */
 static bool is_candidate(const char *path) {
     size_t n_stem;
     int number, count;
@@ -232,7 +232,7 @@ static int refuse(const char *where, const char *const *paths, int n_paths, cons
                      list_candidates(paths, n_paths, NULL, list, sizeof list));
 }
 
-/* The index of part `number` of the file whose first part is paths[first]; -1: there is none. */
+/* Returns the index of part `number` of the file whose first part is paths[first]; -1: there is none. */
 static int find_part(const char *const *paths, int n_paths, int first, int number) {
     size_t n_stem = 0, n_other;
     int own = 0, count = 0, other, other_count;

@@ -12,7 +12,7 @@
  * and ends in NULL. NULL: the first word is neither a GGUF file nor -m. */
 char **model_argument(int argc, char **argv, int *n_words);
 
-/* Whether a word that is not a command looks like the path of a file. */
+/* Returns whether a word that is not a command looks like the path of a file. */
 bool model_argument_is_path(const char *word);
 
 /* ---- names of models on a hub, and the choice of a file by type ----------------------------------------- */
@@ -30,8 +30,8 @@ typedef struct ModelName {
 /* False: the text is not such a name. */
 bool model_name_parse(const char *text, ModelName *out);
 
-/* Whether an untrusted path stays inside the folder that it is joined to: its components are printable ASCII, and none
- * is empty, "." or "..". */
+/* Returns whether an untrusted path stays inside the folder that it is joined to: its components are printable ASCII,
+ * and none is empty, "." or "..". */
 bool model_path_is_safe(const char *path);
 
 /* Chooses a .gguf file in paths [n_paths]: that of `type` (NULL: Q4_K_M, else Q8_0, else the only one). A type is a
@@ -45,8 +45,8 @@ int model_choose(const char *where, const char *const *paths, int n_paths, const
 
 enum { MODEL_CACHE_PATH = 4096 };
 
-/* The folder of a repository, or of all repositories (repo NULL). False: there is no cache folder, or the path is too
- * long. */
+/* Writes the folder of a repository, or of all repositories (repo NULL). False: there is no cache folder, or the path
+ * is too long. */
 bool model_cache_folder(const char *repo, char out[MODEL_CACHE_PATH]);
 
 /* Lists the files below a folder, as sorted paths relative to it; the list and each path are malloc'ed. A folder that

@@ -73,7 +73,7 @@ static void write_categories(FILE *out, const Plot *p) {
     fprintf(out, ")\nset xrange [-0.6:%g]\n", p->n_categories - 0.4);
 }
 
-/* Whether every x is a whole number and they are so few that gnuplot would put halves on the axis. */
+/* Returns whether every x is a whole number and they are so few that gnuplot would put halves on the axis. */
 static bool has_few_whole_x(const Plot *p) {
     double low = HUGE_VAL, high = -HUGE_VAL;
     for (int s = 0; s < p->n_series; s++)
@@ -107,7 +107,7 @@ static void write_style(FILE *out, const Plot *p) {
                 p->reference, p->reference);
 }
 
-/* The x of the middle of a bar. The bars of a category are centred at its index. */
+/* Returns the x of the middle of a bar. The bars of a category are centred at its index. */
 static double bar_x(const Plot *p, int i_series, int i_category) {
     return i_category + GROUP_WIDTH * ((i_series + 0.5) / p->n_series - 0.5);
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Whether a terminal shows the code point, and does not obey it, change the direction of writing, or show nothing. */
+/* Returns whether a terminal shows the code point, and does not obey it, change the direction of writing, or show
+ * nothing. */
 static bool is_shown(utf8proc_int32_t c) {
     utf8proc_category_t category = utf8proc_category(c);
     return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CN &&
@@ -12,12 +13,12 @@ static bool is_shown(utf8proc_int32_t c) {
            category != UTF8PROC_CATEGORY_ZP;
 }
 
-/* Whether the character changes the direction of writing, which can show a line in a different order. */
+/* Returns whether the character changes the direction of writing, which can show a line in a different order. */
 static bool changes_direction(utf8proc_int32_t c) {
     return c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/* Whether a character of a text stays as it is. Invisible characters do, because some join emoji. */
+/* Returns whether a character of a text stays as it is. Invisible characters do, because some join emoji. */
 static bool is_plain(utf8proc_int32_t c) {
     return c == '\n' || c == '\t' || (utf8proc_category(c) != UTF8PROC_CATEGORY_CC && !changes_direction(c));
 }

@@ -43,7 +43,7 @@ static int refuse(int number, fr_error *err) {
 
 /* ---- files: Landlock --------------------------------------------------------------------------------- */
 
-/* The mask of all file rights that this version of Landlock knows; newer versions have added higher bits. */
+/* Returns the mask of all file rights that this version of Landlock knows; newer versions have added higher bits. */
 static uint64_t all_rights(long version) {
     int n = version >= 5 ? 16 : version >= 3 ? 15 : version == 2 ? 14 : 13;
     return ((uint64_t)1 << n) - 1;

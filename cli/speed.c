@@ -66,7 +66,8 @@ int speed_median_run(const double *rates, int n) {
     return 0; /* a rate is NaN */
 }
 
-/* The number of runnable threads on the whole machine, including this one; 1 if the system does not report it. */
+/* Returns the number of runnable threads on the whole machine, including this one; 1 if the system does not report
+ * it. */
 static int n_runnable(void) {
     double load[3];
     int n = 1;

@@ -22,12 +22,12 @@ typedef struct SpeedUp {
     SpeedVerdict verdict;
 } SpeedUp;
 
-/* The sample deviation of n values; NaN if n is 1. */
+/* Returns the sample deviation of n values; NaN if n is 1. */
 double speed_deviation(const double *values, int n);
 /* Judges a speed-up with this deviation. A step generates acceptance_length tokens on average and takes at least the
  * time of a step of plain decoding, so no speed-up exceeds the acceptance length. */
 SpeedUp speed_up(double value, double sd, double acceptance_length);
-/* The name of the verdict; "" for the baseline. */
+/* Returns the name of the verdict; "" for the baseline. */
 const char *speed_verdict_name(SpeedVerdict verdict);
 
 /* Prints " 1.09x ±0.03 faster   ", SPEED_UP_COLUMNS wide. */
@@ -36,7 +36,8 @@ void speed_up_print(const SpeedUp *s);
 /* Prints what the verdicts of a table mean. has_disturbed: a row has the verdict SPEED_DISTURBED. */
 void speed_print_legend(int n_runs, bool has_disturbed);
 
-/* The index of the run with the median rate; of two in the middle, the slower one. n is at most SPEED_MAX_RUNS. */
+/* Returns the index of the run with the median rate; of two in the middle, the slower one. n is at most
+ * SPEED_MAX_RUNS. */
 int speed_median_run(const double *rates, int n);
 
 /* Warns on standard error if other programs are running: they make the times longer, which the table does not show. */

@@ -66,14 +66,14 @@ void stats_add(RequestStats *sum, const RequestStats *more) {
     for (int i = 0; i < more->drafts.n_counters; i++) add_counter(&sum->drafts, &more->drafts.counters[i]);
 }
 
-/* The share of the steps that accepted a node at depth d among those that accepted one at depth d - 1, or among all
- * steps if d is 1. Steps that were offered no node at depth d count, too. NaN: no step got as deep as d - 1. */
+/* Returns the share of the steps that accepted a node at depth d among those that accepted one at depth d - 1, or among
+ * all steps if d is 1. Steps that were offered no node at depth d count, too. NaN: no step got as deep as d - 1. */
 static double stats_acceptance(const RequestStats *s, int depth) {
     int64_t reached = depth == 1 ? s->counts.n_steps : s->drafts.accepted_at[depth - 1];
     return reached > 0 ? (double)s->drafts.accepted_at[depth] / (double)reached : NAN;
 }
 
-/* The counts by depth, without the zeros at the end. */
+/* Returns the counts by depth, without the zeros at the end. */
 static json_t *histogram_json(const int64_t *counts) {
     json_t *array = json_array();
     int last = FR_MAX_DEPTH;

@@ -41,7 +41,7 @@ typedef struct ReplayStats {
 typedef struct ReplayDraft {
     Drafter *drafter;
     Calibration shared; /* kept from record to record; the caller calls calibration_init before the first */
-    Calibration own;    /* of this record */
+    Calibration own;    /* estimates for this record */
 } ReplayDraft;
 
 enum { REPLAY_MAX_DRAFTS = 8 };

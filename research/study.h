@@ -67,7 +67,7 @@ typedef struct StudyResult {
 typedef struct StudyArgs {
     const char *model, *draft_model, *prompts; /* prompts: JSONL of {"prompt": ...} */
     int n_runs, n_threads;
-    int64_t n_tokens;   /* of each answer */
+    int64_t n_tokens;   /* tokens of each answer */
     double temperature; /* the only one to run; 0: all */
     const char *json, *plot;
 } StudyArgs;

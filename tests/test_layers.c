@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define METHODS_SEE " base gguf text grammar model compute tree verify draft "
-#define PROGRAM_SEES METHODS_SEE "research cli " /* of the engine it may include only forerun.h */
+#define PROGRAM_SEES METHODS_SEE "research cli " /* it may include only forerun.h of the engine */
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */

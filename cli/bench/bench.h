@@ -54,7 +54,8 @@ typedef struct BenchMethod {
 /* Call bench_method_free even after one of these fails. */
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err);
 int bench_method_init_plain(BenchMethod *m, fr_error *err);
-/* The chain `spec` limited to `length` tokens: by the budget, and by the drafter's option `length` if it has one. */
+/* Makes a method of the chain `spec` limited to `length` tokens: by the budget, and by the drafter's option `length` if
+ * it has one. */
 int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_error *err);
 void bench_method_free(BenchMethod *m);
 
@@ -120,7 +121,7 @@ typedef struct BenchRow {
     BenchRecord sum;                    /* over questions and runs */
     BenchSpread rate;                   /* generated tokens per second */
     BenchSpread prefill_rate, speed_up; /* speed_up: ratio of the rates, run by run */
-    SpeedVerdict verdict;               /* of the speed-up */
+    SpeedVerdict verdict;               /* whether the speed-up is certain */
     bool same;                          /* every answer equals that of plain decoding bit for bit */
 } BenchRow;
 
@@ -148,7 +149,7 @@ typedef struct BenchReport {
 void bench_print(const BenchReport *r);
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err);
 int bench_write_plot(const BenchReport *r, const char *path, fr_error *err);
-/* Whether all texts that must equal those of plain decoding do. */
+/* Returns whether all texts that must equal those of plain decoding do. */
 bool bench_texts_agree(const BenchReport *r);
 
 #endif

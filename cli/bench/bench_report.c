@@ -199,7 +199,7 @@ static void print_losses(const BenchResults *r) {
     }
 }
 
-/* The number of turns that were not run because their conversation had filled the context. */
+/* Returns the number of turns that were not run because their conversation had filled the context. */
 static int turns_missing(const BenchResults *r) {
     int n = 0;
     for (int q = 0; q < r->n_questions; q++) n += r->questions->items[q].n_turns - bench_record(r, 0, q, 0)->n_turns;

@@ -186,7 +186,7 @@ static int refuse(const char *word, fr_error *err) {
         word, nearest.word ? ", did you mean " : "", nearest.word ? nearest.word : "", nearest.word ? "?" : "");
 }
 
-/* The argument without white space around it, which is cut off in place. */
+/* Returns the argument without white space around it, which is cut off in place. */
 static const char *argument_of(char *text) {
     text += strspn(text, " \t");
     size_t n = strlen(text);

@@ -89,7 +89,7 @@ static int write_fingerprint(const fr_model *model, char text[17], fr_error *err
     return status;
 }
 
-/* An integer from 0 to max; -1: the key is missing or has another value. */
+/* Returns an integer from 0 to max; -1: the key is missing or has another value. */
 static int64_t read_count(const json_t *object, const char *key, int64_t max) {
     const json_t *value = json_object_get(object, key);
     json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
@@ -273,7 +273,7 @@ typedef struct Bytes {
     size_t n_left;  /* bytes left in token i; 0: its beginning */
 } Bytes;
 
-/* The special token at the cursor; -1: there is none. */
+/* Returns the special token at the cursor; -1: there is none. */
 static int32_t special_at(const Bytes *b) {
     return b->i < b->n && b->n_left == 0 && fr_token_is_special(b->model, b->tokens[b->i]) ? b->tokens[b->i] : -1;
 }

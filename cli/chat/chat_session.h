@@ -43,7 +43,7 @@ int chat_turns_answer(ChatTurns *t, const char *answer, size_t n, const int32_t 
                       fr_error *err);
 /* Drops the last turn. False: there is none. */
 bool chat_turns_undo(ChatTurns *t);
-/* The last turn; NULL: there is none. */
+/* Returns the last turn; NULL: there is none. */
 ChatTurn *chat_turns_last(const ChatTurns *t);
 
 /* Makes the messages up to the last question, or up to its answer. *out is malloc'ed; its strings are borrowed. */
@@ -69,12 +69,12 @@ typedef struct ChatSession {
     ChatDrafters drafters;
     bool is_terminal, use_color, wants_plain, has_ended;
     bool has_failed;          /* an input was refused */
-    RequestStats last, total; /* of the last answer, and of all */
+    RequestStats last, total; /* statistics of the last answer, and of all */
     int n_answers;
     uint64_t last_seed;
 } ChatSession;
 
-/* The longest context of the engine, in tokens. */
+/* Returns the longest context of the engine, in tokens. */
 int chat_session_n_ctx(const ChatSession *s);
 /* Changes the drafts: "auto", "none", "a+b". After a failure nothing has changed. */
 int chat_session_set_drafts(ChatSession *s, const char *drafts, fr_error *err);
@@ -115,9 +115,9 @@ int chat_file_save(const ChatTurns *turns, const fr_model *model, const char *pa
  *  * *has_texts_only: the file's state is ignored, because it is of another model or does not fit the messages. */
 int chat_file_load(ChatTurns *turns, const fr_model *model, const char *path, bool *has_texts_only, fr_error *err);
 
-/* The number of tokens of b [n_b] that have the same text as all of a [n_a]. b may divide the same bytes into different
- * tokens, and have different white space. -1: b does not begin with the text of a, or has no token that ends there. A
- * special token equals only itself. */
+/* Returns the number of tokens of b [n_b] that have the same text as all of a [n_a]. b may divide the same bytes into
+ * different tokens, and have different white space. -1: b does not begin with the text of a, or has no token that ends
+ * there. A special token equals only itself. */
 int64_t same_text_end(const fr_model *model, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b);
 
 #endif

@@ -61,13 +61,13 @@ static int run_request(ChatSession *s, const fr_request *r, fr_error *err) {
     return err->code;
 }
 
-/* Whether Ctrl-C ended the request, between two steps or in the callback for a token. */
+/* Returns whether Ctrl-C ended the request, between two steps or in the callback for a token. */
 static bool is_interrupted(const fr_request *r) {
     return fr_request_finish_reason(r) == FR_FINISH_NONE || fr_request_finish_reason(r) == FR_FINISH_CANCELLED;
 }
 
-/* How many of the generated tokens belong to the text of the answer: not the token that ended it, which the template
- * will write, and not the tokens that a stop string cut off. */
+/* Returns how many of the generated tokens belong to the text of the answer: not the token that ended it, which the
+ * template will write, and not the tokens that a stop string cut off. */
 static int64_t n_of_text(const ChatSession *s, const fr_request *r, const int32_t *tokens, int64_t n, size_t n_text) {
     if (n > 0 && fr_request_finish_reason(r) == FR_FINISH_EOS) return n - 1;
     if (fr_request_finish_reason(r) != FR_FINISH_STOP) return n;

@@ -88,7 +88,7 @@ static bool take(volatile sig_atomic_t *flag) {
     return is_set;
 }
 
-/* Whether the terminal has a new size, or the program was stopped and continues; true once for each event. */
+/* Returns whether the terminal has a new size, or the program was stopped and continues; true once for each event. */
 static bool terminal_signals_take_resize(void) { return take(&was_resized); }
 static bool terminal_signals_take_continue(void) { return take(&was_continued); }
 
@@ -344,7 +344,7 @@ static char *read_end(const char *path) {
     return text;
 }
 
-/* The last LINE_HISTORY_MAX lines of the text; *n_lines: the number of all its lines. */
+/* Returns the last LINE_HISTORY_MAX lines of the text; *n_lines: the number of all its lines. */
 static char *last_lines(char *text, int *n_lines) {
     size_t n = strlen(text);
     char *begin = text;

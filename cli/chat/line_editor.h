@@ -25,8 +25,8 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
 
 enum { LINE_HISTORY_MAX = 1000 }; /* lines that are loaded; the file may hold twice as many */
 
-/* The path $XDG_STATE_HOME/forerun/chat_history, else ~/.local/state/forerun/chat_history; its folder is created. NULL:
- * there is no such place, and lines are not stored. The string lives as long as the program. */
+/* Returns the path $XDG_STATE_HOME/forerun/chat_history, else ~/.local/state/forerun/chat_history; its folder is
+ * created. NULL: there is no such place, and lines are not stored. The string lives as long as the program. */
 const char *line_history_path(void);
 
 /* Calls `add` for the last lines of the file, oldest first. Does nothing if the file cannot be read. */
@@ -38,7 +38,7 @@ void line_history_append(const char *path, const char *line);
 
 /* ---- Ctrl-C ------------------------------------------------------------------------------------------- */
 
-/* Whether Ctrl-C was pressed since the last call of terminal_signals_forget_interrupt. Always false without a
+/* Returns whether Ctrl-C was pressed since the last call of terminal_signals_forget_interrupt. Always false without a
  * terminal. */
 bool terminal_signals_interrupted(void);
 void terminal_signals_forget_interrupt(void);

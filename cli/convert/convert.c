@@ -49,7 +49,7 @@ struct Job {
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
-/* The published row that becomes row o of a tensor with neighbouring pairs. */
+/* Returns the published row that becomes row o of a tensor with neighbouring pairs. */
 static int64_t source_of(int64_t o, int64_t dim) { return o / dim * dim + o % 2 * (dim / 2) + o % dim / 2; }
 
 static const SafeTensor *source(const Item *t, int64_t o) { return t->experts ? t->experts[o / t->n_out] : t->from; }
@@ -207,7 +207,7 @@ static int take_sources(Job *job, Item *item, const char *name, int64_t n_out, f
     return status;
 }
 
-/* Whether it is a norm whose weight is 1 plus the published number. */
+/* Returns whether it is a norm whose weight is 1 plus the published number. */
 static bool is_less_1(const ConvertArch *arch, const char *name) {
     static const char end[] = "norm.weight";
     size_t n = strlen(name);
@@ -252,7 +252,7 @@ static int check_tied(Job *job, fr_error *err) {
                      job->c->folder);
 }
 
-/* Whether layer i has the tensor. In hybrid models some layers have attention, and the others are recurrent. */
+/* Returns whether layer i has the tensor. In hybrid models some layers have attention, and the others are recurrent. */
 static bool layer_has(const Job *job, const ConvertTensor *t, int64_t i) {
     if (job->arch->has) return job->arch->has(&job->shape, t, i);
     return !job->arch->recurrent || !strstr(t->from, job->shape.recurrent[i] ? ".self_attn." : job->arch->recurrent);

@@ -105,7 +105,7 @@ static void check_layers(const ConvertShape *s, ConfigReader *r) {
     if (!is_usual) config_refuse(r, "moe_layers differ from those of interleave_moe_layer_step");
 }
 
-/* Whether a value that may be true, false or a number is there and means no. */
+/* Returns whether a value that may be true, false or a number is there and means no. */
 static bool is_off(const ConfigReader *r, const char *key) {
     const json_t *v = json_object_get(r->object, key);
     return json_is_false(v) || (json_is_integer(v) && json_integer_value(v) == 0);
@@ -226,7 +226,7 @@ const ConvertArch *convert_arch_at(int i) {
     return NULL;
 }
 
-/* Whether `word` is one of the words of a list that is separated by spaces. */
+/* Returns whether `word` is one of the words of a list that is separated by spaces. */
 static bool is_among(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; n > 0 && (at = strstr(at, word)); at += n)

@@ -53,18 +53,19 @@ typedef struct RowPlaces {
     int64_t first, stride, width; /* width 0: no heads */
 } RowPlaces;
 
-/* The places of row o of [n_experts * n_out] rows. convert.c reads FORM_ROTATED itself. */
+/* Returns the places of row o of [n_experts * n_out] rows. convert.c reads FORM_ROTATED itself. */
 RowPlaces convert_row_places(const ConvertShape *s, ConvertForm form, int64_t n_in, int64_t n_out, int64_t o);
-/* The index of element i of such a row in the published tensor. */
+/* Returns the index of element i of such a row in the published tensor. */
 int64_t convert_place(const ConvertShape *s, const RowPlaces *p, int64_t i);
-/* The published dimensions; returns their number. */
+/* Writes the published dimensions; returns their number. */
 int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int64_t n_out, int64_t dims[4]);
 
-/* The number of matrices in a tensor that has one for each expert or head; 0: it is a single matrix or a vector. */
+/* Returns the number of matrices in a tensor that has one for each expert or head; 0: it is a single matrix or a
+ * vector. */
 int64_t convert_form_count(const ConvertShape *s, ConvertForm form);
 bool convert_form_is_packed(ConvertForm form);
 bool convert_form_is_decay(ConvertForm form);
-/* Whether the tensor stays F32, whatever type the matrices get. */
+/* Returns whether the tensor stays F32, whatever type the matrices get. */
 bool convert_form_is_table(ConvertForm form);
 
 /* Writes row o of a packed tensor as blocks of MXFP4. */
@@ -126,12 +127,13 @@ typedef struct ConvertTensor {
         SAME("mlp.shared_expert.up_proj.weight", TENSOR_SHARED_UP), \
         SAME("mlp.shared_expert.down_proj.weight", TENSOR_SHARED_DOWN)
 
-/* The published name for a layer and an expert. A layer after the last one is the layer for multi-token prediction. */
+/* Writes the published name for a layer and an expert. A layer after the last one is the layer for multi-token
+ * prediction. */
 void convert_name_from(const ConvertTensor *t, const ConvertShape *s, int64_t layer, int64_t expert,
                        char out[CONVERT_MAX_NAME]);
-/* The name in the GGUF file. */
+/* Writes the name in the GGUF file. */
 void convert_name_to(const ConvertTensor *t, int64_t layer, char out[CONVERT_MAX_NAME]);
-/* Whether each expert has a published tensor of its own. */
+/* Returns whether each expert has a published tensor of its own. */
 bool convert_is_of_experts(const ConvertTensor *t);
 
 /* The tensors that Qwen's layer for multi-token prediction has besides those of a layer with attention; from == NULL
@@ -167,7 +169,7 @@ typedef struct ConvertArch {
 
 /* Architecture number i of all that can be converted; NULL: there are no more. */
 const ConvertArch *convert_arch_at(int i);
-/* The architecture that config.json names. NULL with an error that lists the supported ones. */
+/* Returns the architecture that config.json names. NULL with an error that lists the supported ones. */
 const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err);
 
 /* The architectures of a file, ending with published == NULL. */

@@ -90,7 +90,7 @@ static void read_latent(ConvertShape *s, ConfigReader *r) {
     s->plain_dim = config_int(r, "qk_nope_head_dim", -1, 1, 1 << 12);
     s->value_dim = config_int(r, "v_head_dim", -1, 1, 1 << 12);
     s->n_rot = config_int(r, "qk_rope_head_dim", -1, 2, 1 << 12);
-    s->head_dim = s->kv_rank + s->n_rot; /* of a cached row */
+    s->head_dim = s->kv_rank + s->n_rot; /* the width of a cached row */
     s->n_head_kv = 1;
     if (s->n_rot % 2) config_refuse(r, "qk_rope_head_dim must be even");
     if (json_is_false(json_object_get(r->object, "rope_interleave"))) config_refuse(r, "rope_interleave must be true");

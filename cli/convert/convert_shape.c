@@ -171,7 +171,7 @@ void convert_set_real(GgufWriter *w, const char *arch, const char *key, double v
     gguf_set_f32(w, full, (float)v);
 }
 
-/* The factor of cos and sin: attention_factor if config.json has it, else arXiv 2402.13753, eq. 5. */
+/* Returns the factor of cos and sin: attention_factor if config.json has it, else arXiv 2402.13753, eq. 5. */
 static double long_rope_magnitude(const ConvertShape *s) {
     const json_t *given = json_object_get(s->scaling, "attention_factor");
     double longer = (double)s->n_ctx / (double)s->n_ctx_orig;

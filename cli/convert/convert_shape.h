@@ -58,7 +58,7 @@ typedef enum ConvertExperts {
 
 /* Refuses what the architecture cannot express: another activation, or rope scaling of an unknown kind. */
 int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err);
-/* The keys of a mixture of experts. */
+/* Reads the keys of a mixture of experts. */
 int convert_experts_read(ConvertShape *s, const HubFolder *c, ConvertExperts experts, fr_error *err);
 
 /* `rotates_pairs`: the GGUF file names the number of rotated dimensions. */
@@ -72,7 +72,7 @@ void convert_rope_write(const ConvertShape *s, GgufWriter *w);
 /* Adds the tensors of rope divisors, if the scaling has any; `room` [head_dim] must last until the file is written. */
 void convert_rope_tensors(const ConvertShape *s, float *room, GgufWriter *w);
 
-/* The sizes that tensors depend on, as the model has them once its file is read. */
+/* Returns the sizes that tensors depend on, as the model has them once its file is read. */
 Hparams convert_hparams(const ConvertShape *s);
 
 /* Sets the key ARCH.KEY. */

@@ -95,7 +95,7 @@ bool convert_form_is_table(ConvertForm form) {
 
 static int64_t values_per_key(const ConvertShape *s) { return s->n_value_heads / s->n_key_heads; }
 
-/* The published index of element i of the GGUF tensor, where each value head has `width` elements. */
+/* Returns the published index of element i of the GGUF tensor, where each value head has `width` elements. */
 static int64_t place_in_heads(const ConvertShape *s, int64_t i, int64_t width) {
     int64_t head = i / width;
     return (head % s->n_key_heads * values_per_key(s) + head / s->n_key_heads) * width + i % width;
@@ -106,7 +106,7 @@ static int64_t row_of_qkv(const ConvertShape *s, int64_t o) {
     return o < n_keys ? o : n_keys + place_in_heads(s, o - n_keys, s->delta_dim);
 }
 
-/* The published row of row o of the queries (part 0), keys (1), values (2) or z (3). */
+/* Returns the published row of row o of the queries (part 0), keys (1), values (2) or z (3). */
 static int64_t row_of_qkvz(const ConvertShape *s, int part, int64_t o) {
     int64_t d = s->delta_dim, r = values_per_key(s), head = o / d, group = (2 + 2 * r) * d;
     if (part < 2) return head * group + part * d + o % d;
@@ -192,7 +192,7 @@ int convert_form_dims(const ConvertShape *s, ConvertForm form, int64_t n_in, int
 
 /* ---- packed experts ---------------------------------------------------------------------------------- */
 
-/* Number k of a published block. */
+/* Returns number k of a published block. */
 static unsigned nibble(const unsigned char *block, int k) { return k % 2 ? block[k / 2] >> 4 : block[k / 2] & 15u; }
 
 void convert_packed_row(ConvertForm form, const void *blocks, const void *scales, int64_t n_in, int64_t o, void *out) {

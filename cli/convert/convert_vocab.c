@@ -87,7 +87,8 @@ static int read_tokens(ConvertVocab *v, const HubFolder *c, fr_error *err) {
 
 /* ---- special tokens ---------------------------------------------------------------------------------- */
 
-/* The id of the token that tokenizer_config.json names, by a spelling or an object with a spelling; otherwise `id`. */
+/* Returns the id of the token that tokenizer_config.json names, by a spelling or an object with a spelling; otherwise
+ * `id`. */
 static int32_t named_token(const ConvertVocab *v, const HubFolder *c, const char *key, int32_t id) {
     const json_t *value = json_object_get(c->tokenizer_config, key);
     const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
@@ -95,7 +96,7 @@ static int32_t named_token(const ConvertVocab *v, const HubFolder *c, const char
     return found >= 0 ? found : id;
 }
 
-/* The id in config.json, or the first of several ids; otherwise `id`. */
+/* Returns the id in config.json, or the first of several ids; otherwise `id`. */
 static int32_t token_of_config(const ConvertVocab *v, const json_t *config, const char *key, int32_t id) {
     const json_t *value = json_object_get(config, key);
     if (json_is_array(value)) value = json_array_get(value, 0);

@@ -38,14 +38,14 @@ void convert_vocab_close(ConvertVocab *v); /* safe for a zeroed one */
 /* Sets the token of an id. Refuses an id that is out of range or already has another token. */
 int convert_vocab_set(ConvertVocab *v, const HubFolder *c, int64_t id, const char *piece, size_t n, TokenType type,
                       fr_error *err);
-/* The id of a spelling; -1: no token has it. */
+/* Returns the id of a spelling; -1: no token has it. */
 int32_t convert_vocab_find(const ConvertVocab *v, const char *piece, size_t n);
 /* Allocates memory that lives as long as the vocabulary; NULL: there is none. */
 char *convert_vocab_memory(ConvertVocab *v, size_t n);
 
 int tokens_json_read(ConvertVocab *v, const HubFolder *c, fr_error *err);
 int tokens_spm_read(ConvertVocab *v, const HubFolder *c, fr_error *err);
-/* Whether tokenizer.json describes byte-level BPE, rather than BPE over characters with byte tokens. */
+/* Returns whether tokenizer.json describes byte-level BPE, rather than BPE over characters with byte tokens. */
 bool tokens_json_is_byte_level(const json_t *tokenizer);
 
 /* ---- the wire format of protocol buffers (tokens_spm.c) ----------------------------------------------- */
@@ -67,7 +67,7 @@ typedef struct WireField {
 Wire wire_begin(const void *bytes, size_t n);
 /* Reads the next field; false at the end, or where the bytes are not a message. */
 bool wire_next(Wire *w, WireField *out);
-/* A field of kind 5 as a float. */
+/* Returns a field of kind 5 as a float. */
 float wire_float(const WireField *f);
 
 #endif

@@ -27,9 +27,9 @@ void hub_folder_close(HubFolder *c);
 /* FR_ERR_IO if one of the weights' files has been written to or cut since it was opened. */
 int hub_check(const HubFolder *c, fr_error *err);
 
-/* Whether the folder has a file of that name. */
+/* Returns whether the folder has a file of that name. */
 bool hub_has(const HubFolder *c, const char *file);
-/* A whole file of the folder as malloc'ed memory that ends with '\0'; *out NULL: there is no such file. */
+/* Reads a whole file of the folder as malloc'ed memory that ends with '\0'; *out NULL: there is no such file. */
 int hub_read(const HubFolder *c, const char *file, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
 /* Replaces `config` by its object of that name, to which it adds the keys outside that object. Does nothing if there is
@@ -46,7 +46,7 @@ int hub_take_shaped(HubFolder *c, const char *name, const int64_t *dims, int n_d
 void hub_pass_over(HubFolder *c, const char *name);
 /* Takes all tensors whose names begin with the prefix; returns their number. */
 int64_t hub_pass_over_all(HubFolder *c, const char *prefix);
-/* A tensor that has not been taken; NULL: there is none. */
+/* Returns a tensor that has not been taken; NULL: there is none. */
 const SafeTensor *hub_left_over(const HubFolder *c);
 
 /* ---- the values of config.json ------------------------------------------------------------------------ */
@@ -59,15 +59,15 @@ typedef struct ConfigReader {
     int status;
 } ConfigReader;
 
-/* Whether the key is there and is not null. */
+/* Returns whether the key is there and is not null. */
 bool config_has(const ConfigReader *r, const char *key);
-/* A number from `low` to `high`. `fallback` replaces a missing key; a fallback below `low` means that the key must be
- * there. Returns `low` after a failure. */
+/* Returns a number from `low` to `high`. `fallback` replaces a missing key; a fallback below `low` means that the key
+ * must be there. Returns `low` after a failure. */
 int64_t config_int(ConfigReader *r, const char *key, int64_t fallback, int64_t low, int64_t high);
 double config_real(ConfigReader *r, const char *key, double fallback, double low, double high);
 /* Sets the error "FOLDER/config.json: what", unless there is one already. */
 void config_refuse(ConfigReader *r, const char *what);
-/* The string of that key, or NULL. */
+/* Returns the string of that key, or NULL. */
 const char *config_text(const json_t *object, const char *key);
 
 #endif

@@ -54,7 +54,7 @@ static void add_step(Patterns *p, const json_t *step) {
     } else p->is_known = false;
 }
 
-/* The number of steps: 1, or those of a Sequence. */
+/* Returns the number of steps: 1, or those of a Sequence. */
 static size_t n_steps(const json_t *pre) {
     const json_t *list = json_object_get(pre, "pretokenizers");
     return list ? json_array_size(list) : json_is_object(pre);
@@ -211,8 +211,8 @@ static void read_template(ConvertVocab *v, const json_t *processor) {
     v->adds_eos = n > 1 && json_object_get(json_array_get(single, n - 1), "SpecialToken") != NULL;
 }
 
-/* Whether a space is put before a text, as SentencePiece does: by Metaspace, or by a normalizer that prepends the
- * mark. */
+/* Returns whether a space is put before a text, as SentencePiece does: by Metaspace, or by a normalizer that prepends
+ * the mark. */
 static bool prepends_space(const json_t *tokenizer) {
     const json_t *normalizer = json_object_get(tokenizer, "normalizer"),
                  *list = json_object_get(normalizer, "normalizers"), *pre = json_object_get(tokenizer, "pre_tokenizer");

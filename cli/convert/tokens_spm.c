@@ -82,8 +82,8 @@ static int refuse(const HubFolder *c, const char *what, fr_error *err) {
     return error_set(err, FR_ERR_FORMAT, "%s/tokenizer.model: %s", c->folder, what);
 }
 
-/* A piece with its marks replaced by spaces: user-defined symbols are looked for in the text itself, which has spaces
- * where pieces have the mark. NULL: out of memory. */
+/* Returns a piece with its marks replaced by spaces: user-defined symbols are looked for in the text itself, which has
+ * spaces where pieces have the mark. NULL: out of memory. */
 static const char *unescaped(ConvertVocab *v, const char *piece, size_t *n) {
     static const char mark[] = "\xe2\x96\x81";
     char *text = convert_vocab_memory(v, *n + 1);
@@ -118,7 +118,7 @@ static int read_piece(ConvertVocab *v, const HubFolder *c, const WireField *mess
     return status;
 }
 
-/* The value of a field as an id; -1: it is not one. */
+/* Returns the value of a field as an id; -1: it is not one. */
 static int32_t id_of(const ConvertVocab *v, const WireField *f) {
     return f->value < (uint64_t)v->n ? (int32_t)f->value : -1;
 }

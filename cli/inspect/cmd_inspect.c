@@ -53,7 +53,7 @@ typedef struct Summary {
     GgufString chat_template; /* empty: none */
     const char *chat_family;  /* static; NULL: no template */
     char chat_error[256];     /* why the template cannot be run; "": it can */
-    struct { /* of a learned drafter's file (draft/drafter_file.h); without a method, the file is not one */
+    struct { /* what a learned drafter's file has (draft/drafter_file.h); without a method, it is not one */
         GgufString method, target, fingerprint, command, data, precision;
     } drafter;
     struct {
@@ -77,7 +77,7 @@ static double shortest_decimal(float f) {
     return (double)f;
 }
 
-/* The value of "ARCHITECTURE.key", or -1. */
+/* Returns the value of "ARCHITECTURE.key", or -1. */
 static int64_t shape_number(const Gguf *g, GgufString architecture, const char *key) {
     char name[160];
     int64_t v;
@@ -404,7 +404,7 @@ static bool print_text(const Gguf *g, const Summary *s, bool with_tensors, bool 
 
 /* ---- JSON ---------------------------------------------------------------------------------------- */
 
-/* A string of the file as JSON. One that is not UTF-8 is read as Latin-1. */
+/* Returns a string of the file as JSON. One that is not UTF-8 is read as Latin-1. */
 static json_t *text(GgufString s) {
     json_t *j = json_stringn(s.data, s.n);
     if (j) return j;

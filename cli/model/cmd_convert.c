@@ -51,7 +51,7 @@ static bool files(CommandFiles *out) {
     return fits;
 }
 
-/* The number of the first architecture of that name in GGUF files. */
+/* Returns the number of the first architecture of that name in GGUF files. */
 static int first_of_name(const char *name) {
     int i = 0;
     while (strcmp(convert_arch_at(i)->name, name) != 0) i++;

@@ -41,7 +41,7 @@ typedef struct Part {
     char etag[200];
     int fd;
     int64_t n;      /* bytes in the part */
-    FileHash *hash; /* of these bytes */
+    FileHash *hash; /* the hash of these bytes */
     Progress bar;
     double begin_s; /* when this transfer began, with n_begin bytes in the part */
     int64_t n_begin;
@@ -130,7 +130,7 @@ static int file_hash_open(FileHash **out, const char *expected, int64_t bytes, f
     return FR_OK;
 }
 
-/* The hash of what was added, in digits; frees h. */
+/* Writes the hash of what was added, in digits; frees h. */
 static void file_hash_end(FileHash *h, char text[FILE_HASH_TEXT]) {
     unsigned char bytes[EVP_MAX_MD_SIZE];
     unsigned n = 0;

@@ -17,7 +17,7 @@ typedef struct Http Http;
 /* The answer of a server, or why there is none. */
 typedef struct HttpReply {
     long status;            /* after redirects; 0: no answer arrived */
-    int64_t from, total;    /* of a partial answer (206): its first byte, and the size of the whole file; -1: unknown */
+    int64_t from, total;    /* in a partial answer (206), its first byte and the size of the whole file; -1: unknown */
     char etag[200];         /* "": none, or a weak one, which does not promise equal bytes */
     long retry_after_s;     /* as the server asks; 0: it does not */
     bool is_interrupted;    /* the answer is missing or incomplete for a reason that may be temporary */
@@ -42,7 +42,7 @@ int http_open(Http **out, bool only_https, const char *token, fr_error *err);
 void http_close(Http *h); /* NULL is fine */
 /* Makes one attempt. Fails only if memory ran out; otherwise *reply tells what happened. */
 int http_get(Http *h, const HttpRequest *request, HttpReply *reply, fr_error *err);
-/* Whether the same request may succeed a little later. */
+/* Returns whether the same request may succeed a little later. */
 bool http_may_retry(const HttpReply *reply);
 
 /* ---- the hub (hub.c), or a server with its API -------------------------------------------------------- */
@@ -98,7 +98,8 @@ int fetch_make_folder(const char *path, fr_error *err);
  * arrived stay for the next attempt, and an earlier file of that name stays as it is. */
 int fetch_file(const Fetch *f, const HubFile *file, bool *was_there, fr_error *err);
 
-/* Whether the text can be the hash of a file: 40 (git's SHA-1) or 64 (SHA-256) lower-case hexadecimal digits. */
+/* Returns whether the text can be the hash of a file: 40 (git's SHA-1) or 64 (SHA-256) lower-case hexadecimal
+ * digits. */
 bool file_hash_is_valid(const char *text);
 
 #endif

@@ -127,7 +127,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *user) {
     return t->is_stopped ? 0 : n;
 }
 
-/* Whether the error is one of the connection, so that another attempt may succeed. */
+/* Returns whether the error is one of the connection, so that another attempt may succeed. */
 static bool may_pass(CURLcode code) {
     switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -149,7 +149,7 @@ bool http_may_retry(const HttpReply *r) {
     return r->is_interrupted || r->status == 408 || r->status == 429 || (r->status >= 500 && r->status != 501);
 }
 
-/* Whether the address that was asked last, after redirects, has a protocol that is not allowed. */
+/* Returns whether the address that was asked last, after redirects, has a protocol that is not allowed. */
 static bool is_at_refused_scheme(const Http *h) {
     const char *url = NULL;
     lib.curl_easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &url);

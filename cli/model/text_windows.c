@@ -85,14 +85,14 @@ static void add(Mean *m, double x) {
 
 static double mean_of(Mean m, int64_t n) { return n > 0 ? m.sum / (double)n : NAN; }
 
-/* The standard error of the mean of n values. */
+/* Returns the standard error of the mean of n values. */
 static double mean_error(Mean m, int64_t n) {
     if (n < 2) return NAN;
     double mean = m.sum / (double)n, variance = m.squares / (double)n - mean * mean;
     return variance > 0 ? sqrt(variance / (double)(n - 1)) : 0;
 }
 
-/* The q-quantile of n sorted values. */
+/* Returns the q-quantile of n sorted values. */
 static double quantile_of(const double *sorted, int64_t n, double q) {
     double at = q * (double)(n - 1);
     int64_t low = (int64_t)at, high = low + 1 < n ? low + 1 : low;

@@ -16,7 +16,7 @@ typedef struct TextWindows {
     int64_t n_windows;
 } TextWindows;
 
-/* The number of tokens in a window: `wanted`; or if that is 0, 512, or n_ctx_train if it is less. */
+/* Returns the number of tokens in a window: `wanted`; or if that is 0, 512, or n_ctx_train if it is less. */
 int32_t text_windows_ctx(int32_t wanted, int32_t n_ctx_train);
 /* Reads and tokenizes a file ("-": standard input). max_windows 0: all. Refuses a text that is shorter than one
  * window. */

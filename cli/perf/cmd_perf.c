@@ -77,7 +77,7 @@ static double limit_s(const Report *r, int64_t i) {
     return cost_limit_s(&r->work, &r->speed, r->rows[i], r->args->n_context);
 }
 
-/* The bandwidth that the forward achieved, as a share of what the machine can read. */
+/* Returns the bandwidth that the forward achieved, as a share of what the machine can read. */
 static double read_share(const Report *r, int64_t i) {
     double bytes = r->work.weight_bytes + cost_keys_seen(&r->work, r->args->n_context) * r->work.kv_bytes_per_key;
     return bytes / r->seconds[i] / (r->speed.read_gb_s * 1e9);
@@ -89,7 +89,7 @@ static double t1(const Report *r) {
     return r->seconds[0] / r->rows[0];
 }
 
-/* Whether the backend knows the limits of the machine. */
+/* Returns whether the backend knows the limits of the machine. */
 static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
 
 /* ---- the parts of a forward ------------------------------------------------------------------------------ */
@@ -197,7 +197,7 @@ static void print_text(const Report *r) {
         if (r->n_parts[i]) print_parts(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
 }
 
-/* The value, or null if the limits are unknown. */
+/* Returns the value, or null if the limits are unknown. */
 static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real_or_null(value) : json_null(); }
 
 static int print_json(const Report *r, fr_error *err) {

@@ -50,7 +50,7 @@ typedef struct Method {
     const char *spec;
     double tokens_per_s[SPEED_MAX_RUNS];
     RequestStats *runs; /* [n_runs]; owned */
-    int32_t *tokens;    /* of the first run, like logits_hash */
+    int32_t *tokens;    /* the tokens of the first run, as in logits_hash */
     int64_t n_tokens;
     uint64_t logits_hash;
     Buf colored; /* the text of the first run, with colours */

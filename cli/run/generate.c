@@ -138,8 +138,8 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     return status;
 }
 
-/* Whether the argument is a schema itself, not the name of a file. A file whose name begins with a brace is given as
- * ./{... */
+/* Returns whether the argument is a schema itself, not the name of a file. A file whose name begins with a brace is
+ * given as ./{... */
 static bool is_json_object(const char *text) { return text && text[strspn(text, " \t\r\n")] == '{'; }
 
 /* Opens the grammar of --json-schema, --grammar or --regex, if there is one. */

@@ -68,7 +68,7 @@ bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_draf
 /* Appends the lists of drafters and verification rules for --help. False: memory ran out. */
 bool generate_list_methods(Buf *out);
 
-/* The verification rule of --verify. */
+/* Returns the verification rule of --verify. */
 const VerifyRule *generate_rule(const GenerateArgs *a);
 
 /* Opens the model, with a progress bar. */
@@ -76,12 +76,12 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
 /* Opens an engine with these drafts, and measures what forwards cost if the tree budget is automatic. */
 int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
                          const char *const *drafts, int n_drafts, int tree_budget, fr_error *err);
-/* Whether the conversation is written in the plain format. This format has no token that ends a turn, so a model may go
- * on with a question of its own; generate_stop_at_turns makes a request stop there. `stops` has room for the stop
- * strings of `o` and two more, and must live as long as `o`. */
+/* Returns whether the conversation is written in the plain format. This format has no token that ends a turn, so a
+ * model may go on with a question of its own; generate_stop_at_turns makes a request stop there. `stops` has room for
+ * the stop strings of `o` and two more, and must live as long as `o`. */
 bool generate_is_plain(const GenerateArgs *a, const fr_model *model);
 void generate_stop_at_turns(fr_request_options *o, const char *stops[GENERATE_MAX_CHAT_STOPS]);
-/* The options of a request as the command line gives them; they point into `a` and the caller's drafts. */
+/* Returns the options of a request as the command line gives them; they point into `a` and the caller's drafts. */
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
 
 /* Makes the tokens of a conversation, by --chat-template or the model's own template. A warning is printed only
@@ -105,8 +105,8 @@ void generator_close(Generator *g);
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
                   int (*on_token)(void *, const fr_token_event *), void *user, fr_request **out, fr_error *err);
 
-/* Whether output to `fd` is coloured, and the escape sequence before a token of that source ("" for the target's own
- * tokens). */
+/* Returns whether output to `fd` is coloured, and the escape sequence before a token of that source ("" for the
+ * target's own tokens). */
 int generate_use_color(ColorWhen when, int fd);
 const char *generate_source_color(int32_t source);
 #define GENERATE_COLOR_OFF "\033[0m"
@@ -118,8 +118,8 @@ typedef struct TextOutput {
     bool is_terminal; /* the text is escaped, so that no generated text controls the terminal */
     bool trims;       /* white space at the beginning is left out, as an answer in a chat may begin with some */
     bool has_begun;   /* something has been written */
-    int n_columns;    /* of the terminal, at whose width lines are wrapped; 0: they are not */
-    int column;       /* of the cursor, from 0 */
+    int n_columns;    /* the width at which lines are wrapped; 0: they are not */
+    int column;       /* the column of the cursor, from 0 */
     int word_columns; /* width of the word that is being written */
     Buf text;         /* the escaped text of one token */
     Buf word, shown;  /* the word with its colours; what the token adds to the terminal */
@@ -133,11 +133,11 @@ void text_output_close(TextOutput *o);
 /* Writes the text of a token and flushes it. Not 0: standard output is closed, or there is no memory. */
 int text_output_write(TextOutput *o, const fr_token_event *event);
 
-/* The text without the white space before it; *n becomes its length. */
+/* Returns the text without the white space before it; *n becomes its length. */
 const char *text_output_trimmed(const char *text, size_t *n);
 
-/* The time that plain decoding would take for n tokens after n_before others, by the engine's cost model; 0: the engine
- * has not measured its costs. */
+/* Returns the time that plain decoding would take for n tokens after n_before others, by the engine's cost model; 0:
+ * the engine has not measured its costs. */
 double closing_line_plain_s(const fr_engine *engine, int64_t n_before, int64_t n);
 
 /* Prints "[53.2 tokens/s, 2.41 tokens a pass; plain decoding: about 24.0 tokens/s]" on standard error, or nothing if no

@@ -182,7 +182,7 @@ void generate_defaults_interactive(GenerateArgs *a) {
     a->sampling.seed = SEED_NOT_GIVEN;
 }
 
-/* A random seed of 32 bits, short enough to be typed again. */
+/* Returns a random seed of 32 bits, short enough to be typed again. */
 static uint64_t random_seed(void) {
     uint32_t seed;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;

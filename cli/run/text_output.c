@@ -16,7 +16,7 @@
 
 enum { MIN_COLUMNS = 20, TAB = 8 };
 
-/* The width at which lines are wrapped; 0: standard output is not a terminal that can erase. */
+/* Returns the width at which lines are wrapped; 0: standard output is not a terminal that can erase. */
 static int terminal_columns(void) {
     struct winsize size;
     const char *term = getenv("TERM");

@@ -29,7 +29,7 @@ typedef struct AnswerFile {
 
 static bool is_answer(const ChatMessage *m) { return m->role && strcmp(m->role, "assistant") == 0; }
 
-/* A hash of the questions of a record, which is the same before and after the record is answered. */
+/* Returns a hash of the questions of a record, which is the same before and after the record is answered. */
 static uint64_t key_of(const Record *r) {
     if (r->kind == RECORD_PAIR) return hash64(r->prompt, strlen(r->prompt), 1);
     uint64_t h = 2;
@@ -40,15 +40,15 @@ static uint64_t key_of(const Record *r) {
     return h;
 }
 
-/* The index, from `from` on, of the next message that the model generates: one of the assistant's, or a new one after
- * the last; -1: there is none. */
+/* Returns the index, from `from` on, of the next message that the model generates: one of the assistant's, or a new one
+ * after the last; -1: there is none. */
 static int distill_next_answer(const Record *r, int from) {
     for (int i = from; i < r->n_messages; i++)
         if (is_answer(&r->messages[i])) return i;
     return from <= r->n_messages && !is_answer(&r->messages[r->n_messages - 1]) ? r->n_messages : -1;
 }
 
-/* The text as a JSON string, without zero bytes, which readers of JSON lines refuse. NULL: memory ran out. */
+/* Returns the text as a JSON string, without zero bytes, which readers of JSON lines refuse. NULL: memory ran out. */
 static json_t *string_of(const char *text, size_t n) {
     Buf out = {.max_bytes = LINE_MAX_BYTES};
     bool fits = buf_append(&out, "", 0);
@@ -80,7 +80,7 @@ static int distill_set_answer(Record *r, int i, const char *text, size_t n, cons
 
 /* ---- the input ---------------------------------------------------------------------------------- */
 
-/* The length of the beginning of the text that becomes the prompt. */
+/* Returns the length of the beginning of the text that becomes the prompt. */
 static size_t beginning(const char *text, int n_words) {
     static const char answer[] = "\nASSISTANT:";
     const char *found = strstr(text, answer);

@@ -55,7 +55,7 @@ static void catch_signals(void) {
  *
  * An incomplete last line is left for the next training, because another process may be writing it. */
 
-/* The state that the drafter's file stores; empty if the file cannot be read or is not a drafter. */
+/* Returns the state that the drafter's file stores; empty if the file cannot be read or is not a drafter. */
 static DrafterTraffic remembered(const char *drafter, const char *method, uint64_t target) {
     Gguf *g;
     DrafterTraffic t = {0};

@@ -85,7 +85,7 @@ static bool begin_string(CallScan *s, bool whole) {
     return s->arguments_are_text || add_argument(s, '"');
 }
 
-/* Whether the object itself is the arguments, so that its own brackets belong to them. */
+/* Returns whether the object itself is the arguments, so that its own brackets belong to them. */
 static bool is_whole(const CallScan *s) { return s->value == CALL_ARGUMENTS && s->n_key == 0; }
 
 /* Reads the next byte of the object, which is complete when depth is 0 again. False: memory ran out. */
@@ -189,7 +189,8 @@ static void drop_held(AnswerReader *r, size_t n) {
 
 /* ---- reasoning and text --------------------------------------------------------------------------------- */
 
-/* Whether a mark is at the beginning of `rest`, which is the held text after its white space; *mark is that mark. */
+/* Returns whether a mark is at the beginning of `rest`, which is the held text after its white space; *mark is that
+ * mark. */
 static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const char **mark) {
     const AnswerForm *f = &r->form;
     *mark = think_end;
@@ -334,7 +335,7 @@ static void end_object(AnswerReader *r) {
     r->state = READS_CALLS;
 }
 
-/* Whether the function may be called. */
+/* Returns whether the function may be called. */
 static bool is_known(const AnswerReader *r) {
     const AnswerForm *f = &r->form;
     bool found = r->n_mark > 0 || !f->names;

@@ -14,7 +14,7 @@ enum { CALL_NAME_MAX = 128, CALL_KEY_MAX = 16 };
 typedef enum CallValue { CALL_OTHER, CALL_NAME, CALL_ARGUMENTS } CallValue;
 
 typedef struct CallScan {
-    int depth; /* of brackets; 0: the object has not begun, or has ended */
+    int depth; /* the number of open brackets; 0: the object has not begun, or has ended */
     bool in_string, is_escaped, is_key;
     CallValue value;         /* which value of the object is being read */
     bool arguments_are_text; /* "arguments": "{\"a\": 1}" */
@@ -30,7 +30,7 @@ typedef struct AnswerItem {
     AnswerKind kind;
     int index, i_call;        /* among all items, and among the calls */
     char name[CALL_NAME_MAX]; /* the function that is called */
-    Buf text;                 /* of a call, its arguments in JSON */
+    Buf text;                 /* for a call, its arguments in JSON */
     size_t n_told;            /* how many bytes of `text` have been reported */
 } AnswerItem;
 

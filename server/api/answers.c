@@ -21,7 +21,7 @@ static void free_answers(void *own) {
     free(a);
 }
 
-/* The token that is a mark; -1: the mark is several tokens. *is_hidden: the token is not shown as text. */
+/* Returns the token that is a mark; -1: the mark is several tokens. *is_hidden: the token is not shown as text. */
 static int32_t token_of(const ServedModel *m, const char *mark, bool *is_hidden) {
     int32_t *ids = NULL, token = -1;
     int64_t n = 0;
@@ -291,7 +291,7 @@ void answer_logprobs_drop(AnswerLogprobs *l) {
     l->fresh = (TokenBatch){.n = 0};
 }
 
-/* The last tokens of `pending`, which have n bytes. */
+/* Returns the last tokens of `pending`, which have n bytes. */
 static TokenBatch last_bytes(const TokenBatch *pending, size_t n) {
     TokenBatch last = *pending;
     size_t n_text = 0;

@@ -22,9 +22,9 @@ typedef struct ChatMessages {
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
 /* Joins the texts of parts, all of which have one, to one JSON string. Call it within json_memory_limit. */
 json_t *chat_messages_join(const json_t *parts);
-/* Whether the prompt describes tools: there are some, and tool_choice is not "none". */
+/* Returns whether the prompt describes tools: there are some, and tool_choice is not "none". */
 bool chat_messages_has_tools(const ChatMessages *f);
-/* Whether the answer must be a call: of the function *name or, if *name is NULL, of any function. */
+/* Returns whether the answer must be a call: of the function *name or, if *name is NULL, of any function. */
 bool chat_messages_forces_call(const ChatMessages *f, const char **name);
 
 /* ---- log-probabilities of the tokens of an answer, by item ---------------------------------------------------
@@ -48,7 +48,7 @@ bool answer_logprobs_add(AnswerLogprobs *l, const ServedModel *m, const TokenRec
 bool answer_logprobs_take(AnswerLogprobs *l, int item, size_t n_bytes);
 /* Drops the pending tokens, which belong to no item of text. */
 void answer_logprobs_drop(AnswerLogprobs *l);
-/* The tokens of an item; NULL: it has none. */
+/* Returns the tokens of an item; NULL: it has none. */
 const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item);
 
 /* ---- one reader for each choice -------------------------------------------------------------------------------- */
@@ -85,14 +85,14 @@ bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, voi
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
 /* ApiFormat.count_reasoning: counts the tokens of all choices that are reasoning, including its marks. */
 int64_t answers_count_reasoning(const ApiCall *call);
-/* Whether the answers must be calls. */
+/* Returns whether the answers must be calls. */
 bool answers_are_forced(const ApiCall *call);
-/* The reader of a choice, with its items so far. */
+/* Returns the reader of a choice, with its items so far. */
 const AnswerReader *answers_of(const Choice *c);
-/* The tokens by which an item of text has just grown, for a sink. NULL: the client does not ask for
+/* Returns the tokens by which an item of text has just grown, for a sink. NULL: the client does not ask for
  * log-probabilities. */
 const TokenBatch *answers_fresh_logprobs(const Choice *c);
-/* The tokens of an item so far; NULL: it has none. */
+/* Returns the tokens of an item so far; NULL: it has none. */
 const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item);
 /* ApiFormat.keep. */
 bool answers_keep(const Choice *c, const TokenBatch *fresh);
@@ -102,7 +102,7 @@ void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID
 JsonOut answers_begin_event(Buf *out, const char *type);
 void answers_end_event(JsonOut *j);
 
-/* The stop string that ended the text of a choice; NULL: none did. The plan has tells_stop. */
+/* Returns the stop string that ended the text of a choice; NULL: none did. The plan has tells_stop. */
 const char *stop_string_of(const Choice *c);
 /* ---- the grammar of tool calls (tool_grammar.c): the form of the model's family, and the tool's own schema ----- */
 

@@ -261,7 +261,8 @@ const Endpoint chat_completions_endpoints[] = {
 
 enum { MAX_MESSAGES = 10000 };
 
-/* The text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory here. */
+/* Returns the text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory
+ * here. */
 json_t *chat_messages_join(const json_t *parts) {
     json_malloc_t allocate;
     json_free_t release;
@@ -366,7 +367,7 @@ static int check_choice(const ChatMessages *f, ApiError *error) {
                       name ? "function " : "function", name ? name : "");
 }
 
-/* Whether a call can carry the name in the forms of all families, which have no escapes. */
+/* Returns whether a call can carry the name in the forms of all families, which have no escapes. */
 static bool is_tool_name(const char *name) {
     size_t n = strlen(name);
     for (const char *c = name; *c; c++)
@@ -374,7 +375,7 @@ static bool is_tool_name(const char *name) {
     return n > 0 && n < CALL_NAME_MAX;
 }
 
-/* Whether a schema is that of an object, which the arguments of a call are. */
+/* Returns whether a schema is that of an object, which the arguments of a call are. */
 static bool is_schema_of_object(const json_t *parameters) {
     const json_t *type = json_object_get(parameters, "type");
     return !parameters || json_is_null(parameters) ||

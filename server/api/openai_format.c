@@ -176,7 +176,7 @@ void logprobs_want(Plan *plan, int64_t n_top) {
     plan->n_top_logprobs = (int)n_top;
 }
 
-/* The name of a token. */
+/* Returns the name of a token. */
 static const char *name_of(const ServedModel *m, int32_t token, size_t *n) {
     return fr_token_piece(m->model, token, true, n);
 }
@@ -283,7 +283,7 @@ static void write_map(JsonOut *out, const ServedModel *m, const TokenRecord *t, 
     json_out_mark(out, '}');
 }
 
-/* How many characters begin in the bytes of a token. */
+/* Returns how many characters begin in the bytes of a token. */
 static int64_t count_characters(const ServedModel *m, int32_t token) {
     size_t n;
     const char *bytes = fr_token_piece(m->model, token, false, &n);

@@ -29,7 +29,7 @@ void openai_write_warnings(JsonOut *out, const ApiCall *call);
 void openai_write_extras(JsonOut *out, const ApiCall *call);
 /* Writes "tokens": [ids] if the client asks for them. */
 void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *tokens);
-/* The statistics of all choices together. A prompt that several choices share counts once. */
+/* Returns the statistics of all choices together. A prompt that several choices share counts once. */
 fr_stats openai_sum(const ApiCall *call);
 
 /* Write "data: " before an event, and the empty line after it. */

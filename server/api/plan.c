@@ -111,7 +111,7 @@ ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error
     return NULL;
 }
 
-/* A random seed, below 2^53, so that every JSON parser can read the seed that is reported. */
+/* Returns a random seed, below 2^53, so that every JSON parser can read the seed that is reported. */
 static uint64_t random_seed(void) {
     uint64_t seed = 0;
     (void)!getrandom(&seed, sizeof seed, 0);

@@ -27,7 +27,7 @@ typedef struct Field {
  * is refused, unless its value asks for nothing: null, false, "", [] or {}. */
 int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error);
 
-/* Whether a value is this string. NULL is no string. */
+/* Returns whether a value is this string. NULL is no string. */
 bool field_is_text(const json_t *value, const char *text);
 
 /* Fills in plan->bias from the field "logit_bias" in the form of OpenAI or llama.cpp. value may be NULL. */

@@ -177,7 +177,7 @@ static int check_members(const json_t *object, const char *field, const char *co
     return 0;
 }
 
-/* A summary of the reasoning is ignored: the reasoning itself is in the answer. */
+/* Returns a summary of the reasoning is ignored: the reasoning itself is in the answer. */
 static int check_objects(const ResponsesFields *f, ApiError *error) {
     static const char *const text[] = {"format", "verbosity", NULL};
     static const char *const reasoning[] = {"effort", "summary", "generate_summary", NULL};
@@ -264,7 +264,7 @@ static bool is_cut(const Choice *c) {
     return choice_finish(c) == FR_FINISH_LENGTH || choice_finish(c) == FR_FINISH_CONTEXT;
 }
 
-/* The status of an item. All items before the last one are complete. */
+/* Returns the status of an item. All items before the last one are complete. */
 static const char *item_status(const Choice *c, const AnswerItem *item) {
     return is_cut(c) && item->index == answers_of(c)->n_items - 1 ? "incomplete" : "completed";
 }

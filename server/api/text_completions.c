@@ -82,7 +82,7 @@ static void write_choice(JsonOut *out, const ApiCall *call, int index, const cha
     buf_free(&all);
 }
 
-/* The prompt of a choice, if the client asks to echo it; NULL otherwise. */
+/* Returns the prompt of a choice, if the client asks to echo it; NULL otherwise. */
 static const char *echoed(const ApiCall *call, int index) { return call->plan.prompts[index / call->plan.n].text; }
 
 static void write_answer(JsonOut *out, const ApiCall *call) {

@@ -89,7 +89,7 @@ static void add_call(ToolGrammar *t, size_t i) {
     add(t, " space \"}\"");
 }
 
-/* What follows the mark of a call, or is a call by itself if the family needs no mark. */
+/* Returns what follows the mark of a call, or is a call by itself if the family needs no mark. */
 static const char *body_of(const ToolGrammar *t) {
     bool is_list = t->form->is_list && !t->has_names;
     if (is_list) return t->is_one ? "\"[\" space call space \"]\"" : "\"[\" space call (\",\" space call)* space \"]\"";

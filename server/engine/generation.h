@@ -107,7 +107,7 @@ bool generation_take(Generation *g, TokenBatch *out);
 /* Ends a generation whose result is complete. Only the engine thread calls it; the event loop may free the generation
  * at once. */
 void generation_end(Generation *g);
-/* Whether the generation has left the queue. */
+/* Returns whether the generation has left the queue. */
 bool generation_is_open(Generation *g);
 void generation_cancel(Generation *g);
 

@@ -16,7 +16,7 @@ typedef struct CachedGrammar CachedGrammar;
 typedef struct GrammarCache {
     pthread_mutex_t lock;
     CachedGrammar *first; /* the most recently used one */
-    size_t max_bytes;     /* of all grammars, those that requests hold included */
+    size_t max_bytes;     /* for all grammars, including those that requests hold */
     int64_t n_queries, n_hits;
 } GrammarCache;
 
@@ -34,7 +34,7 @@ typedef struct CompileWatch {
     int n_looks;
 } CompileWatch;
 
-/* The should_stop of fr_grammar_open_stoppable; `user` is a CompileWatch. */
+/* Returns the should_stop of fr_grammar_open_stoppable; `user` is a CompileWatch. */
 int compile_watch_should_stop(void *user);
 
 void grammar_cache_open(GrammarCache *c, size_t max_bytes);
@@ -46,7 +46,7 @@ int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m
                       const char *text, size_t n, CompileWatch *watch, bool *is_full, fr_error *err);
 void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g); /* NULL is allowed */
 const fr_grammar *cached_grammar(const CachedGrammar *g);        /* NULL gives NULL */
-/* The text from which the grammar was compiled. */
+/* Returns the text from which the grammar was compiled. */
 const char *cached_grammar_text(const CachedGrammar *g, size_t *n);
 GrammarCacheStats grammar_cache_stats(GrammarCache *c);
 

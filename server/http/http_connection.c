@@ -119,8 +119,8 @@ static void complete(HttpExchange *x) {
     else x->server->options.on_request(x->server->options.user, x);
 }
 
-/* The length of the head with its empty line; 0: it is not complete. An LF without a CR ends a line here, so that the
- * parser refuses it at once. */
+/* Returns the length of the head with its empty line; 0: it is not complete. An LF without a CR ends a line here, so
+ * that the parser refuses it at once. */
 static size_t head_length(struct evbuffer *in) {
     struct evbuffer_ptr crlf = evbuffer_search(in, "\n\r\n", 3, NULL), lf = evbuffer_search(in, "\n\n", 2, NULL);
     size_t a = crlf.pos < 0 ? SIZE_MAX : (size_t)crlf.pos + 3, b = lf.pos < 0 ? SIZE_MAX : (size_t)lf.pos + 2;

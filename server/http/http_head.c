@@ -118,7 +118,7 @@ static const char *skip_token(const char *at) {
     return at;
 }
 
-/* The end of "..." with its escapes; NULL: it is malformed. */
+/* Returns the end of "..." with its escapes; NULL: it is malformed. */
 static const char *skip_quoted(const char *at) {
     for (at++; *at && *at != '"'; at++) {
         if (*at == '\\') at++;
@@ -127,7 +127,7 @@ static const char *skip_quoted(const char *at) {
     return *at ? at + 1 : NULL;
 }
 
-/* The end of the extension ";name" or ";name=value" that begins at `at`; NULL: it is malformed. */
+/* Returns the end of the extension ";name" or ";name=value" that begins at `at`; NULL: it is malformed. */
 static const char *skip_extension(const char *at) {
     const char *name = skip_blanks(at + 1), *end = skip_token(name), *equals = skip_blanks(end);
     if (end == name) return NULL;
@@ -178,7 +178,7 @@ static int read_length(HttpHead *h, const char **why) {
     return 0;
 }
 
-/* Whether a list of words "a, b" has this word. */
+/* Returns whether a list of words "a, b" has this word. */
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at && *at; at += strcspn(at, ",")) {

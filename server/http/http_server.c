@@ -93,7 +93,7 @@ static int listen_at(HttpServer *s, const struct addrinfo *at) {
     return s->listener ? 0 : errno;
 }
 
-/* The port that the system chose. */
+/* Returns the port that the system chose. */
 static int bound_port(int fd) {
     struct sockaddr_storage address = {0};
     socklen_t n = sizeof address;

@@ -48,7 +48,7 @@ const char *http_head_find(const HttpHead *head, const char *name);
 /* Reads one to eight hexadecimal digits. Extensions (";name=value") may follow and are ignored. False: the line is
  * malformed. */
 bool http_parse_chunk_size(const char *line, size_t n, size_t *size);
-/* Whether a line after the last chunk is a header. The line is cut into strings. */
+/* Returns whether a line after the last chunk is a header. The line is cut into strings. */
 bool http_is_trailer(char *line, size_t n);
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ void http_server_drain(HttpServer *s);
 
 /* ---- one request and its answer ---------------------------------------------------------------------- */
 
-/* The head of the request; borrowed until the exchange is answered or gone. */
+/* Returns the head of the request; borrowed until the exchange is answered or gone. */
 const HttpHead *http_exchange_head(const HttpExchange *x);
 const char *http_exchange_peer(const HttpExchange *x); /* "127.0.0.1:1234" */
 /* Takes the body [*n] and a '\0', malloc'ed. When it is freed, http_server_release_body must be called with its
@@ -127,12 +127,12 @@ int access_add_key(Access *a, const char *key, size_t n, fr_error *err);
 /* Adds the keys of a file with one key on each line. Empty lines and lines that begin with '#' are ignored. */
 int access_add_key_file(Access *a, const char *path, fr_error *err);
 
-/* Whether the request has a valid key: "Authorization: Bearer KEY", or "x-api-key: KEY". */
+/* Returns whether the request has a valid key: "Authorization: Bearer KEY", or "x-api-key: KEY". */
 bool access_has_key(const Access *a, const HttpHead *head);
-/* Whether the Host header of a request names the server. */
+/* Returns whether the Host header of a request names the server. */
 bool access_allows_host(const Access *a, const HttpHead *head);
-/* Whether the origin of a request may use the server: it is listed, it is that of an allowed Host, or the request names
- * none. */
+/* Returns whether the origin of a request may use the server: it is listed, it is that of an allowed Host, or the
+ * request names none. */
 bool access_allows_origin(const Access *a, const HttpHead *head);
 /* Adds the headers that allow a listed origin to read the answer in a browser. */
 void access_add_cors(const Access *a, HttpExchange *x);

@@ -22,7 +22,7 @@ JsonOut json_out_begin(Buf *to);
 void json_out_mark(JsonOut *j, char mark);
 void json_out_key(JsonOut *j, const char *key);
 void json_out_key_bytes(JsonOut *j, const char *key, size_t n);
-/* Whether bytes [n] are UTF-8, so that they are written without replacements. */
+/* Returns whether bytes [n] are UTF-8, so that they are written without replacements. */
 bool json_out_is_text(const char *bytes, size_t n);
 /* Writes a text [n]; bytes that are not UTF-8 become U+FFFD. */
 void json_out_bytes(JsonOut *j, const char *text, size_t n);

@@ -289,8 +289,8 @@ static int resolve(const char *path, char **target, struct stat *st, bool *is_th
 typedef struct Identity {
     bool is_known;
     dev_t device;
-    ino_t inode;      /* of the file, or of the folder in which it will be */
-    const char *name; /* of a file that is not there yet; else "" */
+    ino_t inode;      /* that of the file or, if there is none yet, of its folder */
+    const char *name; /* the name of a file that is not there yet; else "" */
 } Identity;
 
 static Identity identify(const char *path) {

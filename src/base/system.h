@@ -63,7 +63,7 @@ typedef struct TileConfig {
     uint8_t palette; /* 1: eight registers of up to 16 rows of up to 64 bytes */
     uint8_t start_row;
     uint8_t reserved[14];
-    uint16_t row_bytes[16]; /* of each register; only the first eight may be set */
+    uint16_t row_bytes[16]; /* bytes in a row of each register; only the first eight may be set */
     uint8_t rows[16];       /* likewise */
 } TileConfig;
 _Static_assert(sizeof(TileConfig) == 64, "the layout is the CPU's");

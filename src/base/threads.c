@@ -63,10 +63,10 @@ typedef struct Share {
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
     _Atomic(const char *)
-        later; /* of the stage in the word; if a thread reads them while they change, it only loses time */
+        later; /* what the stage in the word reads later; a thread that reads this while it changes only loses time */
     atomic_size_t later_bytes;
     _Alignas(64) atomic_int n_done; /* parts of this stage */
-    const Stage *stages;            /* of this region */
+    const Stage *stages;            /* the stages of this region */
     int n_stages;
     uint64_t first;  /* number of the first of them */
     Share *shares;   /* [n_threads] */

@@ -43,7 +43,7 @@ typedef struct Device {
 
 typedef struct WeightsOptions {
     const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations;                  /* of matrices of block types */
+    ActPrecision activations;                  /* how the inputs of block types are rounded */
     const char *packed_file;                   /* packed weights, which are mapped if the file exists; NULL: none */
     int n_threads;                             /* how many threads convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
@@ -54,7 +54,7 @@ typedef struct Weights {
     const Backend *backend;
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
-    size_t bytes;           /* of matrices: what one forward reads */
+    size_t bytes;           /* bytes of matrices that one forward reads */
     MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
     char packed_error[508]; /* why that file is not used although it exists; "" otherwise */
 } Weights;
@@ -138,7 +138,7 @@ typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
 enum { COST_PARTS_MAX = 12 };
 typedef struct CostPart {
     const char *name;
-    int64_t n_out, n_in; /* of the matrices of one layer that read the same inputs; 0: it is no matrix product */
+    int64_t n_out, n_in; /* sizes of the matrices of a layer that read the same inputs; 0: no matrix product */
     int32_t n_layers;    /* how many layers have this part; 0: not counted */
     double bytes;        /* read by one forward */
     double ops;          /* multiplications and additions, which count twice for 16-bit activations */
@@ -149,7 +149,7 @@ typedef struct CostPart {
 /* What a forward has to move and to compute. */
 typedef struct CostWork {
     double weight_bytes; /* read once, whatever the number of rows */
-    double expert_bytes; /* of all experts; n rows read 1 - (1 - expert_share)^n of them, if they choose at random */
+    double expert_bytes; /* bytes of all experts; n rows read 1 - (1 - expert_share)^n of them, if experts are random */
     double expert_share; /* the share of the experts that one row chooses */
     double kv_bytes_per_key;        /* read for each earlier token, once for all rows of a sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */

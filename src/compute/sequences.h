@@ -12,7 +12,7 @@
 
 /* ---- marks ----------------------------------------------------------------------------------------- */
 
-enum { SEQUENCE_MARKS_MAX = 8 }; /* of one sequence */
+enum { SEQUENCE_MARKS_MAX = 8 }; /* the most marks of one sequence */
 
 /* A length to which a sequence can be cut, or at which another one can take it over, although a recurrent state, or a
  * window that has given back its keys, cannot be rolled back to it. */

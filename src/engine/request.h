@@ -69,7 +69,7 @@ typedef struct Verdict {
     int32_t n_good;      /* how many tokens were decided by rows of finite logits */
     int status;          /* not FR_OK: why there is no verdict */
     fr_error error;
-    TokenScore scores[TREE_MAX_NODES]; /* of the accepted path, and of the token that follows it */
+    TokenScore scores[TREE_MAX_NODES]; /* scores of the accepted path and of the token after it */
 } Verdict;
 
 struct fr_request {

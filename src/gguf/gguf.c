@@ -15,7 +15,7 @@ enum { CHUNK_BYTES = 16 << 10 };
 
 struct Chunk {
     Chunk *next;
-    size_t used, capacity; /* of the bytes after this struct */
+    size_t used, capacity; /* count the bytes after this struct */
     _Alignas(max_align_t) unsigned char bytes[];
 };
 

@@ -46,7 +46,7 @@ typedef struct GgufTensor {
     int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
     const void *data;            /* aligned to the file's alignment (8 bytes to a page) */
     size_t bytes;
-    size_t step; /* of a view: bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
+    size_t step; /* in a view, bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
 } GgufTensor;
 
 /* Maps the file. For a model in several files (NAME-00001-of-00003.gguf), maps all of them, which are found beside the
@@ -68,7 +68,7 @@ void gguf_close(Gguf *g); /* NULL is fine */
 const char *gguf_path(const Gguf *g);
 uint32_t gguf_version(const Gguf *g);
 int gguf_n_files(const Gguf *g);
-size_t gguf_file_bytes(const Gguf *g); /* of all its files */
+size_t gguf_file_bytes(const Gguf *g); /* all files together */
 
 /* The names of the files of a model in several: how many files the name of the first promises (1 for any other
  * name), and the path of file i (from 0) beside the first, or false where it is too long. */
@@ -85,9 +85,10 @@ const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL: th
 int64_t gguf_n_kv(const Gguf *g);
 const char *gguf_key(const Gguf *g, int64_t i); /* '\0'-terminated, unique */
 GgufType gguf_kv_type(const Gguf *g, int64_t i);
-GgufType gguf_kv_element_type(const Gguf *g, int64_t i); /* of arrays; else the type itself */
-int64_t gguf_kv_count(const Gguf *g, int64_t i);         /* of arrays; else 1 */
-int64_t gguf_find_key(const Gguf *g, const char *key);   /* index or -1; O(1) */
+GgufType gguf_kv_element_type(const Gguf *g,
+                              int64_t i);              /* the type of the elements of an array; else the type itself */
+int64_t gguf_kv_count(const Gguf *g, int64_t i);       /* the number of elements of an array; else 1 */
+int64_t gguf_find_key(const Gguf *g, const char *key); /* index or -1; O(1) */
 
 /* Values by key. They return true if the key is there with a suitable type: an integer of any type if the value
  * fits, or a float of type F32 or F64. Otherwise *out is unchanged. */

@@ -20,11 +20,11 @@ enum {
 typedef struct KeyValue {
     const char *key;
     GgufType type;
-    GgufType element;       /* of arrays; else the type itself */
-    int64_t count;          /* of arrays; else 1 */
+    GgufType element;       /* the type of an array's elements; else the type itself */
+    int64_t count;          /* the number of an array's elements; else 1 */
     const uint8_t *payload; /* a copy of the value, for arrays from the first element on; unaligned */
     size_t payload_bytes;
-    const size_t *strings; /* of string arrays, [count + 1]: where each element starts, from payload, and the end */
+    const size_t *strings; /* [count + 1] for arrays of strings, the offset of each element from payload, and the end */
 } KeyValue;
 
 /* Parse-time memory comes in chunks that are freed together. */

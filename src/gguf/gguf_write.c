@@ -32,10 +32,10 @@ struct GgufWriter {
         size_t at; /* where the encoded key begins in kvs */
     } * keys;
     int64_t n_kv, kv_capacity;
-    HashTable key_table; /* of keys to their indices */
+    HashTable key_table; /* finds the index of a key */
     OutTensor *tensors;
     int64_t n_tensors, tensor_capacity;
-    HashTable tensor_table; /* of names to indices of tensors */
+    HashTable tensor_table; /* finds the index of a tensor by its name */
     size_t alignment;
     fr_error failure; /* the first one; code FR_OK: none yet */
 };

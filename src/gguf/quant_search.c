@@ -121,7 +121,7 @@ typedef struct Search {
     const float *x, *w;
     int n;
     float least, most;
-    const float *values; /* of a codebook, or NULL */
+    const float *values; /* the values of a codebook, or NULL */
     bool has_low, low_is_negative;
     Sums sums;
     Fit best;

@@ -15,12 +15,12 @@ void quant_row(TensorType type, const float *x, const float *importance, int64_t
 
 typedef struct QuantMix {
     const char *name, *alias; /* alias: another name, or NULL */
-    TensorType type;          /* of most matrices */
+    TensorType type;          /* the type of most matrices */
     uint32_t file_type;       /* general.file_type */
     const char *summary;      /* for --help */
 } QuantMix;
 
-/* All of them, ending with name == NULL; one by its name in upper or lower case, or NULL. */
+/* These return all mixtures, ending with name == NULL, and one by its name in upper or lower case, or NULL. */
 const QuantMix *quant_mixes(void);
 const QuantMix *quant_mix_find(const char *name);
 
@@ -88,7 +88,7 @@ typedef struct QuantizeOptions {
 
 typedef struct QuantizeResult {
     int64_t n_weights, n_tensors[TYPE_COUNT];
-    size_t bytes_in, bytes_out;        /* of tensors */
+    size_t bytes_in, bytes_out;        /* bytes of the tensors before and after */
     int64_t n_matrices, n_importances; /* matrices that were quantised, and those of them that had importances */
     int64_t n_unread;                  /* matrices of single experts that read no row of the importances' text */
 } QuantizeResult;

@@ -71,7 +71,7 @@ typedef struct Search {
     int64_t expert;
     float *rows;
     int64_t width;
-    float most[THREADS_MAX]; /* of each part */
+    float most[THREADS_MAX]; /* the greatest magnitude of each part */
 } Search;
 
 static void search_part(void *ctx, int i_part, int n_parts, int i_thread) {

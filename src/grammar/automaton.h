@@ -23,7 +23,7 @@ typedef struct GrammarEdge {
 
 typedef struct GrammarCall {
     int32_t rule, to;
-    int32_t min, max; /* of a counted call; max may be EXPR_UNBOUNDED, and 0 means that the rule is called once */
+    int32_t min, max; /* how often a counted call runs its rule; max may be EXPR_UNBOUNDED; max 0: an ordinary call */
 } GrammarCall;
 
 /* A set of characters that a node can read repeatedly. The characters from U+0080 on are in it all together or not

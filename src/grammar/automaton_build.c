@@ -275,7 +275,7 @@ static size_t n_common(const Literal *a, const Literal *b) {
  * the same byte also leads to a node of the trie. */
 static void build_trie(RawAutomaton *raw, const Literal *texts, int32_t n, size_t longest, int32_t from, int32_t to) {
     int32_t *node = work_array(raw->w, longest + 1, sizeof *node); /* by the number of bytes that lead to it */
-    size_t n_nodes = 1;                                            /* of the text before that are valid */
+    size_t n_nodes = 1;                                            /* nodes of the text before that are still valid */
     node[0] = from;
     for (int32_t i = 0; i < n; i++) {
         const Literal *x = &texts[i];

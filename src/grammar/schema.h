@@ -11,8 +11,8 @@ typedef struct Schema {
     ExprGrammar *g;
     Work *w;
     Value root;
-    KeyedNames rules;               /* by the text of a reference, or by the name of a part that all schemas share */
-    char path[SCHEMA_MAX_PATH + 1]; /* of the schema that is being read, for errors */
+    KeyedNames rules; /* rules by the text of a reference, or by the name of a part that all schemas share */
+    char path[SCHEMA_MAX_PATH + 1]; /* the path of the schema that is being read, for errors */
     size_t n_path;
     int depth;
     int32_t max_fraction; /* digits after the point in the range of numbers that is being built */
@@ -32,7 +32,7 @@ __attribute__((noreturn, format(printf, 2, 3))) void schema_fail(const Schema *s
 /* Returns the value of a keyword. NULL, or false: the keyword is not given. Functions with a type refuse values of
  * other types. */
 const Value *schema_get(const Schema *s, Value schema, const char *keyword);
-bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *out); /* of an integer from 0 on */
+bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *out); /* an integer from 0 on */
 Seq *schema_list(const Schema *s, Value schema, const char *keyword);
 Dict *schema_dict(const Schema *s, Value schema, const char *keyword);
 

@@ -49,7 +49,7 @@ typedef struct CallItem { /* a call that is to be made in the second phase */
 typedef struct Reading {
     const GrammarState *from; /* NULL: none */
     uint8_t byte;
-    uint32_t i_place; /* of `from` */
+    uint32_t i_place; /* the index of a place of `from` */
     int32_t i_met;
 } Reading;
 

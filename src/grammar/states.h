@@ -22,11 +22,11 @@ typedef struct GrammarState GrammarState;
 typedef struct GrammarStates GrammarStates;
 typedef struct TokenMask TokenMask;
 
-enum { STATES_WAIT = 1 }; /* a status beside those of fr_code: the quota ran out */
+enum { STATES_WAIT = 1 }; /* a status in addition to those of fr_code: the quota ran out */
 
 typedef struct GrammarFrame {
     int32_t node;              /* a node of the automaton; or ~call for a counted call that is running */
-    int32_t count;             /* of a counted call: how often its rule has ended; 0 for a node */
+    int32_t count;             /* for a counted call, how often its rule has ended; 0 for a node */
     const GrammarState *below; /* NULL for AUTOMATON_ACCEPT */
 } GrammarFrame;
 

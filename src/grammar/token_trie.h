@@ -34,7 +34,7 @@ typedef struct TrieLevel {
 
 typedef struct TokenTrie {
     const Tokenizer *tokenizer; /* borrowed */
-    int32_t n_vocab;            /* of the model, which may have more tokens than the tokenizer */
+    int32_t n_vocab;            /* tokens of the model, which may be more than those of the tokenizer */
     TrieLevel all;              /* ordinary tokens that have a text */
     TrieBranch *branches;       /* [n_branches]; 0 is unused */
     uint32_t n_branches;

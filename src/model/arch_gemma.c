@@ -11,7 +11,7 @@
 /* The models of 27 billion parameters scale scores as if a head were n_embd / n_head wide. They are recognised by their
  * number of layers. */
 enum { GEMMA2_LAYERS_OF_27B = 46, GEMMA3_LAYERS_OF_27B = 62 };
-/* One layer in so many sees everything. A file that names no window has that of transformers' configuration. */
+/* One layer in a period sees everything. A file that names no window has the default of the transformers library. */
 enum { GEMMA2_PERIOD = 2, GEMMA3_PERIOD = 6, USUAL_WINDOW = 4096 };
 
 static void common_keys(KeyReader *r, Hparams *h, int32_t period) {

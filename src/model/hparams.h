@@ -46,7 +46,7 @@ typedef struct RopeParams {
     int32_t n_ctx_orig;   /* the context before extension */
     double magnitude;     /* by which cos and sin are multiplied; 0: 1 */
     bool names_magnitude; /* the file names the magnitude of YaRN; false: it follows from the factor */
-    double ext_factor, beta_fast, beta_slow; /* of YaRN (arXiv 2309.00071) */
+    double ext_factor, beta_fast, beta_slow; /* the parameters of YaRN (arXiv 2309.00071) */
 } RopeParams;
 
 /* The shape of layers of MIXER_DELTA_NET (DeltaNetSpec). */
@@ -85,7 +85,7 @@ typedef struct StateShape {
     int32_t n_conv;      /* positions that the convolution sees; 0: no layer has a state */
     int32_t n_heads;     /* parts of the state that do not read each other */
     int64_t n_channels;  /* channels of the convolution */
-    int64_t n_gates;     /* numbers of a position that the heads read beside these channels */
+    int64_t n_gates;     /* numbers of a position that the heads read in addition to these channels */
     int64_t n_values;    /* numbers that the output projection reads */
     int64_t head_dim;    /* how many of these values belong to a head; the last head may have fewer */
     int64_t head_floats; /* numbers in the state of a head, without the last inputs of the convolution */
@@ -107,21 +107,21 @@ typedef struct Hparams {
     int32_t n_expert_groups;  /* 0: none */
     int32_t n_expert_groups_used;
     int32_t n_dense;             /* leading layers without experts, in a model with experts */
-    int32_t expert_interval;     /* one layer in so many has experts; 0: all layers but the leading ones */
+    int32_t expert_interval;     /* one layer in this many has experts; 0: all layers but the leading ones */
     int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
-    int32_t window_period;       /* one layer in so many has no window; 0: all have one */
-    AttnTemperature temperature; /* of the layers that have one */
+    int32_t window_period;       /* one layer in this many has no window; 0: all have one */
+    AttnTemperature temperature; /* used by the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
     float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */
-    float attn_scale, attn_cap;  /* of all layers (LayerSpec); 0: the default */
-    float residual_scale;        /* of all layers (LayerSpec) */
+    float attn_scale, attn_cap;  /* for all layers (LayerSpec); 0: the default */
+    float residual_scale;        /* for all layers (LayerSpec) */
     float logit_cap;             /* logits become cap * tanh(logit / cap); 0: they stay as they are */
     float logit_scale;           /* by which logits are multiplied before that; mostly 1 */
     LatentShape latent;
-    StateShape state; /* of the layers that have one */
+    StateShape state; /* the state of recurrent layers */
     DeltaNetShape delta;
     Mamba2Shape mamba;
-    int32_t attention_interval; /* in a model with Gated DeltaNet one layer in so many has attention */
+    int32_t attention_interval; /* in a model with Gated DeltaNet one layer in this many has attention */
     bool no_rope;               /* no layer rotates queries and keys */
     int32_t n_nextn;            /* layers after the others, which only a drafter runs (Nextn in model.h) */
 } Hparams;

@@ -38,7 +38,7 @@ typedef enum FeedForwardKind {
 typedef enum Activation {
     ACTIVATION_SILU, /* x / (1 + exp(-x)) */
     ACTIVATION_GELU, /* the approximation by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-    /* Of gpt-oss: x / (1 + exp(-1.702 x)) with x at most 7; up x is limited to -7..7, and 1 is added to it. */
+    /* gpt-oss: x / (1 + exp(-1.702 x)) with x at most 7; the output of `up` is limited to -7..7, and 1 is added. */
     ACTIVATION_CLAMPED_SWIGLU,
 } Activation;
 
@@ -55,7 +55,7 @@ typedef enum LayerMatrix {
     MATRIX_STATE_INPUTS,     /* makes the inputs of the convolution */
     MATRIX_STATE_FACTOR,     /* makes factors that these inputs are multiplied by */
     MATRIX_STATE_Z,          /* makes factors that the values are multiplied by */
-    MATRIX_STATE_GATES,      /* makes the numbers that the heads read beside the convolution */
+    MATRIX_STATE_GATES,      /* makes the numbers that the heads read in addition to the convolution */
     MATRIX_STATE_MORE_GATES, /* makes more such numbers, which follow those of MATRIX_STATE_GATES */
     MATRIX_O,                /* [n_embd][q_dim], or [n_embd][values] in a layer with a recurrent state */
     /* The dense feed-forward part: [n_ff][n_embd] twice, and [n_embd][n_ff]. */
@@ -190,7 +190,7 @@ typedef struct LayerSpec {
     const float *scales[LAYER_MATRICES];
 
     MixerKind mixer;
-    int32_t window;              /* of MIXER_WINDOW: how many positions a row sees */
+    int32_t window;              /* how many positions a row sees with MIXER_WINDOW */
     bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
     int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
     float attn_scale;            /* by which scores are multiplied; 0: 1 / sqrt(head_dim) */

@@ -29,7 +29,7 @@ static const IdleKey idle_keys[] = {
     {"rope.dimension_sections", NAN},      /* positions in a picture have several numbers, those in a text have one */
     {"rope.mrope_section", NAN},           /* this is rope.dimension_sections under another name */
     {"rope.scaling.finetuned", NAN},       /* whether the model was trained on after its context was extended */
-    {"attention.layer_norm_epsilon", NAN}, /* of norms that subtract the mean, which no architecture here has */
+    {"attention.layer_norm_epsilon", NAN}, /* for norms that subtract the mean, which no architecture here has */
     {"expert_shared_count", NAN},          /* it follows from the widths of the tensors */
     /* These are accepted with the value that switches them off. Some programs write all keys into every file. */
     {"attention.causal", 1},

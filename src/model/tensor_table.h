@@ -29,7 +29,7 @@ typedef enum TensorSize {
     SIZE_EXPERT_GATE_UP, /* the inner rows of gate and of up of an expert */
     SIZE_SHARED_FF,
     SIZE_CONV,           /* positions that a convolution sees */
-    SIZE_CHANNELS,       /* of that convolution */
+    SIZE_CHANNELS,       /* channels of that convolution */
     SIZE_VALUES,         /* what a layer with a recurrent state reads for its output projection */
     SIZE_STATE_HEADS,    /* heads of a recurrent state */
     SIZE_TWO_HEADS,      /* two numbers for each of these heads */

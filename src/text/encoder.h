@@ -121,7 +121,7 @@ typedef struct Bpe {
     Pretokenizer *pre;
     BpePair *pairs; /* a hash table with open addressing; n_slots is a power of two */
     size_t n_slots;
-    HashKey key; /* of the hashes of pairs */
+    HashKey key; /* the key of the hashes of pairs */
     char *bytes; /* the texts of the merges; keys of v->by_text are here, too: bpe_close makes the vocabulary invalid */
     int32_t n_symbols;
     int32_t byte_symbol[256];

@@ -76,8 +76,8 @@ static int check_pair(const DistDraw *early, const DistDraw *draw, int32_t i, fr
 
 int draft_dists_validate(const DraftDists *d, const Tree *t, fr_error *err) {
     bool has_group[TREE_MAX_NODES] = {false}, is_drawn[TREE_MAX_NODES] = {false};
-    int32_t last[TREE_MAX_NODES];    /* of each parent: its latest draw */
-    int32_t before[DRAFT_MAX_DRAWS]; /* of each draw: the previous one of its group, or -1 */
+    int32_t last[TREE_MAX_NODES];    /* [parent] its latest draw */
+    int32_t before[DRAFT_MAX_DRAWS]; /* [draw] the previous draw of its group, or -1 */
     for (int32_t i = 0; i < d->n_draws; i++) {
         const DistDraw *draw = &d->draws[i];
         int status = check_draw(draw, t, i, err);

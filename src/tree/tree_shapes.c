@@ -28,7 +28,7 @@ void static_tree_prior(double *chance, int32_t n_levels, int32_t n_ranks) {
 }
 
 void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, int32_t n_ranks, int32_t max_parents) {
-    int32_t next_rank[TREE_MAX_NODES] = {0}, n_parents[TREE_MAX_NODES] = {0}; /* of each node; of each depth */
+    int32_t next_rank[TREE_MAX_NODES] = {0}, n_parents[TREE_MAX_NODES] = {0}; /* [node], [depth] */
     t->nodes[0] = (StaticNode){.parent = -1};
     for (t->n = 1; t->n < TREE_MAX_NODES; t->n++) {
         int32_t best = -1;

@@ -150,7 +150,7 @@ struct DrawCache {
     GumbelRow row;   /* the noise of the last draw */
     uint32_t *words; /* [n_vocab / 4 * 4] its random words */
     bool *is_ready;  /* [pieces] whether the words of a piece have been computed */
-    /* Of a piece: the blocks that are looked at, their words and their probabilities. */
+    /* The blocks of a piece that are looked at, their words and their probabilities. */
     uint32_t blocks[PIECE / 4], near_words[PIECE];
     float near_q[PIECE];
 };

@@ -69,7 +69,7 @@ typedef struct DrawChild {
     double psi;   /* falls among the children of a parent; never above the parent's, except with silent noise */
 } DrawChild;
 
-enum { DRAW_MAX_CHILDREN = 64 }; /* of one node */
+enum { DRAW_MAX_CHILDREN = 64 }; /* the most children of one node */
 
 /* Working memory for draws from distributions over n_vocab tokens: 4 bytes for each. It keeps the random words of the
  * last draw, so that draws with the same noise, in a row, compute them once. */

@@ -255,7 +255,8 @@ static void check_tables(TensorType type, int64_t n_out, int64_t n_in, Kind weig
 
 static void tables_agree_on_every_shape(void **state) {
     (void)state;
-    static const int64_t n_outs[] = {1, 15, 16, 17, 48, 137, 157}; /* of 9 and 10 tiles one row takes halves in turns */
+    static const int64_t n_outs[] = {1,  15,  16, 17,
+                                     48, 137, 157}; /* with 9 and 10 tiles, one row takes halves in turns */
     static const int64_t small[] = {32, 96, 160}, odd[] = {1, 2, 7, 33};
     for (int type = 0; type < TYPE_COUNT; type++) {
         for (size_t i = 0; i < sizeof n_outs / sizeof *n_outs; i++)

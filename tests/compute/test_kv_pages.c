@@ -18,7 +18,7 @@ enum { N_LAYER = 2, N_HEAD = 3, HEAD_DIM = 6, MAX_SEQUENCES = 6, N_CTX = 37 };
 typedef struct Shadow {
     bool open;
     int32_t length, n_reserved;
-    uint64_t tags[N_CTX]; /* of committed positions, then of reserved ones */
+    uint64_t tags[N_CTX]; /* [position] committed ones, then reserved ones */
 } Shadow;
 
 typedef struct World {

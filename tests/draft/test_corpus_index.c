@@ -41,7 +41,7 @@ static char *slurp(const char *path, size_t *n) {
     static char bytes[1 << 16];
     *n = fread(bytes, 1, sizeof bytes, f);
     fclose(f);
-    char *copy = malloc(*n); /* of exactly this size, so that the address sanitizer detects a read beyond it */
+    char *copy = malloc(*n); /* exactly this size, so that the address sanitizer detects a read beyond it */
     assert_non_null(copy);
     memcpy(copy, bytes, *n);
     return copy;

@@ -13,7 +13,7 @@ static int32_t search(const int32_t *prediction, int32_t n, const int32_t *answe
         while (m < 16 && m < n_answer && m <= p && prediction[p - m] == answer[n_answer - 1 - m]) m++;
         int distance = abs(p - expected), best_distance = abs(best - expected);
         if (m == 0 || (m < 3 && distance > 32)) continue;
-        /* of equal places the nearer one; of two equally near ones the later one, as in the drafter's walk */
+        /* ties go to the nearer place, and then to the later one, as in the drafter's walk */
         if (m > best_match ||
             (m == best_match && (distance < best_distance || (distance == best_distance && p > best))))
             best = p, best_match = m;

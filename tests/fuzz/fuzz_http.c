@@ -80,7 +80,7 @@ static Verdict decode(const char *bytes, size_t n, Buf *body) {
 
 typedef struct Seen {
     Verdict verdict;
-    int status; /* of a refusal */
+    int status; /* the status of a refusal */
     char *body;
     size_t n;
 } Seen;

@@ -402,7 +402,8 @@ static const struct {
     {&gpt_oss, LIST("gpt-oss.attention.sliding_window_pattern", 0, 1, 0), "awa", 6},
     {&llama4, LIST("llama4.attention.sliding_window_pattern", 0, 1, 0), "awa", 6},
     {&sound, U32("llama.attention.sliding_window", 9), "ww", 9},
-    {&sound, LIST("llama.attention.sliding_window_pattern", 1, 1, -1), "aa", 0}, /* of a window that is not there */
+    {&sound, LIST("llama.attention.sliding_window_pattern", 1, 1, -1), "aa",
+     0}, /* the pattern of a window that is not there */
 };
 
 static void the_file_says_which_layers_have_a_window(void **state) {

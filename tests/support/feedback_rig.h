@@ -11,7 +11,7 @@ enum { FEEDBACK_V = 70, FEEDBACK_MAX_TEXT = 8192 }; /* not a multiple of the blo
 /* A sequence and the simulated target's results of its last step. */
 typedef struct FeedbackSequence {
     int32_t id;
-    uint64_t seed; /* of the target, whose logits depend on the seed and on the last two tokens */
+    uint64_t seed; /* the target's logits depend on the seed and on the last two tokens */
     SamplingOptions sampling;
     int32_t context[FEEDBACK_MAX_TEXT], n; /* the last token is pending */
     Tree tree;                             /* the tree that was verified last */

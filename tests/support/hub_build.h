@@ -14,7 +14,7 @@ typedef enum HubVocab {
 } HubVocab;
 
 typedef struct HubBuild {
-    TensorType type; /* of the safetensors: F32, F16 or BF16 */
+    TensorType type; /* the type in the safetensors: F32, F16 or BF16 */
     int n_parts;     /* files of weights; 1: model.safetensors, more: with an index */
     HubVocab vocab;
     bool text_part;     /* the model reads pictures: its text model is in a part of config.json and in

@@ -37,7 +37,7 @@ typedef struct LyannaShape {
     const char *first_token; /* NULL: "fused" */
     int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one outside the vocabulary */
     int32_t gate_rank;       /* 0: no gate; at most LYANNA_RIG_GATE */
-    int32_t n_inputs;        /* of a parallel chain; 0: the chain is serial */
+    int32_t n_inputs;        /* inputs of a parallel chain; 0: the chain is serial */
     const char *chain;       /* NULL: "parallel" with inputs, else no key */
     int32_t bad_gate;        /* 1, 2, 3: that tensor of the gate has a wrong shape */
 } LyannaShape;

@@ -9,7 +9,7 @@ typedef struct NetCase {
     const char *what;
     const struct NetClass *class; /* compiled in double */
     const void *net;
-    int32_t C, V; /* of the target */
+    int32_t C, V; /* sizes of the target */
 } NetCase;
 
 /* Compares every tensor with finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one

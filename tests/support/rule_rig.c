@@ -145,7 +145,7 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
  * picking the group in which the next node arrives, in proportion to the sums of the rates, and then the token. */
 
 typedef struct Race {
-    int32_t size[TREE_MAX_NODES], n_arrived[TREE_MAX_NODES]; /* of each node's group */
+    int32_t size[TREE_MAX_NODES], n_arrived[TREE_MAX_NODES]; /* [node] its group */
     double mass[TREE_MAX_NODES];                             /* the probability of each node's path under the drafter */
     int32_t n_kept[RIG_MAX_LEVELS], n_groups[RIG_MAX_LEVELS];
     int32_t n_promised; /* whole groups: nodes that have arrived or will */

@@ -17,7 +17,7 @@ typedef struct Field {
     FieldKind kind;
     size_t at, n;  /* TEXT: the bytes after the length */
     int i_key;     /* -1: none */
-    bool is_value; /* of a key-value, not of its name or type */
+    bool is_value; /* the place is in a key's value, not in its name or type */
 } Field;
 
 enum { MAX_FIELDS = 4096, MAX_KEYS = 256 };
@@ -28,7 +28,7 @@ typedef struct Shape {
     Field fields[MAX_FIELDS];
     int n_fields, n_keys;
     size_t keys[MAX_KEYS + 1]; /* where each key-value begins, and where the last ends */
-    size_t end;                /* of the header */
+    size_t end;                /* the end of the header */
 } Shape;
 
 static bool note(Shape *s, FieldKind kind, size_t n, int i_key, bool is_value) {

@@ -10,12 +10,13 @@ typedef struct ModelPlan {
     const char *arch; /* as in general.architecture: one that forerun runs */
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
     int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
-    int64_t delta_key_heads, delta_heads, delta_dim, attention_interval; /* of recurrent layers; 0: there are none */
-    int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state;                   /* of Mamba-2 */
+    int64_t delta_key_heads, delta_heads, delta_dim,
+        attention_interval;                            /* shape of recurrent layers; 0: there are none */
+    int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state; /* shape of Mamba-2 */
     int64_t kv_rank, q_rank, rope_dim,
-        value_dim; /* of latent attention; head_dim has both parts of a key; q_rank 0: none */
+        value_dim; /* shape of latent attention; head_dim has both parts of a key; q_rank 0: none */
     int64_t n_dense, n_groups,
-        n_groups_used; /* of ROUTED: leading layers without experts; groups of experts, 0: none */
+        n_groups_used; /* for ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
     int64_t expert_interval; /* llama4: one layer in expert_interval has experts; 0: all layers but the leading dense
                               * ones have */

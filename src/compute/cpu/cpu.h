@@ -51,7 +51,7 @@ typedef struct CpuWeights {
     PackedMatrix output;    /* [n_vocab][n_embd]; usually a submodel has that of its target */
     CpuLayer *layers;       /* [n_layer] */
     PackedMatrix *matrices; /* the matrices of all layers */
-    size_t block_bytes;     /* of all matrices; base.bytes counts only as many experts of each layer as one row uses */
+    size_t block_bytes;     /* bytes of all matrices; base.bytes counts only the experts that one row uses */
     void *block;            /* holds all matrices in the order in which a forward reads them; NULL: they are mapped */
     /* The embedding, in memory of its own, because nothing is read from the model's file after loading. data is NULL
      * where its rows are those of `output`. */

@@ -38,8 +38,8 @@ typedef struct Header {
     uint64_t file_bytes;
     int64_t source_bytes, source_s, source_ns; /* size and time of modification */
     uint64_t source_hash;
-    uint64_t content_hash; /* of everything after the header */
-    uint64_t head_hash;    /* of the fields before this one */
+    uint64_t content_hash; /* the hash of everything after the header */
+    uint64_t head_hash;    /* the hash of the fields before this one */
 } Header;
 
 static const char magic[8] = {'F', 'R', 'P', 'A', 'C', 'K', 'E', 'D'};

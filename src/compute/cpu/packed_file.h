@@ -6,8 +6,8 @@
 #include "base/files.h"
 #include "gguf/gguf.h"
 
-/* Of the layout of matrices (kernels/pack.c) and their order (cpu_weights.c). Whoever changes one of them counts it up;
- * tests/compute/test_packed_file.c fails otherwise. */
+/* The version of the layout of matrices (kernels/pack.c) and of their order (cpu_weights.c). A change of either one
+ * raises this number; tests/compute/test_packed_file.c fails otherwise. */
 enum { PACKED_FILE_VERSION = 1 };
 
 /* Writes the matrices [matrix_bytes] and the embedding [embedding_bytes, may be 0] of the model in `source`. */

@@ -44,7 +44,7 @@ typedef enum BuiltinKind {
     BUILTIN_GLOBAL,
     BUILTIN_TEXT_METHOD,
     BUILTIN_DICT_METHOD,
-    BUILTIN_SEQUENCE_METHOD, /* of lists and tuples */
+    BUILTIN_SEQUENCE_METHOD, /* a method of lists and tuples */
     BUILTIN_CYCLER_METHOD,
     BUILTIN_KINDS,
 } BuiltinKind;

@@ -97,7 +97,7 @@ struct Node {
     NodeKind kind;
     int line;
     int op;
-    const struct Builtin *builtin; /* of a filter or test; NULL: it is unknown, which is an error if it is reached */
+    const struct Builtin *builtin; /* a filter or test; NULL: it is unknown, which is an error if it is reached */
     const Text *name;
     Value value;
     Node *a, *b, *c, *list, *other;

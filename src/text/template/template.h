@@ -37,7 +37,7 @@ typedef struct TemplateLimits {
     size_t max_source; /* bytes of a template: 1 MiB */
     size_t max_memory; /* bytes for one compilation, one set of variables or one render: 256 MiB */
     int64_t max_steps; /* operations of one render: 20 million */
-    int max_depth;     /* of nested expressions, blocks and calls: 200 */
+    int max_depth;     /* levels of nested expressions, blocks and calls: 200 */
 } TemplateLimits;
 
 /* FR_ERR_FORMAT: the template has an error. FR_ERR_UNSUPPORTED: it uses something that is refused. FR_ERR_MEMORY: it
