@@ -261,8 +261,7 @@ const Endpoint chat_completions_endpoints[] = {
 
 enum { MAX_MESSAGES = 10000 };
 
-/* Returns the text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory
- * here. */
+/* The text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory here. */
 json_t *chat_messages_join(const json_t *parts) {
     json_malloc_t allocate;
     json_free_t release;

@@ -177,7 +177,7 @@ static int check_members(const json_t *object, const char *field, const char *co
     return 0;
 }
 
-/* Returns a summary of the reasoning is ignored: the reasoning itself is in the answer. */
+/* A summary of the reasoning is ignored: the reasoning itself is in the answer. */
 static int check_objects(const ResponsesFields *f, ApiError *error) {
     static const char *const text[] = {"format", "verbosity", NULL};
     static const char *const reasoning[] = {"effort", "summary", "generate_summary", NULL};

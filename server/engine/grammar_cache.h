@@ -34,7 +34,7 @@ typedef struct CompileWatch {
     int n_looks;
 } CompileWatch;
 
-/* Returns the should_stop of fr_grammar_open_stoppable; `user` is a CompileWatch. */
+/* Serves as should_stop of fr_grammar_open_stoppable; `user` is a CompileWatch. */
 int compile_watch_should_stop(void *user);
 
 void grammar_cache_open(GrammarCache *c, size_t max_bytes);

@@ -19,7 +19,7 @@ static const char *const pres[] = {"default", "gpt-2",  "llama-bpe",    "qwen2",
                                    "tekken",  "gpt-4o", "smollm",       "superbpe",       "afmoe"};
 enum { N_PRES = sizeof pres / sizeof *pres };
 
-/* Returns number 0 is the vocabulary of models/target.gguf, the others are the tiny one under each pre-tokenizer. */
+/* Number 0 is the vocabulary of models/target.gguf, the others are the tiny one under each pre-tokenizer. */
 static const Tokenizer *vocabulary(size_t i) {
     static Tokenizer *opened[1 + N_PRES];
     fr_error err = {0};

@@ -4,8 +4,7 @@
 
 #include "train/drafter_trainer.h"
 
-/* Returns all logits begin as zero; write() puts the table into the file as raw float32. Fails the test if memory runs
- * out. */
+/* All logits begin as zero; write() puts the table into the file as raw float32. Fails the test if memory runs out. */
 Trainer *toy_trainer_open(int32_t n_vocab);
 
 #endif
