@@ -157,7 +157,7 @@ FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, 
  * U+FFFD. */
 FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                          fr_error *err);
-/* The bytes [*n_bytes] of one token within a text, which may be a part of a character. They are borrowed until
+/* Returns the bytes [*n_bytes] of one token within a text, which may be a part of a character. They are borrowed until
  * fr_model_close. n_bytes may be NULL. A special token has no bytes, unless with_control is not 0: then it has those of
  * its name, such as "</s>". A token outside the vocabulary has none. */
 FR_API const char *fr_token_piece(const fr_model *model, int32_t token, int with_control, size_t *n_bytes);
@@ -219,17 +219,17 @@ typedef enum fr_grammar_kind {
  * than the limits allow (docs/CONSTRAINED.md, "Limits and cost"). */
 FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                            size_t n_bytes, fr_error *err);
-/* The same, but it can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that
+/* Does the same, but can be stopped: the calling thread calls should_stop(user) once every 65,536 steps, and if that
  * returns anything but 0, the call ends with FR_ERR_CANCELLED. should_stop may be NULL. */
 FR_API int fr_grammar_open_stoppable(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
                                      size_t n_bytes, int (*should_stop)(void *user), void *user, fr_error *err);
 /* Closes the grammar; requests that use it go on. NULL is allowed. */
 FR_API void fr_grammar_close(fr_grammar *grammar);
-/* A sentence that says how the allowed texts differ from those of the schema, for example because oneOf is treated as
+/* Returns a sentence on how the allowed texts differ from those of the schema, for example because oneOf is treated as
  * anyOf; "" if they do not differ. Borrowed until fr_grammar_close. */
 FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
-/* How many bytes of memory the grammar takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and
- * cost"). */
+/* Returns how many bytes of memory the grammar takes now. It grows while texts are generated (docs/CONSTRAINED.md,
+ * "Limits and cost"). */
 FR_API size_t fr_grammar_bytes(const fr_grammar *grammar);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
@@ -289,9 +289,9 @@ FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *e
  * costs are known or cost_cache has them. It is best called before requests are opened, because it needs free pages
  * of the KV cache: it fails with FR_ERR_MEMORY if running requests hold them all. */
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
-/* The seconds that a forward of n_rows tokens takes after a context of n_context tokens, as fr_engine_measure_costs
- * found and all forwards since have corrected it. With one row this is the cost of a token of plain decoding,
- * without its sampling. 0 if the costs are not known. */
+/* Returns the seconds that a forward of n_rows tokens takes after a context of n_context tokens, as
+ * fr_engine_measure_costs found and all forwards since have corrected it. With one row this is the cost of a token of
+ * plain decoding, without its sampling. 0 if the costs are not known. */
 FR_API double fr_engine_forward_s(const fr_engine *engine, int n_rows, int64_t n_context);
 
 /* Runs one step of all running requests: drafts, one forward, verification, output. Before that, waiting requests take
@@ -457,10 +457,10 @@ FR_API fr_finish fr_request_finish_reason(const fr_request *request);
 /* "running", "eos", "stop", "length", "context", "cancelled" or "error", and "unknown" for any other number. The
  * string is static. */
 FR_API const char *fr_finish_name(fr_finish finish);
-/* The error that ended the request with FR_FINISH_ERROR. Borrowed until fr_request_close. */
+/* Returns the error that ended the request with FR_FINISH_ERROR. Borrowed until fr_request_close. */
 FR_API const fr_error *fr_request_error(const fr_request *request);
-/* What has been generated so far: tokens [*n], and text, [*n_bytes] and a '\0'. Both are borrowed until the next step
- * or fr_request_close. n and n_bytes may be NULL. */
+/* These return what has been generated so far: tokens [*n], and text, [*n_bytes] and a '\0'. Both are borrowed until
+ * the next step or fr_request_close. n and n_bytes may be NULL. */
 FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 
@@ -507,8 +507,8 @@ typedef struct fr_draft_stats {
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */
 FR_API int fr_request_get_draft_stats(const fr_request *request, fr_draft_stats *out);
-/* A sentence that says why a drafter was switched off for this request, which changes no text; "" if none was. Borrowed
- * until the next step or fr_request_close. */
+/* Returns a sentence on why a drafter was switched off for this request, which changes no text; "" if none was.
+ * Borrowed until the next step or fr_request_close. */
 FR_API const char *fr_request_draft_error(const fr_request *request);
 
 /* Writes the embedding of the prompt to out [n_embd] (fr_model_info): the mean of the hidden states after the model's
@@ -529,8 +529,8 @@ typedef struct fr_tree_node {
 /* Copies at most max_nodes nodes of the tree of the request's last decoding step to nodes [max_nodes], parents first,
  * and returns how many nodes the tree has; 0 before the first such step. nodes may be NULL. */
 FR_API int fr_request_tree(const fr_request *request, fr_tree_node *nodes, int max_nodes);
-/* The spec of the request's draft with that number (fr_token_event.source). Each draft that "auto" or "a+b" stands for
- * has a number of its own. NULL: there is no such draft. Borrowed until fr_request_close. */
+/* Returns the spec of the request's draft with that number (fr_token_event.source). Each part of "auto" or "a+b" has a
+ * number of its own. NULL: there is no such draft. Borrowed until fr_request_close. */
 FR_API const char *fr_request_draft(const fr_request *request, int source);
 
 #ifdef __cplusplus

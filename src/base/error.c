@@ -66,7 +66,7 @@ void error_assert_failed(const char *cond, const char *file, int line) {
 
 /* ---- names from files ---------------------------------------------------------------------------------------- */
 
-/* Returns the escape of one byte into out[5]; returns its length. */
+/* Writes the escape of one byte to out[5]; returns its length. */
 static size_t escape(unsigned char c, char out[5]) {
     if (c >= 0x20 && c < 0x7f && c != '\\') {
         out[0] = (char)c;
