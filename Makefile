@@ -289,7 +289,7 @@ check-format:
 	@! grep -PzoH '\n +((const|struct|unsigned|static|enum) )*\w+( const)?( \*?\w+,)?\n +\*?\w+(\[[^]\n]*\])*[;,=] */\*[^\n]*' $(FORMATTED) | tr '\0' '\n' | grep . || \
 	  { echo 'format: a declaration is broken inside its type; put the comment above it'; exit 1; }
 	@$(CLANG_FORMAT) --dry-run -Werror --ferror-limit=1 $(FORMATTED) && echo "format: $(words $(FORMATTED)) files passed, 0 failed"
-# The object file stands for the headers that its source includes. max-nodes: a third of the analyzer's default depth, at a third of
+# The object file depends on the headers that its source includes. max-nodes: a third of the analyzer's default depth, at a third of
 # the time.
 $(BUILD)/tidy/%.ok: $(BUILD)/%.o .clang-tidy
 	@mkdir -p $(@D)
@@ -380,9 +380,9 @@ help:
 	  'make lib         build libforerun, which needs libpcre2-8, libxxhash, libutf8proc and Random123 only' \
 	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
-	  'make test-bindings  the tests of the bindings for Python and Node alone' \
+	  'make test-bindings  only the tests of the bindings for Python and Node' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
-	  'make quick-tests the quick ones alone, e.g. MODE=asan' \
+	  'make quick-tests only the quick ones, e.g. MODE=asan' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The colours of Okabe and Ito, which can be told apart with any colour vision; then grey. */
+/* The colours of Okabe and Ito, which can be distinguished with any colour vision; then grey. */
 static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                       "#56b4e9", "#d55e00", "#f0e442", "#777777"};
 static const char *color_of(int i_series) { return palette[i_series % (int)(sizeof palette / sizeof *palette)]; }

@@ -23,7 +23,7 @@
 #define PROGRAM_SEES METHODS_SEE "research cli " /* it may include only forerun.h of the engine */
 static const struct {
     const char *name;
-    const char *sees; /* rooms it may include besides itself, each between blanks */
+    const char *sees; /* other rooms that it may include, each between blanks */
 } rooms[] = {
     {"src/base", " "},
     {"src/gguf", " base "},

@@ -174,7 +174,7 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
-/* Takes the tensor of that name, or of the name that it has in a model with other parts besides the text model. */
+/* Takes the tensor of that name, or of the name that it has in a model that has other parts than the text model. */
 static int take(Job *job, const char *name, const int64_t *dims, int n_dims, bool bytes, const SafeTensor **out,
                 fr_error *err) {
     static const char text[] = "model.";

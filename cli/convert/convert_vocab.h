@@ -19,7 +19,7 @@ typedef struct ConvertVocab {
     int64_t n_merges;
     int32_t bos, eos, unknown, pad; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
-    bool says_bos; /* the files tell whether texts begin with BOS; else whoever reads the GGUF file must know it */
+    bool says_bos; /* the files state whether texts begin with BOS; otherwise readers of the GGUF file decide */
     HashTable by_piece;
     char *file;    /* tokenizer.model as it was read; pieces point into it */
     void **memory; /* [n_memory] allocated strings */

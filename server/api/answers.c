@@ -179,7 +179,7 @@ static void sort_logprobs(void *user, AnswerEvent event, const AnswerItem *item,
 /* Feeds the text of tokens to a reader, with the marks that some tokens are. */
 static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, size_t n_tokens, const char *text,
                  AnswerSink sink, void *user) {
-    size_t told = 0, n = 0; /* [told, n) of the text has not been fed yet */
+    size_t told = 0, n = 0; /* bytes [told, n) of the text have not been fed yet */
     bool fits = true;
     for (size_t i = 0; i < n_tokens && fits; i++) {
         const char *mark = hidden_mark(a, tokens[i].token);

@@ -1,4 +1,4 @@
-/* figures.js - what page.js shows beside the text: T(n), speed, acceptance by drafter, and the tree of a step. */
+/* figures.js - what page.js shows next to the text: T(n), speed, acceptance by drafter, and the tree of a step. */
 "use strict";
 
 /* ---- T(n) ---------------------------------------------------------------------------------------------- */
@@ -28,8 +28,8 @@ function showCosts(model) {
   chart.append(svg("path", { d: costs.map((ms, i) => `${i ? "L" : "M"}${x(i + 1).toFixed(1)} ${y(ms).toFixed(1)}`).join("") }));
   const times = (n) => number(costs[n - 1] / costs[0]);
   $("chart-text").textContent = `A forward of one token takes ${number(costs[0], 2)} ms; one of 8 tokens takes ` +
-    `${times(8)} times as long, one of ${costs.length} ${times(costs.length)} times, behind ${model.forward_n_context} ` +
-    "tokens of context. As it was when the server started.";
+    `${times(8)} times as long, one of ${costs.length} ${times(costs.length)} times, after ${model.forward_n_context} ` +
+    "tokens of context. This was measured when the server started.";
 }
 
 /* What a token of plain decoding costs here: as the last answer has it, or before the first one T(1), without sampling. */
@@ -111,11 +111,11 @@ function openTree(token) {
   const { tree, tokens } = token.step;
   const path = tree.map((node, i) => (node.accepted ? i : -1)).filter((i) => i >= 0);
   const nProposed = Math.max(tree.length - 1, 0), nAccepted = Math.max(path.length - 1, 0);
-  /* Behind the accepted nodes the target said something that none of their children is. */
+  /* After the accepted nodes the target generated a token that none of their children is. */
   const own = tokens.length > nAccepted ? { after: path.at(-1) ?? -1, text: tokens[nAccepted].text } : null;
   $("tree-text").textContent = nProposed === 0
-    ? "No drafter proposed anything in this step, so the target made one token alone."
-    : `In this step ${nProposed} ${nProposed === 1 ? "token was" : "tokens were"} proposed behind “${visible(tree[0].text)}” ` +
+    ? "No drafter proposed anything in this step, so the target generated one token."
+    : `In this step ${nProposed} ${nProposed === 1 ? "token was" : "tokens were"} proposed after “${visible(tree[0].text)}” ` +
       `and checked in one forward; ${nAccepted} ${nAccepted === 1 ? "was" : "were"} accepted. The percentage is the ` +
       "drafter's estimate that a token and all above it are accepted.";
   $("tree-nodes").replaceChildren(...listOf(tree, tree.length ? 0 : -1, own).children);

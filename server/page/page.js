@@ -20,7 +20,7 @@ const state = {
   colors: new Map(), // drafter -> number of its colour
   counts: new Map(), // drafter -> {proposed, accepted}, in this chat
   running: null,   // AbortController of the answer that is being written
-  nContext: 0,     // tokens of the conversation, as far as the server told
+  nContext: 0,     // tokens of the conversation, as the server last reported
   plainMs: 0,      // what a token of plain decoding costs, by the last answer; 0: there is none
 };
 

@@ -79,12 +79,12 @@ typedef struct Option {
     const char *const *names;
     int (*parse)(void *out, const char *text, fr_error *err);
 
-    const int32_t *values;     /* OPT_CHOICE: what each name stands for; NULL: 0, 1, 2, ... */
+    const int32_t *values;     /* OPT_CHOICE: the number of each name; NULL: 0, 1, 2, ... */
     const char *word;          /* OPT_INT: a word that is accepted too, such as "auto" */
-    int64_t word_value;        /* ... and the integer it stands for */
+    int64_t word_value;        /* ... and the integer that it means */
     const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
     const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
-    const char *required; /* what an error says is missing, as in "missing output file: pass -o FILE"; NULL: optional */
+    const char *required; /* what an error calls missing, as in "missing output file: pass -o FILE"; NULL: optional */
     bool is_basic;        /* also in the short --help, which has the options with a letter and the required ones */
     const char *implied;  /* the value of --key without =VALUE (the value is then never a word of its own) */
     bool may_be_stdout;   /* OPT_OUTPUT: "-" is standard output */

@@ -108,9 +108,9 @@ enum { KEY_POINT = 5 };
 #define GROW_S 0.7
 #define LIMIT_S 1.1
 #define MOST 0.08 /* the greatest relative error of a forward that is taken into account */
-/* The parts of an error that move the whole curve, and the points beside it. A virtual machine may be half as fast for
+/* The parts of an error that move the whole curve, and the points next to it. A virtual machine may be half as fast for
  * seconds, at all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was
- * measured. If most of an error moved only the points beside it, a change of speed while trees of one size ran would
+ * measured. If most of an error moved only the points next to it, a change of speed while trees of one size ran would
  * make that size look too expensive, or too cheap. */
 #define OF_CURVE 0.75
 #define OF_POINT 0.25
@@ -226,8 +226,8 @@ double cost_curve_at(const CostCurve *c, int32_t n_rows) {
     return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
 }
 
-/* Points above n_rows sink slowly towards those beside it: a size that looks too expensive to be used would otherwise
- * never be measured again. */
+/* Points above n_rows move slowly down to the neighbours of n_rows: a size that looks too expensive to be used would
+ * otherwise never be measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;

@@ -52,7 +52,7 @@ typedef struct CostCurve {
     double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
 } CostCurve;
 
-/* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if so many fit). This takes about
+/* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if that many fit). This takes about
  * 150 ms, and up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. Needs a free
  * sequence and leaves none open. Without room for a long context, keys are assumed to cost nothing. After a failure the
  * curve is empty. */

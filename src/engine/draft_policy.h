@@ -19,7 +19,7 @@ typedef struct BudgetNode {
 typedef struct BudgetInput {
     const Tree *const *trees; /* [n_trees], with calibrated p_accept; borrowed */
     int n_trees;
-    int32_t n_base_rows; /* rows of the forward besides these drafted nodes: roots, prompts, trees with fixed budgets */
+    int32_t n_base_rows; /* rows of the forward without these drafted nodes: roots, prompts, trees with fixed budgets */
     const CostCurve *cost; /* not empty */
     double tokens_per_s;   /* R: what all sequences together generate now */
     double max_extra_s;    /* forward time that drafted nodes may add at most, however probable they are */
@@ -36,7 +36,7 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 typedef struct DraftPolicy {
     CostCurve cost;      /* time of a forward; empty until draft_policy_measure_costs */
     double tokens_per_s; /* the rate of all decoding requests of this step: what a second is worth */
-    int32_t n_base_rows; /* rows of this step besides the drafted nodes of requests with automatic budgets */
+    int32_t n_base_rows; /* rows of this step in addition to the drafted nodes of requests with automatic budgets */
     const Tree **trees;  /* [max_requests] arguments of the allocator */
     int32_t *budgets;
     BudgetNode *scratch; /* [max_requests * FR_TREE_BUDGET_AUTO_MAX] */

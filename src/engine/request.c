@@ -81,8 +81,8 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     return status ? status : check_scores(o, n_vocab, err);
 }
 
-/* Refuses a draft that draws its tokens beside other drafts under a ratio rule, which divides by the distribution from
- * which a token was drawn: that is the distribution of a single drafter. */
+/* Refuses a draft that draws its tokens together with other drafts under a ratio rule, which divides by the
+ * distribution from which a token was drawn: that is the distribution of a single drafter. */
 static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
     for (int i = 0; i < r->options.n_drafts; i++)

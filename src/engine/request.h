@@ -221,7 +221,7 @@ int request_grammar_check(fr_request *r, VerifyResult *v, fr_error *err);
  * r->error set, and FR_FINISH_NONE otherwise. */
 fr_finish request_grammar_advance(fr_request *r, int32_t token);
 
-/* ---- results (results.c): what a step works out about its tokens besides their text --------------------------- */
+/* ---- results (results.c): what a step finds out about its tokens --------------------------- */
 
 /* Refuses options with biases of unknown tokens or with numbers out of range. */
 int check_scores(const fr_request_options *o, int32_t n_vocab, fr_error *err);

@@ -276,7 +276,7 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     return status;
 }
 
-/* Returns how many rows the next forward has besides the drafted nodes of requests with automatic budgets. */
+/* Returns how many rows the next forward has without the drafted nodes of requests with automatic budgets. */
 static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
     fr_request *const *r = e->step.decoding_first;

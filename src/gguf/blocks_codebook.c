@@ -208,7 +208,7 @@ void mxfp4_search(const float *x, const float *w, uint8_t *dst) {
 }
 
 void nvfp4_search(const float *x, const float *w, uint8_t *dst) {
-    enum { BELOW = 8, ABOVE = 4 }; /* scales to try beside that of plain rounding */
+    enum { BELOW = 8, ABOVE = 4 }; /* scales to try in addition to that of plain rounding */
     uint8_t rounded[NV_SUBS + NV_N / 2];
     nvfp4_encode(x, rounded);
     for (int b = 0; b < NV_SUBS; b++) {

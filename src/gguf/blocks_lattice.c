@@ -16,8 +16,8 @@
  * Seven bits of signs belong to the first seven of eight weights; the last weight is negative where that makes the
  * number of negative weights even. In eight bits of signs, bit i belongs to weight i.
  *
- * IQ1: a coordinate stands for -1, 0 or 1, and all weights of a group are shifted by 1/8 or, where the bit is set,
- * -1/8. `values` are eight times that.
+ * IQ1: a coordinate means -1, 0 or 1, and all weights of a group are shifted by 1/8 or, where the bit is set, -1/8.
+ * `values` are eight times that.
  *
  * Every x = d (2s + 1) unit value is exact in a float: 11 bits of d, 5 of the scale, 7 of the value at most.
  * Proof: tests/gguf/test_lattice.c; tests/gguf/test_blocks.c has blocks that ggml read. */

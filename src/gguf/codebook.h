@@ -1,4 +1,4 @@
-/* codebook.h - what codes stand for in the types whose codes are not the numbers themselves: tables of 16 values, and
+/* codebook.h - the values of codes in the types whose codes are not the numbers themselves: tables of 16 values, and
  * lists of points, the lattices. */
 #ifndef GGUF_CODEBOOK_H
 #define GGUF_CODEBOOK_H
@@ -29,7 +29,7 @@ float nvfp4_scale(uint8_t code);
 /* ---- lattices: IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M ------------------------------------------- */
 
 /* Eight or four neighbouring weights are one number in a file: the index of a point in a published list. The
- * coordinates of a point are small integers that stand for magnitudes, and signs are kept apart (in the IQ1 types: a
+ * coordinates of a point are small integers that encode magnitudes, and signs are kept apart (in the IQ1 types: a
  * shift). blocks_lattice.c draws the blocks. */
 
 enum { LATTICE_N = 256, LATTICE_SIGN_N = 8, LATTICE_POINTS_MAX = 64, LATTICE_SCALES_MAX = 16 };

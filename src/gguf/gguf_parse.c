@@ -8,11 +8,10 @@
  *     zeros up to a multiple of general.alignment (32 where the key is missing)
  *     tensor data; an offset counts from here and is a multiple of the alignment
  *
- * An array value is { element type:u32  n:u64  elements }. No file is trusted, so nothing in it is
- * used before it is checked against the bytes that are really there: every number is read through reader_take, which
- * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After
- * gguf_parse the accessors of gguf.c need no checks of the file.
- * (The published description is gguf.md of the ggml project.)
+ * An array value is { element type:u32 n:u64 elements }. No file is trusted, so nothing in it is used before it is
+ * checked against the bytes that are really there: every number is read through reader_take, which refuses to pass the
+ * end, and every count is first compared with the bytes that this many entries need at least. After gguf_parse the
+ * accessors of gguf.c need no checks of the file. (The published description is gguf.md of the ggml project.)
  */
 #include "gguf/gguf_internal.h"
 

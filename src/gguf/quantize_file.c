@@ -44,11 +44,11 @@ struct Job {
 
 /* ---- the scale of a matrix in NVFP4 ------------------------------------------------------------------- */
 
-/* NVFP4 has a scale for each matrix beside its blocks: tensor NAME.scale [experts] for NAME.weight. The scales of its
- * blocks are floats of 7 bits, from 2^-9 to 448, so that the weights of most models, some hundredths, would fall below
- * the smallest of them. So a matrix is divided by the number that makes its largest element the largest product of a
- * code and a scale, 6 times 448, as NVIDIA's tools do it; a product with the matrix is multiplied by that number
- * afterwards. */
+/* NVFP4 has a scale for each matrix in addition to those of its blocks: tensor NAME.scale [experts] for NAME.weight.
+ * The scales of its blocks are floats of 7 bits, from 2^-9 to 448, so that the weights of most models, some hundredths,
+ * would fall below the smallest of them. So a matrix is divided by the number that makes its largest element the
+ * largest product of a code and a scale, 6 times 448, as NVIDIA's tools do it; a product with the matrix is multiplied
+ * by that number afterwards. */
 
 enum { NVFP4_SCALE_NAME = 160 };
 static const float nvfp4_largest = 6 * 448;
@@ -210,7 +210,7 @@ static int refuse_unimportant(const Job *job, const GgufTensor *t, TensorType ty
         job->o->importance_path, printable(&safe, t->name, strlen(t->name)), type_name);
 }
 
-/* If the matrix has a scale in another tensor, its blocks alone are not its numbers. */
+/* If the matrix has a scale in another tensor, its blocks are not the whole of its numbers. */
 static int refuse_scaled(const Job *job, const GgufTensor *t, fr_error *err) {
     Printable safe;
     return error_set(err, FR_ERR_UNSUPPORTED,

@@ -389,7 +389,7 @@ static bool type_fits(const Schema *s, const Value *type, Value v) {
     }
 }
 
-/* enum and const allow those of their values that have the type. Other keywords beside them are refused. */
+/* enum and const allow those of their values that have the type. Other keywords next to them are refused. */
 static const Expr *of_constants(Schema *s, Value schema, const Seq *values, const Value *constant) {
     const Value *type = schema_get(s, schema, "type");
     for (size_t i = 0; i < schema.dict->n; i++) {
@@ -512,7 +512,7 @@ static const Expr *rule_of(Schema *s, const char *name, Value schema) {
     return expr_rule(s->w, rule);
 }
 
-/* Keywords beside a reference hold as well. */
+/* Keywords next to a reference hold as well. */
 static const Expr *of_reference(Schema *s, Value schema, const Value *reference) {
     static const char space[] = " ";
     if (reference->kind != V_TEXT) schema_fail(s, "'$ref' must be a string");

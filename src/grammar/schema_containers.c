@@ -147,7 +147,7 @@ static const Expr *further_by_pattern(Schema *s, const Dict *patterns) {
     return alt;
 }
 
-/* Returns the expression of one member besides those that are named. NULL: none is allowed. */
+/* Returns the expression of one member that is not named. NULL: none is allowed. */
 static const Expr *further_members(Schema *s, Value schema, const Members *m, const Value *additional) {
     const Dict *patterns = schema_dict(s, schema, "patternProperties");
     const Value *names = schema_get(s, schema, "propertyNames");

@@ -13,7 +13,7 @@
 #define FAR 1e16
 enum { MAX_MULTIPLE_DIGITS = 15, MAX_LISTED = 5000, MAX_MODULUS = 200, MAX_FRACTION = 16, EXACT_DIGITS = 15 };
 
-/* A bound of a number. Bounds from FAR on exclude nothing, because no number of this grammar has so many digits. */
+/* A bound of a number. Bounds from FAR on exclude nothing, because no number of this grammar has that many digits. */
 typedef struct DecimalBound {
     bool is_given, is_exclusive;
     double value;

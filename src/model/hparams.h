@@ -56,7 +56,7 @@ typedef struct DeltaNetShape {
 } DeltaNetShape;
 
 /* The shape of multi-head latent attention (LatentSpec). The cache then has one KV head of rank + n_rot numbers for
- * each token, and no values beside it: n_head_kv is 1, and head_dim is the width of what is cached. */
+ * each token, and no values: n_head_kv is 1, and head_dim is the width of what is cached. */
 typedef struct LatentShape {
     int32_t rank;      /* width of the latent that keys and values are made of; 0: no layer is of this kind */
     int32_t q_rank;    /* width of the latent that queries are made of; 0: there is none */

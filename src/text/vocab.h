@@ -1,6 +1,6 @@
 /* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores and special tokens.
  *
- * Each token has a spelling, which is how the file writes it, and a text, which is what it stands for: marks of the
+ * Each token has a spelling, which is how the file writes it, and a text, which is what it means: marks of the
  * beginning of a word are spaces, and spelled bytes are bytes. Encoding looks up texts, so the input need not be
  * escaped. */
 #ifndef TEXT_VOCAB_H

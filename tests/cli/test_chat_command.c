@@ -385,7 +385,7 @@ static void a_loaded_conversation_goes_on_like_the_live_one(void **state) {
 
 static void write_json(const json_t *j, const char *path) { assert_int_equal(json_dump_file(j, path, 0), 0); }
 
-/* What the file says besides its texts is used only for the same model and the same turns. */
+/* What the file holds in addition to its texts is used only for the same model and the same turns. */
 static void only_the_texts_are_loaded_where_the_state_does_not_fit(void **state) {
     (void)state;
     static const char note[] = "Only the texts were loaded";

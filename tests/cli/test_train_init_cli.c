@@ -224,7 +224,7 @@ static void steps_have_weights(void **state) {
     }
 }
 
-/* A confidence head is trained beside the layer, may be added to a drafter that has none, and is in the file. */
+/* A confidence head is trained together with the layer, may be added to a drafter that has none, and is in the file. */
 static void a_confidence_head_may_be_added(void **state) {
     (void)state;
     static const char *const methods[] = {"lyanna", "eagle"};

@@ -1,5 +1,5 @@
-/* test_prompt_plan.c - long prompts beside streams: in every step each stream gets its token, the prompts share one
- * chunk, and a short prompt does not wait for the long ones. The test counts steps and rows. */
+/* test_prompt_plan.c - long prompts together with streams: in every step each stream gets its token, the prompts share
+ * one chunk, and a short prompt does not wait for the long ones. The test counts steps and rows. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"

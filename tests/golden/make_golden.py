@@ -680,7 +680,7 @@ class Model:
         return [a + self.residual_scale * b for a, b in zip(x, y)]
 
     def forward(self, token):
-        """The logits behind one more token."""
+        """Returns the logits after one more token."""
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
             normed = rms_norm(x, layer["attn_norm.weight"], self.eps)

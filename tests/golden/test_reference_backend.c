@@ -98,7 +98,7 @@ static void a_cap_bends_scores_and_a_high_one_does_not(void **state) {
     close_changed(&c);
 }
 
-/* A sink of logit s beside the single key of score x leaves exp(x) / (exp(x) + exp(s)) of the value, which is nothing
+/* A sink of logit s next to the only key, of score x, leaves exp(x) / (exp(x) + exp(s)) of the value, which is nothing
  * if s is far above x. */
 static void a_sink_takes_its_share_of_attention(void **state) {
     (void)state;

@@ -73,7 +73,7 @@ static void assert_same_trees(const Stream *a, const Stream *b, const char *what
     assert_int_equal(a->stats.accepted, b->stats.accepted);
 }
 
-/* Runs a request by itself; then after others with its seed and after itself; then beside them. */
+/* Runs a request by itself; then after others with its seed and after itself; then together with them. */
 static void nothing_outside_a_request_reaches_its_trees(void **state) {
     (void)state;
     static Stream alone, got;

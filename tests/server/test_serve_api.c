@@ -329,7 +329,7 @@ static void a_zero_byte_is_refused_in_words(void **state) {
     json_decref(j);
 }
 
-/* The template of this model joins contents to text: beside calls they may be null. */
+/* The template of this model joins contents to text: next to calls they may be null. */
 static void the_content_beside_calls_may_be_null(void **state) {
     (void)state;
     static const char format[] =

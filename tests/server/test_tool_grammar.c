@@ -284,8 +284,7 @@ static void a_schema_for_the_answer_beside_tools(void **state) {
     rig_end(&r);
 }
 
-/* ---- forced text is read
- * ------------------------------------------------------------------------------------------ */
+/* ---- forced text is read ------------------------------------------------------------------------------------- */
 
 static uint64_t seed = 7;
 
@@ -363,8 +362,7 @@ static void what_is_forced_is_read_as_calls(void **state) {
         }
 }
 
-/* ---- schemas that cannot be enforced
- * ----------------------------------------------------------------------------------- */
+/* ---- schemas that cannot be enforced ------------------------------------------------------------------------- */
 
 static void a_schema_that_cannot_be_enforced_is_reported(void **state) {
     (void)state;

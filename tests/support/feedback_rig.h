@@ -43,7 +43,7 @@ typedef struct FeedbackBands {
 void feedback_rig_count(FeedbackBands *b, const FeedbackSequence *s);
 void feedback_rig_check_bands(const FeedbackBands *b, double tolerance);
 
-/* Checks on the shipped model, with this draft and with another one beside it, that the tokens are those of plain
+/* Checks on the shipped model, with this draft and together with another one, that the tokens are those of plain
  * decoding, and that drafts are accepted. */
 void feedback_rig_check_engine(const char *draft, const char *other);
 

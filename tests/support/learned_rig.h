@@ -84,7 +84,7 @@ void learned_rig_check_step(const Weights *target, const char *spec);
 void learned_rig_check_together(const Weights *target, const char *spec);
 
 /* Checks that requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets
- * and chunk sizes, beside other requests, with shared prompts, under ratio rules, and with too few pages. */
+ * and chunk sizes, together with other requests, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);
 
 #endif

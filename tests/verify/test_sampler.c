@@ -341,7 +341,7 @@ static void odd_logits_give_a_defined_token(void **state) {
         }
     const float tie[] = {1, 5, 5, 2};
     assert_int_equal(sampler_choose(s, &options[0], tie, NULL, 0, 0), 1);
-    for (uint64_t i = 0; i < 20; i++) /* the noise vanishes beside 5e30, so the logits are tied and the lowest id
+    for (uint64_t i = 0; i < 20; i++) /* the noise vanishes next to 5e30, so the logits are tied and the lowest id
                                        * wins */
         assert_int_equal(sampler_choose(s, &options[2], tie, NULL, 0, i), 1);
     sampler_free(s);

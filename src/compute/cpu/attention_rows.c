@@ -14,7 +14,7 @@
  *     weights  one softmax for each query head, over its whole context
  *     values   unpack_values once, mix_values likewise; tiles of ATTN_TILE keys as in attention.c
  *
- * Example. A tree behind 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959)
+ * Example. A tree after 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959)
  * are one set of three rows. In block 15 both children see position 1001, in different slots: row 1 leads, row 0 sees a
  * part of the same slots and joins, and row 2 is a set by itself, with the committed keys of the block converted again.
  *

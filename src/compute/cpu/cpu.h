@@ -174,11 +174,11 @@ typedef enum ForwardKind {
     FORWARD_KINDS
 } ForwardKind;
 
-/* A stage is cut into so many parts for each thread that the others can make up for a thread that lost its core for
- * a while. */
+/* A stage is cut into this many parts for each thread, so that the others can take over the parts of a thread that lost
+ * its core for a while. */
 enum { PARTS_PER_THREAD = 4 };
 
-/* The weighted values of so many keys are one sum, which is a part of the numeric contract (attention.c). */
+/* The weighted values of this many keys are one sum, which is a part of the numeric contract (attention.c). */
 enum { ATTN_TILE = 512 };
 static inline int64_t attn_n_tiles(int64_t n_keys) { return (n_keys + ATTN_TILE - 1) / ATTN_TILE; }
 
@@ -222,9 +222,9 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
     return at + 1;
 }
 
-/* A layer has at most so many operations: 7, one more if outputs of heads are not whole blocks of activations, three
- * if keys are split, two if what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares
- * of inputs are summed. */
+/* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
+ * are split, two if what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares of inputs
+ * are summed. */
 enum { OPS_PER_LAYER = 40, OPS_AROUND = 3 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */

@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-/* ---- Gated DeltaNet
- * --------------------------------------------------------------------------------------------------
+/* ---- Gated DeltaNet ---------------------------------------------------------------------------------------------
  *
  * The recurrence of Gated DeltaNet (DeltaNetSpec of model.h; arXiv 2412.06464) for one position of one value head.
  *
@@ -19,7 +18,7 @@
  * additions on a matrix that is in the cache, where attention has 2 dim for each earlier position. */
 
 /* The kernel rmsnorm divides by the root of the mean of squares, but here vectors are divided by their length, and
- * queries by the root of dim besides. The gains make up for that. */
+ * queries also by the root of dim. The gains make up for that. */
 static void delta_set_gains(CpuStates *s) {
     double dim = (double)s->shape.head_dim;
     for (int64_t i = 0; i < s->shape.head_dim; i++) {
@@ -62,8 +61,8 @@ static void delta_finish(const CpuContext *c, const CpuLayer *l, float *read, in
 
 const StateCell delta_net_cell = {.open = delta_set_gains, .step = delta_step, .finish = delta_finish};
 
-/* ---- Mamba-2
- * ---------------------------------------------------------------------------------------------------------
+/* ---- Mamba-2 ----------------------------------------------------------------------------------------------------
+ *
  *
  * The recurrence of Mamba-2 (Mamba2Spec of model.h; arXiv 2405.21060, where it is called SSD) for one position of
  * one head.
@@ -120,8 +119,7 @@ static void mamba_finish_row(const CpuContext *c, const CpuLayer *l, float *z) {
 
 const StateCell mamba2_cell = {.step = mamba_step, .finish = mamba_finish, .finish_row = mamba_finish_row};
 
-/* ---- short convolution
- * -----------------------------------------------------------------------------------------------
+/* ---- short convolution ------------------------------------------------------------------------------------------
  *
  * The short convolution of LFM2 (MIXER_SHORT_CONV in model.h) for one position of some channels.
  *

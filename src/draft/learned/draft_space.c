@@ -1,6 +1,6 @@
-/* draft_space.c - the drafter `space`: mask tokens that the target reads beside the candidates it verifies (Yi et al.
- * 2024, "Generation Meets Verification: Accelerating Large Language Model Inference with Smart Parallel Auto-Correct
- * Decoding", SPACE).
+/* draft_space.c - the drafter `space`: mask tokens that the target reads together with the candidates it verifies (Yi
+ * et al. 2024, "Generation Meets Verification: Accelerating Large Language Model Inference with Smart Parallel
+ * Auto-Correct Decoding", SPACE).
  *
  * The problem. A drafter costs passes of its own. Could the target draft in the same pass in which it verifies?
  *
