@@ -15,14 +15,7 @@ static fr_model *model;
 
 static int open_model(void **state) {
     (void)state;
-    static const RandomModel random = {.arch = "llama",
-                                       .n_layer = 1,
-                                       .n_embd = 32,
-                                       .n_head = 2,
-                                       .n_head_kv = 1,
-                                       .n_ff = 32,
-                                       .n_vocab = N_VOCAB,
-                                       .seed = 3};
+    static const RandomModel random = {SMALL_LLAMA, .n_vocab = N_VOCAB, .seed = 3};
     fr_error err;
     if (random_model_write(&random, path, &err)) fail_msg("%s", err.message);
     model = rig_open_model(path, NULL);

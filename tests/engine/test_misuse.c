@@ -20,14 +20,7 @@ static const char *const with_null[] = {"pld", NULL};
 
 static int open_all(void **state) {
     (void)state;
-    const RandomModel m = {.arch = "llama",
-                           .n_layer = 1,
-                           .n_embd = 32,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .n_ff = 32,
-                           .n_vocab = N_VOCAB,
-                           .seed = 3};
+    const RandomModel m = {SMALL_LLAMA, .n_vocab = N_VOCAB, .seed = 3};
     if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
     model = rig_open_model(MODEL, NULL);
     engine = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),

@@ -32,14 +32,7 @@ static Device *device;
 static int make_models(void **state) {
     (void)state;
     fr_error err;
-    RandomModel m = {.arch = "llama",
-                     .n_layer = 1,
-                     .n_embd = 32,
-                     .n_head = 2,
-                     .n_head_kv = 1,
-                     .n_ff = 32,
-                     .n_vocab = N_VOCAB,
-                     .seed = 5};
+    RandomModel m = {SMALL_LLAMA, .n_vocab = N_VOCAB, .seed = 5};
     if (random_model_write(&m, A, &err)) fail_msg("%s", err.message);
     m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first model, but not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);

@@ -25,16 +25,7 @@ enum { N_DRAFTS = 5, N_RULES = 3 };
 static int make_model(void **state) {
     (void)state;
     fr_error err;
-    RandomModel m = {.arch = "llama",
-                     .n_layer = 1,
-                     .n_embd = 32,
-                     .n_head = 2,
-                     .n_head_kv = 1,
-                     .n_ff = 32,
-                     .n_vocab = N_VOCAB,
-                     .types = {TYPE_F32},
-                     .n_types = 1,
-                     .seed = 5};
+    RandomModel m = {SMALL_LLAMA, .n_vocab = N_VOCAB, .types = {TYPE_F32}, .n_types = 1, .seed = 5};
     return random_model_write(&m, TARGET, &err);
 }
 

@@ -44,16 +44,7 @@ static int make_models(void **state) {
     static const char *const paths[] = {TARGET, A, B};
     static const TensorType types[] = {TYPE_F32, TYPE_Q4_0, TYPE_Q5_0};
     for (int i = 0; i < 3; i++) {
-        RandomModel m = {.arch = "llama",
-                         .n_layer = 1,
-                         .n_embd = 32,
-                         .n_head = 2,
-                         .n_head_kv = 1,
-                         .n_ff = 32,
-                         .n_vocab = N_VOCAB,
-                         .types = {types[i]},
-                         .n_types = 1,
-                         .seed = 5};
+        RandomModel m = {SMALL_LLAMA, .n_vocab = N_VOCAB, .types = {types[i]}, .n_types = 1, .seed = 5};
         fr_error err;
         if (random_model_write(&m, paths[i], &err)) fail_msg("%s", err.message);
     }

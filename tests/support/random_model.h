@@ -58,6 +58,9 @@ typedef struct RandomModel {
     uint64_t seed;
 } RandomModel;
 
+/* The fields of a llama with one narrow layer, for tests to which the model does not matter. */
+#define SMALL_LLAMA .arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32
+
 /* Weights are Gaussian, scaled so that every block adds about as much as the residual stream contains, and logits have
  * an rms of about 2.8. From 260 tokens on, the file holds a SentencePiece-like vocabulary: <unk> <s> </s>, 256 byte
  * tokens, then short pieces of lower-case letters. Writes to `path`. */

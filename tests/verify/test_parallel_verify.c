@@ -15,14 +15,7 @@ enum { N_VOCAB = 300, N_REQUESTS = 7, N_PROMPT = 12, N_TOKENS = 20, MAX_EVENTS =
 static int make_model(void **state) {
     (void)state;
     fr_error err;
-    const RandomModel m = {.arch = "llama",
-                           .n_layer = 1,
-                           .n_embd = 32,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .n_ff = 32,
-                           .n_vocab = N_VOCAB,
-                           .seed = 5};
+    const RandomModel m = {SMALL_LLAMA, .n_vocab = N_VOCAB, .seed = 5};
     return random_model_write(&m, TARGET, &err);
 }
 
