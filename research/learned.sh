@@ -19,6 +19,7 @@
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), CORPUS (a folder of KIND.train.jsonl.zst and
 # KIND.valid.jsonl.zst, texts; ../shared/data/corpus), DATA and OUT (build/learned).
+# For the data: EVERY (1): take only every EVERYth of the texts, for smaller trainings.
 # For the drafters: METHODS (all), MINUTES of processor time for each (20), LYANNA (its options, such as "--rank 256"),
 # CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
 # Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
@@ -26,13 +27,14 @@ set -euo pipefail
 shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
-: "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
+: "${EVERY:=1}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
-one_answer_file() { # KIND EVERY TOKENS
-  zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$2" 'NR % (2 * n) == 1' > "$DATA/cold.$1.jsonl"
-  zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$2" 'NR % (2 * n) == (n + 1) % (2 * n)' > "$DATA/warm.$1.jsonl"
+one_answer_file() { # KIND STEP TOKENS
+  local n=$(($2 * EVERY))
+  zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$n" 'NR % (2 * n) == 1' > "$DATA/cold.$1.jsonl"
+  zstdcat "$CORPUS/$1.train.jsonl.zst" | awk -v n="$n" 'NR % (2 * n) == (n + 1) % (2 * n)' > "$DATA/warm.$1.jsonl"
   "$FORERUN" distill-data -m "$TARGET" "$DATA/cold.$1.jsonl" -o "$DATA/cold.$1.answers.jsonl" --begin-texts 24 -n "$3" --draft suffix
   "$FORERUN" distill-data -m "$TARGET" "$DATA/warm.$1.jsonl" -o "$DATA/warm.$1.answers.jsonl" --begin-texts 24 -n "$3" \
     --draft suffix --temp 0.8
@@ -305,5 +307,5 @@ EOF
   cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
-[ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

@@ -1,24 +1,43 @@
-/* eagle.c - `forerun train eagle`: one layer that predicts hidden states from states and tokens. */
+/* eagle.c - `forerun train eagle`: one layer that predicts hidden states from states and tokens. --recipe names a
+ * published way to train it:
+ *
+ *     eagle   one step ahead, so that the layer reads only states of the target, with noise on them (arXiv 2401.15077)
+ *     hass    three steps ahead: the layer also learns from its own predictions (arXiv 2408.15766)
+ *
+ * --steps-ahead and --noise change one part of a recipe. */
 #include "train/methods.h"
 #include "draft/learned/learned_files.h"
 #include "train/import.h"
 #include "train/nets.h"
 
 typedef struct EagleSettings {
-    UnrollSettings unroll;
+    UnrollSettings unroll; /* the steps ahead and the noise are those of the recipe unless they are given */
     InfoSettings info;
+    int recipe; /* index into recipes */
 } EagleSettings;
 
-static EagleSettings settings = {.unroll.drafter.loss.n_steps = 3};
+#define NOT_GIVEN (-1.0) /* noise */
+
+static const struct {
+    int32_t n_steps;
+    double noise;
+} recipes[] = {{1, 0.1}, {3, 0}};
+
+static EagleSettings settings = {.unroll.drafter.noise = NOT_GIVEN};
 static UnrollNet net; /* used by the trainer; its shape follows the target */
 
 static const Option option_table[] = {
+    {.key = "recipe",
+     OPT_CHOICE(EagleSettings, recipe, "eagle", "hass"),
+     .section = "The drafter",
+     .default_value = "hass",
+     .help =
+         "the published way to train that gives --steps-ahead and --noise their defaults: EAGLE (1 step, noise 0.1) "
+         "or HASS (3 steps, no noise)"},
     {.key = "noise",
      OPT_REAL(EagleSettings, unroll.drafter.noise, 0, 100),
-     .section = "The drafter",
-     .default_value = "0",
-     .help = "while training, add uniform noise from -X to X to the target's hidden states that it reads; the paper "
-             "uses 0.1"},
+     .default_help = "that of --recipe",
+     .help = "while training, add uniform noise from -X to X to the target's hidden states that it reads"},
     {.key = NULL},
 };
 
@@ -44,7 +63,12 @@ static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, cha
                              n_signature, err);
 }
 
-static int check(fr_error *err) { return train_drafter_check(&settings.unroll.drafter, err); }
+static int check(fr_error *err) {
+    DrafterSettings *d = &settings.unroll.drafter;
+    if (d->loss.n_steps == 0) d->loss.n_steps = recipes[settings.recipe].n_steps;
+    if (d->noise < 0) d->noise = recipes[settings.recipe].noise;
+    return train_drafter_check(d, err);
+}
 
 const TrainMethod train_eagle = {
     .name = "eagle",
@@ -54,7 +78,7 @@ const TrainMethod train_eagle = {
              "continues from its own prediction.",
     .notes = "--steps-ahead is the number of steps for which it learns to do that (by default 3, as in HASS); with 1 "
              "it only ever sees the target's own "
-             "states: EAGLE as published, with --noise 0.1. Best trained on the target's own answers (forerun "
+             "states, as in --recipe eagle. Best trained on the target's own answers (forerun "
              "distill-data). --rank adds Lyanna's "
              "token info to the logits, which costs memory for a table and a row of it for each token of a draft (see "
              "train lyanna).",

@@ -1,5 +1,16 @@
-/* lyanna.c - `forerun train lyanna`: one layer that predicts hidden states only from hidden states, and token info. */
+/* lyanna.c - `forerun train lyanna`: a layer that predicts hidden states only from hidden states, and token info.
+ *
+ * --form chooses how the steps share what is learned:
+ *
+ *     paper      one layer computes all steps, and all have token info
+ *     separate   the steps after the first have a layer of their own, of whose gradient only a share reaches the state
+ *                before it, and token info begins with them
+ *
+ * The first step reads a token and the later ones do not. In the paper's form the later steps, which are more numerous,
+ * take accuracy from the first one. --init takes what is not given from the file, so that the same options continue
+ * any drafter. */
 #include "base/hash.h"
+#include "draft/learned/learned_files.h"
 #include "train/methods.h"
 #include "train/dataset.h"
 #include "train/nets.h"
@@ -9,22 +20,56 @@
 /* As in the paper: of a vocabulary of more than MANY_TOKENS, HOT_TOKENS are hot. */
 enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768, HOT_BY_SIZE = -1 };
 
+/* The values of settings that were not given. */
+enum { NOT_GIVEN = -1, DEFAULT_RANK = 512 };
+#define DEFAULT_STATE_GRADIENT 0.2 /* of the separate form; the paper's form has 1 */
+
+typedef enum Form { FORM_PAPER, FORM_SEPARATE } Form;
+typedef enum LaterInput { LATER_STATE, LATER_TOKEN } LaterInput;
+
 typedef struct LyannaSettings {
     UnrollSettings unroll;
     int32_t rank, n_hot; /* n_hot 0: all */
     int32_t gate_rank;
+    int form, later_input; /* values of the enums above, or NOT_GIVEN */
+    int32_t n_ff_later;    /* 0: that of the first layer */
+    double state_gradient; /* NOT_GIVEN: by the form */
     bool fuses_token, is_parallel;
     const char *frequencies; /* file of texts in which tokens are counted; NULL: the training data */
 } LyannaSettings;
 
-static LyannaSettings settings = {.unroll.drafter.loss.n_steps = 3, .n_hot = HOT_BY_SIZE};
+static LyannaSettings settings = {.unroll.drafter.loss.n_steps = 3,
+                                  .rank = NOT_GIVEN,
+                                  .n_hot = HOT_BY_SIZE,
+                                  .form = NOT_GIVEN,
+                                  .later_input = NOT_GIVEN,
+                                  .state_gradient = NOT_GIVEN};
 static UnrollNet net; /* used by the trainer; its shape follows the target */
 
 static const Option option_table[] = {
+    {.key = "form",
+     OPT_CHOICE(LyannaSettings, form, "paper", "separate"),
+     .section = "The drafter",
+     .default_help = "that of --init; else separate",
+     .help = "paper: one layer computes all steps, and all have token info; separate: the steps after the first have a "
+             "layer of their own, and token info begins with them"},
+    {.key = "later-input",
+     OPT_CHOICE(LyannaSettings, later_input, "state", "token"),
+     .default_help = "that of --init; else token",
+     .help = "what the later layer of --form separate reads: the state before (state), or that state and the token "
+             "that the draft begins from (token)"},
+    {.key = "later-ff",
+     OPT_INT(LyannaSettings, n_ff_later, 1, 1 << 18),
+     .default_help = "as --ff",
+     .help = "width of the feed-forward of the later layer"},
+    {.key = "state-gradient",
+     OPT_REAL(LyannaSettings, state_gradient, 0, 1),
+     .metavar = "SHARE",
+     .default_help = "0.2 with --form separate, else 1",
+     .help = "share of the gradient of a step's input that reaches the state from which it was made"},
     {.key = "rank",
      OPT_INT(LyannaSettings, rank, 0, TRAIN_MAX_RANK),
-     .section = "The drafter",
-     .default_value = "64",
+     .default_help = "that of --init; else 512",
      .help = "rank of the token info, which predicts the next token from nothing but the last one; 0: none"},
     {.key = "gate-rank",
      OPT_INT(LyannaSettings, gate_rank, 0, TRAIN_MAX_RANK),
@@ -86,12 +131,63 @@ static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
     return status;
 }
 
+/* Takes the settings that were not given from the file of --init, or their defaults. A file that cannot be opened is
+ * reported later. */
+static void fill_settings(const char *init) {
+    Gguf *g = NULL;
+    fr_error ignored;
+    int64_t rank = DEFAULT_RANK;
+    bool is_paper = false, reads_state = false;
+    if (init && gguf_open(&g, init, &ignored) == FR_OK) {
+        GgufString input = {"", 0};
+        if (!gguf_get_i64(g, DRAFTER_KEY(LYANNA TOKEN_INFO_KEY_RANK), &rank)) rank = 0;
+        is_paper = gguf_find_key(g, DRAFTER_KEY(LYANNA LAYER_LATER LAYER_KEY_FEED_FORWARD)) < 0;
+        gguf_get_string(g, DRAFTER_KEY(LYANNA_KEY_LATER_INPUT), &input);
+        reads_state = input.n == strlen("state") && memcmp(input.data, "state", input.n) == 0;
+        gguf_close(g);
+    }
+    if (settings.form == NOT_GIVEN) settings.form = is_paper ? FORM_PAPER : FORM_SEPARATE;
+    if (settings.later_input == NOT_GIVEN) settings.later_input = reads_state ? LATER_STATE : LATER_TOKEN;
+    if (settings.rank == NOT_GIVEN) settings.rank = rank >= 0 && rank <= TRAIN_MAX_RANK ? (int32_t)rank : DEFAULT_RANK;
+    if (settings.state_gradient < 0)
+        settings.state_gradient = settings.form == FORM_SEPARATE ? DEFAULT_STATE_GRADIENT : 1;
+}
+
+static int check_form(fr_error *err) {
+    if (settings.form == FORM_SEPARATE && settings.unroll.drafter.loss.n_steps < 2)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--steps-ahead=1 would not train the later layer: pass --steps-ahead=2 or more, or "
+                         "--form=paper");
+    if (settings.form == FORM_PAPER && settings.n_ff_later)
+        return error_set(err, FR_ERR_ARGUMENT, "--later-ff needs --form=separate: the paper's form has no later layer");
+    return FR_OK;
+}
+
+/* The parts of the shape that follow from the form. Without a first token no later step reads one, and token info is
+ * useful at the first step as well. */
+static void set_form(void) {
+    UnrollShape *layer = &net.layer;
+    bool is_separate = settings.form == FORM_SEPARATE;
+    layer->fuses_token = settings.fuses_token;
+    layer->is_parallel = settings.is_parallel;
+    layer->state_gradient = settings.state_gradient;
+    layer->n_ff_later = !is_separate ? 0 : settings.n_ff_later ? settings.n_ff_later : layer->n_ff;
+    layer->later_fuses = is_separate && settings.later_input == LATER_TOKEN && layer->fuses_token &&
+                         !layer->is_parallel;
+    net.info_skips_first = is_separate && layer->fuses_token;
+}
+
 /* The words of LoopOptions.method. A run with other hot tokens is another run. */
 static void write_signature(char *signature, size_t n_signature) {
     int n = snprintf(signature, n_signature, "lyanna rank=%d first-token=%s hot-tokens=%d", settings.rank,
                      settings.fuses_token ? "fused" : "none", net.info.n_hot);
     if (settings.gate_rank) n += snprintf(signature + n, n_signature - (size_t)n, " gate-rank=%d", settings.gate_rank);
     if (settings.is_parallel) n += snprintf(signature + n, n_signature - (size_t)n, " chain=parallel");
+    if (settings.form == FORM_SEPARATE)
+        n += snprintf(signature + n, n_signature - (size_t)n, " form=separate later-input=%s later-ff=%d",
+                      net.layer.later_fuses ? "token" : "state", net.layer.n_ff_later);
+    if (settings.state_gradient < 1)
+        n += snprintf(signature + n, n_signature - (size_t)n, " state-gradient=%.17g", settings.state_gradient);
     if (settings.frequencies)
         snprintf(signature + n, n_signature - (size_t)n, " frequencies=%016llx",
                  (unsigned long long)hash64(net.info.hot, (size_t)net.info.n_hot * sizeof *net.info.hot, 0));
@@ -100,7 +196,9 @@ static void write_signature(char *signature, size_t n_signature) {
 static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                        fr_error *err) {
     FrozenTarget target = {0};
-    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    fill_settings(a->init);
+    int status = check_form(err);
+    if (!status) status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (!status) {
         net = (UnrollNet){.layer = train_unroll_shape("lyanna", &target, &settings.unroll),
                           .info = train_info_shape("lyanna", &target, settings.rank),
@@ -110,10 +208,9 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                                .V = net.info.V,
                                .rank = settings.gate_rank,
                                .token_std = net.layer.fc_std};
-        net.layer.is_parallel = settings.is_parallel;
         net.layer.has_attn_norm = true;
+        set_form();
         train_unroll_set_confidence(&net, &settings.unroll);
-        net.layer.fuses_token = settings.fuses_token;
         status = choose_hot(a, source, err);
     }
     if (status) {
@@ -130,12 +227,13 @@ static int check(fr_error *err) { return train_drafter_check(&settings.unroll.dr
 const TrainMethod train_lyanna = {
     .name = "lyanna",
     .summary = "one layer that predicts a chain of hidden states, and token info",
-    .about = "Train Lyanna's drafter for a target: a layer that predicts a chain of hidden states, each from the last "
-             "one alone, and the token info "
+    .about = "Train Lyanna's drafter for a target: a layer that predicts a chain of hidden states without reading the "
+             "tokens that are drafted, and the token info "
              "that is added to their logits.",
     .notes = "--steps-ahead is the length of the chain for which it learns from its own predictions (by default 3). "
              "Best trained on the target's own "
-             "answers (forerun distill-data). --rank 0 and --first-token none leave out one part, to measure what it "
+             "answers (forerun distill-data). --form paper is the form of the publication; --rank 0 and --first-token "
+             "none leave out one part, to measure what it "
              "contributes.",
     .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n"
                 "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf --hot-tokens 1024 "

@@ -229,7 +229,7 @@ const Option train_drafter_options[] = {
     {.key = "steps-ahead",
      OPT_INT(DrafterSettings, loss.n_steps, 1, 8),
      .section = "The drafter",
-     .default_help = "lyanna, eagle and space 3, medusa and hydra 4, redrafter 5",
+     .default_help = "lyanna and space 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
      .help = "number of tokens that it learns to predict one after another"},
     {.key = "step-weights",
      OPT_CUSTOM(parse_step_weights),
@@ -408,6 +408,7 @@ UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, c
                          .rope = &m->ropes[0],
                          .n_steps = s->drafter.loss.n_steps,
                          .fuses_token = true,
+                         .state_gradient = 1,
                          .fc_std = start_token_std(target->embd, h->n_vocab, h->n_embd),
                          .qk_start_anew = m->layers[h->n_layer - 1].q_norm != NULL};
 }

@@ -17,17 +17,23 @@
  *
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
+ *                             fc' [E(x_{t+1}) ; f^{s-1}_t]       later_fuses: with an fc of the later layer
  *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x without a norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
+ *
+ * A later layer. Without tokens, the later steps of lyanna are another task than the first one, and a layer that learns
+ * both loses accuracy at the first step. With n_ff_later the steps s >= 2 have a layer of their own. Its rows see the
+ * keys and values that the first layer has made of the context, so that a drafter needs one KV cache.
  *
  * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later
  * steps predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and
  * an answer n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
  *
  * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and
- * values of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every
- * prediction.
+ * values of step 1 accumulate gradient from all steps. Of the gradient of a step's input, the share state_gradient
+ * reaches the prediction that it was made from: with 1 nothing is truncated, with 0 each step learns only from its own
+ * loss.
  *
  * Initial values: the layer is the target's last one, but Wo and Wdown are zeros, so that it adds nothing at first. The
  * target's own Wo and Wdown add to its residual stream before the final norm, where numbers may be far larger than in
@@ -48,29 +54,57 @@
 
 static int64_t q_dim(const UnrollShape *s) { return (int64_t)s->n_head * s->head_dim; }
 static int64_t kv_dim(const UnrollShape *s) { return (int64_t)s->n_head_kv * s->head_dim; }
-static int64_t fc_in(const UnrollShape *s) { return s->fuses_token ? 2 * s->C : s->C; }
-static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s->fuses_each_step; }
+static bool is_later(const UnrollShape *s, int32_t step) { return step > 0 && s->n_ff_later > 0; }
+static int64_t ff_of(const UnrollShape *s, int32_t step) { return is_later(s, step) ? s->n_ff_later : s->n_ff; }
+static int64_t widest_ff(const UnrollShape *s) { return s->n_ff_later > s->n_ff ? s->n_ff_later : s->n_ff; }
+static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s->fuses_each_step || s->later_fuses; }
+static int64_t fc_in(const UnrollShape *s, int32_t step) {
+    return s->fuses_token || (step > 0 && s->later_fuses) ? 2 * s->C : s->C;
+}
 /* Learned vectors of a parallel chain; a chain of one step has one that is not used. */
 static int32_t n_chain_inputs(const UnrollShape *s) { return s->n_steps > 1 ? s->n_steps - 1 : 1; }
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
-int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm + s->is_parallel; }
+enum { LATER_TENSORS = UNROLL_ATTN_NORM + 1 - UNROLL_Q }; /* of a later layer, without its fc */
 
-NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
+static int32_t n_first_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm + s->is_parallel; }
+
+int32_t unroll_n_tensors(const UnrollShape *s) {
+    return n_first_tensors(s) + (s->n_ff_later ? LATER_TENSORS + 2 * s->later_fuses : 0);
+}
+
+/* The tensors of a step's layer, by the numbers of the first layer's. */
+static real *const *layer_of_step(const UnrollShape *s, real *const *w, int32_t step) {
+    return is_later(s, step) ? w + n_first_tensors(s) - UNROLL_Q : w;
+}
+
+/* The number of the fc of a step; its bias is the next tensor. */
+static int32_t fc_of_step(const UnrollShape *s, int32_t step) {
+    return step > 0 && s->later_fuses ? n_first_tensors(s) + LATER_TENSORS : UNROLL_FC;
+}
+
+/* Tensor i of the layer of a step. */
+static NetTensor tensor_of_layer(const UnrollShape *s, int32_t step, int32_t i) {
     static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS,     LAYER_ATTN_Q,    LAYER_ATTN_K,
                                            LAYER_ATTN_V,    LAYER_ATTN_OUTPUT, LAYER_FFN_NORM,  LAYER_FFN_GATE,
                                            LAYER_FFN_UP,    LAYER_FFN_DOWN,    LAYER_ATTN_NORM, CHAIN_INPUTS};
-    int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    int64_t C = s->C, F = ff_of(s, step), Q = q_dim(s), K = kv_dim(s);
     const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0, n_chain_inputs(s)};
-    const int64_t n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C, C};
+    const int64_t n[] = {fc_in(s, step), C, C, C, C, Q, C, C, C, F, C, C};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};
     if (i == UNROLL_FC) t.start = NET_FUSE, t.std = s->fc_std;
     if (i == UNROLL_O || i == UNROLL_DOWN || i == UNROLL_FC_BIAS || i == UNROLL_CHAIN_INPUTS)
         t.start = NET_ZEROS, t.std = 0;
     if ((i == UNROLL_Q || i == UNROLL_K) && s->qk_start_anew) t.start = NET_NORMAL;
-    snprintf(t.name, sizeof t.name, "%s.%s", s->method, suffixes[i]);
+    snprintf(t.name, sizeof t.name, "%s.%s%s", s->method, step ? LAYER_LATER : "", suffixes[i]);
     return t;
+}
+
+NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
+    int32_t later = i - n_first_tensors(s);
+    if (later < 0) return tensor_of_layer(s, 0, i);
+    return tensor_of_layer(s, 1, later < LATER_TENSORS ? UNROLL_Q + later : UNROLL_FC + later - LATER_TENSORS);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -79,7 +113,7 @@ static const char acts_name[] = "a layer's activations; choose a smaller --lengt
 
 /* The arrays of one step's forward pass, and of the gradients that later steps leave in it. */
 static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
-    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    int64_t T = a->max_length, C = s->C, F = ff_of(s, step), Q = q_dim(s), K = kv_dim(s);
     UnrollStep *p = &a->steps[step];
     const ArenaItem items[] = {
         ARENA_ITEM(&p->pair, T * 2 * C),
@@ -107,7 +141,7 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
 
 /* What all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
 static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
-    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), R = s->rope->params.n_rot;
+    int64_t T = a->max_length, C = s->C, F = widest_ff(s), Q = q_dim(s), R = s->rope->params.n_rot;
     const ArenaItem items[] = {
         ARENA_ITEM(&a->entries, T),       ARENA_ITEM(&a->chains, T),
         ARENA_ITEM(&a->cos_sin, T * R),   ARENA_ITEM(&a->angles, T * R),
@@ -177,7 +211,8 @@ static void add_to(real *out, const real *a, const real *b, int64_t n) {
 static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *state = step ? a->steps[step - 1].f : seq->hidden;
-    int64_t C = s->C, width = fc_in(s);
+    int64_t C = s->C, width = fc_in(s, step);
+    int32_t fc = fc_of_step(s, step);
     if (step && s->is_parallel) { /* the rows of the first step are those of all positions */
         const real *learned = w[UNROLL_CHAIN_INPUTS] + (step - 1) * C;
         for (int32_t i = 0; i < p->n; i++) add_to(p->x + i * C, a->steps[0].x + p->chains[i] * C, learned, C);
@@ -188,13 +223,13 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
         return;
     }
     for (int32_t i = 0; i < p->n; i++) {
-        int32_t t = p->chains[i];
+        int32_t t = p->chains[i], token = seq->tokens[s->later_fuses ? t + 1 : t + step + 1];
         real *pair = p->pair + i * width;
-        if (s->fuses_token) memcpy(pair, seq->embd + seq->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
+        if (width > C) memcpy(pair, seq->embd + token * C, (size_t)C * sizeof *pair);
         memcpy(pair + width - C, state + t * C, (size_t)C * sizeof *pair);
         if (seq->noise && step == 0) add_to(pair + width - C, pair + width - C, seq->noise + t * C, C);
     }
-    linear_forward(p->x, p->pair, w[UNROLL_FC], w[UNROLL_FC_BIAS], p->n, width, C);
+    linear_forward(p->x, p->pair, w[fc], w[fc + 1], p->n, width, C);
 }
 
 /* Keys and values that the rows of a step see. own_k, own_v: [step], written and borrowed. */
@@ -230,7 +265,7 @@ static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a,
 
 static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    int64_t n = p->n, C = s->C, F = s->n_ff;
+    int64_t n = p->n, C = s->C, F = ff_of(s, step);
     rmsnorm_forward(p->ffn_normed, p->ffn_rms, p->x_mid, w[UNROLL_FFN_NORM], n, C, (real)s->rms_eps);
     linear_forward(p->gate, p->ffn_normed, w[UNROLL_GATE], NULL, n, C, F);
     linear_forward(p->up, p->ffn_normed, w[UNROLL_UP], NULL, n, C, F);
@@ -242,9 +277,10 @@ static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs 
 void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq) {
     choose_rows(s, a, seq);
     for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
+        real *const *of_layer = layer_of_step(s, w, step);
         make_input(s, w, a, seq, step);
-        attention_block(s, w, a, step);
-        feed_forward_block(s, w, a, step);
+        attention_block(s, of_layer, a, step);
+        feed_forward_block(s, of_layer, a, step);
     }
 }
 
@@ -257,9 +293,9 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) 
 }
 
 /* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
-static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a,
-                              const UnrollStep *p) {
-    int64_t n = p->n, C = s->C, F = s->n_ff;
+static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
+    const UnrollStep *p = &a->steps[step];
+    int64_t n = p->n, C = s->C, F = ff_of(s, step);
     zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
     linear_backward(a->dhidden, dw[UNROLL_DOWN], NULL, a->dx, p->hidden, w[UNROLL_DOWN], n, F, C);
     swiglu_backward(a->dgate, a->dup, a->dhidden, p->gate, p->up, n * F);
@@ -305,27 +341,27 @@ static void learned_input_back(const UnrollShape *s, real *const *dw, UnrollActs
     }
 }
 
-/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is
+/* Passes a->dx on to fc and, by the share state_gradient, to the prediction of the step before. Before the first step is the target, which is
  * frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    const real *dstate = a->dx;
+    const real *dstate = a->dx, share = (real)s->state_gradient;
     int64_t C = s->C, width = C;
+    int32_t fc = fc_of_step(s, step);
     if (s->is_parallel && step) {
         learned_input_back(s, dw, a, step);
         return;
     }
     if (s->is_parallel) add_to(a->dx, a->dx, a->dfirst, p->n * C);
     if (is_fused(s, step)) {
-        width = fc_in(s);
+        width = fc_in(s, step);
         zero(a->dpair, p->n * width);
-        linear_backward(step ? a->dpair : NULL, dw[UNROLL_FC], dw[UNROLL_FC_BIAS], a->dx, p->pair, w[UNROLL_FC], p->n,
-                        width, C);
+        linear_backward(step ? a->dpair : NULL, dw[fc], dw[fc + 1], a->dx, p->pair, w[fc], p->n, width, C);
         dstate = a->dpair + width - C;
     }
     for (int32_t i = 0; step && i < p->n; i++) {
         real *df = a->steps[step - 1].df + p->chains[i] * C;
-        add_to(df, df, dstate + i * width, C);
+        for (int64_t k = 0; k < C; k++) df[k] += share * dstate[i * width + k];
     }
 }
 
@@ -339,8 +375,9 @@ void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, Unro
         UnrollStep *p = &a->steps[step];
         if (p->n == 0) continue;
         take_rows(a->dx, p->df, p->chains, 0, p->n, s->C);
-        feed_forward_back(s, w, dw, a, p);
-        attention_back(s, w, dw, a, step);
+        real *const *of_layer = layer_of_step(s, w, step), *const *dlayer = layer_of_step(s, dw, step);
+        feed_forward_back(s, of_layer, dlayer, a, step);
+        attention_back(s, of_layer, dlayer, a, step);
         input_back(s, w, dw, a, step);
     }
 }

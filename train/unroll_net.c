@@ -3,8 +3,8 @@
  *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}) + gate(f^s_t, x_{t+s}))
  *
  * with f from unroll_layer.c and, if their ranks are not 0, info and gate from token_info_net.c. The info at a position
- * is the same for all steps that predict there, so it is computed once, and its gradient is the sum over them. Test:
- * test_train_drafters.c, with both networks. */
+ * is the same for all steps that predict there, so it is computed once, and its gradient is the sum over them. With
+ * info_skips_first the first step has neither info nor gate. Test: test_train_drafters.c, with both networks. */
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
 #include "train/nets.h"
@@ -116,20 +116,24 @@ static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw,
                             const TrainSequence *seq, double weight, TrainSums *sums) {
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);
     int32_t last = unroll_net_n_tensors(n) - 1;
-    bool has_gate = n->gate.rank > 0;
     real *const *gate_w = w + before_gate, *const *gate_dw = dw ? dw + before_gate : NULL;
     info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
     gate_forward_tokens(&a->gate, &n->gate, gate_w, &a->loss, seq);
     for (int32_t i = 0; i < n->layer.n_steps; i++) {
         UnrollStep *step = &a->layer.steps[i];
-        gate_forward_step(&a->gate, &n->gate, gate_w, &a->loss, i + 1, step->f, a->info.info);
-        real *info = has_gate ? a->gate.info : a->info.info, *dinfo = has_gate ? a->gate.dinfo : a->info.dinfo;
+        bool has_info = i > 0 || !n->info_skips_first, has_gate = n->gate.rank > 0 && has_info;
+        real *info = has_info ? a->info.info : NULL, *dinfo = has_info ? a->info.dinfo : NULL;
+        if (has_gate) {
+            gate_forward_step(&a->gate, &n->gate, gate_w, &a->loss, i + 1, step->f, info);
+            info = a->gate.info, dinfo = a->gate.dinfo;
+        }
         head_loss_step(&a->loss, seq, i + 1, step->f, seq->head, info, dw ? step->df : NULL, NULL, dw ? dinfo : NULL,
                        weight, sums);
         if (n->confidence.exists)
             confidence_head_learn(&n->confidence, &a->loss, i + 1, step->f, w[last], dw ? dw[last] : NULL, weight,
                                   sums);
-        if (dw) gate_backward_step(&a->gate, &n->gate, gate_w, gate_dw, &a->loss, i + 1, step->df, a->info.dinfo);
+        if (dw && has_gate)
+            gate_backward_step(&a->gate, &n->gate, gate_w, gate_dw, &a->loss, i + 1, step->df, a->info.dinfo);
     }
     if (!dw) return;
     info_backward(&a->info, &n->info, w + of_layer, dw + of_layer);
@@ -178,16 +182,30 @@ const NetClass eagle_net_class = {"eagle",
  * well (both in token_info_net.c). Two ablations: rank 0 has no token info, and first_token "none" computes the first
  * input from nothing but h_t.
  *
+ * These formulas are those of the paper. In the separate form the later steps have a layer of their own
+ * (layer.n_ff_later), and there is no info at step 1, whose input has the token already:
+ *
+ *     f^s_t = later(fc' [E(x_{t+1}) ; f^{s-1}_t])      with later_fuses; else later(f^{s-1}_t)
+ *
  * A parallel chain (layer.is_parallel) does not feed states back either: the input of step s is the first step's plus a
  * learned vector of s, so the drafter computes all states in one forward.
  *
  * The layer is in unroll_layer.c. */
+
+static void set_later_keys(const UnrollNet *n, GgufWriter *w) {
+    const char *input = n->layer.later_fuses ? "token" : "state";
+    if (n->info_skips_first) gguf_set_u32(w, DRAFTER_KEY(LYANNA_KEY_INFO_STEP), 2);
+    if (n->layer.n_ff_later == 0) return;
+    gguf_set_u32(w, DRAFTER_KEY(LYANNA LAYER_LATER LAYER_KEY_FEED_FORWARD), (uint32_t)n->layer.n_ff_later);
+    gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_LATER_INPUT), input, strlen(input));
+}
 
 static void set_keys(const void *net, GgufWriter *w) {
     const UnrollShape *layer = &((const UnrollNet *)net)->layer;
     const char *first = layer->fuses_token ? "fused" : "none";
     unroll_net_set_keys(net, w);
     gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
+    set_later_keys(net, w);
     if (layer->is_parallel) {
         gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_CHAIN), "parallel", strlen("parallel"));
         gguf_set_u32(w, DRAFTER_KEY(LYANNA_KEY_CHAIN_INPUTS),

@@ -62,7 +62,12 @@ typedef struct Weights {
 typedef struct Context {
     const Weights *weights;
     Device *device;
+    int32_t layer; /* the layer that a forward runs, if the model's layers take turns */
 } Context;
+
+static inline bool context_runs(const Context *c, int32_t layer) {
+    return !c->weights->model->takes_turns || layer == c->layer;
+}
 
 /* Floats in the memory of a device, which the operations for drafters read and write. The CPU sees them through
  * `floats`: where the device computes in main memory, these are the same floats; elsewhere they are a copy, and

@@ -264,6 +264,8 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
     return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);
 }
 
+void executor_choose_layer(Executor *e, int32_t layer) { e->context->layer = layer; }
+
 /* Returns the place of a row of the last run. */
 static const RowPlace *place_of(const Executor *e, int32_t row) {
     fr_assert(row >= e->n_before && row < e->n_before + e->n_rows);

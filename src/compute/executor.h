@@ -98,6 +98,9 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
  * count all of them. Nothing may be committed in between. Results are those of the new rows only. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 
+/* Chooses the layer that forwards run from now on, for a model whose layers take turns (Model.takes_turns). */
+void executor_choose_layer(Executor *e, int32_t layer);
+
 /* Reads a result of the last forward: the logits [n_vocab] of a row that wanted them, and the hidden state after the
  * final norm [n_embd] of a row that wanted either; NULL for other rows. Until it is read, a result stays where the
  * backend computed it. Valid until the next forward. */

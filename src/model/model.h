@@ -286,11 +286,12 @@ typedef struct Model {
     const GgufTensor *output;     /* [n_vocab][n_embd]; the same as token_embd if the two are tied */
     const float *output_bias;     /* [n_vocab], added to its products; NULL: none */
     const LayerSpec *layers;      /* [n_layer] */
-    struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
+    bool takes_turns; /* a forward runs one of the layers, Context.layer, and all have one cache: for drafters */
+    struct ModelMemory *memory; /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
 /* These count the layers of a kind, those with a recurrent state, those with keys and values, and the layers before
- * layer i that are of its kind. */
+ * layer i that are of its kind. Layers that take turns count as one with keys and values. */
 int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);

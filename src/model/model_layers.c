@@ -63,6 +63,7 @@ int64_t input_width(const Hparams *h, InputKind kind) {
 
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
+    if (m->takes_turns) return 0;
     for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
     return n;
 }
@@ -86,7 +87,7 @@ int32_t model_window(const Model *m) {
     return widest;
 }
 
-int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }
+int32_t model_n_attention(const Model *m) { return m->takes_turns ? 1 : m->hparams.n_layer - model_n_states(m); }
 
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
     GgufTensor out = *all;

@@ -269,6 +269,8 @@ static void it_refuses_with_a_reason(void **state) {
          "'--first-token=some' must be none or fused"},
         {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
+        {LYANNA "-o " OUT " --steps-ahead 1", 2, "would not train the later layer"},
+        {LYANNA "-o " OUT " --form paper --later-ff 8", 2, "the paper's form has no later layer"},
         {LYANNA "-o " OUT " --frequencies " DATA, 2, "no effect because all tokens are hot: pass --hot-tokens=N"},
         {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2,
          "no effect without token info: pass --rank=N"},
@@ -323,12 +325,13 @@ static double valid_of(int line, const char *what, size_t step) {
 /* On held-out texts the loss is lower and the accuracy higher after some steps than after the first one. */
 static void layers_learn(void **state) {
     (void)state;
-    static const char *const commands[] = {"train eagle",
-                                           "train eagle --steps-ahead 1 --regression mse",
-                                           "train eagle --rank 8",
-                                           "train lyanna --rank 8",
-                                           "train lyanna --rank 8 --hot-tokens 50 --first-token none --ff 24",
-                                           "train lyanna --rank 8 --gate-rank 4 --chain parallel"};
+    static const char *const commands[] = {
+        "train eagle",
+        "train eagle --steps-ahead 1 --regression mse",
+        "train eagle --rank 8",
+        "train lyanna --rank 8",
+        "train lyanna --form paper --rank 8 --hot-tokens 50 --first-token none --ff 24",
+        "train lyanna --rank 8 --gate-rank 4 --chain parallel"};
     train_rig_shell("rm -f " OUT " " OUT ".*");
     cli_expect(SHAPE "--steps 400 --lr 0.02 -o " DIR "/teacher.gguf", 0, "400 steps");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {

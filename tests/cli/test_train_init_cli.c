@@ -45,7 +45,7 @@ static double valid_loss(const char *log, int i, size_t *n_steps) {
 static void training_continues_from_the_file(void **state) {
     (void)state;
     static const char *const methods[] = {"lyanna --rank 32",
-                                          "lyanna --rank 32 --hot-tokens 64 --ff 64",
+                                          "lyanna --form paper --rank 32 --hot-tokens 64 --ff 64",
                                           "eagle",
                                           "eagle --rank 32",
                                           "redrafter",
@@ -83,6 +83,17 @@ static void a_curriculum_takes_more_steps_ahead(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft lyanna:file=" OUT, 0, "");
 }
 
+/* The form, the rank and the input of the later layer are those of the file, which would otherwise be refused. */
+static void what_is_not_given_comes_from_the_file(void **state) {
+    (void)state;
+    static const char *const forms[] = {"--form paper --rank 8", "--later-input state --rank 0",
+                                        "--rank 8 --later-ff 48"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        train("train lyanna" OPTIONS "--steps 1 -o " FIRST, forms[i]);
+        train("train lyanna" OPTIONS "--steps 1 -o " OUT " --init " FIRST, i == 2 ? "--later-ff 48" : "");
+    }
+}
+
 static void files_that_do_not_fit_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -92,6 +103,9 @@ static void files_that_do_not_fit_are_refused(void **state) {
         {"lyanna --rank 16",
          "its lyanna.token_info.rank differs; pass those that it was trained with: forerun train lyanna"},
         {"lyanna --rank 0", "its lyanna.token_info.rank differs"},
+        {"lyanna --rank 32 --form paper", "its lyanna.token_info.first_step differs"},
+        {"lyanna --rank 32 --later-input state", "its lyanna.later.input differs"},
+        {"lyanna --rank 32 --later-ff 24", "its lyanna.later.feed_forward_length differs"},
         {"lyanna --rank 32 --ff 24", "its lyanna.feed_forward_length differs"},
         {"lyanna --rank 32 --first-token none", "its lyanna.first_token differs"},
         {"lyanna --rank 32 --hot-tokens 20", "its lyanna.hot_tokens differs"},
@@ -250,13 +264,10 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_continues_from_the_file),
-        cmocka_unit_test(a_curriculum_takes_more_steps_ahead),
-        cmocka_unit_test(files_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_run_with_init_resumes_exactly),
-        cmocka_unit_test(a_target_goes_on_from_a_file),
-        cmocka_unit_test(models_that_do_not_fit_are_refused),
-        cmocka_unit_test(steps_have_weights),
+        cmocka_unit_test(training_continues_from_the_file),      cmocka_unit_test(a_curriculum_takes_more_steps_ahead),
+        cmocka_unit_test(what_is_not_given_comes_from_the_file), cmocka_unit_test(files_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_run_with_init_resumes_exactly),       cmocka_unit_test(a_target_goes_on_from_a_file),
+        cmocka_unit_test(models_that_do_not_fit_are_refused),    cmocka_unit_test(steps_have_weights),
         cmocka_unit_test(a_confidence_head_may_be_added),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);

@@ -20,6 +20,9 @@ static const LyannaShape shapes[] = {
     {.path = "build/lyanna-4.gguf", .type = TYPE_F32, .rank = 24, .gate_rank = 20},
     {.path = "build/lyanna-5.gguf", .type = TYPE_F16, .gate_rank = 32, .n_inputs = 2},
     {.path = "build/lyanna-6.gguf", .type = TYPE_F32, .rank = 32, .n_hot = 101, .n_inputs = 7, .chain = "parallel"},
+    {.path = "build/lyanna-7.gguf", .type = TYPE_F32, .rank = 24, .later = "token", .info_step = 2},
+    {.path = "build/lyanna-8.gguf", .type = TYPE_F16, .rank = 24, .gate_rank = 20, .later = "state", .info_step = 2},
+    {.path = "build/lyanna-9.gguf", .type = TYPE_Q8_0, .n_inputs = 2, .later = "state"},
 };
 enum { N_FILES = sizeof shapes / sizeof *shapes };
 static LyannaWeights weights[N_FILES];
@@ -153,6 +156,7 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf,live=0");
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2,live=0");
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-5.gguf,live=0");
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-7.gguf,live=0");
 }
 
 static void sequences_draft_together_as_each_by_itself(void **state) {
@@ -343,6 +347,9 @@ static void invalid_files_and_options_are_refused(void **state) {
         {.path = "build/lyanna-bad-6.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 1},
         {.path = "build/lyanna-bad-7.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 2},
         {.path = "build/lyanna-bad-8.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 3},
+        {.path = "build/lyanna-bad-9.gguf", .type = TYPE_F16, .later = "both"},
+        {.path = "build/lyanna-bad-10.gguf", .type = TYPE_F16, .n_inputs = 2, .later = "token"},
+        {.path = "build/lyanna-bad-11.gguf", .type = TYPE_F16, .rank = 32, .info_step = 3},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         LyannaWeights w;
@@ -358,6 +365,9 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-6.gguf", FR_ERR_FORMAT, "lyanna.gate.state.weight");
     refuse("lyanna:file=build/lyanna-bad-7.gguf", FR_ERR_FORMAT, "lyanna.gate.token.weight");
     refuse("lyanna:file=build/lyanna-bad-8.gguf", FR_ERR_FORMAT, "lyanna.gate.up.weight");
+    refuse("lyanna:file=build/lyanna-bad-9.gguf", FR_ERR_FORMAT, "lyanna.later.input is 'both'");
+    refuse("lyanna:file=build/lyanna-bad-10.gguf", FR_ERR_FORMAT, "a parallel chain cannot read the state");
+    refuse("lyanna:file=build/lyanna-bad-11.gguf", FR_ERR_FORMAT, "lyanna.token_info.first_step");
     refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT,
            "'resample=never' must be off or an integer from 0 to 16");
     refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off, on or auto");

@@ -13,6 +13,7 @@ static const LyannaShape shapes[] = {
     {.path = "build/lyanna-text-2.gguf", .type = TYPE_F16},
     {.path = "build/lyanna-text-3.gguf", .type = TYPE_F16, .rank = 32, .first_token = "none"},
     {.path = "build/lyanna-text-5.gguf", .type = TYPE_F16, .gate_rank = 32, .n_inputs = 2},
+    {.path = "build/lyanna-text-6.gguf", .type = TYPE_F16, .rank = 32, .later = "token", .info_step = 2},
 };
 
 static int write_all(void **state) {
@@ -107,6 +108,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-text-2.gguf,depth=2,top=8,resample=off");
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-text-3.gguf,depth=6,table=factors");
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-text-5.gguf,resample=0");
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-text-6.gguf,resample=0");
 }
 
 /* Checks the engine's counts with the three forms of re-sampling. */

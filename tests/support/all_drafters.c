@@ -185,7 +185,7 @@ static void write_eagle(const Weights *target) {
     finish(&r, "build/all-eagle.gguf");
 }
 
-/* With a gate, the file has a parallel chain, too. */
+/* With a gate, the file has a parallel chain, too; without one, a layer for the later steps. */
 static void write_lyanna(const Weights *target, bool has_gate, const char *path) {
     static const Part parts[] = {LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
     static const Part of_gate[] = {{"lyanna.gate.state.weight", H, RANK, 0.1},
@@ -193,6 +193,7 @@ static void write_lyanna(const Weights *target, bool has_gate, const char *path)
                                    {"lyanna.gate.up.weight", RANK, V, 0.2},
                                    {"lyanna.chain.inputs.weight", H, 3, 0.3},
                                    {NULL, 0, 0, 0}};
+    static const Part of_later[] = {LAYER("lyanna.later"), {"lyanna.later.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
     LearnedRig r;
     learned_rig_begin(&r, "lyanna", target, 5);
     set_int(&r, DRAFTER_KEY("lyanna.feed_forward_length"), FF);
@@ -204,6 +205,11 @@ static void write_lyanna(const Weights *target, bool has_gate, const char *path)
         set_text(&r, DRAFTER_KEY("lyanna.chain"), "parallel");
         set_int(&r, DRAFTER_KEY("lyanna.chain.n_inputs"), 3);
         add_parts(&r, of_gate);
+    } else {
+        set_int(&r, DRAFTER_KEY("lyanna.later.feed_forward_length"), FF);
+        set_text(&r, DRAFTER_KEY("lyanna.later.input"), "token");
+        set_int(&r, DRAFTER_KEY("lyanna.token_info.first_step"), 2);
+        add_parts(&r, of_later);
     }
     finish(&r, path);
 }

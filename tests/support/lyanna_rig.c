@@ -3,6 +3,7 @@
 #include "lyanna_rig.h"
 
 #include "gguf/tensor_type.h"
+#include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
 
 #include <math.h>
@@ -74,6 +75,33 @@ static void write_chain(LyannaWeights *w) {
     if (s->n_inputs) w->chain_inputs = learned_rig_tensor(r, LYANNA_CHAIN_INPUTS, s->type, H, s->n_inputs, 0.5);
 }
 
+static LyannaRigLayer write_layer(LyannaWeights *w, const char *method, int32_t n_ff) {
+    LearnedRig *r = &w->rig;
+    TensorType type = w->shape.type;
+    LyannaRigLayer l = {.n_ff = n_ff};
+    l.attn_norm = learned_rig_tensor(r, learned_name(method, LAYER_ATTN_NORM).text, TYPE_F32, H, 0, 1);
+    l.q = learned_rig_tensor(r, learned_name(method, LAYER_ATTN_Q).text, type, H, H, 0.12);
+    l.k = learned_rig_tensor(r, learned_name(method, LAYER_ATTN_K).text, type, H, KV, 0.12);
+    l.v = learned_rig_tensor(r, learned_name(method, LAYER_ATTN_V).text, type, H, KV, 0.2);
+    l.o = learned_rig_tensor(r, learned_name(method, LAYER_ATTN_OUTPUT).text, type, H, H, 0.2);
+    l.ffn_norm = learned_rig_tensor(r, learned_name(method, LAYER_FFN_NORM).text, TYPE_F32, H, 0, 1);
+    l.gate = learned_rig_tensor(r, learned_name(method, LAYER_FFN_GATE).text, type, H, n_ff, 0.1);
+    l.up = learned_rig_tensor(r, learned_name(method, LAYER_FFN_UP).text, type, H, n_ff, 0.1);
+    l.down = learned_rig_tensor(r, learned_name(method, LAYER_FFN_DOWN).text, TYPE_F32, n_ff, H, 0.2);
+    return l;
+}
+
+static void write_later(LyannaWeights *w) {
+    LearnedRig *r = &w->rig;
+    const char *input = w->shape.later;
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA LAYER_LATER LAYER_KEY_FEED_FORWARD), LYANNA_LATER_FF);
+    gguf_set_string(r->w, DRAFTER_KEY(LYANNA_KEY_LATER_INPUT), input, strlen(input));
+    w->later = write_layer(w, LYANNA_LATER, LYANNA_LATER_FF);
+    if (strcmp(input, "token") != 0) return;
+    w->later_fc = learned_rig_tensor(r, LYANNA LAYER_LATER LAYER_FC_WEIGHT, w->shape.type, 2 * H, H, 0.1);
+    w->later_fc_bias = learned_rig_tensor(r, LYANNA LAYER_LATER LAYER_FC_BIAS, TYPE_F32, H, 0, 0.1);
+}
+
 void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
     *w = (LyannaWeights){.shape = *s};
     LearnedRig *r = &w->rig;
@@ -84,18 +112,12 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
     gguf_set_string(r->w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
     w->fc = learned_rig_tensor(r, LYANNA LAYER_FC ".weight", type, strcmp(first, "none") == 0 ? H : 2 * H, H, 0.1);
     w->fc_bias = learned_rig_tensor(r, LYANNA LAYER_FC ".bias", TYPE_F32, H, 0, 0.1);
-    w->attn_norm = learned_rig_tensor(r, LYANNA LAYER_ATTN_NORM, TYPE_F32, H, 0, 1);
-    w->q = learned_rig_tensor(r, LYANNA LAYER_ATTN_Q, type, H, H, 0.12);
-    w->k = learned_rig_tensor(r, LYANNA LAYER_ATTN_K, type, H, KV, 0.12);
-    w->v = learned_rig_tensor(r, LYANNA LAYER_ATTN_V, type, H, KV, 0.2);
-    w->o = learned_rig_tensor(r, LYANNA LAYER_ATTN_OUTPUT, type, H, H, 0.2);
-    w->ffn_norm = learned_rig_tensor(r, LYANNA LAYER_FFN_NORM, TYPE_F32, H, 0, 1);
-    w->gate = learned_rig_tensor(r, LYANNA LAYER_FFN_GATE, type, H, FF, 0.1);
-    w->up = learned_rig_tensor(r, LYANNA LAYER_FFN_UP, type, H, FF, 0.1);
-    w->down = learned_rig_tensor(r, LYANNA LAYER_FFN_DOWN, TYPE_F32, FF, H, 0.2);
+    w->layer = write_layer(w, "lyanna", FF);
     if (s->rank) write_info(w);
     if (s->gate_rank) write_gate(w);
     if (s->n_inputs || s->chain) write_chain(w);
+    if (s->later) write_later(w);
+    if (s->info_step) gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_INFO_STEP), (uint32_t)s->info_step);
     learned_rig_write(r, s->path);
 }
 
@@ -103,8 +125,8 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
 
 static const PlainHeads heads = {LYANNA_HEADS, LYANNA_KV_HEADS, DIM};
 
-/* Runs the layer on input x, in the row after `before`. */
-static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
+/* Runs a layer on input x, in the row after `before`. */
+static void run_layer(const LyannaRigLayer *w, const LyannaRow *before, double *x, LyannaRow *out) {
     double n[H], q[H], attended[H], y[H];
     const Rope *rope = &lyanna_target.model->model->ropes[0];
     memcpy(out->input, x, sizeof out->input);
@@ -120,7 +142,7 @@ static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x
     learned_rig_linear(w->o, NULL, attended, H, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(w->ffn_norm, x, H, 1e-5, n);
-    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, n, y);
+    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, w->n_ff}, n, y);
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
 }
 
@@ -128,12 +150,13 @@ void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t t
                       LyannaRow *out) {
     double pair[2 * H], x[H];
     int32_t at = w->shape.first_token ? 0 : H;
+    out->token = token;
     for (int32_t i = 0; i < H; i++) {
         pair[i] = (double)lyanna_target.embeddings[token * H + i];
         pair[at + i] = (double)hidden[i];
     }
     learned_rig_linear(w->fc, w->fc_bias, pair, at + H, H, x);
-    run_layer(w, before, x, out);
+    run_layer(&w->layer, before, x, out);
 }
 
 /* The input of a parallel chain's step is that of the last entry plus a learned vector. */
@@ -142,17 +165,29 @@ static void learned_input(const LyannaWeights *w, const LyannaRow *last, int32_t
     for (int32_t i = 0; i < H; i++) x[i] = last->input[i] + (double)w->chain_inputs[at * H + i];
 }
 
+/* The input of a later layer's step is its fc of the pending token, which the last entry has read, and the state. */
+static void later_input(const LyannaWeights *w, const LyannaRow *last, const double *state, double *x) {
+    double pair[2 * H];
+    for (int32_t i = 0; i < H; i++) {
+        pair[i] = (double)lyanna_target.embeddings[last->token * H + i];
+        pair[H + i] = state[i];
+    }
+    learned_rig_linear(w->later_fc, w->later_fc_bias, pair, 2 * H, H, x);
+}
+
 void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, LyannaStep *steps) {
     LyannaRow rows[32];
     const LyannaRow *at = last;
     for (int32_t step = 0; step < depth; step++) {
         double x[H];
+        steps[step].number = step + 1;
         learned_rig_linear(lyanna_target.output, NULL, at->feature, H, V, steps[step].logits);
         if (w->gate_state)
             learned_rig_linear(w->gate_state, NULL, at->feature, H, w->shape.gate_rank, steps[step].gate);
         if (w->chain_inputs) learned_input(w, last, step, x);
+        else if (w->later_fc) later_input(w, last, at->feature, x);
         else memcpy(x, at->feature, sizeof x);
-        run_layer(w, at, x, &rows[step]);
+        run_layer(w->shape.later ? &w->later : &w->layer, at, x, &rows[step]);
         at = &rows[step];
     }
 }
@@ -202,9 +237,11 @@ void lyanna_rig_subtree(const LyannaWeights *w, const LyannaStep *steps, int32_t
             double dist[V];
             Candidate all[V];
             int32_t token = out->nodes[queue[i].node].token;
-            lyanna_rig_info(w, token, dist);
+            bool has_info = steps[step].number >= w->shape.info_step;
+            memset(dist, 0, sizeof dist);
+            if (has_info) lyanna_rig_info(w, token, dist);
             for (int32_t v = 0; v < V; v++) dist[v] += steps[step].logits[v];
-            lyanna_rig_gate(w, &steps[step], token, dist);
+            if (has_info) lyanna_rig_gate(w, &steps[step], token, dist);
             learned_rig_log_softmax(dist, V);
             for (int32_t v = 0; v < V; v++) all[v] = (Candidate){v, queue[i].joint * exp(dist[v])};
             qsort(all, V, sizeof *all, best_first);

@@ -14,6 +14,7 @@ enum {
     LYANNA_DIM = 16,
     LYANNA_KV = LYANNA_KV_HEADS * LYANNA_DIM,
     LYANNA_FF = 80,
+    LYANNA_LATER_FF = 96,
     LYANNA_RIG_TOP = 16,
     LYANNA_RIG_GATE = 32
 };
@@ -40,12 +41,21 @@ typedef struct LyannaShape {
     int32_t n_inputs;        /* inputs of a parallel chain; 0: the chain is serial */
     const char *chain;       /* NULL: "parallel" with inputs, else no key */
     int32_t bad_gate;        /* 1, 2, 3: that tensor of the gate has a wrong shape */
+    const char *later;       /* what the later layer reads, "state" or "token"; NULL: there is none */
+    int32_t info_step;       /* the first step with token info and gate; 0: no key, all of them */
 } LyannaShape;
+
+/* The layer of the first step, or that of the later ones. */
+typedef struct LyannaRigLayer {
+    float *q, *k, *v, *o, *attn_norm, *ffn_norm, *gate, *up, *down;
+    int32_t n_ff;
+} LyannaRigLayer;
 
 typedef struct LyannaWeights {
     LearnedRig rig;
     LyannaShape shape;
-    float *fc, *fc_bias, *q, *k, *v, *o, *attn_norm, *ffn_norm, *gate, *up, *down;
+    float *fc, *fc_bias, *later_fc, *later_fc_bias;
+    LyannaRigLayer layer, later; /* q of `later` is NULL if there is no such layer */
     float *gate_state, *gate_token, *gate_up, *chain_inputs;
     LearnedRigInfo info;
     int32_t hot[LYANNA_V];
@@ -57,11 +67,13 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *shape, uint64_t seed)
 /* A row of the layer: an entry, or a step of a chain. */
 typedef struct LyannaRow {
     PlainKv kv;
+    int32_t token; /* of an entry */
     double input[LYANNA_H], feature[LYANNA_H];
 } LyannaRow;
 
-/* A step of a chain: its logits, and P h of the gate. */
+/* A step of a chain, whose first step has the number 1: its logits, and P h of the gate. */
 typedef struct LyannaStep {
+    int32_t number;
     double logits[LYANNA_V], gate[LYANNA_RIG_GATE];
 } LyannaStep;
 

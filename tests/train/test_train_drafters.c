@@ -33,14 +33,15 @@ static const UnrollShape layer = {.C = C,
                                   .rms_eps = 1e-5f,
                                   .rope = &rope,
                                   .n_steps = 3,
-                                  .fuses_token = true};
+                                  .fuses_token = true,
+                                  .state_gradient = 1};
 
-static NetCase cases[24];
+static NetCase cases[32];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
-static UnrollNet eagles[5], lyannas[9];
+static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
@@ -65,6 +66,60 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
     net->layer.fuses_token = fused;
     net->layer.n_steps = loss->n_steps;
     add_case(what, &lyanna_net_class, net);
+}
+
+/* A share of the gradient that flows into the state before a step is the derivative of a loss in which the step reads
+ *
+ *     share f + (1 - share) f0        f0: the state that the unchanged weights give
+ *
+ * A pass with gradients keeps the states of its steps as f0, and a pass without them computes that loss. */
+enum { MAX_STATES = 200 * C };
+static double kept_states[UNROLL_MAX_STEPS][MAX_STATES];
+
+static void keep_states(const UnrollShape *s, const UnrollActs *a, int32_t T) {
+    assert_true(T * C <= MAX_STATES);
+    for (int32_t i = 0; i < s->n_steps; i++) memcpy(kept_states[i], a->steps[i].f, (size_t)(T * C) * sizeof(double));
+}
+
+static void forward_from_kept_states(const UnrollShape *s, double *const *w, UnrollActs *a, const TrainSequence *seq) {
+    static double mixed[MAX_STATES];
+    choose_rows(s, a, seq);
+    for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
+        double *const *of_layer = layer_of_step(s, w, step), *state = step ? a->steps[step - 1].f : NULL;
+        for (int32_t i = 0; step && i < seq->T * C; i++)
+            mixed[i] = s->state_gradient * state[i] + (1 - s->state_gradient) * kept_states[step - 1][i];
+        if (step) a->steps[step - 1].f = mixed;
+        make_input(s, w, a, seq, step);
+        if (step) a->steps[step - 1].f = state;
+        attention_block(s, of_layer, a, step);
+        feed_forward_block(s, of_layer, a, step);
+    }
+}
+
+static void learn_from_kept_states(const void *net, double *const *w, double *const *dw, void *acts,
+                                   const TrainSequence *seq, double weight, TrainSums *sums) {
+    const UnrollNet *n = net;
+    UnrollNetActs *a = acts;
+    if (dw) {
+        unroll_net_learn(net, w, dw, acts, seq, weight, sums);
+        keep_states(&n->layer, &a->layer, seq->T);
+        return;
+    }
+    forward_from_kept_states(&n->layer, w, &a->layer, seq);
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) learn_positions(n, w, NULL, a, seq, weight, sums);
+}
+
+static NetClass kept_states_class; /* lyanna, with that loss */
+
+/* Lyanna with a layer for the later steps. */
+static void add_separate(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank, double share) {
+    add_lyanna(net, what, loss, rank, 0, true);
+    net->layer.n_ff_later = 9;
+    net->layer.state_gradient = share;
+    net->info_skips_first = rank > 0;
+    kept_states_class = lyanna_net_class;
+    kept_states_class.learn = learn_from_kept_states;
+    if (share < 1) cases[n_cases - 1].class = &kept_states_class;
 }
 
 /* Returns the next n of some random numbers. */
@@ -125,6 +180,15 @@ static int make_cases(void **state) {
     lyannas[5].gate = lyannas[6].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[6].layer.is_parallel = lyannas[7].layer.is_parallel = true;
     add_lyanna(&lyannas[8], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
+    add_separate(&lyannas[9], "lyanna, a later layer", &both_losses, 3, 1);
+    add_separate(&lyannas[10], "lyanna, a later layer that reads the first token", &both_losses, 3, 1);
+    add_separate(&lyannas[11], "lyanna, a later layer and a share of the gradient", &both_losses, 0, 0.2);
+    add_separate(&lyannas[12], "lyanna, the same with the first token and a gate", &weighted_steps, 3, 0.3);
+    add_separate(&lyannas[13], "lyanna, a later layer without that gradient", &soft_labels, 3, 0);
+    add_separate(&lyannas[14], "lyanna, a later layer and a parallel chain", &both_losses, 0, 1);
+    lyannas[10].layer.later_fuses = lyannas[12].layer.later_fuses = true;
+    lyannas[12].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
+    lyannas[14].layer.is_parallel = true;
     add_space(&spaces[0], "space", &soft_labels, 0);
     add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
     add_space(&spaces[2], "space, one mask", &hard_labels, 1);

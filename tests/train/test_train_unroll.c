@@ -64,12 +64,13 @@ static UnrollShape layer_of(const char *method, int32_t n_steps) {
                          .n_steps = n_steps,
                          .fc_std = start_token_std(frozen.embd, h->n_vocab, h->n_embd),
                          .fuses_token = true,
+                         .state_gradient = 1,
                          .qk_start_anew = frozen.model->layers[h->n_layer - 1].q_norm != NULL};
 }
 
 static const int32_t *hot;
 static int32_t n_hot, rank, gate_rank;
-static bool first_token, is_parallel, has_confidence;
+static bool first_token, is_parallel, has_confidence, is_separate;
 
 static InfoShape info_of(const char *method) {
     const Hparams *h = &frozen.model->hparams;
@@ -93,6 +94,12 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
     n.layer.has_attn_norm = true;
     n.layer.fuses_token = first_token;
     n.layer.is_parallel = is_parallel;
+    if (is_separate) {
+        n.layer.n_ff_later = 96;
+        n.layer.later_fuses = first_token && !is_parallel;
+        n.layer.state_gradient = 0.2;
+        n.info_skips_first = true;
+    }
     n.gate = (GateShape){"lyanna", n.info.C, n.info.V, gate_rank, n.layer.fc_std};
     set_confidence(&n);
     return n;
@@ -329,18 +336,20 @@ static void lyanna_drafts_as_the_network_computes(void **state) {
         int32_t rank, n_hot;
         bool first_token;
         int32_t gate_rank;
-        bool is_parallel;
-    } cases[] = {{16, 0, true, 0, false}, {16, 100, true, 8, false}, {0, 0, true, 0, true},
-                 {8, 0, false, 0, false}, {0, 0, false, 16, true},   {16, 0, true, 32, true}};
+        bool is_parallel, is_separate;
+    } cases[] = {{16, 0, true, 0, false, false}, {16, 100, true, 8, false, false}, {0, 0, true, 0, true, false},
+                 {8, 0, false, 0, false, false}, {0, 0, false, 16, true, false},   {16, 0, true, 32, true, false},
+                 {16, 0, true, 0, false, true},  {16, 100, false, 8, false, true}, {16, 0, true, 8, true, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank = cases[i].rank, n_hot = cases[i].n_hot, first_token = cases[i].first_token, hot = third;
-        gate_rank = cases[i].gate_rank, is_parallel = cases[i].is_parallel;
+        gate_rank = cases[i].gate_rank, is_parallel = cases[i].is_parallel, is_separate = cases[i].is_separate;
         const UnrollNet net = lyanna_of(learning);
         Trainer *t = train(&lyanna_net_class, &net, "build/train-lyanna.gguf");
         take_weights(t);
         check_tree(false, "build/train-lyanna.gguf");
         t->class->close(t);
     }
+    is_separate = false;
     close_target();
 }
 

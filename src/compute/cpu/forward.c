@@ -62,7 +62,8 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
 static int write_ops(CpuContext *c) {
     Op around = {.c = c, .n_products = 1, .products = {{&c->weights->output, c->logits}}, .norm = c->model->output_norm};
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
-    for (int32_t i = 0; i < c->model->hparams.n_layer; i++) at = layer_ops(c, i, at);
+    for (int32_t i = 0; i < c->model->hparams.n_layer; i++)
+        if (context_runs(&c->base, i)) at = layer_ops(c, i, at);
     at = put_op(at, around, FORWARD_NORM, finish_rows, c->n_rows, 0);
     if (c->n_logits)
         at = put_op(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);

@@ -494,6 +494,7 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     embed(c, rows, n_rows);
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
+        if (!context_runs(&c->base, layer)) continue;
         mix(c, l, layer, rows, n_rows);
         if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
     }

@@ -32,12 +32,16 @@
  *
  * Memory: `depth` rows of V floats a sequence, and the table of token info.
  *
+ * A file may have a second layer for the steps after the first, and token info that begins with them (lyanna_layer.c,
+ * lyanna_tree.c).
+ *
  * Cost: `depth` forwards of one layer for all sequences together (2 if the file has a parallel chain), one LM head over
  * `depth` rows of each sequence, and a softmax over V for 1 + (depth - 1) top nodes. When it loses: like eagle, if the
  * target has few layers; and deep in the tree, where lyanna's states do not depend on the drafted tokens and eagle's
  * do. Proof: tests/draft/test_draft_lyanna.c. */
 #include "base/system.h"
 #include "base/mem.h"
+#include "draft/learned/learned_files.h"
 #include "draft/learned/lyanna.h"
 #include "draft/feedback.h"
 #include "tree/tree.h"
@@ -178,6 +182,13 @@ static int allocate(Lyanna *d, bool is_live, fr_error *err) {
     return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
 }
 
+/* Reads with which step of a chain token info and gate begin. A file without the key has them at all steps. */
+static int read_info_step(Lyanna *d, fr_error *err) {
+    d->sampler.info_step = 1;
+    if (gguf_find_key(d->learned.file.gguf, DRAFTER_KEY(LYANNA_KEY_INFO_STEP)) < 0) return FR_OK;
+    return drafter_file_int(&d->learned.file, LYANNA_KEY_INFO_STEP, 1, 2, &d->sampler.info_step, err);
+}
+
 static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const LyannaOptions *o = options;
     Lyanna *d = mem_calloc(1, sizeof *d);
@@ -195,6 +206,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
         status = lyanna_layer_open(&d->layer, &d->learned, env, d->depth, d->max_group, err);
     }
     if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
+    if (!status) status = read_info_step(d, err);
     if (!status) status = info_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
     if (!status) status = confidence_open(&d->confidence, &d->learned, "lyanna", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
@@ -262,8 +274,8 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
     int64_t n_used = n_tokens_of(d, sequence) - s->logits_at, n_vocab = d->learned.n_vocab;
     int status = learned_observe_tree(drafter, sequence, v, err);
     if (!status && s->logits_at >= 0 && n_used < d->depth)
-        lyanna_learn(&d->sampler, sequence, s->logits + n_used * n_vocab, s->states + n_used * d->gate.rank,
-                     d->depth - (int32_t)n_used, v);
+        lyanna_learn(&d->sampler, sequence, 1 + (int32_t)n_used, s->logits + n_used * n_vocab,
+                     s->states + n_used * d->gate.rank, d->depth - (int32_t)n_used, v);
     return status ? status : entry_queue_add_step(&d->layer.entries, sequence, v, err);
 }
 
@@ -293,7 +305,7 @@ static void resample(Lyanna *d, int32_t sequence, int32_t budget, const Tree *tr
     tree_reset(&s->resampled, tree->nodes[0].token);
     if (d->learned.sequences[sequence].is_drawing) return;
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
-    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab,
+    lyanna_build_subtree(&d->sampler, sequence, 1 + (int32_t)n_used, s->logits + n_used * d->learned.n_vocab,
                          s->states + n_used * d->gate.rank, s->confidence + n_used, (int32_t)n_left, LYANNA_RESAMPLED,
                          &s->resampled);
     s->is_spent = d->fusion == FUSION_OFF;
@@ -332,7 +344,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     }
     if (s->fresh_at != at || d->learned.sequences[sequence].is_drawing) {
         tree_reset(&s->fresh, tree->nodes[0].token);
-        lyanna_build_subtree(&d->sampler, sequence, s->logits, s->states, s->confidence, d->depth, LYANNA_FRESH,
+        lyanna_build_subtree(&d->sampler, sequence, 1, s->logits, s->states, s->confidence, d->depth, LYANNA_FRESH,
                              &s->fresh);
         s->fresh_at = at;
     }

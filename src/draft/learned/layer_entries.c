@@ -35,42 +35,50 @@ static int read_vector(LearnedDrafter *d, const char *method, const char *what, 
     return drafter_file_vector(&d->file, learned_name(method, what).text, d->n_embd, out, err);
 }
 
-static int read_tensors(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, int32_t n_ff,
-                        fr_error *err) {
+/* Reads layer i, whose tensors have names that begin with `method`. *n_ff grows to its feed-forward width. */
+static int read_layer(OneLayer *l, LearnedDrafter *d, int32_t i_layer, const char *method, bool has_attn_norm,
+                      int32_t *widest_ff, fr_error *err) {
     const Hparams *h = &d->target->hparams;
     int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    int status = has_attn_norm ? read_vector(d, method, LAYER_ATTN_NORM, &l->attn_norm, err) : FR_OK;
-    if (!status) status = read_vector(d, method, LAYER_FFN_NORM, &l->ffn_norm, err);
+    LayerSpec *spec = &l->specs[i_layer];
+    float **attn_norm = &l->norms[2 * i_layer], **ffn_norm = attn_norm + 1;
+    int32_t n_ff = 0;
+    int status = drafter_file_int(&d->file, learned_name(method, LAYER_KEY_FEED_FORWARD).text, 1, 1 << 20, &n_ff, err);
+    if (n_ff > *widest_ff) *widest_ff = n_ff;
+    if (!status && has_attn_norm) status = read_vector(d, method, LAYER_ATTN_NORM, attn_norm, err);
+    if (!status) status = read_vector(d, method, LAYER_FFN_NORM, ffn_norm, err);
     const struct {
         const char *name;
         int64_t n_in, n_out;
         const GgufTensor **out;
-    } matrices[] = {{LAYER_ATTN_Q, embd, q_dim, &l->spec.matrices[MATRIX_Q]},
-                    {LAYER_ATTN_K, embd, kv_dim, &l->spec.matrices[MATRIX_K]},
-                    {LAYER_ATTN_V, embd, kv_dim, &l->spec.matrices[MATRIX_V]},
-                    {LAYER_ATTN_OUTPUT, q_dim, embd, &l->spec.matrices[MATRIX_O]},
-                    {LAYER_FFN_GATE, embd, n_ff, &l->spec.matrices[MATRIX_GATE]},
-                    {LAYER_FFN_UP, embd, n_ff, &l->spec.matrices[MATRIX_UP]},
-                    {LAYER_FFN_DOWN, n_ff, embd, &l->spec.matrices[MATRIX_DOWN]}};
+    } matrices[] = {{LAYER_ATTN_Q, embd, q_dim, &spec->matrices[MATRIX_Q]},
+                    {LAYER_ATTN_K, embd, kv_dim, &spec->matrices[MATRIX_K]},
+                    {LAYER_ATTN_V, embd, kv_dim, &spec->matrices[MATRIX_V]},
+                    {LAYER_ATTN_OUTPUT, q_dim, embd, &spec->matrices[MATRIX_O]},
+                    {LAYER_FFN_GATE, embd, n_ff, &spec->matrices[MATRIX_GATE]},
+                    {LAYER_FFN_UP, embd, n_ff, &spec->matrices[MATRIX_UP]},
+                    {LAYER_FFN_DOWN, n_ff, embd, &spec->matrices[MATRIX_DOWN]}};
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
         status = drafter_file_matrix(&d->file, learned_name(method, matrices[i].name).text, matrices[i].n_in,
                                      matrices[i].n_out, matrices[i].out, err);
-    l->spec.attn_norm = l->attn_norm;
-    l->spec.ffn_norm = l->ffn_norm;
+    spec->attn_norm = *attn_norm;
+    spec->ffn_norm = *ffn_norm;
     return status;
 }
 
-int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, fr_error *err) {
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
+                   fr_error *err) {
     int32_t n_ff = 0;
     if (d->target->hparams.latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: drafters with a layer of their own cannot draft for a model with latent attention (MLA), "
                          "whose cache has no keys and values of heads; use another method",
                          gguf_path(d->target->gguf));
-    int status = drafter_file_int(&d->file, learned_name(method, LAYER_KEY_FEED_FORWARD).text, 1, 1 << 20, &n_ff, err);
-    if (!status) status = read_tensors(l, d, method, has_attn_norm, n_ff, err);
+    int status = read_layer(l, d, 0, method, has_attn_norm, &n_ff, err);
+    if (!status && second) status = read_layer(l, d, 1, second, has_attn_norm, &n_ff, err);
     if (status) return status;
-    l->model = model_of_layers(d->target, &l->spec, 1, n_ff);
+    l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
+    l->model.takes_turns = second != NULL;
     return d->backend->submodel(&l->weights, d->weights, &l->model, err);
 }
 
@@ -89,8 +97,7 @@ int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32
 void one_layer_close(OneLayer *l) {
     executor_close(l->executor);
     weights_close(l->weights);
-    mem_free(l->attn_norm);
-    mem_free(l->ffn_norm);
+    for (size_t i = 0; i < sizeof l->norms / sizeof *l->norms; i++) mem_free(l->norms[i]);
 }
 
 /* ---- sequences with queues ---------------------------------------------------------------------------- */

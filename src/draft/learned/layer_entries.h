@@ -10,18 +10,21 @@
 /* ---- the layer ----------------------------------------------------------------------------------------- */
 
 /* A transformer layer that runs on the target's device with its own KV cache. The input of each row is [n_embd] floats;
- * the output is hidden states and, by the target's LM head, logits. */
+ * the output is hidden states and, by the target's LM head, logits. A second layer may take turns with it
+ * (executor_choose_layer), on the same cache. */
 typedef struct OneLayer {
-    Model model; /* has one layer; heads, rope, embedding and LM head are the target's */
-    LayerSpec spec;
-    float *attn_norm, *ffn_norm;
+    Model model;        /* has one or two layers; heads, rope, embedding and LM head are the target's */
+    LayerSpec specs[2]; /* the second one is empty if there is none */
+    float *norms[4];    /* for each layer that of attention, which may be NULL, and that of the feed-forward */
     Weights *weights;
     Executor *executor;
 } OneLayer;
 
 /* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
- * on a zeroed struct. After a failure one_layer_close is safe. */
-int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, bool has_attn_norm, fr_error *err);
+ * on a zeroed struct. `second` is the name before the tensors of a second layer; NULL: there is none. After a failure
+ * one_layer_close is safe. */
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
+                   fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. A run has at most max_rows
  * rows, max_logits of which may want logits. */
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,

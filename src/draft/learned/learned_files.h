@@ -112,8 +112,17 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *                                "parallel": it is the first step's input plus row s of chain.inputs; steps beyond the
  *                                last row use the last row
  *   lyanna.chain.n_inputs        with "parallel": the number of those rows
- * and one more tensor:
+ *   lyanna.later.feed_forward_length   optional; F of a layer of its own for the steps after the first, which see the
+ *                                first layer's keys and values of the context and their own. Without it one layer
+ *                                computes all steps
+ *   lyanna.later.input           with that layer: "state": the input of step s + 1 is as above; "token": it is
+ *                                later.fc [E(x_{t+1}) ; output of step s] with the token of the first input, and the
+ *                                chain is serial
+ *   lyanna.token_info.first_step optional; 1 (the default) or 2: the first step with token info and gate
+ * and more tensors:
  *   lyanna.chain.inputs.weight [n_inputs][H], with "parallel"
+ *   lyanna.later.<name>, with a later layer: the tensors above from attn_norm to ffn_down; with "token" also
+ *                                lyanna.later.fc.weight [H][2H] and .bias [H]
  *
  * The files of both methods can have token info and a confidence head (below); those of lyanna also a gate. */
 #define EAGLE "eagle."
@@ -138,6 +147,10 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define LYANNA_KEY_CHAIN_INPUTS LYANNA "chain.n_inputs"
 #define CHAIN_INPUTS "chain.inputs.weight"
 #define LYANNA_CHAIN_INPUTS LYANNA CHAIN_INPUTS
+#define LAYER_LATER "later."
+#define LYANNA_LATER "lyanna.later" /* the method's name for the tensors of the later layer */
+#define LYANNA_KEY_LATER_INPUT LYANNA LAYER_LATER "input"
+#define LYANNA_KEY_INFO_STEP LYANNA "token_info.first_step"
 
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 

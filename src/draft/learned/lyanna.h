@@ -14,8 +14,11 @@ typedef struct LyannaLayer {
     bool is_fused;           /* the input of an entry contains the token after it */
     int32_t depth, max_group;
     Linear *fc;
-    int32_t n_inputs;    /* learned inputs of a parallel chain; 0: the chain is serial */
-    float *chain_inputs; /* [n_inputs][H] */
+    int32_t n_inputs;       /* learned inputs of a parallel chain; 0: the chain is serial */
+    float *chain_inputs;    /* [n_inputs][H] */
+    bool has_later;         /* the steps after the first have a layer of their own */
+    Linear *later_fc;       /* computes its input from the pending token and the state; NULL: its input is the state */
+    Buffer *pairs, *inputs; /* [max_group][2H], [max_group][H] of later_fc */
     OneLayer layer;
     EntryQueue entries;
     Buffer *chains; /* [max_group][depth][H] */
@@ -43,23 +46,25 @@ typedef struct LyannaSampler {
     TokenInfo *info;         /* empty if the file has no token info */
     InfoGate *gate;
     const Confidence *confidence;
-    LiveInfo *live; /* [max_sequences] what each text taught; NULL: live=0 */
-    int32_t top;    /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
-    float *rows;    /* [top][n_vocab] working memory of the caller */
+    LiveInfo *live;    /* [max_sequences] what each text taught; NULL: live=0 */
+    int32_t info_step; /* the first step of a chain with token info and gate: 1 or 2 */
+    int32_t top;       /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
+    float *rows;       /* [top][n_vocab] working memory of the caller */
 } LyannaSampler;
 
 /* The paper's BuildSubtree: grows `t`, which has only its root, by n_steps levels. A node's p_accept is its joint
  * probability, its tag is `tag`.
+ *   first       the step of the chain that made the first row: 1 in a fresh chain
  *   logits      [n_steps][n_vocab] raw logits of that sequence, row i for the tokens at depth i + 1
  *   states      [n_steps][rank] the gate's states (info_gate_states) of the same rows, if there is a gate
  *   confidence  [n_steps] confidence_of_state of the same rows */
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
-                          const float *confidence, int32_t n_steps, int32_t tag, Tree *t);
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, int32_t first, const float *logits,
+                          const float *states, const float *confidence, int32_t n_steps, int32_t tag, Tree *t);
 
 /* Learns from a step whose tree was verified. Row i of the n_steps rows of logits and states predicted the tokens after
- * depth i. */
-void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
-                  const VerifiedTree *v);
+ * depth i; `first` as above. */
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, int32_t first, const float *logits, const float *states,
+                  int32_t n_steps, const VerifiedTree *v);
 
 /* How many tokens of the text were expected to be among the nodes of a tree, judged by its p_accept, and how many
  * were. */

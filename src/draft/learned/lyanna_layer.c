@@ -24,6 +24,13 @@
  *
  *     input   E(x1) h0     E(x2) h1     E(x3) h2   (E(x3) h2) + v_1   (E(x3) h2) + v_2
  *
+ * A file may have a second layer for the steps after the first one ("later"), because predicting from a state that no
+ * token went into is another task than predicting from the target's state and a token. It runs on the same cache: its
+ * steps see the keys and values that the first layer made of the entries, and their own. The inputs of its steps may
+ * also contain the pending token, which is known before the chain:
+ *
+ *     h_{i+1} = Later(h_i)     or     h_{i+1} = Later(fc' [E(x3) ; h_i])
+ *
  * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
  * target's true hidden states. Entries wait in a queue until a chain is needed, so that the entries of all sequences
  * are one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
@@ -68,16 +75,37 @@ static int read_chain(LyannaLayer *l, fr_error *err) {
     return status;
 }
 
+/* Reads what the later layer reads, if there is one. */
+static int read_later(LyannaLayer *l, fr_error *err) {
+    static const char *const choices[] = {"state", "token", NULL};
+    LearnedDrafter *d = l->learned;
+    int choice = 0;
+    l->has_later = gguf_find_key(d->file.gguf, DRAFTER_KEY(LYANNA LAYER_LATER LAYER_KEY_FEED_FORWARD)) >= 0;
+    if (!l->has_later) return FR_OK;
+    int status = drafter_file_choice(&d->file, LYANNA_KEY_LATER_INPUT, choices, &choice, err);
+    if (status || choice == 0) return status;
+    if (l->n_inputs)
+        return error_set(err, FR_ERR_FORMAT, "%s: the steps of a parallel chain cannot read the state before them",
+                         gguf_path(d->file.gguf));
+    return learned_linear_open(d, LYANNA LAYER_LATER LAYER_FC, 2 * d->n_embd, d->n_embd, true, MAX_ROWS, &l->later_fc,
+                               err);
+}
+
 static int read_weights(LyannaLayer *l, fr_error *err) {
     int64_t embd = l->learned->n_embd, n_in = l->is_fused ? 2 * embd : embd;
     int status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
-    return status ? status : one_layer_open(&l->layer, l->learned, "lyanna", true, err);
+    if (!status) status = read_later(l, err);
+    if (status) return status;
+    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, true, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
     const EntryQueueOptions entries = {.fc = l->fc, .reads_tokens = l->is_fused, .max_rows = MAX_ROWS};
-    const LearnedBuffer chains = {&l->chains, (int64_t)l->max_group * l->depth * l->learned->n_embd};
-    int status = learned_open_buffers(l->learned, &chains, 1, err);
+    int64_t h = l->learned->n_embd, n = l->later_fc ? l->max_group : 0;
+    const LearnedBuffer buffers[] = {{&l->chains, (int64_t)l->max_group * l->depth * h},
+                                     {&l->pairs, n * 2 * h},
+                                     {&l->inputs, n * h}};
+    int status = learned_open_buffers(l->learned, buffers, l->later_fc ? 3 : 1, err);
     return status ? status : entry_queue_open(&l->entries, l->learned, &l->layer, &entries, err);
 }
 
@@ -94,11 +122,30 @@ int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv 
 
 void lyanna_layer_close(LyannaLayer *l) {
     learned_linear_close(l->learned, l->fc);
+    learned_linear_close(l->learned, l->later_fc);
     entry_queue_close(&l->entries);
     one_layer_close(&l->layer);
 }
 
 /* ---- the chain ------------------------------------------------------------------------------------ */
+
+static float *state_of(const LyannaLayer *l, int32_t i, int32_t step) {
+    return l->chains->floats + ((int64_t)i * l->depth + step) * l->learned->n_embd;
+}
+
+/* Computes what the rows of the next step of all n sequences read, by the later layer's fc, from h_step and the pending
+ * token. */
+static void fuse_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step) {
+    int64_t h = l->learned->n_embd;
+    for (int32_t i = 0; i < n; i++) {
+        const LearnedSequence *s = &l->learned->sequences[sequences[i]];
+        learned_embed(l->learned, &s->context[s->n_tokens - 1], 1, (Slice){l->pairs, i * 2 * h});
+        learned_write(l->pairs, (2 * (int64_t)i + 1) * h, state_of(l, i, step - 1), h);
+    }
+    learned_linear(l->learned, l->later_fc, LINEAR_SET, l->pairs, n, l->inputs);
+    buffer_pull(l->inputs, 0, n * h);
+    for (int32_t i = 0; i < n; i++) l->entries.rows[i].input = l->inputs->floats + i * h;
+}
 
 /* Computes h_{step+1} from h_step, for all n sequences. */
 static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
@@ -108,12 +155,12 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
         l->entries.rows[i] = (Row){.sequence = l->entries.sequences[sequences[i]].kv,
                                    .parent = step == 1 ? -1 : n_run - n + i,
                                    .want_hidden = true,
-                                   .input = l->chains->floats + ((int64_t)i * l->depth + step - 1) * h};
+                                   .input = state_of(l, i, step - 1)};
+    if (l->later_fc) fuse_step(l, sequences, n, step);
     int status = step == 1 ? executor_forward(l->layer.executor, l->entries.rows, n, err)
                            : executor_extend(l->layer.executor, l->entries.rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
-        memcpy(l->chains->floats + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
-               (size_t)h * sizeof(float));
+        memcpy(state_of(l, i, step), executor_hidden(l->layer.executor, n_run + i), (size_t)h * sizeof(float));
     return status;
 }
 
@@ -125,7 +172,7 @@ static int run_parallel(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
         for (int32_t step = 1; step < l->depth; step++, n_rows++) {
             const float *learned = l->chain_inputs + (step <= l->n_inputs ? step - 1 : l->n_inputs - 1) * h;
-            float *input = l->chains->floats + ((int64_t)i * l->depth + step) * h;
+            float *input = state_of(l, i, step);
             for (int64_t k = 0; k < h; k++) input[k] = p->input[k] + learned[k];
             l->entries.rows[n_rows] =
                 (Row){.sequence = p->kv, .parent = step == 1 ? -1 : n_rows - 1, .want_hidden = true, .input = input};
@@ -149,11 +196,13 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     int status = entry_queue_run(&l->entries, sequences, n, err);
     for (int32_t i = 0; i < n && !status; i++) {
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
-        memcpy(l->chains->floats + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
+        memcpy(state_of(l, i, 0), p->feature, h * sizeof *p->feature);
         if (l->depth > 1) status = cached_kv_reserve(&l->entries.cached, p->kv, l->depth - 1, err);
     }
+    executor_choose_layer(l->layer.executor, l->has_later);
     if (!status && l->depth > 1)
         status = l->n_inputs ? run_parallel(l, sequences, n, err) : run_serial(l, sequences, n, err);
+    executor_choose_layer(l->layer.executor, 0);
     for (int32_t i = 0; i < n && !status && l->depth > 1; i++)
         executor_commit(l->layer.executor, l->entries.sequences[sequences[i]].kv, NULL, 0); /* discards the steps */
     buffer_push(l->chains, 0, (int64_t)n * l->depth * l->learned->n_embd);

@@ -9,7 +9,8 @@
  *
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
- * If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text
+ * In some files this begins with the second step of a chain (info_step), because the first one has read the pending
+ * token. If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text
  * taught about the token (live info).
  *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
@@ -64,32 +65,33 @@ static void add_to(float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-/* Fills s->rows for the nodes of the front: the logits of one position plus, for each node, the info of its token, the
- * gate's bias at that state, and what the text taught. */
-static void add_info(const LyannaSampler *s, int32_t sequence, const float *logits, const float *state, const Tree *t,
-                     const int32_t *front, int32_t n) {
+/* Fills s->rows for the nodes of the front: the logits of a step of the chain plus, for each node, the info of its
+ * token, the gate's bias at that state, and what the text taught. */
+static void add_info(const LyannaSampler *s, int32_t sequence, int32_t step, const float *logits, const float *state,
+                     const Tree *t, const int32_t *front, int32_t n) {
+    bool has_info = step >= s->info_step, has_gate = has_info && s->gate->rank;
     int64_t n_vocab = s->learned->n_vocab;
     int32_t tokens[LYANNA_MAX_TOP] = {0};
     for (int32_t i = 0; i < n; i++) tokens[i] = t->nodes[front[i]].token;
-    if (s->gate->rank) info_gate_bias(s->gate, state, tokens, n, s->rows);
+    if (has_gate) info_gate_bias(s->gate, state, tokens, n, s->rows);
     for (int32_t i = 0; i < n; i++) {
         float *row = s->rows + i * n_vocab;
-        if (s->gate->rank) add_to(row, logits, n_vocab);
+        if (has_gate) add_to(row, logits, n_vocab);
         else memcpy(row, logits, (size_t)n_vocab * sizeof *logits);
     }
-    token_info_add(s->info, tokens, n, s->rows);
+    if (has_info) token_info_add(s->info, tokens, n, s->rows);
     for (int32_t i = 0; i < n && s->live; i++) live_info_add(&s->live[sequence], tokens[i], s->rows + i * n_vocab);
 }
 
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
-                          const float *confidence, int32_t n_steps, int32_t tag, Tree *t) {
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, int32_t first, const float *logits,
+                          const float *states, const float *confidence, int32_t n_steps, int32_t tag, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
-        int32_t first = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
+        int32_t first_child = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
         double own[LYANNA_MAX_TOP];
         const float *state = s->gate->rank ? states + (int64_t)step * s->gate->rank : NULL;
-        add_info(s, sequence, logits + (int64_t)step * s->learned->n_vocab, state, t, front, n_front);
+        add_info(s, sequence, first + step, logits + (int64_t)step * s->learned->n_vocab, state, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
@@ -103,19 +105,19 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
                 t->nodes[child].tag = tag;
             }
         }
-        n_front = learned_best_nodes(log_p, first, t->n, s->top, front);
+        n_front = learned_best_nodes(log_p, first_child, t->n, s->top, front);
     }
 }
 
-void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
-                  const VerifiedTree *v) {
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, int32_t first, const float *logits, const float *states,
+                  int32_t n_steps, const VerifiedTree *v) {
     int32_t n_vocab = s->learned->n_vocab;
     float t = s->learned->sequences[sequence].sampling.temperature;
     double temperature = (double)(t > LEARNED_MIN_TEMPERATURE ? t : LEARNED_MIN_TEMPERATURE);
     for (int32_t depth = 0; s->live && depth <= v->verdict->n_path && depth < n_steps; depth++) {
         int32_t node = feedback_node(v, depth);
         const float *state = s->gate->rank ? states + (int64_t)depth * s->gate->rank : NULL;
-        add_info(s, sequence, logits + (int64_t)depth * n_vocab, state, v->tree, &node, 1);
+        add_info(s, sequence, first + depth, logits + (int64_t)depth * n_vocab, state, v->tree, &node, 1);
         live_info_learn(&s->live[sequence], v->tree->nodes[node].token, v->logits[node], s->rows, n_vocab, temperature);
     }
 }
