@@ -51,7 +51,7 @@ static int measure(const char *spec, const int32_t *text, const char *name, fr_e
 }
 
 int main(void) {
-    static const char *const specs[] = {"ngram-trie", "ngram-trie:rule=paper"};
+    static const char *const specs[] = {"ngram-trie", "ngram-trie:rule=paper,live=1"};
     static int32_t text[N_TEXT + N_PROPOSALS];
     fr_error err;
     for (int i = 0; i < 4; i++) {

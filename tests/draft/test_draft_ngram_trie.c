@@ -298,6 +298,23 @@ static void a_text_observed_drafts_like_the_same_text_as_prompt(void **state) {
     drafter_close(live);
 }
 
+/* By default the paper's rule drafts from the prompt only, and ours from all of the text. */
+static void the_rule_chooses_whether_the_text_is_live(void **state) {
+    (void)state;
+    static const char *const specs[] = {"ngram-trie:rule=paper,n=4", "ngram-trie:rule=paper,n=4,live=1", "ngram-trie",
+                                        "ngram-trie:live=0"};
+    const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 5}; /* "6 7" follows 5 only in what is generated after 1 2 3 4 */
+    for (int i = 0; i < 4; i++) {
+        Drafter *d = open_drafter(specs[i], V, 1);
+        Tree tree;
+        d->class->begin(d, 0, text, 4, NULL);
+        d->class->observe(d, 0, text + 4, 4, NULL);
+        propose(d, 0, 5, 4, V, &tree);
+        assert_int_equal(tree_child(&tree, 0, 6) > 0, i == 1 || i == 2);
+        drafter_close(d);
+    }
+}
+
 static void sequences_are_independent(void **state) {
     (void)state;
     const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper,live=1"};
@@ -344,6 +361,7 @@ int main(void) {
         cmocka_unit_test(the_example_of_the_essay_holds),
         cmocka_unit_test(of_equals_the_latest_comes_first),
         cmocka_unit_test(a_text_observed_drafts_like_the_same_text_as_prompt),
+        cmocka_unit_test(the_rule_chooses_whether_the_text_is_live),
         cmocka_unit_test(sequences_are_independent),
         cmocka_unit_test(tokens_outside_the_vocabulary_are_refused),
     };

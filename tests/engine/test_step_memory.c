@@ -124,9 +124,18 @@ static void steps_allocate_nothing(void **state) {
     (void)state;
     fr_sampling greedy = fr_sampling_default(), sampled = greedy;
     sampled.temperature = 0.8f, sampled.top_p = 0.95f, sampled.repeat_penalty = 1.1f, sampled.seed = 7;
-    const char *const specs[] = {NULL,        "ngram-trie", "ngram-trie:rule=paper",  "pld",
-                                 "llma",      "suffix",     "lookahead-trie",         "lookahead",
-                                 "recycling", "auto",       "sps:model=" DRAFT_MODEL, "rsd-s:model=" DRAFT_MODEL};
+    const char *const specs[] = {NULL,
+                                 "ngram-trie",
+                                 "ngram-trie:rule=paper,live=1",
+                                 "pld",
+                                 "llma",
+                                 "suffix",
+                                 "lookahead-trie",
+                                 "lookahead",
+                                 "recycling",
+                                 "auto",
+                                 "sps:model=" DRAFT_MODEL,
+                                 "rsd-s:model=" DRAFT_MODEL};
     fr_model *model = rig_open_model(MODEL, NULL);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         Case c = {.name = specs[i] ? specs[i] : "plain",
