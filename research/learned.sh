@@ -5,6 +5,8 @@
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   the drafters that the tables compare them with                OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
+#   forms       eagle and lyanna by recipe and form, each of FORMS with each of SEEDS, all with MINUTES of processor time
+#   forms_tables   what these accept, in the paper's shape and in ours; a table with the mean and the spread over the seeds
 #   labels      redrafter with soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token
 #               info; and with the paper's initial state
 #   epochs      lyanna with hot tokens and with all tokens, for three epochs of an eighth of the answers; then epochs_table
@@ -22,12 +24,14 @@
 # For the data: EVERY (1): take only every EVERYth of the texts, for smaller trainings.
 # For the drafters: METHODS (all), MINUTES of processor time for each (20), LYANNA (its options, such as "--rank 256"),
 # CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
+# For the forms: SEEDS (1 2 3), FORMS (all of train_form). A stage that was stopped goes on where it was.
 # Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
 set -euo pipefail
 shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3 separate-3-5}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -68,7 +72,7 @@ steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
   local minutes=$1 name=$2 method=$3 rate=$4
   shift 4
   if [ ! -e "$OUT/$name.gguf.checkpoint" ]; then
-    rm -f "$OUT/probe.gguf.checkpoint"
+    rm -f "$OUT/probe.gguf" "$OUT/probe.gguf.checkpoint"
     train probe "$method" 4 "$rate" "$@" --valid 0 > /dev/null 2>&1
     jq -rs --argjson minutes "$minutes" '[1, (60 * $minutes * (length - 1) / (.[-1].cpu_seconds - .[0].cpu_seconds) | floor)] | max' \
       "$OUT/probe.gguf.log.jsonl" > "$OUT/$name.steps"
@@ -83,20 +87,20 @@ train_for() { # MINUTES NAME METHOD RATE OPTIONS...
   train "$name" "$method" "$steps" "$rate" "$@"
 }
 
-# The learning rate falls from the first half to the second as in one run.
-train_curriculum() { # STEPS-AHEAD RATE OPTIONS...
-  local steps_ahead=$1 rate=$2 half
-  shift 2
+# Two halves with different options. The learning rate falls from the first half to the second as in one run.
+train_halves() { # NAME METHOD RATE FIRST-OPTIONS SECOND-OPTIONS OPTIONS...
+  local name=$1 method=$2 rate=$3 first=$4 second=$5 half
+  shift 5
   half=$(jq -n "$MINUTES / 2")
-  if [ ! -e "$OUT/lyanna.gguf.checkpoint" ]; then # else the second half goes on
-    train_for "$half" lyanna-first lyanna "$rate" --steps-ahead 3 --type f32 --final-lr 0.5 "$@"
+  if [ ! -e "$OUT/$name-first.gguf" ]; then
+    train_for "$half" "$name-first" "$method" "$rate" $first --type f32 --final-lr 0.5 "$@"
   fi
-  train_for "$half" lyanna lyanna "$(jq -n "$rate / 2")" --steps-ahead "$steps_ahead" --warm-up 0 --init "$OUT/lyanna-first.gguf" "$@"
+  train_for "$half" "$name" "$method" "$(jq -n "$rate / 2")" $second --warm-up 0 --init "$OUT/$name-first.gguf" "$@"
 }
 
 train_method() { # METHOD
   case $1 in
-    lyanna) if [ "$CURRICULUM" ]; then train_curriculum "$CURRICULUM" 0.005 $LYANNA; else train_for "$MINUTES" lyanna lyanna 0.005 $LYANNA; fi ;;
+    lyanna) if [ "$CURRICULUM" ]; then train_halves lyanna lyanna 0.005 "--steps-ahead 3" "--steps-ahead $CURRICULUM" $LYANNA; else train_for "$MINUTES" lyanna lyanna 0.005 $LYANNA; fi ;;
     eagle) train_for "$MINUTES" eagle eagle 0.005 ;;
     hydra) train_for "$MINUTES" hydra hydra 0.003 --lm-head target ;;
     *) train_for "$MINUTES" "$1" "$1" 0.003 ;;
@@ -105,6 +109,86 @@ train_method() { # METHOD
 
 stage_drafters() {
   for method in $METHODS; do train_method "$method"; done
+}
+
+# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one.
+train_form() { # FORM SEED
+  local name=$1.$2
+  set -- "$1" --seed "$2"
+  case $1 in
+    paper) train_for "$MINUTES" "$name" lyanna 0.005 --form paper "${@:2}" ;;
+    separate) train_for "$MINUTES" "$name" lyanna 0.005 --form separate "${@:2}" ;;
+    paper-1-3) train_halves "$name" lyanna 0.005 "--steps-ahead 1" "--steps-ahead 3" --form paper "${@:2}" ;;
+    separate-3-5) train_halves "$name" lyanna 0.005 "--steps-ahead 3" "--steps-ahead 5" --form separate "${@:2}" ;;
+    eagle) train_for "$MINUTES" "$name" eagle 0.005 --recipe eagle "${@:2}" ;;
+    hass) train_for "$MINUTES" "$name" eagle 0.005 --recipe hass "${@:2}" ;;
+    eagle-hass) train_halves "$name" eagle 0.005 "--recipe eagle" "--recipe hass" "${@:2}" ;;
+  esac
+}
+
+stage_forms() {
+  local seed form
+  for seed in $SEEDS; do
+    for form in $FORMS; do
+      [ -e "$OUT/$form.$seed.gguf" ] || train_form "$form" "$seed"
+    done
+  done
+}
+
+# The drafts of all finished trainings of a form, with OPTIONS after the file.
+drafts_of_form() { # FORM OPTIONS
+  local seed method=lyanna
+  case $1 in *eagle* | hass) method=eagle ;; esac
+  for seed in $SEEDS; do
+    [ ! -e "$OUT/$1.$seed.gguf" ] || printf -- '--draft %s:file=%s/%s.%s.gguf,%s ' $method "$OUT" "$1" "$seed" "$2"
+  done
+}
+
+# Name, step 1, 2, 3 of the last validation, %, for each training; or tokens per pass for each draft: sorted by form.
+accuracies() {
+  local seed form
+  for form in $FORMS; do
+    for seed in $SEEDS; do
+      [ ! -e "$OUT/$form.$seed.gguf" ] || jq -rs --arg form "$form" '[.[] | select(.valid_accuracy)][-1].valid_accuracy[0:3] |
+        [$form] + map(. * 100) | @tsv' "$OUT/$form.$seed.gguf.log.jsonl"
+    done
+  done
+}
+
+acceptances() { # TABLE
+  jq -r '.summary[] | select(.category == "all" and .method != "plain") |
+    [(.method | sub(".*/"; "") | sub("[.][0-9]+[.]gguf,"; " ") | sub(" .*live=0"; " live=0") | sub(" depth.*"; "")), .acceptance_length] | @tsv' \
+    "$OUT/$1.json"
+}
+
+# The mean of each column over the lines with the same name, and the half of the range: the spread over the seeds.
+mean_and_spread() {
+  awk -F'\t' '{ if (!($1 in n)) names[++n_names] = $1
+      n[$1]++
+      for (i = 2; i <= NF; i++) {
+        k = $1 SUBSEP i
+        if (n[$1] == 1) low[k] = high[k] = $i
+        sum[k] += $i; if ($i < low[k]) low[k] = $i; if ($i > high[k]) high[k] = $i } columns = NF }
+    END { for (j = 1; j <= n_names; j++) {
+        printf "| %s | %d |", names[j], n[names[j]]
+        for (i = 2; i <= columns; i++) { k = names[j] SUBSEP i; printf " %.2f ± %.2f |", sum[k] / n[names[j]], (high[k] - low[k]) / 2 }
+        print "" } }'
+}
+
+stage_forms_tables() {
+  local temp form shape
+  printf 'Held-out accuracy at steps 1, 2, 3, %%:\n'
+  accuracies | mean_and_spread
+  for temp in 0 1; do
+    for shape in 3:12 5:16; do
+      held_out "forms-depth${shape%:*}-t$temp" --temp $temp --tree-budget "${shape#*:}" $(for form in $FORMS; do
+        drafts_of_form "$form" "depth=${shape%:*},top=4"
+        case $form in paper* | separate*) drafts_of_form "$form" "depth=${shape%:*},top=4,live=0" ;; esac
+      done) > /dev/null
+      printf 'Tokens per pass at temperature %s, depth %s, %s nodes:\n' $temp "${shape%:*}" "${shape#*:}"
+      acceptances "forms-depth${shape%:*}-t$temp" | mean_and_spread
+    done
+  done
 }
 
 # Minutes and mean held-out accuracy of steps 1 to 3, in %; BEFORE: minutes of an earlier run that it continues.
@@ -136,11 +220,12 @@ EOF
 }
 
 stage_ablations() {
-  train lyanna-short lyanna 200 0.005
-  train lyanna-no-info lyanna 200 0.005 --rank 0
-  train lyanna-no-first lyanna 200 0.005 --first-token none
-  train lyanna-neither lyanna 200 0.005 --rank 0 --first-token none
-  train lyanna-hot lyanna 200 0.005 --hot-tokens 1024
+  local paper="--form paper --rank 64"
+  train lyanna-short lyanna 200 0.005 $paper
+  train lyanna-no-info lyanna 200 0.005 --form paper --rank 0
+  train lyanna-no-first lyanna 200 0.005 $paper --first-token none
+  train lyanna-neither lyanna 200 0.005 --form paper --rank 0 --first-token none
+  train lyanna-hot lyanna 200 0.005 $paper --hot-tokens 1024
   train eagle-short eagle 200 0.005
   train eagle-info eagle 200 0.005 --rank 64
 }
@@ -164,13 +249,13 @@ stage_labels() {
 stage_epochs() {
   awk 'NR % 8 == 1' "$DATA/answers.jsonl" > "$DATA/eighth.jsonl"
   awk 'NR % 76 == 3' "$DATA/answers.jsonl" > "$DATA/eighth-valid.jsonl"
-  train_on eighth.jsonl lyanna-all-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110
-  train_on eighth.jsonl lyanna-hot-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110 --hot-tokens 1024
+  train_on eighth.jsonl lyanna-all-epochs lyanna 330 0.005 --form paper --rank 64 --valid "$DATA/eighth-valid.jsonl" --valid-every 110
+  train_on eighth.jsonl lyanna-hot-epochs lyanna 330 0.005 --form paper --rank 64 --valid "$DATA/eighth-valid.jsonl" --valid-every 110 --hot-tokens 1024
 }
 
 stage_long_epochs() {
-  train_on answers.jsonl lyanna-all-long lyanna 1766 0.005 --valid-every 883
-  train_on answers.jsonl lyanna-hot-long lyanna 1766 0.005 --valid-every 883 --hot-tokens 1024
+  train_on answers.jsonl lyanna-all-long lyanna 1766 0.005 --form paper --rank 64 --valid-every 883
+  train_on answers.jsonl lyanna-hot-long lyanna 1766 0.005 --form paper --rank 64 --valid-every 883 --hot-tokens 1024
 }
 
 stage_epochs_table() { # mean accuracy of three steps at the end of each epoch, %
@@ -213,10 +298,10 @@ stage_tables() {
     [ $temp = 0 ] || held_out "uncoupled-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle.gguf,top=4,coupled=0" \
       $(for method in lyanna redrafter hydra medusa; do printf -- '--draft %s:file=%s/%s.gguf,coupled=0 ' $method "$OUT" $method; done) \
       --draft sps:model=models/draft.gguf,coupled=0 --draft recycling:coupled=0
-    held_out "lyanna-table1-t$temp" --temp $temp --tree-budget 16 --draft "lyanna:file=$OUT/lyanna-short.gguf,depth=3,resample=off" \
-      --draft "lyanna:file=$OUT/lyanna-no-info.gguf,depth=3,resample=off" \
-      --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off" \
-      --draft "lyanna:file=$OUT/lyanna-neither.gguf,depth=3,resample=off"
+    held_out "lyanna-table1-t$temp" --temp $temp --tree-budget 16 --draft "lyanna:file=$OUT/lyanna-short.gguf,depth=3,resample=off,live=0" \
+      --draft "lyanna:file=$OUT/lyanna-no-info.gguf,depth=3,resample=off,live=0" \
+      --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off,live=0" \
+      --draft "lyanna:file=$OUT/lyanna-neither.gguf,depth=3,resample=off,live=0"
     held_out "lyanna-fig12-t$temp" --temp $temp --tree-budget 16 --draft "$L,resample=off" --draft "$L,fusion=off" --draft "$L"
     held_out "labels-t$temp" --temp $temp --tree-budget 16 $(for text in answers greedy corpus; do for labels in soft hard; do
       printf -- '--draft redrafter:file=%s/redrafter-%s-%s.gguf ' "$OUT" $labels $text; done; done)
@@ -283,7 +368,7 @@ stage_plots() {
   local plots=research/plots temp
   for temp in 0 0.7 1; do by_method "$OUT/methods-t$temp.json" .acceptance_length | cut -f2 > "$OUT/t$temp.column"; done
   by_method "$OUT/methods-t0.json" .acceptance_length | cut -f1 | sed 's/^\([a-z-]*\) [a-z]*/\1/; s/,/ /g' | paste - "$OUT"/t{0,0.7,1}.column > "$OUT/acceptance.tsv"
-  by_method "$OUT/lyanna-table1-t0.json" '.acceptance_by_step[0:3]' | sed 's/,depth=3,resample=off//; s/^lyanna //' > "$OUT/table1.tsv"
+  by_method "$OUT/lyanna-table1-t0.json" '.acceptance_by_step[0:3]' | sed 's/,depth=3,resample=off,live=0//; s/^lyanna //' > "$OUT/table1.tsv"
   gnuplot <<EOF
 set terminal svg size 760,380 background rgb 'white' font 'sans,13'
 set datafile separator tab
@@ -307,5 +392,5 @@ EOF
   cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
-[ $# -gt 0 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
