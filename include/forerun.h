@@ -480,6 +480,10 @@ typedef struct fr_stats {
     double draft_s, forward_s, verify_s; /* parts of decode_s */
     int is_lossy;                        /* 1: the verification rule changed the output distribution */
     uint64_t logits_hash;                /* hash of the logits of all generated tokens, in order */
+    /* An estimate of decode_s without drafts: the measured time of each forward, scaled by what the costs say about the
+     * same forward without drafted tokens (fr_engine_forward_s), once for each token that it added, and the time outside
+     * forwards and drafting. A busy machine makes both slower. 0: nothing was drafted, or the costs are not known. */
+    double plain_s;
 } fr_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */

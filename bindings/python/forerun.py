@@ -241,6 +241,7 @@ class fr_stats(_Sized):
         ("verify_s", c_double),
         ("is_lossy", c_int),
         ("logits_hash", c_uint64),
+        ("plain_s", c_double),
     ]
 
 

@@ -1,6 +1,7 @@
 /* chat_commands.c - the slash commands of a conversation. Each has a row in the table and a function. */
 #include "cli/chat/chat_session.h"
 #include "cli/safe_text.h"
+#include "cli/speed.h"
 #include "base/error.h"
 
 #include <stdio.h>
@@ -133,10 +134,10 @@ static int run_seed(ChatSession *s, const char *argument, fr_error *err) {
 }
 
 static void say_stats(const char *what, const fr_stats *a) {
-    chat_say("%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s\n"
+    chat_say("%s: %lld token%s in %lld step%s, %.2f per step, %.*f tokens/s\n"
              "  %lld of %lld drafted tokens accepted; %lld prompt tokens, %lld kept from before",
-             what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps,
-             a->n_steps == 1 ? "" : "es", a->acceptance_length, a->tokens_per_s, (long long)a->accepted,
+             what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps, cli_plural(a->n_steps),
+             a->acceptance_length, speed_rate_digits(a->tokens_per_s), a->tokens_per_s, (long long)a->accepted,
              (long long)a->drafted, (long long)a->n_prompt, (long long)a->n_prompt_shared);
 }
 

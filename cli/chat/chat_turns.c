@@ -111,9 +111,7 @@ static void report(ChatSession *s, const fr_request *r) {
         chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
                  "/clear drops all turns, and -c N makes the context longer",
                  chat_session_n_ctx(s));
-    if (!s->is_terminal || !isatty(STDERR_FILENO)) return;
-    const fr_stats *counts = &s->last.counts;
-    closing_line_print(&s->last, closing_line_plain_s(s->engine, counts->n_prompt, counts->n_generated));
+    if (s->is_terminal && isatty(STDERR_FILENO)) closing_line_print(&s->last.counts);
 }
 
 static int generate(ChatSession *s, const int32_t *prompt, int64_t n_prompt, fr_error *err) {

@@ -257,7 +257,7 @@ const Command command_chat = {
     .about =
         "Hold a conversation with a model. In a terminal, lines can be edited and are remembered, accepted drafts are "
         "coloured by drafter, Ctrl-C ends an answer, and a line after each answer shows its tokens per second, its "
-        "tokens per pass of the model, and the estimated speed of plain decoding. From a pipe, each line is a "
+        "tokens per step, and the estimated speed of plain decoding. From a pipe, each line is a "
         "question, and only the answers go to standard output; the exit status is 1 if a question was refused. Drafts "
         "do not change the answers (but see --verify).",
     .sets = (const OptionSet[]){{generate_options, &args}, {option_table, &args}, {NULL, NULL}},

@@ -127,6 +127,7 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
                                         "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(),
                                         "verify", a->verify ? a->verify : "sampled", "lossy", s.counts.is_lossy, "seed",
                                         (json_int_t)a->sampling.seed));
+    if (s.counts.plain_s > 0) json_object_set_new(j, "plain_s", json_real_or_null(s.counts.plain_s));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
@@ -307,7 +308,7 @@ static void report(const Generator *g, const fr_request *r) {
         fprintf(stderr, "forerun: the text ends because the context of %d tokens is full: -c N makes it longer\n",
                 in_force.n_ctx);
     if (args.stats) print_summary(g, r);
-    else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s, 0);
+    else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s.counts);
 }
 
 static int run(int argc, char **argv) {

@@ -2,6 +2,7 @@
  * request to its end, and prints its speed. text_output.c writes the text while it is generated. */
 #include "cli/run/generate.h"
 
+#include "cli/speed.h"
 #include "base/progress.h"
 #include "grammar/grammar.h"
 #include "text/utf8.h"
@@ -255,22 +256,15 @@ const char *generate_source_color(int32_t source) {
 
 /* ---- the closing line ------------------------------------------------------------------------------------- */
 
-/* The cost of plain decoding is computed, not measured: n passes over one row, by the curve T(n, context) that the
- * engine measured when it opened and has corrected by every pass since. So both speeds in the line hold for the same
- * load. */
-double closing_line_plain_s(const fr_engine *engine, int64_t n_before, int64_t n) {
-    return (double)n * fr_engine_forward_s(engine, 1, n_before + n / 2);
-}
-
-void closing_line_print(const RequestStats *s, double plain_s) {
-    const fr_stats *counts = &s->counts;
-    bool has_drafted = s->drafts.n_proposals > 0;
-    if (counts->n_generated == 0) return;
+void closing_line_print(const fr_stats *s) {
+    if (s->n_generated == 0) return;
     bool is_quiet = cli_may_color(STDERR_FILENO);
     fputs(is_quiet ? "\033[2m[" : "[", stderr);
-    fprintf(stderr, "%.1f tokens/s", counts->tokens_per_s);
-    if (has_drafted) fprintf(stderr, ", %.2f tokens a pass", counts->acceptance_length);
-    if (has_drafted && plain_s > 0)
-        fprintf(stderr, "; plain decoding: about %.1f tokens/s", (double)counts->n_generated / plain_s);
+    fprintf(stderr, "%.*f tokens/s", speed_rate_digits(s->tokens_per_s), s->tokens_per_s);
+    if (s->drafted > 0) fprintf(stderr, ", %.2f tokens per step", s->acceptance_length);
+    if (s->plain_s > 0) {
+        double plain_rate = (double)s->n_generated / s->plain_s;
+        fprintf(stderr, "; plain decoding: about %.*f tokens/s", speed_rate_digits(plain_rate), plain_rate);
+    }
     fputs(is_quiet ? "]\033[0m\n" : "]\n", stderr);
 }

@@ -136,12 +136,9 @@ int text_output_write(TextOutput *o, const fr_token_event *event);
 /* Returns the text without the white space before it; *n becomes its length. */
 const char *text_output_trimmed(const char *text, size_t *n);
 
-/* Returns the time that plain decoding would take for n tokens after n_before others, by the engine's cost model; 0:
- * the engine has not measured its costs. */
-double closing_line_plain_s(const fr_engine *engine, int64_t n_before, int64_t n);
-
-/* Prints "[53.2 tokens/s, 2.41 tokens a pass; plain decoding: about 24.0 tokens/s]" on standard error, or nothing if no
- * token was generated. plain_s: as above; 0 leaves out plain decoding. */
-void closing_line_print(const RequestStats *s, double plain_s);
+/* Prints "[53 tokens/s, 2.41 tokens per step; plain decoding: about 24 tokens/s]" on standard error: without plain
+ * decoding if the costs of forwards are not known, only the speed if nothing was drafted, and nothing if no token was
+ * generated. */
+void closing_line_print(const fr_stats *s);
 
 #endif

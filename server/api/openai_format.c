@@ -124,6 +124,20 @@ static void write_rates(JsonOut *out, const char *part, int64_t n, double second
     json_out_key_real(out, key, seconds > 0 ? (double)n / seconds : 0);
 }
 
+/* The estimated time of a token of plain decoding, from the choices for which something was drafted; 0: there are none,
+ * or the costs of forwards are not known. */
+static double plain_per_token_s(const ApiCall *call) {
+    double plain_s = 0;
+    int64_t n = 0;
+    for (int i = 0; i < call->n_choices; i++) {
+        const GenerationResult *r = call->choices[i].result;
+        if (!r || r->stats.plain_s <= 0) continue;
+        plain_s += r->stats.plain_s;
+        n += r->stats.n_generated;
+    }
+    return n > 0 ? plain_s / (double)n : 0;
+}
+
 void openai_write_timings(JsonOut *out, const ApiCall *call) {
     fr_stats s = openai_sum(call);
     json_out_open(out, "timings", '{');
@@ -133,10 +147,7 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_key_int(out, "draft_n", s.drafted);
     json_out_key_int(out, "draft_n_accepted", s.accepted);
     json_out_key_int(out, "n_steps", s.n_steps);
-    double plain_s = 0;
-    for (int i = 0; i < call->n_choices; i++)
-        if (call->choices[i].result) plain_s += call->choices[i].result->plain_s / call->n_choices;
-    json_out_key_real(out, "plain_per_token_ms", plain_s * 1e3);
+    json_out_key_real(out, "plain_per_token_ms", plain_per_token_s(call) * 1e3);
     json_out_mark(out, '}');
 }
 

@@ -67,21 +67,6 @@ static void step_notes_add(Generation *g) {
     pthread_mutex_unlock(&g->mailbox->lock);
 }
 
-/* Estimates the seconds that a token of plain decoding would have taken in place of this request. The measured time of
- * its forwards is scaled by the costs T(1) / T(n) for their mean number of rows n, so that a busy machine makes both
- * slower. The time outside forwards and drafting is divided by all tokens, although each token of plain decoding would
- * need a step of its own: so plain decoding never looks slower than it is. */
-static double step_notes_plain_s(const Generation *g, const fr_stats *s) {
-    if (s->n_steps == 0 || s->n_generated == 0) return 0;
-    int64_t n_context = s->n_prompt + s->n_generated / 2;
-    int n_rows = (int)(1 + (s->drafted + s->n_steps / 2) / s->n_steps);
-    double one_s = fr_engine_forward_s(g->model->engine, 1, n_context),
-           these_s = fr_engine_forward_s(g->model->engine, n_rows, n_context),
-           rest_s = s->decode_s - s->forward_s - s->draft_s;
-    if (these_s <= 0) return 0;
-    return s->forward_s / (double)s->n_steps * one_s / these_s + (rest_s > 0 ? rest_s / (double)s->n_generated : 0);
-}
-
 /* ---- one generation -------------------------------------------------------------------------------- */
 
 /* fr_request_options.on_token, called within fr_engine_step. */
@@ -112,7 +97,6 @@ static void read_result(Generation *g) {
     fr_error err;
     (void)fr_request_get_stats(g->request, &out->stats);
     (void)fr_request_get_draft_stats(g->request, &out->drafts);
-    out->plain_s = step_notes_plain_s(g, &out->stats);
     if (out->finish == FR_FINISH_ERROR && !out->error.code) out->error = *fr_request_error(g->request);
     if (out->finish != FR_FINISH_ERROR && out->embedding && fr_request_embedding(g->request, out->embedding, &err))
         fail(out, &err);

@@ -66,8 +66,7 @@ typedef struct GenerationResult {
     fr_error error; /* code is 0: there is none */
     fr_stats stats;
     fr_draft_stats drafts;
-    float *embedding; /* [n_embd] if the options ask for one */
-    double plain_s;   /* the time that a token would have taken without drafts; 0: unknown */
+    float *embedding;                                     /* [n_embd] if the options ask for one */
     double submitted_s, opened_s, first_token_s, ended_s; /* times; 0: it did not happen */
 } GenerationResult;
 

@@ -32,17 +32,14 @@ function showCosts(model) {
     "tokens of context. This was measured when the server started.";
 }
 
-/* What a token of plain decoding costs here: as the last answer has it, or before the first one T(1), without sampling. */
-function plainMs(nContext) {
-  if (state.plainMs) return state.plainMs;
-  const model = chosenModel();
-  return model?.forward_ms?.[0] > 0 ? Math.max(0, model.forward_ms[0] + (nContext - model.forward_n_context) * model.context_ms) : 0;
-}
+/* A speed in tokens per second: a whole number from 10 on. */
+const speed = (rate) => number(rate, rate < 9.95 ? 1 : 0);
 
-function showPlain(rate, ms = plainMs(state.nContext)) {
-  $("plain-rate").textContent = ms > 0 ? `${number(1000 / ms)} tokens/s` : "–";
-  $("ratio").textContent = ms > 0 && rate > 0 ? `${number((rate * ms) / 1000, 2)} ×` : "–";
-  $("rate").textContent = rate > 0 ? number(rate) : "–";
+/* Shows a speed, and what a token of plain decoding would have cost in the same time; 0 if nothing was drafted. */
+function showSpeed(rate, plainMs) {
+  $("plain-rate").textContent = plainMs > 0 ? `${speed(1000 / plainMs)} tokens/s` : "–";
+  $("ratio").textContent = plainMs > 0 && rate > 0 ? `${number((rate * plainMs) / 1000, 2)} ×` : "–";
+  $("rate").textContent = rate > 0 ? speed(rate) : "–";
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------ */

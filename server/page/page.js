@@ -20,8 +20,6 @@ const state = {
   colors: new Map(), // drafter -> number of its colour
   counts: new Map(), // drafter -> {proposed, accepted}, in this chat
   running: null,   // AbortController of the answer that is being written
-  nContext: 0,     // tokens of the conversation, as the server last reported
-  plainMs: 0,      // what a token of plain decoding costs, by the last answer; 0: there is none
 };
 
 const number = (x, digits = 1) => x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -75,7 +73,6 @@ function showModels() {
 
 function showModel() {
   const model = chosenModel();
-  state.plainMs = 0;
   $("model-name").textContent = model.model_alias;
   document.title = `${model.model_alias} – forerun`;
   const names = [...new Set(model.drafts ?? [])].filter((name) => name !== "none");
@@ -89,7 +86,7 @@ function showModel() {
   }));
   if (!names.length) $("drafters").append(make("p", "note", "The operator configured none."));
   showCosts(model);
-  showPlain();
+  showSpeed(0, 0);
 }
 
 /* The field "draft": absent where all are chosen, which are the operator's choice. */
@@ -185,8 +182,7 @@ class Answer {
   /* Tokens a second since the first event with tokens, which those of that event do not count for. */
   showRate() {
     const spent = (this.lastMs - this.firstMs) / 1000;
-    if (spent > 0)
-      showPlain((this.tokens.length - this.nFirst) / spent, plainMs(state.nContext + this.tokens.length));
+    if (spent > 0) showSpeed((this.tokens.length - this.nFirst) / spent, 0);
     if (this.nSteps) $("step-tokens").textContent = number(this.nInSteps / this.nSteps, 2);
     showLegend();
   }
@@ -196,10 +192,8 @@ class Answer {
     this.body.classList.remove("waits");
     const t = this.timings, parts = [`${this.tokens.length} tokens`];
     if (t) {
-      state.nContext = t.cache_n + t.prompt_n + t.predicted_n;
-      state.plainMs = t.plain_per_token_ms;
-      showPlain(t.predicted_per_second, t.plain_per_token_ms);
-      parts.push(`${number(t.predicted_per_second)} tokens/s`, `${t.n_steps} steps`);
+      showSpeed(t.predicted_per_second, t.plain_per_token_ms);
+      parts.push(`${speed(t.predicted_per_second)} tokens/s`, `${t.n_steps} steps`);
     }
     if (this.seed !== undefined) parts.push(`seed ${this.seed}`);
     if (how) parts.push(how);
@@ -357,10 +351,9 @@ $("log").addEventListener("click", (event) => {
 $("new-chat").addEventListener("click", () => {
   state.messages = [];
   state.counts.clear();
-  state.nContext = 0;
   $("log").replaceChildren();
   $("step-tokens").textContent = "–";
-  showPlain();
+  showSpeed(0, 0);
   showLegend();
   tell("A new chat has begun.");
   $("message").focus();

@@ -228,8 +228,9 @@ static void commit_and_emit(fr_request *r) {
     count_step(r, v);
     r->stats.verify_s += clock_s() - start_s;
     request_drafts_observe_tree(r, v);
-    int64_t n_accepted = r->stats.accepted;
+    int64_t n_accepted = r->stats.accepted, n_before = r->stats.n_generated;
     request_emit(r, tokens, sources, v->n_path + 1);
+    r->stats.plain_s += e->step.plain_s * (double)(r->stats.n_generated - n_before);
     request_drafts_count_tags(r, v, r->stats.accepted - n_accepted);
     if (verdict->n_good <= verdict->n_path && !r->finish) fail_of_bad_logits(r);
 }
@@ -267,10 +268,23 @@ static void begin_decoding(fr_request *r) {
     r->stats.prefill_s = r->decode_started_s - r->started_s;
 }
 
+/* Estimates the time of the last forward without the rows that drafting added to it, from its measured time and the
+ * ratio of their costs, so that a busy machine makes both slower. 0: the costs are not known. */
+static double without_drafts(const fr_engine *e, int n_decoding, double spent_s) {
+    int32_t n_rows = e->step.n_rows, n_plain = n_rows;
+    if (e->policy.cost.n == 0) return 0;
+    for (int i = 0; i < n_decoding; i++) {
+        const fr_request *r = e->step.decoding_first[i];
+        if (r->n_step_rows && !r->is_prefill_step) n_plain -= r->n_step_rows - 1;
+    }
+    return spent_s * cost_curve_at(&e->policy.cost, n_plain) / cost_curve_at(&e->policy.cost, n_rows);
+}
+
 static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     double start_s = clock_s();
     int status = executor_forward(e->executor, e->step.rows, e->step.n_rows, err);
     double spent_s = clock_s() - start_s;
+    e->step.plain_s = without_drafts(e, n_decoding, spent_s);
     for (int i = 0; i < n_decoding; i++) e->step.decoding_first[i]->stats.forward_s += spent_s;
     if (e->policy.cost.n) cost_curve_observe(&e->policy.cost, e->step.n_rows, spent_s);
     return status;

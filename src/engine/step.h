@@ -17,6 +17,7 @@ typedef struct EngineStep {
     int32_t n_rows_max;
     Row *rows; /* [n_rows], with room for n_rows_max: the forward that is being built */
     int32_t n_rows;
+    double plain_s;                         /* an estimate of what it would take without drafts; 0: unknown */
     ExtraRow *extra_rows;                   /* [n_rows_max] the extra rows of one drafter */
     const float **row_logits, **row_hidden; /* [n_rows_max] results that drafters or verification need */
     fr_request **verifying;                 /* [n_verifying] the requests whose trees are verified */

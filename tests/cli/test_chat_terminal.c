@@ -30,13 +30,13 @@ static int begin(void **state) {
 
 static void a_conversation_is_held_in_a_terminal(void **state) {
     (void)state;
-    pty_open(&p, "%s chat " TARGET "-n 30 --draft suffix+pld");
+    pty_open(&p, "%s chat " TARGET "-n 30 --draft suffix+pld --tree-budget 4");
     pty_expect(&p, "/help lists the commands");
     pty_expect(&p, "Drafters: \033[32msuffix\033[0m, \033[36mpld\033[0m; the model's own tokens have no colour.");
     pty_expect(&p, ">>> ");
     pty_send(&p, "a cat a cat a cat a cat a cat a cat\r");
     pty_expect(&p, " tokens/s, ");
-    pty_expect(&p, " tokens a pass; plain decoding: about ");
+    pty_expect(&p, " tokens per step; plain decoding: about ");
     pty_expect(&p, " tokens/s]");
     pty_expect(&p, ">>> ");
     pty_send(&p, "Tell \\\r");
@@ -224,19 +224,19 @@ static void typed_lines_are_remembered(void **state) {
 
 static void no_color_is_respected(void **state) {
     (void)state;
-    pty_open(&p, "env NO_COLOR=1 %s chat " TARGET "-n 30 --draft suffix+pld");
+    pty_open(&p, "env NO_COLOR=1 %s chat " TARGET "-n 30 --draft suffix+pld --tree-budget 4");
     pty_expect(&p, ">>> ");
     pty_send(&p, "a cat a cat a cat a cat a cat a cat\r");
-    pty_expect(&p, "tokens a pass");
+    pty_expect(&p, "tokens per step");
     pty_send(&p, "/drafts\r");
     pty_expect(&p, "Drafters: suffix (");
     pty_send(&p, "/quit\r");
     assert_int_equal(pty_close(&p), 0);
     if (strstr(p.text, "\033[3") || strstr(p.text, "\033[2m")) fail_msg("coloured: %s", p.text);
-    pty_open(&p, "env TERM=dumb %s chat " TARGET "-n 30 --draft suffix+pld");
+    pty_open(&p, "env TERM=dumb %s chat " TARGET "-n 30 --draft suffix+pld --tree-budget 4");
     pty_expect(&p, ">>> ");
     pty_send(&p, "a cat a cat a cat a cat a cat a cat\r");
-    pty_expect(&p, "tokens a pass");
+    pty_expect(&p, "tokens per step");
     pty_send(&p, "/quit\r");
     assert_int_equal(pty_close(&p), 0);
     if (strstr(p.text, "\033[3") || strstr(p.text, "\033[2m")) fail_msg("coloured: %s", p.text);
@@ -258,7 +258,7 @@ static void run_ends_with_one_line(void **state) {
     (void)state;
     pty_open(&p, "%s run " TARGET "-n 30 -p 'a cat a cat a cat a cat a cat' --draft suffix");
     pty_expect(&p, " tokens/s, ");
-    pty_expect(&p, " tokens a pass]");
+    pty_expect(&p, " tokens per step]");
     assert_int_equal(pty_close(&p), 0);
     pty_open(&p, "%s run " TARGET "-n 30 -p 'a cat a cat a cat a cat a cat' --stats");
     pty_expect(&p, "seed ");

@@ -127,6 +127,27 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     assert_non_null(strstr(err.message, "teleport"));
 }
 
+/* With costs by which rows are free, a token of plain decoding takes as long as a step. */
+static void plain_decoding_is_estimated_from_the_same_forwards(void **state) {
+    (void)state;
+    static const char *const pld[] = {"pld"};
+    static Stream s;
+    fr_engine *e = rig_open_engine(fx.model, NULL);
+    fr_request_options o = greedy(40);
+    for (int has_costs = 0; has_costs < 2; has_costs++)
+        for (int n_drafts = 0; n_drafts < 2; n_drafts++) {
+            if (has_costs) e->policy.cost = (CostCurve){.n = 1, .rows = {1}, .seconds = {1e-3}};
+            o.drafts = pld, o.n_drafts = n_drafts, o.tree_budget = 8;
+            rig_run_request(e, &o, &s);
+            double rest_s = s.stats.decode_s - s.stats.forward_s - s.stats.draft_s;
+            assert_int_equal(s.stats.drafted > 0, n_drafts);
+            if (!has_costs || !n_drafts) assert_true(s.stats.plain_s <= 0);
+            else if (s.stats.plain_s < s.stats.forward_s + rest_s || s.stats.plain_s > 9 * s.stats.forward_s + rest_s)
+                fail_msg("plain_s %g, forward_s %g", s.stats.plain_s, s.stats.forward_s);
+        }
+    fr_engine_close(e);
+}
+
 /* "a+b" means the same as a and b as two drafts. */
 static void a_plus_unites_drafts(void **state) {
     (void)state;
@@ -476,6 +497,7 @@ int main(void) {
         cmocka_unit_test(senseless_requests_are_refused_by_name),
         cmocka_unit_test(a_plus_unites_drafts),
         cmocka_unit_test(requests_open_no_draft_and_measure_nothing),
+        cmocka_unit_test(plain_decoding_is_estimated_from_the_same_forwards),
         cmocka_unit_test(a_draft_in_use_makes_no_room),
         cmocka_unit_test(an_engine_holds_no_more_requests_than_it_has_places),
         cmocka_unit_test(files_that_are_no_models_are_refused),
