@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/files.h"
 #include "base/mem.h"
+#include "base/threads.h"
 #include "compute/cost.h"
 
 #include <inttypes.h>
@@ -96,17 +97,23 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
  * know T(n) within a few per cent. Disturbances only ever make a forward slower: of several measurements the fastest
  * counts. */
 
-enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
+enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */, ATTEMPTS = 3 };
 /* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading
  * the weights. */
 static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
 enum { KEY_POINT = 5 };
 /* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows
- * are left out; and the time after which nothing is repeated. */
+ * are left out; the time after which nothing is repeated; and the time after which a disturbed measurement is not
+ * repeated as a whole. */
 #define ROWS_S 0.012
 #define KEYS_S 0.01
 #define GROW_S 0.7
 #define LIMIT_S 1.1
+#define AGAIN_S 0.5
+/* What an idle machine stays within: the mean time of a forward in multiples of the fastest, and the share of the time
+ * in which the threads run. They wait for each other by spinning, so on an idle machine they run all the time. */
+#define MOST_SPREAD 1.5
+#define LEAST_CPU 0.85
 #define MOST 0.08 /* the greatest relative error of a forward that is taken into account */
 /* The parts of an error that move the whole curve, and the points next to it. A virtual machine may be half as fast for
  * seconds, at all numbers of rows, while the shape of the curve, on which the choice of rows depends, stays as it was
@@ -142,19 +149,38 @@ static void make_sound(CostCurve *c) {
     }
 }
 
-/* Times one forward without context; *least keeps the fastest. */
-static int time_once(Executor *e, int32_t n_rows, double *least, double *spent_s, fr_error *err) {
+/* The forwards of one number of rows. */
+typedef struct Timing {
+    double least_s, spent_s; /* the fastest; all together */
+    int n;
+} Timing;
+
+/* Times one forward without context. */
+static int time_once(Executor *e, int32_t n_rows, Timing *t, fr_error *err) {
     double s;
     int status = cost_measure(e, 0, &n_rows, 1, 1, 0, 0, &s, err);
     if (status) return status;
-    if (s < *least) *least = s;
-    *spent_s += s;
+    if (t->n == 0 || s < t->least_s) t->least_s = s;
+    t->spent_s += s;
+    t->n++;
     return FR_OK;
 }
 
-/* Returns the time that n_keys keys add to a forward: measured with and without them in turn, because the difference is
- * small and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full
- * of the keys that were just written. */
+double cost_disturbance(double spread, double cpu_share) { return fmax(spread / MOST_SPREAD, LEAST_CPU / cpu_share); }
+
+/* Returns the mean time of a forward as a multiple of the fastest one of as many rows. */
+static double spread_of(const Timing *t, int n) {
+    double spent_s = 0, least_s = 0;
+    for (int k = 0; k < n; k++) {
+        spent_s += t[k].spent_s;
+        least_s += t[k].n * t[k].least_s;
+    }
+    return spent_s / least_s;
+}
+
+/* Returns the time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small
+ * and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full of
+ * the keys that were just written. */
 static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     double least[2] = {INFINITY, INFINITY}, s;
     for (int round = 0; round < 2; round++)
@@ -179,30 +205,45 @@ static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
 /* Measures the numbers of rows in turn, the small ones more often, so that each gets about as much time as the
  * largest: a moment in which something else ran must not decide a point. A first forward, with cold caches, is not
  * counted. */
-static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s, fr_error *err) {
-    double spent_s[COST_CURVE_MAX] = {0}, cold_s = INFINITY, none = 0;
-    int n = 0, status = time_once(e, 1, &cold_s, &none, err);
+static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, fr_error *err) {
+    Timing timings[COST_CURVE_MAX] = {{0}}, cold = {0};
+    double begin_s = clock_s(), begin_cpu_s;
+    int n = 0, status = time_once(e, 1, &cold, err);
+    double warm_s = clock_s();
+    begin_cpu_s = clock_cpu_s();
     for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
         if (n >= FEWEST && clock_s() > begin_s + GROW_S)
             break; /* for a large model, the line through the last two points continues */
-        int32_t rows = COUNTS[k];
-        c->rows[n] = rows, c->seconds[n] = INFINITY;
-        status = time_once(e, rows, &c->seconds[n], &spent_s[n], err);
+        c->rows[n] = COUNTS[k];
+        status = time_once(e, c->rows[n], &timings[n], err);
         n++;
     }
-    double share_s = 1.5 * c->seconds[n - 1] > ROWS_S ? 1.5 * c->seconds[n - 1] : ROWS_S;
+    if (status) return status;
+    double share_s = fmax(1.5 * timings[n - 1].least_s, ROWS_S);
     for (int round = 1; !status && round < ROUNDS && clock_s() < begin_s + LIMIT_S; round++)
         for (int k = 0; !status && k < n; k++)
-            if (spent_s[k] < share_s) status = time_once(e, c->rows[k], &c->seconds[k], &spent_s[k], err);
+            if (timings[k].spent_s < share_s) status = time_once(e, c->rows[k], &timings[k], err);
+    for (int k = 0; k < n; k++) c->seconds[k] = timings[k].least_s;
+    int n_running = n_threads < threads_n_cores() ? n_threads : threads_n_cores();
+    c->disturbance = cost_disturbance(spread_of(timings, n),
+                                      (clock_cpu_s() - begin_cpu_s) / (n_running * (clock_s() - warm_s)));
     c->n = status ? 0 : n;
     return status;
 }
 
-int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) {
+int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, fr_error *err) {
     double begin_s = clock_s();
-    c->n = 0;
-    int status = measure_rows(c, e, n_ctx, begin_s, err);
-    if (status) return status;
+    *c = (CostCurve){0};
+    for (int attempt = 0; attempt < ATTEMPTS && (attempt == 0 || (c->disturbance > 1 && clock_s() < begin_s + AGAIN_S));
+         attempt++) {
+        CostCurve now = {0};
+        int status = measure_rows(&now, e, n_ctx, n_threads, err);
+        if (status) {
+            c->n = 0;
+            return status;
+        }
+        if (attempt == 0 || now.disturbance < c->disturbance) *c = now;
+    }
     make_sound(c);
     measure_keys(c, e, n_ctx);
     return FR_OK;

@@ -50,13 +50,19 @@ typedef struct CostCurve {
     double seconds[COST_CURVE_MAX]; /* a(n), never falling */
     double key_s, key_read_s;       /* for one row and one key; for one key, whatever the number of rows */
     double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
+    double disturbance; /* above 1: other programs ran during the measurement (cost_disturbance) */
 } CostCurve;
 
 /* Measures 1 to 32 rows without context, and 8 rows after a long one (1024 tokens, if that many fit). This takes about
- * 150 ms, and up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. Needs a free
- * sequence and leaves none open. Without room for a long context, keys are assumed to cost nothing. After a failure the
- * curve is empty. */
-int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
+ * 150 ms, and up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. If other
+ * programs run at the same time, it measures up to twice more and keeps the least disturbed result, unless the model is
+ * large. Needs a free sequence and leaves none open. Without room for a long context, keys are assumed to cost nothing.
+ * After a failure the curve is empty. n_threads: of the device. */
+int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, fr_error *err);
+/* Returns how much other programs disturbed a measurement. spread: the mean time of forwards that should take equally long, in
+ * multiples of the fastest. cpu_share: the processor time of this process as a share of what its threads could have
+ * had. Up to 1 is the noise of an idle machine. */
+double cost_disturbance(double spread, double cpu_share);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
 /* Corrects the curve by one forward of n_rows rows that took so long. A forward moves the curve by a tenth at most,
@@ -78,7 +84,9 @@ int cost_read_weights(Device *d, const Weights *w, double *seconds, fr_error *er
 
 /* ---- the cache -------------------------------------------------------------------------------------- */
 
-/* A file belongs to one key: CPU, threads, kernel table, forms of activations and cache, context, and the shapes and
+/* Owners of curves do not store those that other programs disturbed.
+ *
+ * A file belongs to one key: CPU, threads, kernel table, forms of activations and cache, context, and the shapes and
  * types of the model's tensors, because the cost depends on these. The name of the file is a hash of the key, and the
  * file contains the key: a damaged file, or one of another key, is ignored. Costs decide trees and never tokens, so a
  * wrong entry costs only time, and every forward corrects the curve. */

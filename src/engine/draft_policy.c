@@ -57,7 +57,7 @@ int draft_policy_measure_costs(fr_engine *e, fr_error *err) {
     if (e->policy.cost.n) return FR_OK;
     if (folder) cost_cache_key(e->executor, e->options.n_threads, key);
     if (folder && cost_cache_load(folder, key, &e->policy.cost)) return FR_OK;
-    while ((status = cost_curve_measure(&e->policy.cost, e->executor, e->options.n_ctx, &why)) &&
+    while ((status = cost_curve_measure(&e->policy.cost, e->executor, e->options.n_ctx, e->device->n_threads, &why)) &&
            prefix_cache_drop(e)) {}
     if (status)
         return error_set(err, (fr_code)status, "the time of a forward cannot be measured now: %.400s", why.message);
@@ -67,7 +67,7 @@ int draft_policy_measure_costs(fr_engine *e, fr_error *err) {
 
 void draft_policy_save_costs(const fr_engine *e) {
     char key[COST_KEY_BYTES];
-    if (!e->options.cost_cache || e->policy.cost.n == 0) return;
+    if (!e->options.cost_cache || e->policy.cost.n == 0 || e->policy.cost.disturbance > 1) return;
     cost_cache_key(e->executor, e->options.n_threads, key);
     /* If it cannot be written, the next engine measures again. */
     (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL);

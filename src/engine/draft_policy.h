@@ -45,7 +45,8 @@ typedef struct DraftPolicy {
 /* Finds out what forwards cost, from the cost cache or by measuring, unless the costs are known. It needs a free
  * sequence and free pages, for which it drops entries of the prefix cache. */
 int draft_policy_measure_costs(fr_engine *e, fr_error *err);
-/* Writes the costs, as all forwards since have corrected them, to the cost cache of the options. */
+/* Writes the costs, as all forwards since have corrected them, to the cost cache of the options, unless other programs
+ * disturbed their measurement. */
 void draft_policy_save_costs(const fr_engine *e);
 
 /* Prepares a request whose drafts are acquired. Fails if the request has an automatic budget and the costs are not

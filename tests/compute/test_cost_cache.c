@@ -1,5 +1,5 @@
 /* test_cost_cache.c - measured costs in files: an entry is read back unchanged; damaged or foreign files are
- * ignored. */
+ * ignored, and costs that other programs disturbed are not kept. */
 #include "compute/backend.h"
 #include "engine_rig.h"
 #include "model_rig.h"
@@ -8,12 +8,16 @@
 #include "engine/request.h"
 #include "compute/cost.h"
 
+#include "base/threads.h"
+
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64], entry[400];
@@ -21,16 +25,18 @@ static char folder[64], entry[400];
 static const CostCurve CURVE = {
     .n = 3, .rows = {1, 4, 32}, .seconds = {0.0125, 0.015625, 0.0625}, .key_s = 1e-6, .key_read_s = 0};
 
-/* The one file in the folder. */
-static void find_entry(void) {
+/* The number of files in the folder; `entry` becomes the path of one. */
+static int n_entries(void) {
     DIR *d = opendir(folder);
     int n = 0;
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));)
         if (e->d_name[0] != '.') snprintf(entry, sizeof entry, "%s/%s", folder, e->d_name), n++;
     closedir(d);
-    assert_int_equal(n, 1);
+    return n;
 }
+
+static void find_entry(void) { assert_int_equal(n_entries(), 1); }
 
 static size_t read_entry(char *out, size_t size) {
     FILE *f = fopen(entry, "rb");
@@ -55,8 +61,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    find_entry();
-    unlink(entry);
+    if (n_entries() > 0) unlink(entry);
     return rmdir(folder);
 }
 
@@ -156,8 +161,9 @@ static void keys_differ_where_costs_do(void **state) {
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* Returns the costs with which an engine begins its first request with an automatic budget. */
-static CostCurve begin_and_end(const fr_model *model) {
+/* Returns the costs with which an engine begins its first request with an automatic budget. It ends with this disturbance of
+ * their measurement. */
+static CostCurve begin_and_end(const fr_model *model, double disturbance) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
     const fr_engine_options eo = {.struct_size = sizeof eo, .n_threads = 1, .n_ctx = 64, .cost_cache = folder};
@@ -172,6 +178,7 @@ static CostCurve begin_and_end(const fr_model *model) {
     fr_request *r;
     assert_int_equal(rig_open_request(&r, e, &o, NULL), FR_OK);
     CostCurve c = e->policy.cost;
+    e->policy.cost.disturbance = disturbance; /* whatever else this machine runs now */
     fr_request_close(r);
     fr_engine_close(e);
     return c;
@@ -180,17 +187,62 @@ static CostCurve begin_and_end(const fr_model *model) {
 static void an_engine_keeps_and_finds_its_costs(void **state) {
     (void)state;
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    CostCurve stored = CURVE, first = begin_and_end(model);
+    CostCurve stored = CURVE, first = begin_and_end(model, 1);
     assert_true(first.n > 1);
     find_entry();
     char key[COST_KEY_BYTES];
     key_of(model->weights, 1, KV_F16, 64, key);
     cost_cache_store(folder, key, &stored, NULL);
-    assert_true(begin_and_end(model).seconds[2] ==
+    assert_true(begin_and_end(model, 1).seconds[2] ==
                 stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
     write_entry("nonsense", 8);
-    assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
+    assert_true(begin_and_end(model, 1).seconds[2] != stored.seconds[2]);
     assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */
+    fr_model_close(model);
+}
+
+/* Children that keep all cores busy, until spinners_end. */
+typedef struct Spinners {
+    pid_t pids[64];
+    int n;
+} Spinners;
+
+static Spinners spinners_begin(void) {
+    Spinners s = {.n = 2 * threads_n_cores() < 64 ? 2 * threads_n_cores() : 64};
+    for (int i = 0; i < s.n; i++) {
+        s.pids[i] = fork();
+        assert_true(s.pids[i] >= 0);
+        while (s.pids[i] == 0) {}
+    }
+    return s;
+}
+
+static void spinners_end(const Spinners *s) {
+    for (int i = 0; i < s->n; i++) {
+        kill(s->pids[i], SIGKILL);
+        waitpid(s->pids[i], NULL, 0);
+    }
+}
+
+static void disturbed_costs_are_not_kept(void **state) {
+    (void)state;
+    fr_model *model = rig_open_model("models/target.gguf", NULL);
+    assert_true(cost_disturbance(1.4, 0.9) <= 1);
+    assert_true(cost_disturbance(1.6, 1) > 1);
+    assert_true(cost_disturbance(1, 0.66) > 1);
+    begin_and_end(model, 1.01);
+    assert_int_equal(n_entries(), 0);
+    const fr_engine_options eo = {.struct_size = sizeof eo, .n_ctx = 64, .cost_cache = folder};
+    fr_engine *e = rig_open_engine(model, &eo);
+    Spinners spinners = spinners_begin();
+    int status = fr_engine_measure_costs(e, NULL);
+    spinners_end(&spinners);
+    assert_int_equal(status, FR_OK);
+    print_message("beside %d busy programs: disturbance %.2f\n", spinners.n, e->policy.cost.disturbance);
+    assert_true(e->policy.cost.disturbance > 1);
+    assert_true(e->policy.cost.n > 1);
+    fr_engine_close(e);
+    assert_int_equal(n_entries(), 0);
     fr_model_close(model);
 }
 
@@ -201,6 +253,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_entry_of_another_key_is_ignored, begin, end),
         cmocka_unit_test(keys_differ_where_costs_do),
         cmocka_unit_test_setup_teardown(an_engine_keeps_and_finds_its_costs, begin, end),
+        cmocka_unit_test_setup_teardown(disturbed_costs_are_not_kept, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,10 +210,10 @@ static void make_checkpoint(const Torture *t) {
     }
 }
 
-static void make_cost_file(const Torture *t) {
+/* Copies the costs that a run has kept, if there are any. */
+static bool copy_cost_file(const Torture *t) {
     char folder[2 * TORTURE_PATH];
-    if (mkdir(path_in(t, "cache"), 0777) != 0) exit(2);
-    run(t, "forerun", "run -m %k/target.gguf -p abab -n 20 -t 1 --draft auto");
+    bool is_copied = false;
     snprintf(folder, sizeof folder, "%s", path_in(t, "cache/forerun"));
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));)
@@ -222,8 +222,17 @@ static void make_cost_file(const Torture *t) {
             snprintf(from, sizeof from, "%.600s/%.200s", folder, entry->d_name);
             copy(t, from, 0, "cost.txt");
             write_text(t, "cost.name", entry->d_name);
+            is_copied = true;
         }
     if (dir) closedir(dir);
+    return is_copied;
+}
+
+/* Costs that other programs disturbed are not kept, so it may take some attempts. */
+static void make_cost_file(const Torture *t) {
+    if (mkdir(path_in(t, "cache"), 0777) != 0) exit(2);
+    for (int i = 0; i < 20 && !copy_cost_file(t); i++)
+        run(t, "forerun", "run -m %k/target.gguf -p abab -n 20 -t 1 --draft auto");
 }
 
 void torture_make_kit(Torture *t) {
