@@ -8,6 +8,7 @@
 #include "compute/cost.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,8 @@ typedef struct Report {
     const PerfArgs *args;
     const Weights *weights;
     MachineSpeed speed;
+    MachineSpeed limits; /* what bounds this model: `speed`, without its bandwidth if the model is in the cache */
+    bool is_cached;      /* a forward reads the weights faster than memory could deliver them */
     CostWork work;
     int32_t *rows;
     int64_t n;
@@ -73,8 +76,9 @@ typedef struct Report {
     double whole_s[MAX_SPLIT];
 } Report;
 
+/* At most the measured time, which proves that the limit is not higher. */
 static double limit_s(const Report *r, int64_t i) {
-    return cost_limit_s(&r->work, &r->speed, r->rows[i], r->args->n_context);
+    return fmin(cost_limit_s(&r->work, &r->limits, r->rows[i], r->args->n_context), r->seconds[i]);
 }
 
 /* Returns the bandwidth that the forward achieved, as a share of what the machine can read. */
@@ -91,6 +95,13 @@ static double t1(const Report *r) {
 
 /* Returns whether the backend knows the limits of the machine. */
 static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
+
+/* Memory bounds no forward of a model that stays in the processor's cache. */
+static void find_limits(Report *r) {
+    r->limits = r->speed;
+    for (int64_t i = 0; i < r->n && has_limits(r); i++) r->is_cached |= read_share(r, i) > 1.05;
+    if (r->is_cached) r->limits.read_gb_s = INFINITY;
+}
 
 /* ---- the parts of a forward ------------------------------------------------------------------------------ */
 
@@ -146,9 +157,12 @@ static void print_row(const Report *r, int64_t i) {
     for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
     printf("%6d %10.3f %8.2f %11.1f", r->rows[i], 1e3 * r->seconds[i], r->seconds[i] / t1(r),
            r->rows[i] / r->seconds[i]);
-    if (has_limits(r))
-        printf(" %10.3f %7.0f%% %9.0f%% %9.0f", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i],
-               100 * read_share(r, i), ops / r->seconds[i] * 1e-9);
+    if (has_limits(r)) {
+        printf(" %10.3f %7.0f%%", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i]);
+        if (r->is_cached) printf(" %10s", "-");
+        else printf(" %9.0f%%", 100 * read_share(r, i));
+        printf(" %9.0f", ops / r->seconds[i] * 1e-9);
+    }
     putchar('\n');
 }
 
@@ -186,7 +200,11 @@ static void print_text(const Report *r) {
     }
     printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
            r->args->n_context);
-    if (has_limits(r))
+    if (r->is_cached)
+        printf("limit     computing everything at the peak rate; this model is in the cache of\n"
+               "          the processor, so memory is no limit, and a larger model behaves\n"
+               "          differently\n");
+    else if (has_limits(r))
         printf("limit     the longer of two times: reading everything once, and computing\n"
                "          everything at the peak rate\n");
     else printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
@@ -194,7 +212,7 @@ static void print_text(const Report *r) {
     printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");
     for (int64_t i = 0; i < r->n; i++) print_row(r, i);
     for (int64_t i = 0; i < r->n_split; i++)
-        if (r->n_parts[i]) print_parts(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
+        if (r->n_parts[i]) print_parts(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->limits);
 }
 
 /* Returns the value, or null if the limits are unknown. */
@@ -204,22 +222,23 @@ static int print_json(const Report *r, fr_error *err) {
     const double *peak = r->speed.peak_gop_s;
     json_t *rows = json_array();
     for (int64_t i = 0; i < r->n; i++)
-        json_array_append_new(
-            rows, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds", r->seconds[i], "ratio",
-                            r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
-                            figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
+        json_array_append_new(rows,
+                              json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds", r->seconds[i],
+                                        "ratio", r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
+                                        figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share",
+                                        r->is_cached ? json_null() : figure(r, read_share(r, i))));
     json_t *split = json_array();
     for (int64_t i = 0; i < r->n_split; i++)
-        json_array_append_new(split, parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
+        json_array_append_new(split, parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->limits));
     const double *tiles = r->speed.tile_gop_s; /* null: the machine has no tiles */
-    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:i, s:o, s:o}", "threads",
-                          r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
-                          r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s",
-                          r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s",
-                          peak[PEAK_F32], "tile_int8_gop_s",
-                          tiles[PEAK_INT8] > 0 ? json_real(tiles[PEAK_INT8]) : json_null(), "tile_bf16_gop_s",
-                          tiles[PEAK_BF16] > 0 ? json_real(tiles[PEAK_BF16]) : json_null(), "weight_gb",
-                          r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
+    json_t *j = json_pack(
+        "{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:b, s:i, s:o, s:o}", "threads",
+        r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
+        r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s", r->speed.read_gb_s,
+        "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "tile_int8_gop_s",
+        tiles[PEAK_INT8] > 0 ? json_real(tiles[PEAK_INT8]) : json_null(), "tile_bf16_gop_s",
+        tiles[PEAK_BF16] > 0 ? json_real(tiles[PEAK_BF16]) : json_null(), "weight_gb", r->work.weight_bytes * 1e-9,
+        "in_cache", r->is_cached, "context", r->args->n_context, "forward", rows, "split", split);
     return json_print(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);
 }
 
@@ -257,7 +276,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
 
 static int measure_parts(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
-        r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i],
+        r->n_parts[i] = cost_parts_measure(e, &r->limits, r->split[i], r->args->n_context, PARTS_S, r->parts[i],
                                            &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
     }
@@ -282,6 +301,7 @@ static int report(const PerfArgs *a, fr_error *err) {
     cost_work(r.weights, a->model.kv, &r.work);
     if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
     if (!status) status = measure(&r, executor, err);
+    if (!status) find_limits(&r);
     if (!status) status = measure_parts(&r, executor, err);
     executor_close(executor);
     if (!status) {
