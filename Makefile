@@ -12,6 +12,15 @@ endif
 VERSION := 0.1.0
 # Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
+# make itself uses all cores, too, unless it is told otherwise, for the goals that only build.
+ifeq ($(filter-out all lib benches install,$(MAKECMDGOALS))$(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+# One short line for each file instead of its command: V=1 prints commands, and -s prints nothing.
+V       ?=
+Q       := $(if $(V),,@)
+IS_SILENT := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+say      = $(if $(V)$(IS_SILENT),,@printf '  %-3s %s\n' '$(1)' '$(2)')
 # Test programs side by side; many of them have threads of their own.
 TEST_JOBS ?= $(shell echo $$(($$(nproc) / 2 + 1)))
 
@@ -108,6 +117,11 @@ TORTURES := $(addprefix $(BUILD)/torture/,$(TORTURE_NAMES))
 
 .PHONY: all lib help
 all: build/forerun lib $(TOOLS)
+	$(if $(IS_SILENT),,@printf '%s\n' '' 'Built build/forerun and the libraries. Next:' \
+	  '  make demo                              see what drafting gains' \
+	  '  sudo make install                      put forerun, its library and its man pages into $(PREFIX)' \
+	  '  build/forerun pull OWNER/NAME          fetch a model from huggingface.co' \
+	  '  build/forerun chat -m OWNER/NAME       talk to it')
 lib: $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(BUILD)/forerun.pc
 
 # ---- compile -------------------------------------------------------------------------------------
@@ -141,10 +155,12 @@ $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/server/api/status_endpoints.o: $(wildcard server/page/*)
 $(BUILD)/src/%.o: src/%.c Makefile | $(if $(LIB_FOUND),,missing)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 $(BUILD)/%.o: %.c Makefile | $(if $(ALL_FOUND),,missing)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
 .PHONY: missing
 missing:
@@ -158,18 +174,22 @@ missing:
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS) $(filter-out $(MAIN_OBJ),$(CLI_OBJS))
 	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
-	ld -r $^ -o $(BUILD)/forerun-hidden.o
-	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
+	$(call say,AR,$@)
+	$(Q)ld -r $^ -o $(BUILD)/forerun-hidden.o
+	$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a
-	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(MODE_FLAGS) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 # A tool that outgrows one file keeps its other files in a folder of its name.
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
 $(BUILD)/grow_model: $(call obj,$(wildcard tools/grow_model/*.c tools/make_model/*.c))
@@ -183,7 +203,8 @@ $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
 # build a test with SLIM= on the command line.
 SLIM = $(if $(SANITIZED),,-Wl$(comma)--strip-debug)
@@ -192,17 +213,20 @@ comma := ,
 define test_program
 $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $$(@D)
-	$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
+	$$(call say,LD,$$@)
+	$$(Q)$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 # A program of the first version of the API, with its header and the shared library.
 $(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/libforerun.so
 	@mkdir -p $(@D)
 	@ln -sf libforerun.so $(BUILD)/$(SONAME)
-	$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -pthread $< -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -pthread $< -o $@
 
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
@@ -333,35 +357,56 @@ cross-aarch64: deps-cross $(SYSROOT)/done
 # LIBDIR=/usr/lib/x86_64-linux-gnu is for distributions. forerun.pc contains PREFIX, so each install writes it anew. ldconfig
 # makes the library known where the installation is this system's own.
 SONAME  := libforerun.so.0
-SHARE    = $(DESTDIR)$(PREFIX)/share
-LIB_INTO = $(DESTDIR)$(LIBDIR)
+# Paths for the shell, in single quotes: they may contain spaces.
+quoted   = '$(subst ','\'',$(1))'
+INTO     = $(call quoted,$(DESTDIR)$(PREFIX))
+SHARE    = $(call quoted,$(DESTDIR)$(PREFIX)/share)
+LIB_INTO = $(call quoted,$(DESTDIR)$(LIBDIR))
+# The folder beneath PREFIX in which python3 looks for modules. If there is none, a folder of our own, which PYTHONPATH must name.
+PYDIR_OF = import site, sys; at = sys.argv[1].rstrip("/") + "/lib/"; \
+  found = [f for f in site.getsitepackages() + [site.getusersitepackages()] if f.startswith(at)]; \
+  print(found[0] if found else at + "forerun/python")
+PYDIR    = $(or $(shell python3 -c '$(PYDIR_OF)' $(call quoted,$(PREFIX)) 2>/dev/null),$(PREFIX)/lib/forerun/python)
+PY_INTO  = $(call quoted,$(DESTDIR)$(PYDIR))
+PY_HINT  = $(if $(filter %/forerun/python,$(PYDIR)), (set PYTHONPATH to this folder))
 .PHONY: install uninstall $(BUILD)/forerun.pc
 $(BUILD)/forerun.pc: Makefile
 	@mkdir -p $(@D)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))' 'includedir=$${prefix}/include' '' \
+	@printf '%s\n' $(call quoted,prefix=$(PREFIX)) $(call quoted,libdir=$(subst $(PREFIX)/,$${prefix}/,$(LIBDIR))) \
+	  'includedir=$${prefix}/include' '' \
 	  'Name: forerun' 'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
-	  'Requires.private: $(LIB_PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
+	  'Requires.private: $(LIB_PKGS)' 'Libs: -L"$${libdir}" -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I"$${includedir}"' > $@
 install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(LIB_INTO)/pkgconfig $(SHARE)/man/man1 \
-	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	install -m 755 build/release/forerun $(DESTDIR)$(PREFIX)/bin/forerun
-	install -m 644 include/forerun.h $(DESTDIR)$(PREFIX)/include/forerun.h
-	install -m 644 build/release/libforerun.a $(LIB_INTO)/libforerun.a
-	install -m 644 build/release/libforerun.so $(LIB_INTO)/libforerun.so.$(VERSION)
-	ln -sf libforerun.so.$(VERSION) $(LIB_INTO)/$(SONAME)
-	ln -sf $(SONAME) $(LIB_INTO)/libforerun.so
-	install -m 644 build/release/forerun.pc $(LIB_INTO)/pkgconfig/forerun.pc
-	install -m 644 man/forerun.1 $(SHARE)/man/man1/forerun.1
-	build/release/forerun --man-pages $(SHARE)/man/man1
-	build/release/forerun --completions bash > $(SHARE)/bash-completion/completions/forerun
-	build/release/forerun --completions zsh > $(SHARE)/zsh/site-functions/_forerun
-	build/release/forerun --completions fish > $(SHARE)/fish/vendor_completions.d/forerun.fish
-	$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
+	@install -d $(INTO)/bin $(INTO)/include $(LIB_INTO)/pkgconfig $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
+	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d $(SHARE)/forerun $(PY_INTO)
+	@install -m 755 build/release/forerun $(INTO)/bin/forerun
+	@install -m 644 include/forerun.h $(INTO)/include/forerun.h
+	@install -m 644 build/release/libforerun.a $(LIB_INTO)/libforerun.a
+	@install -m 644 build/release/libforerun.so $(LIB_INTO)/libforerun.so.$(VERSION)
+	@ln -sf libforerun.so.$(VERSION) $(LIB_INTO)/$(SONAME)
+	@ln -sf $(SONAME) $(LIB_INTO)/libforerun.so
+	@install -m 644 build/release/forerun.pc $(LIB_INTO)/pkgconfig/forerun.pc
+	@install -m 644 man/forerun.1 $(SHARE)/man/man1/forerun.1
+	@build/release/forerun --man-pages $(SHARE)/man/man1
+	@build/release/forerun --completions bash > $(SHARE)/bash-completion/completions/forerun
+	@build/release/forerun --completions zsh > $(SHARE)/zsh/site-functions/_forerun
+	@build/release/forerun --completions fish > $(SHARE)/fish/vendor_completions.d/forerun.fish
+	@install -m 644 bindings/python/forerun.py $(PY_INTO)/forerun.py
+	@tar -C bindings/node --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --transform 's,^,package/,' -czf \
+	  $(SHARE)/forerun/forerun-node.tgz forerun.d.ts forerun.js package.json
+	@$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
+	$(if $(IS_SILENT),,@printf '%s\n' \
+	  $(call quoted,Program:  $(DESTDIR)$(PREFIX)/bin/forerun) \
+	  $(call quoted,Library:  $(DESTDIR)$(LIBDIR)/libforerun.so) \
+	  $(call quoted,Python:   $(DESTDIR)$(PYDIR)/forerun.py$(PY_HINT)) \
+	  $(call quoted,Node:     npm install "$(DESTDIR)$(PREFIX)/share/forerun/forerun-node.tgz") \
+	  'Next:     forerun pull OWNER/NAME, then forerun chat -m OWNER/NAME')
 uninstall:
-	rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/pkgconfig/forerun.pc
-	cd $(DESTDIR)$(PREFIX) && rm -f bin/forerun include/forerun.h share/man/man1/forerun.1 share/man/man1/forerun-*.1 \
-	  share/bash-completion/completions/forerun share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish
-	$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
+	@rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/pkgconfig/forerun.pc $(PY_INTO)/forerun.py
+	@cd $(INTO) && rm -f bin/forerun include/forerun.h share/man/man1/forerun.1 share/man/man1/forerun-*.1 \
+	  share/bash-completion/completions/forerun share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish \
+	  share/forerun/forerun-node.tgz
+	@$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
 
 # ---- packages ------------------------------------------------------------------------------------
 # Debian packages of what is committed, in build/deb (docs/PACKAGES.md); DEB_BUILD_OPTIONS=nocheck leaves out the tests.
@@ -376,7 +421,7 @@ deb:
 
 help:
 	@printf '%s\n' \
-	  'make             build build/forerun and the libraries' \
+	  'make             build build/forerun and the libraries, on all cores (V=1 prints the commands)' \
 	  'make lib         build libforerun, which needs libpcre2-8, libxxhash, libutf8proc and Random123 only' \
 	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
@@ -391,7 +436,8 @@ help:
 	  'make format      format the tree with clang-format 14; check-format checks it' \
 	  'make tidy        run clang-tidy 14 over the sources' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
-	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall removes it' \
+	  'make install     into PREFIX=/usr/local (DESTDIR is honoured), with the modules for Python and Node;' \
+  '                 uninstall removes it' \
 	  'make deb         build the Debian packages, in build/deb' \
 	  'make deps        install the Debian packages that are missing; deps-dev also those for developers' \
 	  'make clean       remove build/'
@@ -404,10 +450,12 @@ FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS))
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
 	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers
@@ -433,11 +481,13 @@ TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_mallo
 .PHONY: torture
 $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(call say,LD,$@)
+	$(Q)$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
 # Without sanitizers, whatever the mode: it takes the place of malloc.
 $(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
+	$(call say,LD,$@)
+	$(Q)$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
 torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
 	@status=0; for name in $(TORTURE); do \
 	  $(BUILD)/torture/$$name --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED) --program $(TORTURE_PROGRAM) $(TORTURE_FLAGS) || status=1; \

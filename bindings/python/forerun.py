@@ -305,6 +305,18 @@ _FUNCTIONS = {
 _library = None
 
 
+def _library_beside():
+    """The library that `make install` put beneath the same PREFIX as this module, in a folder that the linker does not
+    know; None if there is none."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for _ in range(2):  # lib/python3.11/site-packages, lib/python3/dist-packages or lib/forerun/python
+        folder = os.path.dirname(folder)
+        path = os.path.join(folder, "libforerun.so.0")
+        if os.path.exists(path):
+            return path
+    return None
+
+
 def _lib():
     """The library, which is loaded at the first use."""
     global _library
@@ -313,9 +325,13 @@ def _lib():
         try:
             library = ctypes.CDLL(name)
         except OSError as why:
-            raise OSError(
-                f"{name}: cannot be loaded ({why}); install libforerun ('make install'), or set FORERUN_LIBRARY to its path"
-            ) from None
+            beside = _library_beside() if name == "libforerun.so.0" else None
+            if beside is None:
+                raise OSError(
+                    f"{name}: cannot be loaded ({why}); install libforerun ('make install'), or set FORERUN_LIBRARY to "
+                    "its path"
+                ) from None
+            library = ctypes.CDLL(beside)
         for function, (result, arguments) in _FUNCTIONS.items():
             getattr(library, function).restype = result
             getattr(library, function).argtypes = arguments

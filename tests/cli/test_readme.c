@@ -71,7 +71,6 @@ static void arrange(void) {
                      {"PKG_CONFIG_PATH", "%s/root/usr/local/lib/pkgconfig"},
                      {"LD_LIBRARY_PATH", "%s/root/usr/local/lib"},
                      {"FORERUN_LIBRARY", "%s/root/usr/local/lib/libforerun.so.0"},
-                     {"PYTHONPATH", "%s/bindings/python"},
                      {"PYTHONDONTWRITEBYTECODE", "1"}};
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         snprintf(value, sizeof value, variables[i].format, home);
@@ -100,7 +99,10 @@ static bool run_block(const char *language, const char *text, size_t n) {
         return true;
     }
     if (strcmp(language, "python") == 0) {
-        snprintf(command, sizeof command, "cd '%s' && { ! command -v python3 >/dev/null || python3 block; }", home);
+        snprintf(command, sizeof command,
+                 "cd '%s' && { ! command -v python3 >/dev/null || "
+                 "PYTHONPATH=\"$(dirname \"$(find root -name forerun.py)\")\" python3 block; }",
+                 home);
         run(path, command);
         return true;
     }
