@@ -8,7 +8,12 @@
  * the time at which the engine chose each token, and the arrival of the token's event is compared with it. Both times
  * count from the request: here from when it was sent, there from its first byte. So the figure includes the request's
  * way to the server, and this program's own work on events that arrive together. With --added clients begin one after
- * the other.
+ * the other. With --prompt N a further client sends prompts of N tokens, one after the other: the time between two
+ * events of a stream is then counted a second time for the events that arrive while such a prompt is read, and the time
+ * of a prompt is compared with that of one without other requests. For 99th percentiles, let the streams be long:
+ *
+ *     forerun serve -m model.gguf -c 9000 --max-gap 100 --port 8080 &
+ *     bench_serve -c 4 -t 400 -S 100 -x -n 64 --prompt 8000
  *
  * Exit status 1: an answer was wrong or missing. */
 #include "load_figures.h"
@@ -27,13 +32,21 @@
 #include <signal.h>
 #include <stdint.h>
 
-enum { MAX_CLIENTS = 4096, MAX_TEXT = 16 << 20, SAMPLE_MS = 250, PROBE_MS = 10, STAGGER_MS = 10, GIVE_UP_S = 120 };
+enum {
+    MAX_CLIENTS = 4096,
+    MAX_TEXT = 16 << 20,
+    SAMPLE_MS = 250,
+    PROBE_MS = 10,
+    STAGGER_MS = 10,
+    GIVE_UP_S = 120,
+    BETWEEN_PROMPTS_MS = 200
+};
 
 /* ---- options ----------------------------------------------------------------------------------------------- */
 
 static struct {
     const char *host, *draft, *json, *headers;
-    int port, n_clients, n_requests, n_kinds, max_tokens, hang_up, malformed, streamed, retries, pid, seed;
+    int port, n_clients, n_requests, n_kinds, max_tokens, n_prompt, hang_up, malformed, streamed, retries, pid, seed;
     double seconds;
     bool checks, varies, added;
 } o = {.host = "127.0.0.1",
@@ -63,6 +76,7 @@ static const struct argp_option arguments[] = {
     {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding", 2},
     {"vary", 'v', NULL, 0, "send prompts and seeds only once, and do not compare the answers", 2},
     {"added", 'a', NULL, 0, "only streams of /v1/chat/completions: measure the time between a token and its event", 2},
+    {"prompt", 'l', "N", 0, "meanwhile, read prompts of N tokens one after the other (none)", 2},
     {"key", 'K', "KEY", 0, "API key", 3},
     {"pid", 'P', "PID", 0, "process whose memory (VmRSS) is watched", 3},
     {"seed", 'R', "N", 0, "seed of the clients' random choices (1)", 3},
@@ -95,6 +109,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'r': o.retries = integer(state, text, 0, 1000); return 0;
     case 'x': o.checks = false; return 0;
     case 'v': o.varies = true, o.checks = false; return 0;
+    case 'l': o.n_prompt = integer(state, text, 1, 1 << 20); return 0;
     case 'a': o.added = true, o.streamed = 100; return 0;
     case 'K':
         if (snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", text) >= (int)sizeof header)
@@ -110,7 +125,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* ---- clients ----------------------------------------------------------------------------------------------- */
 
-typedef enum Purpose { NOTHING_YET, ANSWER, HANG_UP, MALFORMED, HEALTH } Purpose;
+typedef enum Purpose { NOTHING_YET, ANSWER, HANG_UP, MALFORMED, HEALTH, PROMPT } Purpose;
 typedef enum Part { HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, WHOLE } Part;
 
 typedef struct Client {
@@ -129,10 +144,12 @@ typedef struct Client {
 
 static struct event_base *base;
 static struct sockaddr_in server;
-static Client clients[MAX_CLIENTS], probe;
+static Client clients[MAX_CLIENTS], probe, reader;
 static char *plain[LOAD_KINDS_MAX];
 static LoadFigures figures;
-static bool is_plain; /* whether the answers to compare with are being made */
+static bool is_plain;        /* whether the answers to compare with are being made */
+static bool reads_prompt;    /* a prompt of --prompt is being read ... */
+static bool reads_by_itself; /* ... and there are no other requests */
 static int n_left, n_next, n_active;
 static uint64_t random_state;
 
@@ -161,6 +178,11 @@ static void fail(Client *c, const char *why) {
     if (c->purpose == HEALTH) {
         later(c, PROBE_MS);
         return;
+    }
+    if (c->purpose == PROMPT) {
+        fprintf(stderr, "bench_serve: a prompt of %d tokens: %s; status %d, '%.200s'\n", o.n_prompt, why, c->status,
+                c->body.data ? c->body.data : "");
+        exit(1);
     }
     if (c->n_tries++ < o.retries) {
         figures.n_retried++;
@@ -230,6 +252,7 @@ static void note_event(Client *c, const char *line, double now_s) {
     const char *piece = load_text_at(event, load_form(c->kind)->piece);
     if (o.added) note_added(c, event, now_s);
     if (piece && *piece) {
+        if (c->last_s > 0 && reads_prompt) series_add(&figures.beside_s, now_s - c->last_s);
         series_add(c->last_s > 0 ? &figures.gap_s : &figures.first_s, now_s - (c->last_s > 0 ? c->last_s : c->sent_s));
         c->last_s = now_s;
         (void)buf_append(&c->text, piece, strlen(piece));
@@ -295,6 +318,15 @@ static bool read_part(Client *c, struct evbuffer *in) {
     }
 }
 
+/* A prompt of --prompt has been read. */
+static void end_prompt(Client *c) {
+    if (c->status != 200) fail(c, "refused");
+    series_add(reads_by_itself ? &figures.by_itself_s : &figures.prompt_s, clock_s() - c->sent_s);
+    reads_prompt = false;
+    if (reads_by_itself) event_base_loopbreak(base);
+    else later(c, BETWEEN_PROMPTS_MS);
+}
+
 static void on_read(struct bufferevent *bev, void *user) {
     Client *c = user;
     while (read_part(c, bufferevent_get_input(bev))) {}
@@ -306,7 +338,8 @@ static void on_read(struct bufferevent *bev, void *user) {
     } else if (c->part == WHOLE && c->purpose == HEALTH) {
         series_add(&figures.health_s, clock_s() - c->sent_s);
         later(c, PROBE_MS);
-    } else if (c->part == WHOLE) judge(c);
+    } else if (c->part == WHOLE && c->purpose == PROMPT) end_prompt(c);
+    else if (c->part == WHOLE) judge(c);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *user) {
@@ -349,6 +382,27 @@ static void clear(Client *c) {
     c->n_seen = c->n_missing = 0;
     c->status = 0;
     c->last_s = 0;
+}
+
+/* Sends a prompt of random tokens, which no other prompt begins with. */
+static void send_prompt(Client *c) {
+    static const char begin[] = "{\"max_tokens\": 1, \"prompt\": [10";
+    Buf body = {.max_bytes = MAX_TEXT};
+    char text[LOAD_HEAD_MAX];
+    bool fits = buf_append(&body, begin, sizeof begin - 1);
+    clear(c);
+    for (int i = 1; i < o.n_prompt && fits; i++)
+        fits = buf_append(&body, text, (size_t)snprintf(text, sizeof text, ",%u", 10 + draw(200)));
+    fits = fits && buf_append(&body, "]}", 2);
+    int n = snprintf(text, sizeof text,
+                     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n", o.headers,
+                     body.n);
+    if (!fits || !is_open(c)) fail(c, "no connection");
+    c->sent_s = clock_s();
+    reads_prompt = true;
+    bufferevent_write(c->bev, text, (size_t)n);
+    bufferevent_write(c->bev, body.data, body.n);
+    buf_free(&body);
 }
 
 static void send_request(Client *c) {
@@ -399,6 +453,7 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
         hang_up(c);
         next_request(c);
     } else if (c->purpose == NOTHING_YET) next_request(c);
+    else if (c->purpose == PROMPT) send_prompt(c);
     else if (c->purpose == HEALTH || !c->bev) send_request(c);
 }
 
@@ -463,6 +518,15 @@ int main(int argc, char **argv) {
     probe.purpose = HEALTH;
     probe.timer = evtimer_new(base, on_timer, &probe);
     send_request(&probe);
+    if (o.n_prompt) {
+        reader.purpose = PROMPT;
+        reader.timer = evtimer_new(base, on_timer, &reader);
+        reads_by_itself = true;
+        send_prompt(&reader);
+        event_base_dispatch(base);
+        reads_by_itself = false;
+        later(&reader, BETWEEN_PROMPTS_MS);
+    }
     run(o.n_clients, o.n_requests);
     load_report(&figures, o.n_clients, o.json);
     return figures.n_wrong || figures.n_failed || figures.n_not_refused;

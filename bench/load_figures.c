@@ -67,6 +67,9 @@ static void print_report(LoadFigures *f, int n_clients) {
     printf("%-22s %.1f of complete answers\n", "tokens/s", (double)f->n_tokens / s);
     print_times("time to first token", &f->first_s);
     print_times("between two events", &f->gap_s);
+    print_times("  beside long prompts", &f->beside_s);
+    print_times("a long prompt", &f->prompt_s);
+    print_times("  by itself", &f->by_itself_s);
     print_times("from token to event", &f->added_s);
     print_times("whole answer", &f->whole_s);
     print_times("/health meanwhile", &f->health_s);
@@ -86,6 +89,9 @@ static void write_json(LoadFigures *f, int n_clients, const char *path) {
     json_object_set_new(j, "first_token", percentiles(&f->first_s));
     json_object_set_new(j, "between_events", percentiles(&f->gap_s));
     if (f->added_s.n) json_object_set_new(j, "token_to_event", percentiles(&f->added_s));
+    if (f->beside_s.n) json_object_set_new(j, "between_events_beside_prompts", percentiles(&f->beside_s));
+    if (f->prompt_s.n) json_object_set_new(j, "long_prompt", percentiles(&f->prompt_s));
+    if (f->by_itself_s.n) json_object_set_new(j, "long_prompt_by_itself", percentiles(&f->by_itself_s));
     json_object_set_new(j, "whole_answer", percentiles(&f->whole_s));
     json_object_set_new(j, "health", percentiles(&f->health_s));
     if (memory_of(&f->rss_mib, &early, &late)) json_object_set_new(j, "rss_mib", json_pack("[f, f]", early, late));

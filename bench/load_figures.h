@@ -14,7 +14,9 @@ typedef struct LoadFigures {
     int64_t n_answered, n_wrong, n_failed, n_retried, n_hung_up, n_refused, n_not_refused, n_busy, n_tokens;
     double begin_s, end_s;
     Series first_s, gap_s, added_s, whole_s, health_s; /* seconds; added_s: from a token to its event */
-    Series rss_mib;                                    /* resident memory of the server, at even intervals */
+    /* With --prompt: between two events while a long prompt is read; a long prompt; one without other requests. */
+    Series beside_s, prompt_s, by_itself_s;
+    Series rss_mib; /* resident memory of the server, at even intervals */
 } LoadFigures;
 
 /* Ends the program where memory runs out. */

@@ -267,6 +267,11 @@ typedef struct fr_engine_options {
     /* An existing folder that keeps measured costs (fr_engine_measure_costs), so that the next engine with such a model
      * on this machine need not measure them. NULL: they are not kept. Costs change no token. */
     const char *cost_cache;
+    /* The time in seconds that may pass between two steps of a decoding request while prompts are read: the engine
+     * reads fewer tokens of them in each step, but at least 8. 0: twice what a step takes without them. INFINITY:
+     * prompts are always read in pieces of prefill_chunk. It needs known costs (fr_engine_measure_costs), and changes
+     * no token. */
+    double max_gap_s;
 } fr_engine_options;
 
 /* Opens an engine over a model; options may be NULL. Everything that is slow happens here and in the two functions

@@ -35,7 +35,7 @@ typedef struct ServeOptions {
     fr_engine_options engine;
     const char *host;
     int64_t port, n_queued, max_body_mib, max_connections;
-    double request_timeout_s;
+    double request_timeout_s, max_gap_ms;
     const char *api_key_file, *tls_cert, *tls_key;
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
@@ -198,6 +198,7 @@ static int open_models(Server *s, fr_error *err) {
                                   .max_queued = (int)o->n_queued};
     int status = check_names(s, err);
     s->service.models = s->models;
+    options.engine.max_gap_s = o->max_gap_ms * 1e-3;
     for (int i = 0; i < o->n_models && !status; i++) {
         options.spec = o->models[i];
         fprintf(stderr, "forerun: loading %s\n", o->models[i]);
@@ -367,6 +368,12 @@ static const Option option_table[] = {
      OPT_INT(ServeOptions, n_queued, 0, 4096),
      .default_value = "512",
      .help = "requests that may wait; more are answered with status 429"},
+    {.key = "max-gap",
+     OPT_REAL(ServeOptions, max_gap_ms, 0, 1e6),
+     .default_help = "twice a step",
+     .metavar = "MS",
+     .help = "milliseconds that may pass between two tokens of a stream while prompts of other requests are read in "
+             "pieces; a smaller gap makes prompts take longer"},
     {.key = "max-body",
      OPT_INT(ServeOptions, max_body_mib, 1, 1024),
      .default_value = "8",

@@ -60,7 +60,7 @@ struct('fr_chat_result', {
 struct('fr_engine_options', {
     struct_size: 'size_t', n_threads: 'int', pin_threads: 'int', n_ctx: 'int', kv_type: 'int', kv_page_size: 'int',
     max_requests: 'int', max_queued: 'int', prefill_chunk: 'int', prefix_cache: 'int', n_drafts: 'int',
-    drafts: 'const char **', kv_tokens: 'int64_t', cost_cache: 'const char *',
+    drafts: 'const char **', kv_tokens: 'int64_t', cost_cache: 'const char *', max_gap_s: 'double',
 });
 struct('fr_engine_stats', {
     struct_size: 'size_t', n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t',

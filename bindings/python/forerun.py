@@ -127,6 +127,7 @@ class fr_engine_options(_Sized):
         ("drafts", POINTER(c_char_p)),
         ("kv_tokens", c_int64),
         ("cost_cache", c_char_p),
+        ("max_gap_s", c_double),
     ]
 
 

@@ -26,6 +26,8 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     if (o->kv_tokens < 0 || o->kv_tokens > INT32_MAX || o->prefix_cache > 4096)
         return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: kv_tokens %lld, prefix_cache %d",
                          (long long)o->kv_tokens, o->prefix_cache);
+    if (!(o->max_gap_s >= 0))
+        return error_set(err, FR_ERR_ARGUMENT, "max_gap_s is %g; it must be 0 (twice a step) or more", o->max_gap_s);
     _Static_assert((int)KV_F16 == FR_KV_F16 && (int)KV_F32 == FR_KV_F32 && (int)KV_Q8 == FR_KV_Q8, "one numbering");
     if ((int)o->kv_type < 0 || (int)o->kv_type >= KV_TYPE_COUNT)
         return error_set(err, FR_ERR_ARGUMENT, "there is no KV type %d", (int)o->kv_type);

@@ -1,8 +1,16 @@
 /* prompts.c - which prompts are read in a step, how much of each, and where their sequences are marked.
  *
- * Chunks. The rows of prompts and those of trees are one forward. So that no stream that is being generated waits for a
- * long prompt, a step reads at most prefill_chunk rows of all prompts together: every decoding request gets its token
- * after T(prefill_chunk + trees), however many prompts of whichever length are being read.
+ * Chunks. The rows of prompts and those of trees are one forward, so every stream that is being generated waits for the
+ * prompts in it. A step reads at most prefill_chunk rows of all prompts together, and fewer while a request decodes: as
+ * many as fit into the time max_gap_s, which is twice a step without prompts if the option is 0. The time of a step is
+ * T(rows), the measured cost of a forward (compute/cost.h), times what the last steps took compared with it, because a
+ * step also drafts, verifies and calls back, and because the curve is extrapolated beyond its last point.
+ *
+ *     one stream, T(1) = 20 ms, T(n) = 15 ms + n 3 ms from 4 rows on     gap 40 ms: 8 rows; gap 100 ms: 27 rows
+ *
+ * Where arithmetic limits a forward, each row costs the same, and short pieces lose little time. With a short gap on a
+ * model whose forwards wait for memory, a prompt takes longer. LEAST_CHUNK rows are always read, so that every prompt
+ * advances.
  *
  * Several prompts share the chunk: the oldest gets half of it, the others share the other half evenly, and what one
  * does not need goes to the oldest that does. If prompts were read strictly by age, a prompt of ten tokens would wait
@@ -12,7 +20,7 @@
  *     chunk 256, three prompts with 1000, 20 and 500 tokens to go      rows 172, 20, 64
  *
  * A request that an older one is reading for (prefix_cache_is_filling) waits, and gets nothing. Chunks change no token.
- * Proof: tests/engine/test_prompt_plan.c. */
+ * Proof: tests/engine/test_prompt_plan.c; for the tokens, tests/lossless/test_lossless.c. */
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -20,6 +28,82 @@
 static int32_t n_unread(const fr_request *r) {
     return (int32_t)r->n_context - 1 - executor_sequence_length(r->engine->executor, r->sequence);
 }
+
+/* ---- the size of the chunk ---------------------------------------------------------------------------- */
+
+enum { LEAST_CHUNK = 8 };
+#define OWN_STEPS 2.0  /* the default gap, in steps without prompts */
+#define MEMORY 0.2     /* the part of an error by which a ratio changes ... */
+#define MOST_WRONG 0.5 /* ... and the greatest error that counts, so that one slow step does not matter */
+
+/* The expected time of a forward over the rows of trees and n rows of prompts. */
+static double chunk_s(const ChunkInput *in, int32_t n) {
+    CostCurve cost = *in->cost;
+    double keys = in->n_tree_rows * cost.n_context + n * (in->n_read + 0.5 * n), read = cost.n_context;
+    if (n > 0) read += in->n_read;
+    cost.n_context = 0;
+    return cost_curve_at(&cost, in->n_tree_rows + n) + read * cost.key_read_s + keys * cost.key_s;
+}
+
+static double ratio_or_1(double ratio) { return ratio > 0 ? ratio : 1; }
+
+int32_t prompt_chunk(const ChunkInput *in) {
+    double gap_s = in->max_gap_s > 0 ? in->max_gap_s : OWN_STEPS * ratio_or_1(in->plain_ratio) * chunk_s(in, 0);
+    double ratio = in->prompt_ratio > 0 ? in->prompt_ratio : ratio_or_1(in->plain_ratio);
+    int32_t fits = LEAST_CHUNK, too_many = in->most + 1; /* more rows never take less time */
+    while (too_many - fits > 1) {
+        int32_t n = fits + (too_many - fits) / 2;
+        if (ratio * chunk_s(in, n) <= gap_s) fits = n;
+        else too_many = n;
+    }
+    return fits < in->most ? fits : in->most;
+}
+
+static ChunkInput chunk_input(const fr_engine *e, int32_t n_tree_rows) {
+    return (ChunkInput){.cost = &e->policy.cost,
+                        .n_tree_rows = n_tree_rows,
+                        .n_read = e->step.n_read,
+                        .max_gap_s = e->options.max_gap_s,
+                        .plain_ratio = e->step.plain_ratio,
+                        .prompt_ratio = e->step.prompt_ratio,
+                        .most = e->options.prefill_chunk};
+}
+
+int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows) {
+    double n_read = 0;
+    int n_readers = 0;
+    if (n_tree_rows < 1 || e->policy.cost.n == 0) return e->options.prefill_chunk;
+    for (int i = 0; i < e->step.n_by_age; i++) {
+        const fr_request *r = e->step.by_age[i];
+        if (!request_is_prefilling(r)) continue;
+        n_read += executor_sequence_length(e->executor, r->sequence);
+        n_readers++;
+    }
+    e->step.n_read = n_readers ? n_read / n_readers : 0;
+    const ChunkInput in = chunk_input(e, n_tree_rows);
+    return prompt_chunk(&in);
+}
+
+/* Moves a ratio of measured to expected times towards that of one step. */
+static void learn(double *ratio, double seconds, double expected_s) {
+    double wrong = seconds / (ratio_or_1(*ratio) * expected_s) - 1;
+    wrong = wrong > MOST_WRONG ? MOST_WRONG : wrong < -MOST_WRONG ? -MOST_WRONG : wrong;
+    *ratio = ratio_or_1(*ratio) * (1 + MEMORY * wrong);
+}
+
+void prompt_observe_step(fr_engine *e, double seconds) {
+    int32_t n_tree_rows = 0, n_prompt_rows = 0;
+    if (e->policy.cost.n == 0) return;
+    for (int i = 0; i < e->step.n_by_age; i++) {
+        const fr_request *r = e->step.decoding_first[i];
+        *(r->is_prefill_step ? &n_prompt_rows : &n_tree_rows) += r->n_step_rows;
+    }
+    if (n_tree_rows < 1) return;
+    const ChunkInput in = chunk_input(e, n_tree_rows);
+    learn(n_prompt_rows ? &e->step.prompt_ratio : &e->step.plain_ratio, seconds, chunk_s(&in, n_prompt_rows));
+}
+
+/* ---- its parts ------------------------------------------------------------------------------------------ */
 
 /* Returns how many requests read their prompts. */
 static int find_readers(fr_engine *e) {
@@ -41,9 +125,9 @@ static void give(fr_request *r, int32_t n, int32_t *n_left) {
     r->n_step_rows = n;
 }
 
-void prompt_plan(fr_engine *e) {
+void prompt_plan(fr_engine *e, int32_t n_tree_rows) {
     int n_readers = find_readers(e);
-    int32_t chunk = e->options.prefill_chunk, n_left = chunk, share = chunk - chunk / 2;
+    int32_t chunk = prompt_rows(e, n_tree_rows), n_left = chunk, share = chunk - chunk / 2;
     for (int i = 0; i < e->step.n_by_age; i++) {
         fr_request *r = e->step.by_age[i];
         if (!r->is_prefill_step) continue;

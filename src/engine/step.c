@@ -291,13 +291,21 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
 }
 
 /* Returns how many rows the next forward has without the drafted nodes of requests with automatic budgets. */
-static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
+static int32_t n_fixed_rows(fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
     fr_request *const *r = e->step.decoding_first;
     for (int i = 0; i < n_decoding; i++) n += r[i]->has_auto_budget ? 1 : r[i]->tree.n;
     for (int i = n_decoding; i < n_running; i++)
         n_prompt += r[i]->n_context - 1 - executor_sequence_length(e->executor, r[i]->sequence);
-    return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
+    int32_t most = prompt_rows(e, (int32_t)n);
+    return (int32_t)(n + (n_prompt < most ? n_prompt : most));
+}
+
+/* How many rows the trees of the decoding requests have. */
+static int32_t n_tree_rows(const fr_engine *e, int n_decoding) {
+    int32_t n = 0;
+    for (int i = 0; i < n_decoding; i++) n += e->step.decoding_first[i]->tree.n;
+    return n;
 }
 
 /* Divides the e->grammar_work units of work that all grammars may do in this step among the requests that have one. */
@@ -321,7 +329,7 @@ static int propose_and_pack(fr_engine *e) {
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
-    prompt_plan(e);
+    prompt_plan(e, n_tree_rows(e, n_decoding));
     /* Older requests first: a claim may take pages from a younger request, which then prefills again. */
     for (int i = 0; i < n_running; i++) {
         if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i]);
@@ -332,6 +340,7 @@ static int propose_and_pack(fr_engine *e) {
 
 static int run_step(fr_engine *e, fr_error *err) {
     EngineStep *s = &e->step;
+    double start_s = clock_s();
     request_queue_admit(e);
     kv_policy_begin_step(e);
     prefix_cache_share(e);
@@ -348,6 +357,7 @@ static int run_step(fr_engine *e, fr_error *err) {
         if (r->is_prefill_step) commit_prompt(r);
         else commit_and_emit(r);
     }
+    prompt_observe_step(e, clock_s() - start_s);
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
     return n_left + e->n_queued;
 }

@@ -3,7 +3,7 @@
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
 
-#include "compute/executor.h"
+#include "compute/cost.h"
 #include "draft/drafter.h"
 
 #include <stdatomic.h>
@@ -26,6 +26,9 @@ typedef struct EngineStep {
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments for one call of a drafter */
     Tree **propose_trees;
+    /* prompts.c: the mean number of tokens that the prompts of this step have read, and how long earlier steps took
+     * compared with the cost curve: those without prompts, and those with prompts beside trees. 0: none was measured */
+    double n_read, plain_ratio, prompt_ratio;
 } EngineStep;
 
 /* ---- pages (kv_policy.c): where there are not enough for all, older requests get them --------------------------- */
@@ -39,9 +42,29 @@ int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least, int32_t n_ahe
 
 /* ---- prompts (prompts.c) ---------------------------------------------------------------------------------------- */
 
-/* Sets is_prefill_step of all running requests, and n_step_rows of those that read their context: at most prefill_chunk
- * rows for all of them together. */
-void prompt_plan(fr_engine *e);
+/* What decides how many rows of prompts are read beside trees. */
+typedef struct ChunkInput {
+    const CostCurve *cost;            /* not empty; its n_context is that of the rows of trees */
+    int32_t n_tree_rows;              /* at least 1 */
+    double n_read;                    /* tokens before the rows of prompts */
+    double max_gap_s;                 /* 0: twice a step without prompts */
+    double plain_ratio, prompt_ratio; /* as in EngineStep */
+    int32_t most;                     /* rows of prompts, at least 1 */
+} ChunkInput;
+
+/* Returns the largest number of rows with which a step is expected to take no longer than the gap, but at least 8, and
+ * never more than `most`. */
+int32_t prompt_chunk(const ChunkInput *in);
+
+/* How many rows of prompts the next step may have beside n_tree_rows rows of trees: prefill_chunk if there are none. */
+int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows);
+
+/* Sets is_prefill_step of all running requests, and n_step_rows of those that read their context: at most
+ * prompt_rows(e, n_tree_rows) rows for all of them together. */
+void prompt_plan(fr_engine *e, int32_t n_tree_rows);
+
+/* Learns from the time that this step took. */
+void prompt_observe_step(fr_engine *e, double seconds);
 
 /* Sets the marks of a sequence that belong at lengths from + 1 to `to`, when its tokens [from, to) have been
  * committed. */

@@ -1,10 +1,14 @@
-/* test_prompt_plan.c - long prompts together with streams: in every step each stream gets its token, the prompts share
- * one chunk, and a short prompt does not wait for the long ones. The test counts steps and rows. */
+/* test_prompt_plan.c - long prompts together with streams: in every step each stream gets its token, the prompts share one
+ * chunk, a short prompt does not wait for the long ones, and the chunk fits into the gap that streams may have. The test
+ * counts steps and rows, and gives the engine a cost curve of its own. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "random_model.h"
+
+#include <math.h>
+#include <string.h>
 
 enum { N_CTX = 400, N_VOCAB = 300, CHUNK = 16, MOST = 8 };
 
@@ -135,12 +139,103 @@ static void a_draft_model_reads_in_chunks(void **state) {
     fr_engine_close(e);
 }
 
+/* ---- the size of the chunk ---------------------------------------------------------------------------- */
+
+/* 20 ms up to 4 rows, and 3 ms for each further row. */
+static CostCurve slow_curve(void) {
+    return (CostCurve){.n = 4, .rows = {1, 4, 8, 32}, .seconds = {0.020, 0.020, 0.032, 0.104}};
+}
+
+static void the_chunk_fits_into_the_gap(void **state) {
+    (void)state;
+    CostCurve cost = slow_curve(), keys = slow_curve(), flat = {.n = 2, .rows = {1, 32}, .seconds = {0.02, 0.02}};
+    keys.key_s = 1e-6;
+    static const ChunkInput base = {.n_tree_rows = 1, .most = 256};
+    struct {
+        ChunkInput change;
+        const CostCurve *cost;
+        int32_t want;
+    } cases[] = {
+        {{.max_gap_s = 0.1004}, &cost, 29},               /* T(30) = 98 ms, T(31) = 101 ms */
+        {{.max_gap_s = 0.0501}, &cost, 13},               /* T(14) = 50 ms */
+        {{.max_gap_s = 0}, &cost, 9},                     /* twice T(1): T(10) = 38 ms, T(11) = 41 ms */
+        {{.max_gap_s = 0, .n_tree_rows = 16}, &cost, 18}, /* twice T(16) = 112 ms: T(34) = 110 ms */
+        {{.max_gap_s = 0.001}, &cost, 8},                 /* never fewer: prompts advance */
+        {{.max_gap_s = 0.001, .most = 3}, &cost, 3},      /* but no more than the chunk */
+        {{.max_gap_s = INFINITY}, &cost, 256},            /* as without streams */
+        {{.max_gap_s = 10}, &cost, 256},
+        {{.max_gap_s = 0}, &flat, 256},                        /* rows that cost nothing are read */
+        {{.max_gap_s = 0.1004, .prompt_ratio = 2}, &cost, 13}, /* steps take twice as long as forwards */
+        {{.max_gap_s = 0.1004, .plain_ratio = 2}, &cost, 13},  /* the only ratio that is known */
+        {{.max_gap_s = 0, .plain_ratio = 2, .prompt_ratio = 2}, &cost, 9},
+        {{.max_gap_s = 0.1004, .n_read = 1000}, &keys, 22}, /* each row reads 1000 keys: 1 ms more */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ChunkInput in = cases[i].change;
+        in.cost = cases[i].cost;
+        if (!in.n_tree_rows) in.n_tree_rows = base.n_tree_rows;
+        if (!in.most) in.most = base.most;
+        int32_t got = prompt_chunk(&in);
+        if (got != cases[i].want) fail_msg("case %zu: %d rows instead of %d", i, got, cases[i].want);
+    }
+}
+
+/* The rows of a prompt that are read in a step, with a known curve and no measured time. */
+static int32_t rows_of_step(fr_engine *e, const fr_request *r) {
+    int32_t before = n_read(r);
+    e->policy.cost = slow_curve();
+    e->step.plain_ratio = e->step.prompt_ratio = 1;
+    step(e);
+    return n_read(r) - before;
+}
+
+static void prompts_leave_streams_their_gap(void **state) {
+    (void)state;
+    static const struct {
+        double gap_s;
+        int32_t beside_one, beside_two;
+    } cases[] = {{0, 9, 8}, {0.0501, 13, 12}, {0.1004, 29, 28}, {INFINITY, 64, 64}};
+    for (int i = 0; i < 4; i++) {
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                                   .n_threads = 1,
+                                                                   .n_ctx = N_CTX,
+                                                                   .max_requests = MOST,
+                                                                   .max_gap_s = cases[i].gap_s,
+                                                                   .prefill_chunk = 64});
+        fr_request *reader = open_request(e, 2, 390, NULL), *streams[2];
+        assert_int_equal(rows_of_step(e, reader), 64); /* no stream runs */
+        streams[0] = open_request(e, 0, 1, NULL);
+        assert_int_equal(rows_of_step(e, reader), cases[i].beside_one);
+        assert_int_equal(rows_of_step(e, reader), cases[i].beside_one);
+        streams[1] = open_request(e, 1, 1, NULL);
+        assert_int_equal(rows_of_step(e, reader), cases[i].beside_two);
+        for (int k = 0; k < 2; k++) fr_request_close(streams[k]);
+        assert_int_equal(rows_of_step(e, reader), 64);
+        fr_engine_close(e);
+    }
+}
+
+static void a_gap_is_a_number(void **state) {
+    (void)state;
+    static const double wrong[] = {-1, NAN, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        fr_engine *e;
+        fr_error err;
+        const fr_engine_options o = {.struct_size = sizeof o, .max_gap_s = wrong[i]};
+        assert_int_equal(fr_engine_open(&e, model, &o, &err), FR_ERR_ARGUMENT);
+        assert_non_null(strstr(err.message, "max_gap_s"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_go_on_while_prompts_are_read),
         cmocka_unit_test(a_short_prompt_does_not_wait_for_long_ones),
         cmocka_unit_test(those_that_wait_leave_their_share),
         cmocka_unit_test(a_draft_model_reads_in_chunks),
+        cmocka_unit_test(the_chunk_fits_into_the_gap),
+        cmocka_unit_test(prompts_leave_streams_their_gap),
+        cmocka_unit_test(a_gap_is_a_number),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

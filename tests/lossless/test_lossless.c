@@ -370,9 +370,8 @@ static void both_kinds_of_kv_agree_with_themselves(void **state) {
 }
 
 /* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different steps: each
- * generates the text that it generates by itself. */
-static void neighbours_change_nothing(void **state) {
-    (void)state;
+ * generates the text that it generates by itself, whatever pieces its prompt is read in (max_gap_s). */
+static void neighbours_change_nothing_with(double max_gap_s) {
     enum { N_REQUESTS = 9, N_PLACES = 4 };
     static Stream alone[N_REQUESTS], got;
     static const char *const drafts[] = {"ngram-trie",      "random", "lookahead-trie", "recycling", "lookahead",
@@ -394,10 +393,15 @@ static void neighbours_change_nothing(void **state) {
         options[i].n_drafts = i % 8;
         options[i].tree_budget = 1 + 5 * i;
     }
-    fr_engine_options eo = {.struct_size = sizeof eo, .max_requests = N_PLACES, .prefill_chunk = 11, .kv_page_size = 3};
+    fr_engine_options eo = {.struct_size = sizeof eo,
+                            .max_requests = N_PLACES,
+                            .prefill_chunk = 11,
+                            .kv_page_size = 3,
+                            .max_gap_s = max_gap_s};
     fr_engine *e = rig_open_engine(model, &eo);
     Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, info.n_vocab, 5);
     rig_add_drafter(e, "random", &random.base);
+    if (max_gap_s > 0) e->policy.cost = (CostCurve){.n = 2, .rows = {1, 2}, .seconds = {1, 2}};
     fr_request *running[N_PLACES] = {NULL};
     int which[N_PLACES] = {0}, n_started = 0, n_done = 0;
     for (int step = 0; n_done < N_REQUESTS; step++) {
@@ -423,6 +427,12 @@ static void neighbours_change_nothing(void **state) {
     }
     fr_engine_close(e);
     fr_model_close(model);
+}
+
+static void neighbours_change_nothing(void **state) {
+    (void)state;
+    neighbours_change_nothing_with(0);
+    neighbours_change_nothing_with(1e-6);
 }
 
 int main(void) {
