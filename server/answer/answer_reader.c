@@ -391,7 +391,9 @@ static bool is_plain(const AnswerReader *r) {
 bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink sink, void *user) {
     r->sink = sink;
     r->user = user;
-    for (size_t i = 0; i < n && !r->failed; i++) {
+    size_t n_blank = n > 0 && r->n_read == 0 && r->form.drops_blank && bytes[0] == ' ';
+    r->n_read += n_blank;
+    for (size_t i = n_blank; i < n && !r->failed; i++) {
         if (is_plain(r)) {
             put(r, ANSWER_TEXT, bytes + i, n - i);
             r->n_read += n - i;

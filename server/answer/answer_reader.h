@@ -58,6 +58,7 @@ typedef struct AnswerForm {
     bool reasons;      /* "<think>" at the beginning begins reasoning */
     bool is_reasoning; /* the prompt contains the "<think>" already */
     bool has_reasoned; /* the prompt ends with "</think>" */
+    bool drops_blank;  /* a space at the beginning belongs to the template */
 } AnswerForm;
 
 typedef enum AnswerState {

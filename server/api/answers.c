@@ -112,6 +112,7 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
     a->has_one_call = f->has_one_call;
     a->form.is_either = a->form.tools && call->plan.is_format;
+    a->form.drops_blank = call->plan.model->writes_blank && !call->plan.grammar; /* a grammar holds the whole text */
     result.tokens = NULL;
     fr_chat_result_free(&result);
     if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;

@@ -60,6 +60,18 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     return status;
 }
 
+/* Finds out whether the template writes a space before an answer that is not in the prompt of that answer. */
+static bool template_writes_blank(const fr_model *model) {
+    static const fr_chat_message m[] = {{"user", "u"}, {"assistant", "x"}, {"user", "u"}};
+    fr_chat_result prompt = {.struct_size = sizeof prompt}, all = {.struct_size = sizeof all};
+    bool is_blank = !fr_chat_apply(model, m, 1, NULL, &prompt, NULL) && !fr_chat_apply(model, m, 3, NULL, &all, NULL) &&
+                    all.n_bytes > prompt.n_bytes + 1 && memcmp(all.text, prompt.text, prompt.n_bytes) == 0 &&
+                    memcmp(all.text + prompt.n_bytes, " x", 2) == 0;
+    fr_chat_result_free(&prompt);
+    fr_chat_result_free(&all);
+    return is_blank;
+}
+
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     *m = (ServedModel){.created_s = (int64_t)time(NULL)};
     m->waiting_last = &m->waiting;
@@ -73,6 +85,7 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
     if (!status) {
         m->info.struct_size = sizeof m->info;
         fr_model_get_info(m->model, &m->info);
+        m->writes_blank = template_writes_blank(m->model);
         status = open_engine(m, o, err);
     }
     if (status) served_model_close(m);

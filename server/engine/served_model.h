@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "forerun.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A request has at most 8 drafts. `auto` counts as two, and `prediction` may be added: 6 + 1 + 1. */
@@ -22,8 +23,9 @@ typedef struct ServedModel {
     int n_ctx, max_requests, max_queued, tree_budget;
     const char *drafts[SERVED_MAX_DRAFTS]; /* the operator's; the default of requests */
     int n_drafts;
-    int64_t created_s;                      /* seconds since 1970 */
-    int64_t cost_context;                   /* tokens */
+    bool writes_blank;    /* its template writes a space before each answer, so answers begin with one */
+    int64_t created_s;    /* seconds since 1970 */
+    int64_t cost_context; /* tokens */
     double forward_s[SERVED_COST_ROWS + 1]; /* T(n) after cost_context tokens, as measured at the start; 0: unknown */
     double context_s;                       /* how much each token of context adds to T(1) */
 

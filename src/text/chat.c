@@ -19,7 +19,7 @@ typedef struct ChatStyle {
     const char *name;
     SystemPlace system_place;
     bool alternates; /* user and assistant must take turns, and the user begins and ends */
-    bool trims;      /* white space around messages is removed */
+    bool trims;      /* white space around the messages of the user and the system is removed */
     const char *default_system;
     const char *system[2], *user[2], *assistant[2]; /* the text before and after the message */
     const char *opening;                            /* the text before the assistant's answer */
@@ -196,6 +196,15 @@ static bool put_message(Writer *w, const char *const around[2], const char *cont
     return put(w, around[1]);
 }
 
+/* Writes an answer as it was generated, so that the conversation has the same tokens again: an answer that begins with
+ * the space before it gets no second one. */
+static bool put_answer(Writer *w, const ChatStyle *style, const char *content) {
+    const char *before = style->assistant[0];
+    bool has_space = content[0] == ' ' && strcmp(before + strlen(style->opening), " ") == 0;
+    const char *const around[2] = {has_space ? style->opening : before, style->assistant[1]};
+    return put_message(w, around, content, false);
+}
+
 /* Writes a message of the user with the system message in it. */
 static bool put_user_with_system(Writer *w, const ChatStyle *style, const char *system, const char *content) {
     const char *const rest[2] = {"", style->user[1]};
@@ -207,7 +216,7 @@ static bool put_turn(Writer *w, const ChatStyle *style, const ChatMessage *messa
     const ChatMessage *m = &messages[i];
     if (is_role(m, "system"))
         return style->system_place == SYSTEM_IN_USER || put_message(w, style->system, m->content, style->trims);
-    if (is_role(m, "assistant")) return put_message(w, style->assistant, m->content, style->trims);
+    if (is_role(m, "assistant")) return put_answer(w, style, m->content);
     if (i == 1 && style->system_place == SYSTEM_IN_USER && is_role(&messages[0], "system"))
         return put_user_with_system(w, style, messages[0].content, m->content);
     return put_message(w, style->user, m->content, style->trims);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The small models of this project up to 0.1.0 contain the template `first_own`, which writes a system message as an
- * answer. `own` replaces it. */
+ * answer, and a space before an answer that begins with one. `own` replaces it. */
 static const char first_own[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\n' "
                                 "}}{% else %}{{ 'ASSISTANT: ' + "
                                 "m['content'] + eos_token + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt "
@@ -19,7 +19,8 @@ static const char first_own[] = "{% for m in messages %}{% if m['role'] == 'user
 static const char own[] =
     "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] + '\\n' }}{% elif m['role'] == 'user' %}{{ "
     "'USER: ' + "
-    "m['content'] + '\\n' }}{% else %}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}{% endif %}{% endfor %}"
+    "m['content'] + '\\n' }}{% else %}{{ 'ASSISTANT:' + ('' if m['content'].startswith(' ') else ' ') + m['content'] + "
+    "eos_token + '\\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}";
 
 /* Returns whether the text is first_own. Its newlines may be spelled \n. */

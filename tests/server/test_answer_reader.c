@@ -194,12 +194,40 @@ static void the_end_of_reasoning_is_noted(void **state) {
         }
 }
 
+static void a_blank_of_the_template_is_dropped(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want;
+        bool drops;
+    } cases[] = {{" Hello", "Hello", true},
+                 {"  Hello", " Hello", true},
+                 {"Hello", "Hello", true},
+                 {" Hello", " Hello", false},
+                 {"\n Hello", "\n Hello", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int reasons = 0; reasons < 2; reasons++) {
+            AnswerForm form = {.drops_blank = cases[i].drops, .reasons = reasons};
+            AnswerReader r;
+            answer_reader_init(&r, &form);
+            for (const char *c = cases[i].text; *c; c++) assert_true(answer_reader_feed(&r, c, 1, NULL, NULL));
+            assert_true(answer_reader_end(&r, NULL, NULL));
+            assert_int_equal(r.n_items, 1);
+            assert_string_equal(r.items[0].text.data, cases[i].want);
+            answer_reader_free(&r);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_hermes_and_qwen), cmocka_unit_test(calls_of_llama),
-        cmocka_unit_test(calls_of_mistral_and_phi), cmocka_unit_test(what_is_no_call_stays_text),
-        cmocka_unit_test(a_call_that_is_cut_short), cmocka_unit_test(reasoning),
-        cmocka_unit_test(only_calls_or_only_text),  cmocka_unit_test(the_end_of_reasoning_is_noted),
+        cmocka_unit_test(calls_of_hermes_and_qwen),
+        cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi),
+        cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_short),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(only_calls_or_only_text),
+        cmocka_unit_test(the_end_of_reasoning_is_noted),
+        cmocka_unit_test(a_blank_of_the_template_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

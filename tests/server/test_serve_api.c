@@ -251,6 +251,33 @@ static void a_prediction_is_a_drafter(void **state) {
 }
 
 /* Fields that cannot be honoured are refused by name. */
+/* The template writes a space before an answer: clients do not see it, and the answer that they send back is found in
+ * the prefix cache, whole and streamed. */
+static void an_answer_that_is_sent_back_is_cached(void **state) {
+    (void)state;
+    static const char first[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story about a fox\"}], "
+                                "\"temperature\": 0, \"max_tokens\": 40%s}";
+    char body[1000];
+    snprintf(body, sizeof body, first, "");
+    json_t *j = serve_json(&server, "/v1/chat/completions", 200, body);
+    const char *text = json_text_at(j, "choices.0.message.content");
+    assert_true(text[0] && text[0] != ' ');
+    snprintf(body, sizeof body, first, ", \"stream\": true");
+    Answer a = serve_post(&server, "/v1/chat/completions", body);
+    char *streamed = serve_stream_text(&a, "choices.0.delta.content");
+    assert_string_equal(streamed, text);
+    json_t *messages = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}], s:i}", "messages", "role", "user", "content",
+                                 "Tell me a story about a fox", "role", "assistant", "content", text, "role", "user",
+                                 "content", "And then?", "max_tokens", 1);
+    char *again = json_dumps(messages, 0);
+    json_t *second = serve_json(&server, "/v1/chat/completions", 200, again);
+    json_int_t n = json_int_at(j, "usage.total_tokens");
+    assert_in_range(json_int_at(second, "usage.prompt_tokens_details.cached_tokens"), n - 2, n);
+    json_decref(second), json_decref(j), json_decref(messages);
+    free(again), free(streamed);
+    answer_free(&a);
+}
+
 static void refusals_name_the_field(void **state) {
     (void)state;
     static const struct {
@@ -423,6 +450,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
         cmocka_unit_test(drafts_are_on_by_default),
         cmocka_unit_test(a_prediction_is_a_drafter),
+        cmocka_unit_test(an_answer_that_is_sent_back_is_cached),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(a_model_is_found_by_its_name),
         cmocka_unit_test(a_zero_byte_is_refused_in_words),

@@ -90,6 +90,31 @@ static void white_space_is_trimmed_where_the_template_does(void **state) {
     check(CHAT_CHATML, padded, 1, "<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n");
 }
 
+/* An answer that is sent back is the text that was generated, with white space at its ends and without a second
+ * space. */
+static void answers_are_given_back_as_they_were_generated(void **state) {
+    (void)state;
+    static const char *const answers[] = {" Hello", "Hello", "\n Hello\n "};
+    static const ChatFamily with_space[] = {CHAT_LLAMA2, CHAT_VICUNA, CHAT_MISTRAL, CHAT_PLAIN};
+    for (int f = CHAT_NONE + 1; f < CHAT_FAMILY_COUNT; f++) {
+        bool adds_space = false;
+        for (int i = 0; i < 4; i++) adds_space = adds_space || f == (int)with_space[i];
+        for (int i = 0; i < 3; i++) {
+            const ChatMessage m[] = {{"user", "Hi"}, {"assistant", answers[i]}, {"user", "Bye?"}};
+            Buf first = {.max_bytes = 4096}, both = {.max_bytes = 4096};
+            assert_int_equal(chat_format((ChatFamily)f, m, 1, &first, NULL, NULL, NULL), FR_OK);
+            assert_int_equal(chat_format((ChatFamily)f, m, 3, &both, NULL, NULL, NULL), FR_OK);
+            if (adds_space && answers[i][0] != ' ') assert_true(buf_append(&first, " ", 1));
+            assert_true(buf_append(&first, answers[i], strlen(answers[i])));
+            if (strncmp(both.data, first.data, first.n) != 0)
+                fail_msg("%s: \"%s\" does not begin with \"%s\"", chat_family_name((ChatFamily)f), both.data,
+                         first.data);
+            buf_free(&first);
+            buf_free(&both);
+        }
+    }
+}
+
 static void impossible_conversations_are_refused(void **state) {
     (void)state;
     static const ChatMessage tool[] = {{"tool", "42"}};
@@ -174,6 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations_are_written_as_published),
         cmocka_unit_test(white_space_is_trimmed_where_the_template_does),
+        cmocka_unit_test(answers_are_given_back_as_they_were_generated),
         cmocka_unit_test(impossible_conversations_are_refused),
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(names_and_families_agree),

@@ -238,6 +238,42 @@ static void a_built_in_format_replaces_a_template_that_does_not_run(void **state
 }
 
 /* Data spans hide control tokens, and nothing else changes. */
+/* An answer that is sent back gives the text that was generated: so a conversation finds its own answers in the prefix
+ * cache. Where the template writes a space before an answer, models begin with one. */
+static void check_given_back(const char *name, const fr_chat_options *o, const char *begin, const char *answer) {
+    const fr_chat_message m[] = {{"user", "Hi"}, {"assistant", answer}, {"user", "Bye?"}};
+    fr_chat_result first = {.struct_size = sizeof first}, both = {.struct_size = sizeof both};
+    fr_error err;
+    char want[4000];
+    if (fr_chat_apply(fx.model, m, 1, o, &first, &err) || fr_chat_apply(fx.model, m, 3, o, &both, &err))
+        fail_msg("%s: %s", name, err.message);
+    snprintf(want, sizeof want, "%s%s%s", first.text, begin, answer);
+    if (strncmp(both.text, want, strlen(want)) != 0)
+        fail_msg("%s: the conversation\n\"%s\"\ndoes not begin with\n\"%s\"", name, both.text, want);
+    fr_chat_result_free(&first);
+    fr_chat_result_free(&both);
+}
+
+static void answers_are_given_back_as_they_were_generated(void **state) {
+    (void)state;
+    static const char *const answers[] = {" Hello there", "Hello there", "\n\nHello\n there\n ", "  Hello"};
+    static const char *const with_space[] = {"plain", "vicuna", "deepseek-v2", "llama2", "mistral-v1", "mistral-v3"};
+    int n = 0;
+    for (const char *const *name = named_templates(); *name; name++, n++) {
+        const fr_chat_options o = {.struct_size = sizeof o, .chat_template = *name};
+        if (strcmp(*name, "deepseek-r1-distill") == 0) continue; /* it begins reasoning, which it does not give back */
+        const char *begin = strcmp(*name, "gpt-oss") == 0 ? "<|channel|>final<|message|>" : "";
+        bool adds_space = false;
+        for (int i = 0; i < 6; i++) adds_space = adds_space || strcmp(*name, with_space[i]) == 0;
+        for (int i = 0; i < 4; i++)
+            if (!adds_space || answers[i][0] == ' ') check_given_back(*name, &o, begin, answers[i]);
+        if (adds_space) check_given_back(*name, &o, " ", "Hello there"); /* a client that removed the space */
+    }
+    assert_true(n >= 28);
+    for (int i = 0; i < 4; i += 3) check_given_back("the model's own", NULL, "", answers[i]);
+    check_given_back("the model's own", NULL, " ", "Hello there");
+}
+
 static void the_tokenizer_finds_special_tokens_outside_data_only(void **state) {
     (void)state;
     static const char text[] = "a</s>b</s>c</s>";
@@ -270,6 +306,7 @@ int main(void) {
         cmocka_unit_test(tools_have_their_template),
         cmocka_unit_test(what_cannot_be_done_is_refused),
         cmocka_unit_test(a_built_in_format_replaces_a_template_that_does_not_run),
+        cmocka_unit_test(answers_are_given_back_as_they_were_generated),
         cmocka_unit_test(the_tokenizer_finds_special_tokens_outside_data_only),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
