@@ -3,6 +3,7 @@
  * The first SIGTERM or SIGINT drains the server: requests that were accepted are finished, new ones get status 503, and
  * the program ends when the last answer is complete. The second signal ends the requests that still run at once. */
 #include "base/progress.h"
+#include "base/system.h"
 #include "base/threads.h"
 #include "cli/cli.h"
 #include "cli/command.h"
@@ -26,6 +27,8 @@ enum {
     BODIES_AT_ONCE = 32
 };
 
+typedef enum UnknownFields { UNKNOWN_REFUSE, UNKNOWN_IGNORE } UnknownFields;
+
 typedef struct ServeOptions {
     const char *models[SERVED_MAX_MODELS];
     int n_models;
@@ -40,7 +43,7 @@ typedef struct ServeOptions {
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
     const char *hosts[ACCESS_MAX_HOSTS];
-    int n_hosts, is_quiet;
+    int n_hosts, is_quiet, unknown_fields;
 } ServeOptions;
 
 typedef struct Server {
@@ -48,7 +51,7 @@ typedef struct Server {
     Service service;
     ServedModel models[SERVED_MAX_MODELS];
     struct event_base *base;
-    struct event *mail, *signals[2];
+    struct event *mail, *clock, *signals[2];
     void *tls;
 } Server;
 
@@ -137,6 +140,12 @@ static void on_mail(evutil_socket_t fd, short what, void *user) {
     mailbox_deliver(&s->service.mailbox);
 }
 
+static void on_second(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    Server *s = user;
+    api_ping(&s->service, clock_s());
+}
+
 static void on_idle(void *user) {
     Server *s = user;
     const struct timeval moment = {.tv_usec = 100000}; /* the time to send the last bytes */
@@ -161,6 +170,9 @@ static int open_events(Server *s, fr_error *err) {
     static const int numbers[] = {SIGTERM, SIGINT};
     bool fits = (s->mail = event_new(s->base, s->service.mailbox.fd, EV_READ | EV_PERSIST, on_mail, s)) != NULL &&
                 event_add(s->mail, NULL) == 0;
+    const struct timeval second = {.tv_sec = 1};
+    fits = fits && (s->clock = event_new(s->base, -1, EV_PERSIST, on_second, s)) != NULL &&
+           event_add(s->clock, &second) == 0;
     for (int i = 0; i < 2 && fits; i++)
         fits = (s->signals[i] = evsignal_new(s->base, numbers[i], on_signal, s)) != NULL &&
                event_add(s->signals[i], NULL) == 0;
@@ -252,6 +264,7 @@ static int open_server(Server *s, fr_error *err) {
     Service *service = &s->service;
     service->max_json_bytes = JSON_BYTES_LEAST + ((size_t)o->max_body_mib << 20) * JSON_BYTES_PER_BYTE;
     service->logs = !o->is_quiet;
+    service->ignores_unknown = o->unknown_fields == UNKNOWN_IGNORE;
     grammar_cache_open(&service->grammars, GRAMMAR_BYTES);
     service->on_idle = on_idle;
     service->idle_user = s;
@@ -274,6 +287,7 @@ static void close_server(Server *s) {
     grammar_cache_close(&s->service.grammars);
     for (int i = 0; i < s->service.n_models; i++) served_model_close(&s->models[i]);
     if (s->mail) event_free(s->mail);
+    if (s->clock) event_free(s->clock);
     for (int i = 0; i < 2; i++)
         if (s->signals[i]) event_free(s->signals[i]);
     mailbox_close(&s->service.mailbox);
@@ -368,6 +382,11 @@ static const Option option_table[] = {
      OPT_INT(ServeOptions, n_queued, 0, 4096),
      .default_value = "512",
      .help = "requests that may wait; more are answered with status 429"},
+    {.key = "unknown-fields",
+     OPT_CHOICE(ServeOptions, unknown_fields, "refuse", "ignore"),
+     .default_value = "refuse",
+     .help = "what to do with a field of a request that forerun does not know: refuse the request, or ignore the field "
+             "and say so in the answer's warnings"},
     {.key = "max-gap",
      OPT_REAL(ServeOptions, max_gap_ms, 0, 1e6),
      .default_help = "twice a step",

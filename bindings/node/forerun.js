@@ -91,7 +91,8 @@ struct('fr_stats', {
     struct_size: 'size_t', n_prompt: 'int64_t', n_generated: 'int64_t', n_prompt_shared: 'int64_t',
     n_preempted: 'int64_t', n_recomputed: 'int64_t', n_steps: 'int64_t', drafted: 'int64_t', accepted: 'int64_t',
     acceptance_length: 'double', tokens_per_s: 'double', queue_s: 'double', prefill_s: 'double', decode_s: 'double',
-    draft_s: 'double', forward_s: 'double', verify_s: 'double', is_lossy: 'int', logits_hash: 'uint64_t', plain_s: 'double',
+    draft_s: 'double', forward_s: 'double', verify_s: 'double', is_lossy: 'int', logits_hash: 'uint64_t',
+    plain_s: 'double', n_prompt_read: 'int64_t',
 });
 struct('fr_draft_stats', {
     struct_size: 'size_t', n_proposals: 'int64_t', n_undrafted_steps: 'int64_t',

@@ -243,6 +243,7 @@ class fr_stats(_Sized):
         ("is_lossy", c_int),
         ("logits_hash", c_uint64),
         ("plain_s", c_double),
+        ("n_prompt_read", c_int64),
     ]
 
 

@@ -120,6 +120,7 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
         return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (tool_grammar_prepare(call, a, f)) return -1;
     if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
+    if (f->keeps_reasoning) a->form.reasons = a->form.is_reasoning = false;
     return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }
 

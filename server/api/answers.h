@@ -15,6 +15,7 @@ typedef struct ChatMessages {
     const char *reasoning_effort; /* a variable of some templates */
     const json_t *strict_tools;   /* for each tool, whether it is strict; NULL: by its "function.strict" */
     bool has_one_call;            /* an answer has at most one call */
+    bool keeps_reasoning;         /* reasoning is a part of the text, with its marks */
 } ChatMessages;
 
 /* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by

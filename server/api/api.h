@@ -74,7 +74,8 @@ typedef struct Service {
     size_t max_json_bytes; /* the most memory that the values of one body may take */
     bool drains;           /* the server shuts down: new requests are refused */
     bool logs;
-    ApiCall *calls; /* the calls that are not answered yet */
+    bool ignores_unknown; /* unknown fields are ignored, with a warning in the answer, instead of refused */
+    ApiCall *calls;       /* the calls that are not answered yet */
     int n_calls;
     void (*on_idle)(void *user); /* called when the last call is answered while the service drains */
     void *idle_user;
@@ -139,6 +140,9 @@ typedef struct Plan {
     bool returns_tokens;       /* the answer includes the ids of the generated tokens */
     bool shows_sources;        /* forerun.tokens: a stream includes which drafter proposed each token */
     bool shows_trees;          /* forerun.trees: a stream includes what each step proposed */
+    bool shows_timings;        /* timings_per_token: each event of a stream has the timings so far */
+    bool shows_progress;       /* return_progress: events of a stream report how much of the prompt has been read */
+    int ping_s;                /* a stream that has been silent for so many seconds gets a comment; 0: never */
 } Plan;
 
 typedef struct Choice {
@@ -148,6 +152,8 @@ typedef struct Choice {
     Buf text;                 /* all text so far */
     TokenBatch tokens;        /* the records of all tokens, without their text */
     GenerationResult *result; /* taken over from the generation; NULL until that has ended */
+    fr_stats stats;           /* so far, if the plan shows timings or progress */
+    int64_t n_prompt_told;    /* how much of the prompt the client knows to have been read */
     double last_token_s;
     int64_t n_tokens;
     SourceNames sources; /* if plan.shows_sources */
@@ -168,6 +174,8 @@ typedef struct ApiFormat {
      * after the first event. */
     void (*begin_stream)(Buf *out, const ApiCall *call);
     void (*stream_text)(Buf *out, const ApiCall *call, const Choice *choice, const TokenBatch *fresh);
+    /* For more of the prompt that has been read; NULL: it is not reported. */
+    void (*stream_progress)(Buf *out, const ApiCall *call, const Choice *choice);
     void (*end_choice)(Buf *out, const ApiCall *call, const Choice *choice);
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
@@ -206,7 +214,7 @@ struct ApiCall {
     bool is_in_worker, has_begun, is_cancelled;
     char id[40]; /* "chatcmpl-..."; `prepare` sets it */
     int64_t created_s;
-    double started_s;
+    double started_s, sent_s;             /* sent_s: when the last part of a stream was sent */
     char peer[64], method[16], path[128]; /* for the log */
     void *own;                            /* data of the API, which free_own frees */
     void (*free_own)(void *own);
@@ -219,6 +227,9 @@ extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[]
 /* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);
 bool api_write_refusal(void *service, Buf *out, const char *path, int status, const char *why);
+
+/* Sends comments to silent streams whose clients ask for them. It is called every second. */
+void api_ping(Service *s, double now_s);
 
 /* Ends all calls at once, after the engine thread has stopped. */
 void api_call_free_all(Service *s);

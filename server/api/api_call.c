@@ -149,7 +149,10 @@ static void on_gone(void *user) {
 
 /* Sends what the functions of the format have written. */
 static void flush_events(ApiCall *call) {
-    if (call->exchange && call->reply.n) http_exchange_write(call->exchange, call->reply.data, call->reply.n);
+    if (call->exchange && call->reply.n) {
+        http_exchange_write(call->exchange, call->reply.data, call->reply.n);
+        call->sent_s = clock_s();
+    }
     if (call->reply.data) buf_clear(&call->reply);
 }
 
@@ -226,6 +229,28 @@ static void begin_stream(ApiCall *call) {
     if (format->begin_stream) format->begin_stream(&call->reply, call);
 }
 
+static void send_progress(ApiCall *call, Choice *c) {
+    const ApiFormat *format = call->endpoint->format;
+    if (!call->plan.streams || !call->plan.shows_progress || !format->stream_progress) return;
+    if (c->stats.n_prompt_read <= c->n_prompt_told) return;
+    c->n_prompt_told = c->stats.n_prompt_read;
+    begin_stream(call);
+    format->stream_progress(&call->reply, call, c);
+}
+
+void api_ping(Service *s, double now_s) {
+    for (ApiCall *call = s->calls, *next; call; call = next) {
+        next = call->next;
+        double since_s = now_s - (call->sent_s > 0 ? call->sent_s : call->started_s);
+        if (!call->exchange || !call->plan.streams || call->n_running == 0 || call->is_cancelled ||
+            call->plan.ping_s == 0 || since_s < call->plan.ping_s)
+            continue;
+        begin_stream(call);
+        (void)buf_append(&call->reply, ":\n\n", 3);
+        flush_events(call);
+    }
+}
+
 /* Takes over what is new in one of the call's generations. */
 static void on_news(Generation *g) {
     Choice *c = g->user;
@@ -234,6 +259,7 @@ static void on_news(Generation *g) {
     TokenBatch fresh = {.tokens = NULL};
     bool is_ended = generation_take(g, &fresh);
     observe_tokens(c, &fresh);
+    if (g->keeps_stats) c->stats = generation_stats(g);
     if (call->plan.shows_sources) c->sources = g->sources; /* they were set before the first token */
     if (is_ended) end_choice(c);
     fr_error no_memory;
@@ -250,7 +276,8 @@ static void on_news(Generation *g) {
         error_memory(&no_memory, "a text", fresh.text.n);
         fail_call(call, &no_memory);
     } else {
-        begin_stream(call);
+        send_progress(call, c);
+        if (is_ended || fresh.n || fresh.steps.n) begin_stream(call);
         if (call->has_begun && (fresh.n || fresh.steps.n)) format->stream_text(&call->reply, call, c, &fresh);
         if (call->has_begun && is_ended) format->end_choice(&call->reply, call, c);
         flush_events(call);
@@ -291,6 +318,7 @@ static bool make_choice(ApiCall *call, int i) {
     if (!c->generation) return false;
     c->generation->on_news = on_news;
     c->generation->keeps_trees = plan->shows_trees;
+    c->generation->keeps_stats = plan->streams && (plan->shows_timings || plan->shows_progress);
     c->generation->user = c;
     call->n_choices++;
     return buf_append(&c->text, "", 0);

@@ -11,6 +11,7 @@ typedef struct ChatFields {
     ChatMessages chat;
     bool logprobs, parallel_calls;
     int64_t top_logprobs;
+    const char *reasoning_format;
 } ChatFields;
 
 #define C(kind, field, ...) FIELD(ChatFields, kind, field, __VA_ARGS__)
@@ -19,18 +20,21 @@ static const Field chat_fields[] = {
     {.name = "chat_template_kwargs", C(ANY, chat.variables)},
     {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "continue_final_message", .kind = FIELD_NEUTRAL, .min = 0},
-    {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
-    {.name = "max_completion_tokens", C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX)},
+    {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
+    {.name = "max_completion_tokens",
+     C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
+    {.name = "n_predict", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = "modalities", C(ANY, chat.modalities)},
     {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
     {.name = "parallel_tool_calls", C(BOOL, parallel_calls)},
     {.name = "logprobs", C(BOOL, logprobs)},
     {.name = "top_logprobs", C(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
+    {.name = "reasoning_format", C(TEXT, reasoning_format)},
     {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
     {.name = NULL},
 };
-static const Field *const tables[] = {plan_fields, chat_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+static const Field *const tables[] = {plan_fields, chat_fields, plan_other_fields, NULL};
 
 static int read_logprobs(Plan *plan, const ChatFields *f, ApiError *error) {
     if (f->top_logprobs && !f->logprobs)
@@ -39,13 +43,26 @@ static int read_logprobs(Plan *plan, const ChatFields *f, ApiError *error) {
     return 0;
 }
 
+/* llama.cpp's field: "none" leaves reasoning in the text, with its marks; all other values separate it. */
+static int read_reasoning_format(ChatFields *f, ApiError *error) {
+    static const char *const names[] = {"auto", "deepseek", "deepseek-legacy", "none"};
+    for (int i = 0; i < 4; i++)
+        if (!f->reasoning_format || strcmp(f->reasoning_format, names[i]) == 0) {
+            f->chat.keeps_reasoning = f->reasoning_format && i == 3;
+            return 0;
+        }
+    return api_refuse(error, 400, "invalid_value", "reasoning_format",
+                      "'reasoning_format' must be \"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
+}
+
 static int prepare(ApiCall *call, const json_t *body) {
     ChatFields f = {.parallel_calls = true};
     plan_fields_default(&f.plan);
-    int status = fields_read(tables, body, &f, &call->error);
+    int status = fields_read(tables, body, &f, call);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
     if (!status) status = read_logprobs(&call->plan, &f, &call->error);
+    if (!status) status = read_reasoning_format(&f, &call->error);
     f.chat.has_one_call = !f.parallel_calls;
     if (!status) status = answers_prepare(call, &f.chat);
     api_call_name(call, "chatcmpl-");
@@ -179,8 +196,25 @@ static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const To
     json_out_mark(j, ']');
     if (call->plan.wants_usage) json_out_key_null(j, "usage");
     if (finish && call->n_running == 0) openai_write_extras(j, call);
+    else if (fresh && call->plan.shows_timings) openai_write_timings(j, call);
     json_out_mark(j, '}');
     sse_end(j);
+}
+
+static void stream_progress(Buf *out, const ApiCall *call, const Choice *c) {
+    JsonOut j = sse_begin(out);
+    openai_write_head(&j, call, "chat.completion.chunk");
+    json_out_open(&j, "choices", '[');
+    json_out_mark(&j, '{');
+    json_out_key_int(&j, "index", c->index);
+    json_out_open(&j, "delta", '{');
+    json_out_mark(&j, '}');
+    json_out_key_null(&j, "finish_reason");
+    json_out_mark(&j, '}');
+    json_out_mark(&j, ']');
+    openai_write_progress(&j, c);
+    json_out_mark(&j, '}');
+    sse_end(&j);
 }
 
 static void begin_stream(Buf *out, const ApiCall *call) {
@@ -239,6 +273,7 @@ static const ApiFormat format = {
     .keep = answers_keep,
     .begin_stream = begin_stream,
     .stream_text = stream_text,
+    .stream_progress = stream_progress,
     .end_choice = end_choice,
     .end_stream = openai_end_stream,
     .event_object = "chat.completion.chunk",

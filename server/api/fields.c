@@ -5,10 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool has_name(const Field *f, const char *name) {
+    size_t n = strlen(f->name);
+    return f->name[n - 1] == '*' ? strncmp(f->name, name, n - 1) == 0 : strcmp(f->name, name) == 0;
+}
+
 static const Field *find(const Field *const *tables, const char *name) {
     for (; *tables; tables++)
         for (const Field *f = *tables; f->name; f++)
-            if (strcmp(f->name, name) == 0) return f;
+            if (has_name(f, name)) return f;
     return NULL;
 }
 
@@ -29,26 +34,66 @@ static int read_number(const Field *f, const json_t *value, void *to, ApiError *
     if (!isfinite(x) || (is_int && x != floor(x)))
         return api_refuse(error, 400, "invalid_type", f->name, "'%s' must be %s", f->name,
                           is_int ? "an integer" : "a number");
-    if (f->min < f->max && (x < f->min || x > f->max)) return refuse_range(f, error);
+    if (f->or_minus_1 && x == -1) x = 0;
+    else if (f->min < f->max && (x < f->min || x > f->max)) return refuse_range(f, error);
     if (!is_int) *(double *)to = x;
-    else if (json_is_integer(value)) *(int64_t *)to = json_integer_value(value);
+    else if (json_is_integer(value) && x != 0) *(int64_t *)to = json_integer_value(value);
     else if (fabs(x) < 9e18) *(int64_t *)to = (int64_t)x;
     else return api_refuse(error, 400, "invalid_value", f->name, "'%s' is too large", f->name);
     return 0;
 }
 
-static int check_neutral(const Field *f, const json_t *value, ApiError *error) {
-    double x = json_is_number(value) ? json_number_value(value) : json_is_true(value) ? 1 : 0;
-    if ((json_is_number(value) || json_is_boolean(value)) && x == f->min) return 0;
-    return api_refuse(error, 400, "unsupported_parameter", f->name, "'%s' is not supported, except with the value %g",
-                      f->name, f->min);
+/* Whether a text is one of those that are listed with a space between them. */
+static bool is_listed(const char *list, const char *text) {
+    size_t n = strlen(text);
+    for (const char *at = list; at && n > 0 && (at = strstr(at, text)); at++)
+        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
+    return false;
 }
 
-static int read_field(const Field *f, const json_t *value, void *to, ApiError *error) {
+static bool is_neutral(const Field *f, const json_t *value) {
+    double x = json_is_number(value) ? json_number_value(value) : json_is_true(value) ? 1 : 0;
+    if (json_is_string(value)) return json_string_length(value) == 0 || is_listed(f->neutral, json_string_value(value));
+    if (json_is_array(value) || json_is_object(value)) return asks_for_nothing(value);
+    return f->min < f->max ? x >= f->min && x <= f->max : x == f->min;
+}
+
+static int refuse_value(const Field *f, ApiError *error) {
+    return f->neutral ? api_refuse(error, 400, "unsupported_parameter", f->name,
+                                   "'%s' is not supported, except with the value %s", f->name, f->neutral)
+                      : api_refuse(error, 400, "unsupported_parameter", f->name,
+                                   "'%s' is not supported, except with the value %g", f->name, f->min);
+}
+
+/* Whether a list of samplers, as llama.cpp's clients send it, names those that forerun has; their order is fixed. The
+ * list is an array of names, one string with ';' between names, or one with a letter for each. */
+static bool names_samplers(const json_t *value) {
+    static const char *const names[] = {"temperature", "top_k", "top_p", "min_p"};
+    const char *text = json_string_value(value), *letters = "tkpm";
+    bool all = true, by_letter = text && !strchr(text, '_') && !strchr(text, ';');
+    for (int i = 0; i < 4 && all; i++) {
+        bool found = text && (by_letter ? strchr(text, letters[i]) != NULL : strstr(text, names[i]) != NULL);
+        for (size_t k = 0; k < json_array_size(value) && !found; k++)
+            found = field_is_text(json_array_get(value, k), names[i]);
+        all = found;
+    }
+    return all || asks_for_nothing(value);
+}
+
+static int read_field(const Field *f, const json_t *value, void *to, ApiCall *call) {
     void *at = (char *)to + f->offset;
+    ApiError *error = &call->error;
     switch (f->kind) {
     case FIELD_IGNORED: return 0;
-    case FIELD_NEUTRAL: return check_neutral(f, value, error);
+    case FIELD_NEUTRAL: return is_neutral(f, value) ? 0 : refuse_value(f, error);
+    case FIELD_NOTED:
+        if (is_neutral(f, value) || plan_warn(&call->plan, "the field '%s' has no effect here", f->name)) return 0;
+        return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    case FIELD_SAMPLERS:
+        if (names_samplers(value)) return 0;
+        return api_refuse(error, 400, "unsupported_parameter", f->name,
+                          "'%s' must name temperature, top_k, top_p and min_p; use their neutral values instead",
+                          f->name);
     case FIELD_REAL:
     case FIELD_INT: return read_number(f, value, at, error);
     case FIELD_BOOL:
@@ -65,15 +110,21 @@ static int read_field(const Field *f, const json_t *value, void *to, ApiError *e
     }
 }
 
-int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error) {
+static int read_unknown(const char *name, ApiCall *call) {
+    if (!call->service || !call->service->ignores_unknown)
+        return api_refuse(&call->error, 400, "unsupported_parameter", name, "the field '%.60s' is not supported", name);
+    return plan_warn(&call->plan, "the field '%.60s' is unknown and was ignored", name)
+               ? 0
+               : api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+}
+
+int fields_read(const Field *const *tables, const json_t *body, void *to, ApiCall *call) {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)body, name, value) {
         const Field *f = find(tables, name);
         if (json_is_null(value) || (!f && asks_for_nothing(value))) continue;
-        if (!f)
-            return api_refuse(error, 400, "unsupported_parameter", name, "the field '%.60s' is not supported", name);
-        if (read_field(f, value, to, error)) return -1;
+        if (f ? read_field(f, value, to, call) : read_unknown(name, call)) return -1;
     }
     return 0;
 }

@@ -36,7 +36,7 @@ static const Field messages_fields[] = {
     {.name = "inference_geo", .kind = FIELD_IGNORED},
     {.name = NULL},
 };
-static const Field *const tables[] = {messages_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+static const Field *const tables[] = {messages_fields, plan_fields, plan_other_fields, NULL};
 
 /* ---- the prompt: from content blocks to the messages of chat templates ----------------------------------------
  *
@@ -229,7 +229,7 @@ static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatM
     *f = (MessagesFields){.variables = NULL};
     *chat = (ChatMessages){.messages = NULL};
     plan_fields_default(&f->plan);
-    if (fields_read(tables, body, f, &call->error) || check_stops(f, &call->error)) return -1;
+    if (fields_read(tables, body, f, call) || check_stops(f, &call->error)) return -1;
     if (read_output_config(f, &call->error)) return -1;
     if (f->stops) f->plan.stop = f->stops;
     chat->variables = f->variables;

@@ -73,8 +73,8 @@ const char *openai_finish_reason(fr_finish finish) {
 fr_stats openai_sum(const ApiCall *call) {
     fr_stats sum = {.struct_size = sizeof sum};
     for (int i = 0; i < call->n_choices; i++) {
-        if (!call->choices[i].result) continue;
-        const fr_stats *s = &call->choices[i].result->stats;
+        const Choice *c = &call->choices[i];
+        const fr_stats *s = c->result ? &c->result->stats : &c->stats;
         if (i % call->plan.n == 0) {
             sum.n_prompt += s->n_prompt;
             sum.n_prompt_shared += s->n_prompt_shared;
@@ -148,6 +148,15 @@ void openai_write_timings(JsonOut *out, const ApiCall *call) {
     json_out_key_int(out, "draft_n_accepted", s.accepted);
     json_out_key_int(out, "n_steps", s.n_steps);
     json_out_key_real(out, "plain_per_token_ms", plain_per_token_s(call) * 1e3);
+    json_out_mark(out, '}');
+}
+
+void openai_write_progress(JsonOut *out, const Choice *c) {
+    json_out_open(out, "prompt_progress", '{');
+    json_out_key_int(out, "total", c->stats.n_prompt);
+    json_out_key_int(out, "cache", c->stats.n_prompt_shared);
+    json_out_key_int(out, "processed", c->stats.n_prompt_read);
+    json_out_key_real(out, "time_ms", c->stats.prefill_s * 1e3);
     json_out_mark(out, '}');
 }
 

@@ -23,6 +23,8 @@ void openai_write_usage(JsonOut *out, const ApiCall *call);
 int64_t openai_count_reasoning(const ApiCall *call);
 /* Writes "timings": {...} in llama.cpp's form, for all choices together. */
 void openai_write_timings(JsonOut *out, const ApiCall *call);
+/* Writes "prompt_progress": {...} in llama.cpp's form. */
+void openai_write_progress(JsonOut *out, const Choice *c);
 /* Writes "warnings": [...] if there are any. */
 void openai_write_warnings(JsonOut *out, const ApiCall *call);
 /* Writes the timings, the seed and the warnings, which OpenAI's API does not have. */

@@ -5,27 +5,32 @@
 #include "server/api/api.h"
 
 typedef enum FieldKind {
-    FIELD_REAL,    /* double */
-    FIELD_INT,     /* int64_t */
-    FIELD_BOOL,    /* bool */
-    FIELD_TEXT,    /* const char *, borrowed */
-    FIELD_ANY,     /* const json_t *, borrowed */
-    FIELD_IGNORED, /* it does not influence the text */
-    FIELD_NEUTRAL, /* a number or boolean for which forerun supports only the value `min` */
+    FIELD_REAL,     /* double */
+    FIELD_INT,      /* int64_t */
+    FIELD_BOOL,     /* bool */
+    FIELD_TEXT,     /* const char *, borrowed */
+    FIELD_ANY,      /* const json_t *, borrowed */
+    FIELD_IGNORED,  /* it does not influence the answer */
+    FIELD_NEUTRAL,  /* forerun supports only values that ask for nothing: `min` to `max`, a text of `neutral`, [], {} */
+    FIELD_NOTED,    /* the same values are accepted in silence, and all others with a warning in the answer */
+    FIELD_SAMPLERS, /* a list of samplers, which must name those that a request can use */
 } FieldKind;
 
 typedef struct Field {
-    const char *name; /* NULL ends the table */
+    const char *name; /* NULL ends the table; "prefix.*": all names with this prefix */
     FieldKind kind;
     size_t offset;
-    double min, max; /* the range of a number; equal: any number */
+    double min, max;     /* the range of a number; equal: any number */
+    const char *neutral; /* texts that ask for nothing, with a space between them */
+    bool or_minus_1;     /* -1 is accepted, too, and means 0: no limit */
 } Field;
 
 #define FIELD(S, kind_, field, ...) .kind = FIELD_##kind_, .offset = offsetof(S, field), __VA_ARGS__
 
 /* Fills in *to by the tables, which end with NULL. A field that is null counts as absent. A field that is in no table
- * is refused, unless its value asks for nothing: null, false, "", [] or {}. */
-int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error);
+ * is refused, or ignored with a warning if the operator wants that, unless its value asks for nothing: null, false, "",
+ * [] or {}. Errors and warnings are those of the call. */
+int fields_read(const Field *const *tables, const json_t *body, void *to, ApiCall *call);
 
 /* Returns whether a value is this string. NULL is no string. */
 bool field_is_text(const json_t *value, const char *text);
@@ -60,16 +65,16 @@ enum { SEED_RANDOM = -1 };
  * body. */
 typedef struct PlanFields {
     const char *model;
-    bool stream, ignore_eos, return_tokens;
+    bool stream, ignore_eos, return_tokens, timings_per_token, return_progress;
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
-    int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget;
+    int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s;
     const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias;
     ConstraintFields constraint;
 } PlanFields;
 
-/* The fields by the names that OpenAI, vLLM and llama.cpp share; fields that are ignored; and fields for which forerun
- * supports only the neutral value. */
-extern const Field plan_fields[], plan_ignored_fields[], plan_neutral_fields[];
+/* The fields by the names that OpenAI, vLLM and llama.cpp share; and the fields of all clients that forerun does not
+ * need, or supports only with values that ask for nothing. The first table with a name decides. */
+extern const Field plan_fields[], plan_other_fields[];
 
 void plan_fields_default(PlanFields *f);
 /* Fills in the whole plan except its prompts. max_tokens 0: until the context is full. */

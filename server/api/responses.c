@@ -39,7 +39,7 @@ static const Field responses_fields[] = {
     {.name = "truncation", .kind = FIELD_IGNORED}, /* a prompt that is too long is refused */
     {.name = NULL},
 };
-static const Field *const tables[] = {responses_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+static const Field *const tables[] = {responses_fields, plan_fields, plan_other_fields, NULL};
 
 /* ---- the prompt: from items to the messages of chat templates --------------------------------------------------
  *
@@ -190,7 +190,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     ChatMessages chat = {.messages = NULL};
     plan_fields_default(&f.plan);
     api_call_name(call, "resp_");
-    if (fields_read(tables, body, &f, &call->error) || check_objects(&f, &call->error)) return -1;
+    if (fields_read(tables, body, &f, call) || check_objects(&f, &call->error)) return -1;
     f.plan.constraint.format = json_object_get(f.text, "format");
     f.plan.constraint.format_name = "text.format";
     chat.variables = f.variables;

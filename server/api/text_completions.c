@@ -18,10 +18,10 @@ static const Field text_fields[] = {
     {.name = "prompt", T(ANY, prompt)},
     {.name = "echo", T(BOOL, echo)},
     {.name = "logprobs", T(ANY, logprobs)},
-    {.name = "max_tokens", T(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
+    {.name = "max_tokens", T(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = NULL},
 };
-static const Field *const tables[] = {plan_fields, text_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+static const Field *const tables[] = {plan_fields, text_fields, plan_other_fields, NULL};
 
 /* Allocates the counts of the characters of each choice so far. */
 static int open_offsets(ApiCall *call) {
@@ -48,7 +48,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     TextFields f = {.prompt = NULL};
     plan_fields_default(&f.plan);
     f.plan.max_tokens = 16; /* the default of OpenAI's API */
-    int status = fields_read(tables, body, &f, &call->error);
+    int status = fields_read(tables, body, &f, call);
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error);
     if (!status)
         status = plan_add_prompts(&call->plan, f.prompt, "prompt", f.echo, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
@@ -108,6 +108,7 @@ static void stream_piece(Buf *out, const ApiCall *call, int index, const char *t
     json_out_mark(&j, ']');
     if (call->plan.wants_usage) json_out_key_null(&j, "usage");
     if (finish && call->n_running == 0) openai_write_extras(&j, call);
+    else if (!finish && call->plan.shows_timings) openai_write_timings(&j, call);
     json_out_mark(&j, '}');
     sse_end(&j);
 }
@@ -154,8 +155,7 @@ static const Field native_fields[] = {
     {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = NULL},
 };
-static const Field *const native_tables[] = {plan_fields, native_fields, plan_ignored_fields, plan_neutral_fields,
-                                             NULL};
+static const Field *const native_tables[] = {plan_fields, native_fields, plan_other_fields, NULL};
 
 static int prepare_native(ApiCall *call, const json_t *body) {
     NativeFields f = {.n_predict = -1};
@@ -164,7 +164,7 @@ static int prepare_native(ApiCall *call, const json_t *body) {
     f.plan.top_k = 40;
     f.plan.top_p = 0.95;
     f.plan.min_p = 0.05;
-    int status = fields_read(native_tables, body, &f, &call->error);
+    int status = fields_read(native_tables, body, &f, call);
     if (!status && f.n_predict == 0)
         status = api_refuse(&call->error, 400, "invalid_value", "n_predict", "'n_predict' must be -1, or 1 or more");
     if (!status)
@@ -255,6 +255,21 @@ static void write_native(JsonOut *out, const ApiCall *call) {
     if (call->n_choices > 1) json_out_mark(out, ']');
 }
 
+static void stream_native_progress(Buf *out, const ApiCall *call, const Choice *c) {
+    JsonOut j = sse_begin(out);
+    json_out_mark(&j, '{');
+    json_out_key_int(&j, "index", c->index);
+    json_out_key_text(&j, "content", "");
+    write_tokens(&j, NULL);
+    json_out_key_bool(&j, "stop", false);
+    json_out_key_int(&j, "id_slot", c->index);
+    json_out_key_int(&j, "tokens_predicted", 0);
+    json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
+    openai_write_progress(&j, c);
+    json_out_mark(&j, '}');
+    sse_end(&j);
+}
+
 static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
     JsonOut j = sse_begin(out);
     json_out_mark(&j, '{');
@@ -267,6 +282,7 @@ static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const 
     json_out_key_int(&j, "id_slot", c->index);
     json_out_key_int(&j, "tokens_predicted", c->n_tokens);
     json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
+    if (call->plan.shows_timings) openai_write_timings(&j, call);
     json_out_mark(&j, '}');
     sse_end(&j);
 }
@@ -281,6 +297,7 @@ static const ApiFormat native_format = {
     .write_error = openai_write_error,
     .write_answer = write_native,
     .stream_text = stream_native,
+    .stream_progress = stream_native_progress,
     .end_choice = end_native,
     .stream_error = openai_stream_error,
 };

@@ -38,7 +38,7 @@ static const Field template_fields[] = {
 
 static int read_all(ApiCall *call, const json_t *body, const Field *table, TokenFields *f, ServedModel **model) {
     const Field *const tables[] = {table, NULL};
-    if (fields_read(tables, body, f, &call->error)) return -1;
+    if (fields_read(tables, body, f, call)) return -1;
     *model = plan_find_model(call->service, f->model, &call->error);
     return *model ? 0 : -1;
 }
@@ -147,7 +147,7 @@ static const Field embedding_fields[] = {
     {.name = "dimensions", E(INT, dimensions, .min = 1, .max = INT32_MAX)},
     {.name = NULL},
 };
-static const Field *const embedding_tables[] = {embedding_fields, plan_ignored_fields, NULL};
+static const Field *const embedding_tables[] = {embedding_fields, plan_other_fields, NULL};
 
 static int32_t n_embd_of(const ServedModel *m) {
     fr_model_info info = {.struct_size = sizeof info};
@@ -171,7 +171,7 @@ static int prepare_embeddings(ApiCall *call, const json_t *body) {
     EmbeddingFields f = {.input = NULL};
     PlanFields plan;
     plan_fields_default(&plan);
-    int status = fields_read(embedding_tables, body, &f, &call->error);
+    int status = fields_read(embedding_tables, body, &f, call);
     plan.model = f.model;
     if (!status) status = plan_begin(&call->plan, call->service, &plan, 1, &call->error);
     if (!status) status = check_embedding_fields(call, &f, &call->error);

@@ -169,9 +169,13 @@ static void drop_cancelled(ServedModel *m, bool all) {
     while (*m->waiting_last) m->waiting_last = &(*m->waiting_last)->next;
 }
 
-static bool has_fresh_tokens(Generation *g) {
+/* Whether there are new tokens, or more of the prompt has been read and the statistics are kept. */
+static bool has_news(Generation *g) {
+    fr_stats stats = {.struct_size = sizeof stats};
+    if (g->keeps_stats) (void)fr_request_get_stats(g->request, &stats);
     pthread_mutex_lock(&g->mailbox->lock);
-    bool any = g->fresh.n > 0 || g->fresh.steps.n > 0;
+    bool any = g->fresh.n > 0 || g->fresh.steps.n > 0 || stats.n_prompt_read > g->stats.n_prompt_read;
+    if (g->keeps_stats) g->stats = stats;
     pthread_mutex_unlock(&g->mailbox->lock);
     return any;
 }
@@ -183,7 +187,7 @@ static void report(ServedModel *m) {
         if (g->keeps_trees) step_notes_add(g);
         fr_finish finish = fr_request_finish_reason(g->request);
         if (finish == FR_FINISH_NONE) {
-            if (has_fresh_tokens(g)) mailbox_post(g->mailbox, &g->message);
+            if (has_news(g)) mailbox_post(g->mailbox, &g->message);
             at = &g->next;
             continue;
         }

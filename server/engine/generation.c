@@ -122,4 +122,11 @@ bool generation_is_open(Generation *g) {
     return is_open;
 }
 
+fr_stats generation_stats(Generation *g) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    fr_stats stats = g->stats;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return stats;
+}
+
 void generation_cancel(Generation *g) { atomic_store(&g->wants_cancel, true); }

@@ -80,7 +80,7 @@ struct Generation {
     void (*on_news)(Generation *g); /* runs in the event loop; it may free a generation that has ended */
     void *user;
     atomic_bool wants_cancel;
-    bool keeps_trees; /* set before the generation is submitted */
+    bool keeps_trees, keeps_stats; /* set before the generation is submitted */
 
     /* Only the engine thread uses these: */
     Generation *next;
@@ -93,6 +93,7 @@ struct Generation {
     bool is_open; /* it has left the queue */
     bool is_ended;
     SourceNames sources; /* set together with is_open */
+    fr_stats stats;      /* after the last step, if keeps_stats is set */
 };
 
 /* NULL: memory ran out. The engine thread sets on_token and user of the options. */
@@ -108,6 +109,8 @@ bool generation_take(Generation *g, TokenBatch *out);
 void generation_end(Generation *g);
 /* Returns whether the generation has left the queue. */
 bool generation_is_open(Generation *g);
+/* The statistics after the last step, if it keeps them. */
+fr_stats generation_stats(Generation *g);
 void generation_cancel(Generation *g);
 
 #endif

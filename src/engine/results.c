@@ -49,7 +49,10 @@ int fr_request_get_stats(const fr_request *r, fr_stats *out) {
     FpEnv caller_env = fp_env_enter();
     s = r->stats;
     if (r->is_queued) s.queue_s = clock_s() - r->opened_s;
-    if (!r->finish && r->decode_started_s > 0) s.decode_s = clock_s() - r->decode_started_s;
+    bool decodes = r->decode_started_s > 0, runs = !r->finish && r->sequence >= 0;
+    if (!r->finish && decodes) s.decode_s = clock_s() - r->decode_started_s;
+    if (runs && !decodes) s.prefill_s = clock_s() - r->started_s;
+    s.n_prompt_read = decodes ? s.n_prompt : runs ? executor_sequence_length(r->engine->executor, r->sequence) : 0;
     s.acceptance_length = s.n_steps ? (double)s.n_generated / (double)s.n_steps : 0;
     s.tokens_per_s = s.decode_s > 0 ? (double)s.n_generated / s.decode_s : 0;
     s.plain_s = plain_s(&s);

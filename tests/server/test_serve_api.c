@@ -406,6 +406,88 @@ static void fields_without_effect_are_accepted(void **state) {
                    "\"modalities\": [\"text\"], \"stop\": null, \"min_p\": 0.1, \"top_k\": -1, \"chat_id\": \"\"}"));
 }
 
+/* What llama-server's own page, and clients of the other servers, send with every message. */
+static void the_defaults_of_all_clients_are_accepted(void **state) {
+    (void)state;
+    static const char *const fields[] = {
+        "\"return_progress\": false, \"reasoning_format\": \"auto\", \"reasoning_control\": true, "
+        "\"sse_ping_interval\": -1, \"timings_per_token\": true, \"backend_sampling\": false",
+        "\"samplers\": [\"penalties\", \"dry\", \"top_k\", \"typ_p\", \"top_p\", \"min_p\", \"xtc\", \"temperature\"], "
+        "\"t_max_predict_ms\": 0, \"typ_p\": 1, \"n_cmpl\": 1, \"cache_reuse\": 0, \"top_n_sigma\": -1",
+        "\"samplers\": \"edkypmxt\", \"speculative.n_max\": 16, \"speculative.p_min\": 0.75, \"lora\": [], "
+        "\"dry_sequence_breakers\": [\"\\n\", \":\"], \"n_discard\": 0, \"adaptive_target\": -1",
+        "\"samplers\": \"top_k;typ_p;top_p;min_p;temperature\", \"id_slot\": -1, \"n_keep\": 0",
+        "\"best_of\": 1, \"use_beam_search\": false, \"stop_token_ids\": [], \"min_tokens\": 0, \"priority\": 0, "
+        "\"skip_special_tokens\": true, \"include_reasoning\": true, \"truncate_prompt_tokens\": null",
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char body[1000];
+        snprintf(body, sizeof body,
+                 "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": %d, %s%s}", i ? 2 : -1,
+                 fields[i], i ? "" : ", \"stop\": [\"e\", \"a\", \"i\", \"o\"]");
+        json_t *j = serve_json(&server, "/v1/chat/completions", 200, body);
+        assert_null(json_at(j, "warnings"));
+        json_decref(j);
+    }
+    json_t *j = serve_json(&server, "/v1/completions", 200,
+                           "{\"prompt\": \"x\", \"max_tokens\": 1, \"store\": true, \"verbosity\": \"low\"}");
+    assert_int_equal(json_array_size(json_at(j, "warnings")), 2);
+    assert_non_null(strstr(json_text_at(j, "warnings.0"), "'store'"));
+    json_decref(j);
+}
+
+static void unknown_fields_are_ignored_if_the_operator_wants_it(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 -c 256 --draft none --quiet --unknown-fields ignore");
+    json_t *j = serve_json(&s, "/v1/completions", 200, "{\"prompt\": \"x\", \"max_tokens\": 1, \"temprature\": 1}");
+    assert_int_equal(json_array_size(json_at(j, "warnings")), 1);
+    assert_non_null(strstr(json_text_at(j, "warnings.0"), "'temprature'"));
+    json_decref(j);
+    j = serve_json(&s, "/v1/completions", 400, "{\"prompt\": \"x\", \"mirostat\": 2}"); /* known, and not supported */
+    assert_string_equal(json_text_at(j, "error.param"), "mirostat");
+    json_decref(j);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
+/* return_progress and timings_per_token: the prompt is read in several steps, and each event has its figures. */
+static void a_stream_reports_progress_and_timings(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/v1/chat/completions", "/completion"};
+    char prompt[1400] = "", body[2000];
+    for (int i = 0; i < 110; i++) strcat(prompt, i % 2 ? "cat " : "red ");
+    for (int i = 0; i < 2; i++) {
+        json_int_t n_read = 0, n_progress = 0, n_timings = 0;
+        if (i == 0)
+            snprintf(body, sizeof body,
+                     "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}], \"stream\": true, \"max_tokens\": 8, "
+                     "\"return_progress\": true, \"timings_per_token\": true}",
+                     prompt);
+        else
+            snprintf(body, sizeof body,
+                     "{\"prompt\": \"blue %s\", \"stream\": true, \"max_tokens\": 8, \"return_progress\": true, "
+                     "\"timings_per_token\": true}",
+                     prompt);
+        Answer a = serve_post(&server, paths[i], body);
+        assert_int_equal(a.status, 200);
+        char *rest = a.body;
+        for (char *line; (line = strsep(&rest, "\n"));) {
+            json_t *event = strncmp(line, "data: {", 7) == 0 ? json_loads(line + 6, 0, NULL) : NULL;
+            if (json_at(event, "prompt_progress")) {
+                assert_true(json_int_at(event, "prompt_progress.processed") > n_read);
+                n_read = json_int_at(event, "prompt_progress.processed");
+                assert_true(n_read <= json_int_at(event, "prompt_progress.total"));
+                n_progress++;
+            }
+            n_timings += json_at(event, "timings.predicted_n") != NULL;
+            json_decref(event);
+        }
+        assert_true(n_progress > 0);
+        assert_true(n_timings > 1);
+        answer_free(&a);
+    }
+}
+
 static void a_prompt_beyond_the_context_is_refused(void **state) {
     (void)state;
     char *body = malloc(8000);
@@ -458,6 +540,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_stop_string_is_reported),
         cmocka_unit_test(fields_without_effect_are_accepted),
         cmocka_unit_test(models_are_chosen_by_name),
+        cmocka_unit_test(the_defaults_of_all_clients_are_accepted),
+        cmocka_unit_test(unknown_fields_are_ignored_if_the_operator_wants_it),
+        cmocka_unit_test(a_stream_reports_progress_and_timings),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
     };
     return cmocka_run_group_tests(tests, start, stop);

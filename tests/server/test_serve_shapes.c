@@ -286,7 +286,6 @@ static void refusals_of_responses_name_the_field(void **state) {
     } cases[] = {
         {"{}", "input"},
         {"{\"input\": []}", "input"},
-        {"{\"input\": \"x\", \"store\": true}", "store"},
         {"{\"input\": \"x\", \"previous_response_id\": \"resp_1\"}", "previous_response_id"},
         {"{\"input\": \"x\", \"background\": true}", "background"},
         {"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"xml\"}}}", "text.format"},
