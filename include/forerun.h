@@ -489,7 +489,7 @@ typedef struct fr_stats {
      * same forward without drafted tokens (fr_engine_forward_s), once for each token that it added, and the time outside
      * forwards and drafting. A busy machine makes both slower. 0: nothing was drafted, or the costs are not known. */
     double plain_s;
-    int64_t n_prompt_read;               /* prompt tokens that have been read or taken over so far */
+    int64_t n_prompt_read; /* prompt tokens that have been read or taken over so far */
 } fr_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */

@@ -227,7 +227,7 @@ static void the_header_has_the_version_of_the_makefile(void **state) {
     _Static_assert(offsetof(type, field) + sizeof(((type *)0)->field) == sizeof(type), #type " ends with padding")
 ENDS_WITH(fr_model_options, progress_user);
 ENDS_WITH(fr_chat_options, variables);
-ENDS_WITH(fr_engine_options, cost_cache);
+ENDS_WITH(fr_engine_options, max_gap_s);
 ENDS_WITH(fr_request_options, user);
 
 int main(void) {
