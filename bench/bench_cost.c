@@ -27,11 +27,11 @@ static void die(const fr_error *err) {
     exit(1);
 }
 
-static CostCurve measure(Executor *e, int n_ctx) {
+static CostCurve measure(Executor *e, int n_ctx, int n_threads) {
     CostCurve c = {0};
     fr_error err;
     double start_s = clock_s();
-    if (cost_curve_measure(&c, e, n_ctx, &err)) die(&err);
+    if (cost_curve_measure(&c, e, n_ctx, n_threads, &err)) die(&err);
     printf("measured in %.3f s: T(1) %.3f ms, T(32) %.3f ms, %.4f us a row and key\n", clock_s() - start_s,
            1e3 * cost_curve_at(&c, 1), 1e3 * cost_curve_at(&c, 32), 1e6 * c.key_s);
     return c;
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
                                      .max_rows = 64};
     if (executor_open(&e, m.device, m.weights, &options, &err)) die(&err);
     for (int i = 0; i < n_repetitions; i++) {
-        CostCurve c = measure(e, N_CTX);
+        CostCurve c = measure(e, N_CTX, n_threads);
         double worst = compare_all(e, &c, argc > 3 ? argv[3] : "128,1024", seconds_each);
         bool steady = is_steady(e, &c);
         printf("at worst %.1f%%%s\n\n", 100 * worst, steady ? "" : "; but the machine changed its speed meanwhile");

@@ -36,7 +36,8 @@ void speed_up_print(const SpeedUp *s);
 /* Prints what the verdicts of a table mean. has_disturbed: a row has the verdict SPEED_DISTURBED. */
 void speed_print_legend(int n_runs, bool has_disturbed);
 
-/* Returns the number of digits after the point with which a rate in tokens/s is printed in a sentence: none from 10 on, otherwise one. */
+/* Returns the number of digits after the point with which a sentence has a rate in tokens/s: none from 10 on, otherwise
+ * one. */
 static inline int speed_rate_digits(double tokens_per_s) { return tokens_per_s < 9.95; }
 
 /* Returns the index of the run with the median rate; of two in the middle, the slower one. n is at most
