@@ -47,7 +47,7 @@ static void drafters_open_or_name_the_fault(void **state) {
         {"ngram-trie:n=3", "ngram-trie: 'n=3' must be above 'prefix=3'"},
         {"ngram-trie:prefix=0", "ngram-trie: 'prefix=0' must be an integer from 1 to 64"},
         {"ngram-trie:prefix=3x", "'prefix=3x' must be an integer"},
-        {"ngram-trie:live=2", "'live=2' must be 1 or 0"},
+        {"ngram-trie:live=2", "'live=2' must be 0, 1 or auto"},
         {"ngram-trie:n=99999999999999999999", "must be an integer from 2 to 512"},
         {"pld:match=nearest", "pld: 'match=nearest' must be earliest or latest"},
         {"pld:length=0", "pld: 'length=0' must be an integer from 1 to 511"},
