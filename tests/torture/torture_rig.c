@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,13 @@ static void make_folder(const char *path) {
     exit(2);
 }
 
+static volatile sig_atomic_t is_ended;
+
+static void end(int signal_number) {
+    (void)signal_number;
+    is_ended = 1;
+}
+
 void torture_begin(Torture *t, const char *name, int argc, char **argv) {
     char self[TORTURE_PATH];
     *t = (Torture){.name = name};
@@ -49,6 +57,7 @@ void torture_begin(Torture *t, const char *name, int argc, char **argv) {
     snprintf(self, sizeof self, "%s", argv[0]);
     snprintf(t->tools, sizeof t->tools, "%s", dirname(dirname(self))); /* build/MODE/torture/NAME */
     if (!t->program[0]) snprintf(t->program, sizeof t->program, "%.480s/forerun", t->tools);
+    signal(SIGTERM, end);
     t->random = t->seed * 0x9e3779b97f4a7c15u + 1;
     make_folder("build"), make_folder("build/torture");
     char *root = getcwd(NULL, 0); /* a cache folder is ignored unless its path is absolute */
@@ -65,6 +74,7 @@ void torture_begin(Torture *t, const char *name, int argc, char **argv) {
 }
 
 bool torture_goes_on(const Torture *t) {
+    if (is_ended) return false;
     bool has_time = t->is_smoke ? t->n_runs < SMOKE_RUNS : clock_s() - t->begin_s < t->seconds;
     return has_time && t->n_seen < TORTURE_MAX_FAULTS;
 }
