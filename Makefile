@@ -327,7 +327,7 @@ DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
                libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
-               libcurl4-openssl-dev libssl-dev
+               libcurl4-openssl-dev libssl-dev libssl3 libevent-dev libevent-2.1-7 libevent-core-2.1-7 libevent-openssl-2.1-7
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc

@@ -87,8 +87,8 @@ typedef struct Problem {
     unsigned char *file_rows;
     size_t row_bytes;
     PackedMatrix w;
-    float *x; /* [N_ROWS][n_in] */
-    unsigned char *acts;
+    float *x;                            /* [N_ROWS][n_in] */
+    unsigned char *acts, *acts_of_table; /* as "ref" converts them, and in the form of another table */
     size_t act_bytes;
     float *want; /* [N_ROWS][n_out], from ref */
 } Problem;
@@ -113,6 +113,7 @@ static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_
     p->act_bytes = act_row_bytes(p->form, n_in);
     p->x = checked(malloc(N_ROWS * (size_t)n_in * sizeof *p->x));
     p->acts = checked(mem_calloc(N_ROWS, p->act_bytes));
+    p->acts_of_table = checked(mem_calloc(N_ROWS, p->act_bytes));
     p->want = checked(malloc(N_ROWS * (size_t)n_out * sizeof *p->want));
     for (int64_t r = 0; r < N_ROWS; r++) {
         Kind kind = acts == N_KINDS ? (Kind)(r % N_KINDS) : acts;
@@ -125,6 +126,7 @@ static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_
 static void problem_close(Problem *p) {
     packed_free(&p->w);
     mem_free(p->acts);
+    mem_free(p->acts_of_table);
     free(p->file_rows);
     free(p->x);
     free(p->want);
@@ -206,7 +208,11 @@ static void check_part(const Problem *p, const Kernels *t, int64_t n_rows, int64
     int64_t stride = p->n_out + PAD, n = PAD + n_rows * stride;
     float *y = checked(malloc((size_t)n * sizeof *y));
     for (int64_t i = 0; i < n; i++) memcpy(y + i, &CANARY, 4);
-    t->matmul(&p->w, p->acts, n_rows, y + PAD, stride, begin, end);
+    for (int64_t r = 0; r < n_rows; r++) {
+        size_t at = (size_t)r * p->act_bytes;
+        acts_for_table(t, p->form, p->n_in, p->acts + at, p->acts_of_table + at);
+    }
+    t->matmul(&p->w, p->acts_of_table, n_rows, y + PAD, stride, begin, end);
     for (int64_t i = 0; i < n; i++) {
         int64_t r = (i - PAD) / stride, o = (i - PAD) % stride;
         bool inside = i >= PAD && o >= begin * TILE_ROWS && o < end * TILE_ROWS && o < p->n_out;
@@ -224,7 +230,8 @@ static void check_acts(const Problem *p, const Kernels *t) {
     unsigned char *row = checked(mem_calloc(1, p->act_bytes));
     for (int64_t r = 0; r < N_ROWS; r++) {
         t->act_convert(p->form, p->x + r * p->n_in, p->n_in, row);
-        if (memcmp(row, p->acts + (size_t)r * p->act_bytes, p->act_bytes) != 0)
+        acts_for_table(t, p->form, p->n_in, p->acts + (size_t)r * p->act_bytes, p->acts_of_table);
+        if (memcmp(row, p->acts_of_table, p->act_bytes) != 0)
             fail_msg("%s: activations for %s, n = %lld, row %lld differ", t->name, tensor_type_info(p->type)->name,
                      (long long)p->n_in, (long long)r);
     }

@@ -152,6 +152,9 @@ typedef struct Kernels {
      * nothing. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
 
+    /* Whether act_convert and matmul have activations of ACT_Q16 as words (layout.h). */
+    bool acts_are_words;
+
     /* Passes over rows of logits, for the sampler. */
     const RowKernels *rows;
 

@@ -12,7 +12,8 @@
  *
  *   ACT_Q16  levels = 32512. Two planes of signed bytes, q = 256 * plane[0] + plane[1], for the byte products of
  *            the machine. Both lie within -127..127, so that the sign of either can be turned: a low byte of
- *            -128 becomes -127, and q one more.                                                      80 bytes
+ *            -128 becomes -127, and q one more. A table without exact byte products (ACTS_ARE_WORDS) has q as words
+ *            in their place: four inputs k to k + 3 as q[k], q[k + 2], q[k + 1], q[k + 3].           80 bytes
  *   ACT_Q8   levels = 127, one plane, q = plane[0].                                                 48 bytes */
 typedef struct ActBlock {
     float scale;           /* amax/levels */

@@ -52,7 +52,7 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     UNROLL for (int r = 0; r < n_rows; r++) {
         const ActBlock *x = b->x[r];
         int32_t minus_sum = n == 2 ? x->minus_sum : first == 0 ? x->minus_sum_low : x->minus_sum - x->minus_sum_low;
-        t[r] = bias_times(type, v_set_int(minus_sum));
+        t[r] = bias_times(type, BYTE_CODES_LOSE_BIAS, v_set_int(minus_sum));
         high[r] = v_set_int(0);
         q[r] = x->plane[last] + 16 * first;
         q_high[r] = x->plane[0] + 16 * first;
@@ -79,6 +79,72 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     add_slice(type, form, n_rows, u, &b, acc);
 }
 
+#if defined(ACTS_ARE_WORDS)
+/* Passes over activations of 16 bits, for tables without exact byte products.
+ *
+ * The problem. vpmaddubsw multiplies bytes and adds two products in 16 bits, which overflows unless signs are moved, and
+ * its sums must be widened. Two planes of activations double all of it: 32 inputs take 64 operations.
+ *
+ * The idea. vpmaddwd multiplies words and adds two products in 32 bits, which never overflows here, so that 32 inputs
+ * take 16 products and 16 additions. Codes are widened to words once for all rows, and each vector of them is read once
+ * for WORD_ROWS rows. The sums are exact integers in both cases, so that the bits are the same. */
+enum { WORD_ROWS = 4 };
+
+/* The codes of a slice as words: for each group of four inputs those of k and k + 2, and then those of k + 1 and
+ * k + 3. */
+typedef struct WideCodes {
+    Vi w[16];
+} WideCodes;
+
+INLINE void widen_codes(const Unpacked *u, WideCodes *wide) {
+    UNROLL for (int g = 0; g < 8; g++) {
+        wide->w[2 * g] = v_and(u->w[g], v_set_int(0x00ff00ff));
+        wide->w[2 * g + 1] = v_high_bytes(u->w[g]);
+    }
+}
+
+/* Adds the share of a slice to the accumulators of n_rows rows. */
+INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked *u, const WideCodes *wide,
+                              const unsigned char *x, size_t x_stride, Vf *acc) {
+    int n_parts = scale_parts(type), n = 16 / n_parts;
+    const ActBlock *b[WORD_ROWS];
+    Vi t[2][WORD_ROWS];
+    UNROLL for (int r = 0; r < n_rows; r++) b[r] = (const void *)(x + (size_t)r * x_stride);
+    UNROLL for (int i = 0; i < n_parts; i++) {
+        UNROLL for (int r = 0; r < n_rows; r++) {
+            int32_t low = b[r]->minus_sum_low, sum = n_parts == 1 ? b[r]->minus_sum : i ? b[r]->minus_sum - low : low;
+            t[i][r] = bias_times(type, false, v_set_int(sum));
+        }
+        UNROLL for (int k = i * n; k < (i + 1) * n; k++) UNROLL for (int r = 0; r < n_rows; r++)
+            t[i][r] = v_dot_words(t[i][r], wide->w[k], v_set_4_bytes((const char *)b[r]->plane + 4 * k));
+    }
+    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = add_sums(type, u, b[r], t[0][r], t[n_parts - 1][r], acc[r]);
+}
+#endif
+
+/* Adds the share of a slice to the accumulators of all rows. */
+INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Unpacked *u, const unsigned char *x,
+                         size_t x_stride, Vf *acc) {
+    int64_t r = 0;
+#if defined(ACTS_ARE_WORDS)
+    if (form == ACT_Q16) {
+        WideCodes wide;
+        widen_codes(u, &wide);
+        for (; r + WORD_ROWS <= n_rows; r += WORD_ROWS, x += WORD_ROWS * x_stride)
+            add_rows_of_words(type, WORD_ROWS, u, &wide, x, x_stride, acc + r);
+        for (; r < n_rows; r++, x += x_stride) add_rows_of_words(type, 1, u, &wide, x, x_stride, acc + r);
+        return;
+    }
+#endif
+    for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, x += ROWS_TOGETHER * x_stride)
+        add_rows(type, form, ROWS_TOGETHER, u, x, x_stride, acc + r);
+    if (ROWS_TOGETHER > 2 && n_rows - r >= 2) {
+        add_rows(type, form, 2, u, x, x_stride, acc + r);
+        r += 2, x += 2 * x_stride;
+    }
+    if (n_rows > r) add_rows(type, form, 1, u, x, x_stride, acc + r);
+}
+
 /* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
  * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
@@ -99,15 +165,7 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
                 unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
                 unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, column,
                               &u);
-                const unsigned char *row = x;
-                int64_t r = 0;
-                for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
-                    add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc[c] + r);
-                if (ROWS_TOGETHER > 2 && n_rows - r >= 2) {
-                    add_rows(type, form, 2, &u, row, p->x_stride, acc[c] + r);
-                    r += 2, row += 2 * p->x_stride;
-                }
-                if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc[c] + r);
+                add_all_rows(type, form, n_rows, &u, x, p->x_stride, acc[c]);
             }
     for (int c = 0; c < n_columns; c++) {
         int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
@@ -140,7 +198,7 @@ INLINE void dot_pair(TensorType type, ActForm form, int n_rows, const Unpacked u
     UNROLL for (int r = 0; r < n_rows; r++) {
         const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
         int32_t minus_sum = n == 2 ? b->minus_sum : first == 0 ? b->minus_sum_low : b->minus_sum - b->minus_sum_low;
-        t[r][0] = t[r][1] = bias_times(type, v_set_int(minus_sum));
+        t[r][0] = t[r][1] = bias_times(type, BYTE_CODES_LOSE_BIAS, v_set_int(minus_sum));
         high[r][0] = high[r][1] = v_set_int(0);
     }
     UNROLL for (int g = 4 * first; g < 4 * (first + n); g++) UNROLL for (int r = 0; r < n_rows; r++) {
@@ -381,9 +439,13 @@ INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
         if (form == ACT_Q16) {
             Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
             Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
+            q = v_add_int(v_shift_left(high, 8), low);
+#if defined(ACTS_ARE_WORDS)
+            v_store_words((char *)b->plane + 2 * i * LANES, q);
+#else
             v_store_i8(b->plane[0] + i * LANES, high);
             v_store_i8(b->plane[1] + i * LANES, low);
-            q = v_add_int(v_shift_left(high, 8), low);
+#endif
         } else v_store_i8(b->plane[0] + i * LANES, q);
         sum += v_sum_int(q);
         if (i == N / 2 - 1) sum_low = sum;

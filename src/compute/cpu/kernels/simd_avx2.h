@@ -20,6 +20,7 @@
 enum { BYTE_CODES_LOSE_BIAS = 0 }; /* v_dot_4_groups does not subtract 128 from 8-bit codes */
 #else
 enum { BYTE_CODES_LOSE_BIAS = 1 };
+#define ACTS_ARE_WORDS /* ACT_Q16: one product of words takes the place of two products of bytes and their widening */
 #endif
 
 enum {
@@ -137,6 +138,13 @@ INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm256_srai_epi32(a, n); }
 INLINE Vi v_sub_int(Vi a, Vi b) { return _mm256_sub_epi32(a, b); }
 INLINE Vi v_max_int(Vi a, Vi b) { return _mm256_max_epi32(a, b); }
 INLINE Vi v_add_int(Vi a, Vi b) { return _mm256_add_epi32(a, b); }
+/* Returns a + b. The compiler, which may add integers in any order, keeps this order: otherwise it computes all products
+ * of a long sum before it adds them, and stores them all, because there are only 16 registers. */
+INLINE Vi v_add_in_order(Vi a, Vi b) {
+    a = _mm256_add_epi32(a, b);
+    __asm__("" : "+x"(a));
+    return a;
+}
 INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }
 INLINE Vf v_from_int(Vi a) { return _mm256_cvtepi32_ps(a); }
@@ -159,6 +167,13 @@ INLINE void v_store_i8(int8_t *p, Vi a) {
     __m128i h = _mm_and_si128(low_u16(a), _mm_set1_epi16(0xff));
     _mm_storel_epi64((void *)p, _mm_packus_epi16(h, h));
 }
+/* Stores LANES words, the second and the third of each four exchanged (layout.h). */
+INLINE void v_store_words(void *p, Vi a) {
+    __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+    _mm_storeu_si128(p, _mm_shuffle_epi8(low_u16(a), order));
+}
+/* Returns the upper byte of each word. */
+INLINE Vi v_high_bytes(Vi a) { return _mm256_srli_epi16(a, 8); }
 INLINE int32_t v_sum_int(Vi a) {
     __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
@@ -190,7 +205,7 @@ INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) 
                 sum = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
             } else sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], x));
         }
-        t = v_add_int(t, _mm256_madd_epi16(sum, ones));
+        t = v_add_in_order(t, _mm256_madd_epi16(sum, ones));
     }
     return t;
 }
@@ -246,7 +261,7 @@ INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return _mm256_dpwssd_avx_epi32(t, k, q
 #elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
 INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return _mm256_dpwssd_epi32(t, k, q); }
 #else
-INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return _mm256_add_epi32(t, _mm256_madd_epi16(k, q)); }
+INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return v_add_in_order(t, _mm256_madd_epi16(k, q)); }
 #endif
 
 /* ---- rows of logits: comparisons, doubles and random words (row_body.h) ----------------------------------------- */

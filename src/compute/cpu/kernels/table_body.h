@@ -73,6 +73,9 @@ const Kernels TABLE = {
     .ssm_update = ssm_update,
     .peak_loop = peak_loop,
     .read_loop = read_loop,
+#if defined(ACTS_ARE_WORDS)
+    .acts_are_words = true,
+#endif
     .rows = &TABLE_ROWS,
     .reads = &read_choice,
 };

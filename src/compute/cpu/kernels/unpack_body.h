@@ -116,9 +116,10 @@ INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_su
     }
 }
 
-/* Returns the bias times minus_sum, by a shift: every bias is a power of two. */
-INLINE Vi bias_times(TensorType type, Vi minus_sum) {
+/* Returns the bias times minus_sum, by a shift: every bias is a power of two. loses_bias: the products of byte codes
+ * subtract it. */
+INLINE Vi bias_times(TensorType type, bool loses_bias, Vi minus_sum) {
     uint32_t bias = slice_forms[type].bias;
-    if (bias == 0 || (code_max_of(type) == 255 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
+    if (bias == 0 || (code_max_of(type) == 255 && loses_bias)) return v_set_int(0);
     return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
