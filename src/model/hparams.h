@@ -42,9 +42,9 @@ typedef struct RopeParams {
     int32_t n_rot; /* components of a head that are rotated; an even number */
     double base;
     RopeScaling scaling;
-    double factor;        /* by which the context is extended; 1 without scaling */
+    double factor;        /* the extension of the context; 1 without scaling */
     int32_t n_ctx_orig;   /* the context before extension */
-    double magnitude;     /* by which cos and sin are multiplied; 0: 1 */
+    double magnitude;     /* a factor of cos and sin; 0: 1 */
     bool names_magnitude; /* the file names the magnitude of YaRN; false: it follows from the factor */
     double ext_factor, beta_fast, beta_slow; /* the parameters of YaRN (arXiv 2309.00071) */
 } RopeParams;
@@ -112,11 +112,11 @@ typedef struct Hparams {
     int32_t window_period;       /* one layer in this many has no window; 0: all have one */
     AttnTemperature temperature; /* used by the layers that have one */
     double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
-    float embedding_scale;       /* by which embeddings are multiplied; mostly 1 */
+    float embedding_scale;       /* a factor of embeddings; mostly 1 */
     float attn_scale, attn_cap;  /* for all layers (LayerSpec); 0: the default */
     float residual_scale;        /* for all layers (LayerSpec) */
     float logit_cap;             /* logits become cap * tanh(logit / cap); 0: they stay as they are */
-    float logit_scale;           /* by which logits are multiplied before that; mostly 1 */
+    float logit_scale;           /* a factor of logits before that; mostly 1 */
     LatentShape latent;
     StateShape state; /* the state of recurrent layers */
     DeltaNetShape delta;

@@ -193,8 +193,8 @@ typedef struct LayerSpec {
     int32_t window;              /* how many positions a row sees with MIXER_WINDOW */
     bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
     int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
-    float attn_scale;            /* by which scores are multiplied; 0: 1 / sqrt(head_dim) */
-    AttnTemperature temperature; /* by which scores grow with the position */
+    float attn_scale;            /* a factor of scores; 0: 1 / sqrt(head_dim) */
+    AttnTemperature temperature; /* the growth of scores with the position */
     float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay as they are */
     const float *attn_norm;      /* [n_embd]; the layer of a drafter may have none */
     /* MATRIX_Q makes for each head its queries and then a gate g; what the head reads is multiplied by 1 / (1 +
@@ -214,7 +214,7 @@ typedef struct LayerSpec {
     Activation activation;
     const float *ffn_norm;      /* [n_embd] */
     const float *post_ffn_norm; /* [n_embd] norm of what the feed-forward part adds to the residual stream */
-    float residual_scale;       /* by which what either part adds is multiplied; 0: 1 */
+    float residual_scale;       /* a factor of what each part adds; 0: 1 */
     /* FFN_DENSE: [n_ff], [n_ff] and [n_embd]; FFN_EXPERTS: [n_expert] times n_ff_expert, n_ff_expert and n_embd. */
     const float *gate_bias, *up_bias, *down_bias;
 
@@ -228,7 +228,7 @@ typedef struct LayerSpec {
     /* Experts are chosen only from the n_groups_used best groups. A group is ranked by the sum of its two greatest
      * values (probability + bias), or by its greatest probability under a softmax. 0: there are no groups. */
     int32_t n_groups, n_groups_used;
-    float expert_scale;         /* by which the weights are multiplied; 0: 1 */
+    float expert_scale;         /* a factor of the weights; 0: 1 */
     bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
     const float *shared_router; /* [n_embd]; the shared expert has the weight 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;

@@ -7,7 +7,7 @@
 typedef struct Rope {
     RopeParams params;
     double *freqs;    /* [n_rot/2] the angle between neighbouring positions, after every scaling */
-    double magnitude; /* by which cos and sin are multiplied */
+    double magnitude; /* a factor of cos and sin */
 } Rope;
 
 /* Returns 1 + 0.1 m ln factor, or 1 if the factor is not above 1. With m = 1, YaRN multiplies cos and sin by it. */

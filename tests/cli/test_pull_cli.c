@@ -209,7 +209,7 @@ static void errors_of_the_server_are_tried_again_while_that_may_help(void **stat
     assert_int_equal(n_logged("/test/down/resolve/"), 1);
 }
 
-/* 1,000 bytes, then bytes of another place, so that the part is begun anew, and so on. */
+/* The server sends 1,000 bytes, then bytes of another place, so that the program begins the part anew, and so on. */
 static void a_server_that_gets_nowhere_is_not_asked_for_ever(void **state) {
     (void)state;
     cli_expect("pull test/trickle", 1, "tiny.gguf: cannot be fetched from http://127.0.0.1");

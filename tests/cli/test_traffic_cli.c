@@ -287,7 +287,7 @@ static void it_refuses_with_a_reason(void **state) {
     cli_expect("train target --vocab " VOCAB " --from-traffic " KEPT " -o " OUT, 2, "unknown option '--from-traffic'");
 }
 
-/* Field 41 of /proc/PID/task/TID/stat. */
+/* Returns the scheduling policy in a file /proc/PID/task/TID/stat, which is its field 41. */
 static int policy_of(const char *path) {
     char text[1000] = "";
     FILE *f = fopen(path, "rb");

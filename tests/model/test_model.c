@@ -379,7 +379,7 @@ static const RandomModel gemma3 = {SMALL("gemma3"), .n_layer = 7, .window = 6},
                          llama4 = {SMALL("llama4"),    .n_layer = 3,     .window = 6,      .n_expert = 3,
                                    .n_expert_used = 1, .n_ff_expert = 8, .n_ff_shared = 8, .expert_interval = 1};
 
-/* Which layers have a window (w), and which see all positions (a). */
+/* Some layers have a window (w), and the others see all positions (a). */
 static const struct {
     const RandomModel *m;
     Change c;
@@ -433,7 +433,7 @@ static const RandomModel yarn = {SMALL("llama"), .n_layer = 2, .rope_scaling = "
                          shrunk = {SMALL("llama"), .n_layer = 2, .rope_scaling = "yarn", .rope_factor = 0.5,
                                    .rope_n_ctx_orig = 512};
 
-/* By which cos and sin are multiplied, and the second frequency relative to that without scaling. */
+/* The factor of cos and sin, and the second frequency relative to that without scaling. */
 static const struct {
     const RandomModel *m;
     Change c;

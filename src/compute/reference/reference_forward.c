@@ -303,7 +303,7 @@ static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const Ro
 
 /* ---- experts ---------------------------------------------------------------------------------------- */
 
-/* Which experts a row passes, by the logits of its router:
+/* The experts of a row are chosen by the logits of its router:
  *
  *     p_e      = softmax over all, or a sigmoid of each
  *     chosen   = the greatest p_e + bias_e, from the best groups only if experts are in groups
