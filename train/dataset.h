@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The image of i under a permutation of 0 .. n-1, one for each seed and epoch; 1 <= n <= 2^62, 0 <= i < n. */
+/* Returns the image of i under a permutation of 0 .. n-1, one for each seed and epoch; 1 <= n <= 2^62, 0 <= i < n. */
 int64_t permutation_at(uint64_t seed, uint32_t epoch, int64_t n, int64_t i);
 
 /* A record as tokens, and which of them are in the loss. */
@@ -88,7 +88,7 @@ typedef struct DatasetOptions {
     int32_t length;         /* predictions in a sequence, which has one token more */
     bool packs;             /* see Sequences */
     bool pairs_are_chats;   /* see DocumentForm */
-    int64_t max_text;       /* of all files, see TextLimit; 0: the defaults there */
+    int64_t max_text;       /* the most text of all files (TextLimit); 0: the defaults there */
     FILE *progress;         /* where a progress bar is drawn; NULL: nowhere */
 } DatasetOptions;
 
@@ -101,7 +101,7 @@ typedef struct Dataset {
     int64_t n_broken;       /* lines of the traffic that are no records, such as the piece that a kill left */
     bool wrote_plain; /* there were conversations, and the vocabulary's file names no chat format that is known: they
                              * are written as USER: ...\nASSISTANT: ... */
-    uint64_t fingerprint; /* of all tokens, loss masks, and the choice of held-out documents */
+    uint64_t fingerprint; /* a hash of all tokens, loss masks, and the choice of held-out documents */
 } Dataset;
 
 /* Tokenizes with the vocabulary in `vocab`. Refuses malformed lines, naming file and line number (in the traffic, only
@@ -111,8 +111,8 @@ void dataset_close(Dataset *d); /* an empty one is fine */
 
 /* The most frequent tokens of training data. */
 
-/* The n most frequent of n_vocab tokens in the sequences, ties going to the lower id. *out lists them in ascending
- * order and is freed with mem_free. 1 <= n <= n_vocab. */
+/* Chooses the n most frequent of n_vocab tokens in the sequences, ties going to the lower id. *out lists them in
+ * ascending order and is freed with mem_free. 1 <= n <= n_vocab. */
 int hot_tokens_choose(const Sequences *s, int32_t n_vocab, int32_t n, int32_t **out, fr_error *err);
 
 #endif

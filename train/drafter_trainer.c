@@ -24,7 +24,7 @@ typedef struct DrafterTrainer {
     Trainer trainer;
     DrafterTrainerOptions options;
     FrozenTarget target;
-    Arena arena; /* of all arrays below but `hidden` */
+    Arena arena; /* the memory of all arrays below but `hidden` */
     int32_t n_tensors;
     NetTensor *tensors; /* [n_tensors] */
     Param *params;      /* [n_tensors] */
@@ -80,7 +80,7 @@ typedef struct Task {
     double weight;
 } Task;
 
-/* The noise of sequence i of the batch; none in validation. */
+/* Returns the noise of sequence i of the batch; none in validation. */
 static const float *noise_of(const Task *task, int i_run, int32_t i) {
     const DrafterTrainer *t = task->t;
     int64_t width = t->target.model->hparams.n_embd;
@@ -272,7 +272,7 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
  *
  * Test: test_train_init_cli.c. */
 
-/* The command that trained the file, for messages. */
+/* Finds the command that trained the file, for messages. */
 static void get_command(const Gguf *g, char out[200]) {
     GgufString s = {"an unknown command", 18};
     gguf_get_string(g, DRAFTER_KEY("training.command"), &s);

@@ -19,7 +19,7 @@ typedef struct FrozenTarget {
     int32_t max_length;
     float *embd, *head; /* [V][C] as floats; head is embd where the two are tied */
     MaskLayer *layers;  /* [n_layer], with frozen_load_layers; NULL otherwise */
-    Arena arena;        /* of the layers */
+    Arena arena;        /* the memory of the layers */
 } FrozenTarget;
 
 /* For sequences of at most max_length tokens, read with n_threads threads. The Gguf must outlive it. A failure leaves
@@ -38,8 +38,8 @@ typedef struct DrafterTrainerOptions {
     const NetClass *class;
     const void *net;    /* the method's own struct, for that target; must outlive the trainer */
     int32_t max_length; /* length of the longest sequence that learn will be given */
-    TensorType type;    /* of the matrices in the file: F32, F16 or Q8_0; vectors are F32 */
-    uint64_t seed;      /* of the initial values and the noise */
+    TensorType type;    /* the type of matrices in the file: F32, F16 or Q8_0; vectors are F32 */
+    uint64_t seed;      /* the seed of the initial values and the noise */
     double noise; /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
     int n_threads;
 } DrafterTrainerOptions;
@@ -84,7 +84,7 @@ void gradients_run(Gradients *g, int32_t n, LearnSequence fn, void *ctx, float *
  * index). */
 void start_normal(float *out, int64_t n, double std, uint64_t seed, uint64_t tensor);
 
-/* The standard deviation for a matrix that reads embeddings, such that its outputs are about 1, as large as the
+/* Returns the standard deviation for a matrix that reads embeddings, such that its outputs are about 1, as large as the
  * components of a hidden state. Embeddings are small numbers, and with the usual 0.02 the token would hardly matter for
  * long. embd: [V][C]. */
 double start_token_std(const float *embd, int64_t V, int64_t C);

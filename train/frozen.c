@@ -8,7 +8,7 @@
 
 enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
 
-/* The matrix as floats. */
+/* Returns the matrix as floats. */
 static float *read_matrix(const GgufTensor *t, fr_error *err) {
     size_t n = (size_t)(t->dims[0] * t->dims[1]);
     float *out = mem_alloc(n * sizeof *out);

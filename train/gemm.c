@@ -183,7 +183,7 @@ static float input(const Bf16Operand *x, int64_t output, int64_t i) {
     return bf16_to_float(bf16_dot_operand(value));
 }
 
-/* The sum over inputs begin .. end - 1, the odd one of each pair first. */
+/* Returns the sum over inputs begin .. end - 1, the odd one of each pair first. */
 static float dot(const Bf16Product *p, int64_t i, int64_t j, int64_t begin, int64_t end) {
     float acc = 0;
     for (int64_t l = begin; l < end; l += 2) {
@@ -203,7 +203,7 @@ static float input_or_zero(const Bf16Operand *x, int64_t output, int64_t l, int6
 static float dot_by_tiles(const Bf16Product *p, int64_t i, int64_t j, int64_t begin, int64_t end) {
     float acc = 0;
     for (int64_t step = begin; step < end; step += BF16_STEP) {
-        float sum[2] = {0, 0}; /* of the even and the odd inputs */
+        float sum[2] = {0, 0}; /* the sums over the even and the odd inputs */
         for (int64_t l = step; l < step + BF16_STEP; l++)
             sum[l % 2] = bf16_dot_add(input_or_zero(&p->a, i, l, end), input_or_zero(&p->b, j, l, end), sum[l % 2]);
         acc = bf16_dot_add(acc, 1, bf16_dot_add(sum[1], 1, sum[0]));

@@ -15,13 +15,14 @@ typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES } GemmPrecisio
  * n_threads threads will call gemm at a time. */
 int gemm_open(GemmPrecision precision, int n_threads, fr_error *err);
 GemmPrecision gemm_precision(void); /* the one set by gemm_open */
-/* The default: GEMM_BF16 where the CPU multiplies BF16 faster than floats, which the first call measures, else
+/* Returns the default: GEMM_BF16 where the CPU multiplies BF16 faster than floats, which the first call measures, else
  * GEMM_F32. GEMM_BF16_TILES is chosen by name only, because its speed has not been measured yet. */
 GemmPrecision gemm_best_precision(void);
-/* Whether this CPU has instructions for the precision; without them BF16 is plain C. */
+/* Returns whether this CPU has instructions for the precision; without them BF16 is plain C. */
 bool gemm_has_instructions(GemmPrecision precision);
 const char *gemm_precision_name(GemmPrecision precision); /* "f32", "bf16", "bf16-tiles" */
-/* The kernel in use, for display: "float (OpenBLAS SkylakeX)", "BF16 (AVX-512)", "BF16 tiles (plain C, slow)". */
+/* Returns the kernel in use, for display: "float (OpenBLAS SkylakeX)", "BF16 (AVX-512)", "BF16 tiles (plain C,
+ * slow)". */
 const char *gemm_description(void);
 
 /* c = alpha op(a) op(b), or with `accumulate` c += that; op transposes a matrix whose flag is set. c: [m][n]; a:
@@ -64,7 +65,7 @@ typedef struct Bf16Operand {
 /* c_ij = alpha sum_l a_il b_jl. c: [m][n] */
 typedef struct Bf16Product {
     int64_t m, n, k;
-    Bf16Operand a, b; /* of m and n outputs */
+    Bf16Operand a, b; /* operands of m and n outputs */
     float alpha;
     bool accumulate;
     float *c;

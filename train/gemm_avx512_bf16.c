@@ -90,7 +90,7 @@ void gemm_bf16_avx512(const Bf16Product *p) {
 
 enum { CHAINS = 12, ROUNDS = 4000, RUNS = 20 };
 
-/* Seconds of ROUNDS rounds of as many chains as hide the latency. */
+/* Returns seconds of ROUNDS rounds of as many chains as hide the latency. */
 static double chains_s(bool is_bf16) {
     __m512 acc[CHAINS];
     volatile float sink;

@@ -27,8 +27,8 @@
 
 enum {
     LANES = 16,      /* outputs of a panel */
-    ROWS = 512,      /* of A in a block */
-    TILE_PANELS = 2, /* of B that are multiplied together */
+    ROWS = 512,      /* rows of A in a block */
+    TILE_PANELS = 2, /* panels of B that are multiplied together */
     TILE_COLUMNS = TILE_PANELS * LANES,
     DEPTH = BF16_DEPTH,
     PANEL = DEPTH * LANES + 2 * LANES, /* numbers of a full panel, and one line of padding, so that the same offset in

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-/* The weight of a step in the mean over the steps. */
+/* Returns the weight of a step in the mean over the steps. */
 static double weight_of(const HeadLossOptions *o, int32_t step) {
     return o->step_weights ? o->step_weights[step - 1] : 1;
 }
@@ -67,15 +67,15 @@ static int64_t most_probable(const real *p, int64_t n) {
     return i;
 }
 
-/* How many tokens rank before token k by x, ties going to the lower token. */
+/* Returns how many tokens rank before token k by x, ties going to the lower token. */
 static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     int64_t rank = 0;
     for (int64_t i = 0; i < n; i++) rank += i < k ? x[i] >= x[k] : x[i] > x[k];
     return rank;
 }
 
-/* The logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters estimate
- * what a greedy target chooses. */
+/* Returns the logit of the greatest probability of softmax(logits / LEARNED_MIN_TEMPERATURE), at which drafters
+ * estimate what a greedy target chooses. */
 static real find_margin(const real *logits, int64_t n) {
     const real scale = (real)(1 / (double)LEARNED_MIN_TEMPERATURE), max = real_max(logits, n);
     real others = 0;

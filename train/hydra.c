@@ -48,7 +48,7 @@ const TrainMethod train_hydra = {
 
 /* Hydra heads as their authors' code writes them (hydra/model/hydra_heads of zankner/Hydra).
  *
- *     [hydra_head.]hydra_mlp.<head>.<j>.linear.weight, .bias           the blocks, j = 1, 3, ...: dropout is numbered too
+ *     [hydra_head.]hydra_mlp.<head>.<j>.linear.weight, .bias           the blocks, j = 1, 3, ...; dropout has a number
  *     [hydra_head.]hydra_mlp.<head>.<j>.res_connection.weight, .bias   the skip connection of the first block
  *     [hydra_head.]hydra_lm_head.<head>[.<j>].weight, .bias            the head's own output
  *

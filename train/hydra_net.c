@@ -21,11 +21,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; then weight and bias of the others, and O */
+/* The tensors of the first block; after them come weight and bias of the others, and O. */
+enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST };
 
 typedef struct HydraActs {
     HeadLoss loss;
-    ResidualChain chain; /* of the current head, a row for each current position; its input is x_0 */
+    ResidualChain chain; /* the current head's, a row for each current position; its input is x_0 */
     Arena arena;
     real *c, *sum, *silu; /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
 } HydraActs;

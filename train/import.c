@@ -248,7 +248,7 @@ static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
     blocks_dequantize(s->type, (const char *)s->data + (size_t)row * row_bytes, n, out);
 }
 
-/* The row of the checkpoint's tensor that becomes row o. */
+/* Returns the row of the checkpoint's tensor that becomes row o. */
 static int64_t source_row(const ImportTensor *t, int64_t o) {
     if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
     if (t->rows == IMPORT_ROWS_SAME) return o;

@@ -17,7 +17,7 @@ typedef struct Published {
     SafeTensors *files[PUBLISHED_MAX_FILES];
     bool *taken[PUBLISHED_MAX_FILES]; /* for each tensor of the file */
     int n_files;
-    char folder[4096]; /* of the first file, where config.json may be */
+    char folder[4096]; /* the folder of the first file, where config.json may be */
 } Published;
 
 /* paths: files, and folders, of which every *.safetensors is opened. After a failure published_close is safe. */
@@ -25,11 +25,11 @@ int published_open(Published *c, const char *const *paths, int n, fr_error *err)
 void published_close(Published *c);
 const char *published_path(const Published *c); /* the path of the first file, for messages */
 
-/* The tensor of that name, without taking it; NULL: there is none. */
+/* Returns the tensor of that name, without taking it; NULL: there is none. */
 const SafeTensor *published_find(const Published *c, const char *name);
 /* Takes every tensor whose name begins with the prefix: they are known and not needed. */
 void published_pass_over(Published *c, const char *prefix);
-/* An integer of config.json beside the checkpoint; false: there is none of that key. */
+/* Reads an integer of config.json beside the checkpoint; false: there is none of that key. */
 bool published_config(const Published *c, const char *key, int64_t *out);
 
 /* Converts drafters that others have trained and published into drafter files (drafter_file.h).
@@ -60,28 +60,28 @@ typedef struct ImportTensor {
 typedef struct Import {
     const Model *target;
     Published *from;
-    TensorType type; /* of matrices */
+    TensorType type; /* the type of matrices */
     GgufWriter *w;
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
-    Arena arena;            /* of the tensors' rows */
+    Arena arena;            /* the memory of the tensors' rows */
     int64_t n_done, n_rows; /* rows written, and in all */
     void (*progress)(void *user, double part);
     void *progress_user;
 } Import;
 
 typedef struct ImportMethod {
-    const char *name;   /* of the drafter */
-    const char *source; /* of the published weights, for --help */
+    const char *name;   /* the drafter's name */
+    const char *source; /* the published weights, for --help */
     int (*plan)(Import *x, fr_error *err);
 } ImportMethod;
 
-/* All methods, ending with name == NULL. */
+/* Returns all methods, ending with name == NULL. */
 const ImportMethod *import_methods(void);
 const ImportMethod *import_find(const char *name); /* NULL: unknown */
 
 typedef struct ImportOptions {
-    TensorType type;                           /* of matrices; vectors stay F32 */
+    TensorType type;                           /* the type of matrices; vectors stay F32 */
     void (*progress)(void *user, double part); /* optional */
     void *progress_user;
 } ImportOptions;

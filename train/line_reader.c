@@ -22,7 +22,7 @@ struct LineReader {
     char *path;
     FILE *file;
     ZSTD_DStream *zstd; /* NULL: not compressed */
-    ZSTD_inBuffer in;   /* of chunk */
+    ZSTD_inBuffer in;   /* the bytes of chunk */
     size_t frame_left;  /* not 0: the current zstd frame is incomplete */
     bool whole;         /* the file is one line */
     bool is_complete;   /* the line handed out last ends with a newline */
@@ -40,7 +40,7 @@ static bool ends_with(const char *s, size_t n, const char *end) {
     return n >= n_end && memcmp(s + n - n_end, end, n_end) == 0;
 }
 
-/* Whether the name is *.jsonl or *.jsonl.zst: one JSON object per line. */
+/* Returns whether the name is *.jsonl or *.jsonl.zst: one JSON object per line. */
 static bool line_reader_is_jsonl(const char *path) {
     size_t n = strlen(path);
     return ends_with(path, ends_with(path, n, ".zst") ? n - 4 : n, ".jsonl");
@@ -118,7 +118,7 @@ static int keep(LineReader *r, const char *bytes, size_t n, fr_error *err) {
         (long long)r->n_lines + 1, r->text.max_bytes);
 }
 
-/* The next bytes of the file into chunk; 0 bytes: the end. */
+/* Reads the next bytes of the file into chunk; 0 bytes: the end. */
 static int fill_chunk(LineReader *r, size_t *n, fr_error *err) {
     *n = fread(r->chunk, 1, sizeof r->chunk, r->file);
     r->n_read += (int64_t)*n;

@@ -67,7 +67,7 @@ void llama_acts_close(LlamaActs *a); /* a zeroed one is fine */
 typedef struct LlamaResult {
     double loss;   /* sum of -log p over the predictions in the loss */
     int64_t n;     /* predictions in the loss */
-    int64_t right; /* of them, those whose most probable token (ties going to the lowest id) is the next one */
+    int64_t right; /* those whose most probable token (ties going to the lowest id) is the next one */
 } LlamaResult;
 
 /* tokens: [T]. Fills the activations; a->normed is what the output matrix multiplies. */
@@ -84,10 +84,10 @@ typedef struct LlamaOptions {
     LlamaShape shape;       /* n_vocab is set from the vocabulary */
     int32_t max_length;     /* length of the longest sequence that learn will be given */
     int32_t n_ctx;          /* context length written into the file, at least max_length */
-    TensorType type;        /* of the matrices in the file: F32, F16 or Q8_0; norms are F32 */
+    TensorType type;        /* the type of matrices in the file: F32, F16 or Q8_0; norms are F32 */
     const char *name;       /* general.name of the file; copied */
     const Gguf *vocabulary; /* its tokenizer keys go into the file; must outlive the trainer */
-    uint64_t seed;          /* of the initial values */
+    uint64_t seed;          /* the seed of the initial values */
     int n_threads;
 } LlamaOptions;
 

@@ -64,7 +64,7 @@ int64_t llama_n_weights(const LlamaShape *s) {
     return n;
 }
 
-/* The next n numbers of the memory. */
+/* Returns the next n numbers of the memory. */
 static real *take(real **memory, int64_t n) {
     real *p = *memory;
     *memory += n;
@@ -114,7 +114,7 @@ static int take_layer(LlamaActs *a, LlamaLayerActs *l, const LlamaShape *s, fr_e
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-/* What all layers share: the head, and the scratch of the backward pass. */
+/* Takes what all layers share: the head, and the scratch of the backward pass. */
 static int take_shared(LlamaActs *a, const LlamaShape *s, fr_error *err) {
     int64_t T = a->max_tokens, C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s), V = s->n_vocab;
     const ArenaItem items[] = {

@@ -20,7 +20,7 @@ typedef struct LlamaTrainer {
     Trainer trainer;
     LlamaOptions options;
     char *name;
-    Arena arena; /* of all arrays below */
+    Arena arena; /* the memory of all arrays below */
     int64_t n_weights;
     float *values, *grads; /* [n_weights] */
     LlamaWeights weights;  /* points into values */

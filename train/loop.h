@@ -20,7 +20,7 @@
 typedef struct LoopOptions {
     const char *method; /* beginning of the run signature, for what the options below lack: "target layers=2 ..." */
     int32_t n_sequences, n_accumulate;
-    uint64_t seed;     /* of the order of the data */
+    uint64_t seed;     /* the seed of the order of the data */
     int n_threads;     /* share the optimiser's step; 0: one thread. The bits do not depend on it */
     Schedule schedule; /* its n_steps is the length of the run */
     AdamWOptions adamw;
@@ -40,9 +40,9 @@ typedef struct LoopOptions {
 
 typedef struct LoopResult {
     int64_t n_steps, n_steps_before; /* done in all; done before this process resumed the run */
-    TrainSums train, valid;          /* of the last step; of the last validation, with n = 0 where there was none */
+    TrainSums train, valid;          /* of the last step, and of the last validation (n = 0: there was none) */
     TrainSums valid_before;          /* before the first step, if validates_first */
-    double seconds, tokens_per_s;    /* of this process; tokens per second, in the loss or not */
+    double seconds, tokens_per_s;    /* time of this process; tokens per second, in the loss or not */
 } LoopResult;
 
 /* *result says what was done, on failure too. */
@@ -65,10 +65,10 @@ typedef struct TrainLog {
 
 typedef struct TrainLogStep {
     double rate, gradient_norm, tokens_per_s;
-    double cpu_seconds; /* of this step */
+    double cpu_seconds; /* processor time of this step */
 } TrainLogStep;
 
-/* The mean loss of a prediction; 0 where no prediction was in the loss. */
+/* Returns the mean loss of a prediction; 0 where no prediction was in the loss. */
 static inline double train_sums_loss(const TrainSums *s) { return s->n ? s->loss / (double)s->n : 0; }
 
 /* Removes the lines of steps after n_steps, which are about to be written again. path NULL: no log. */
@@ -93,7 +93,7 @@ typedef struct CheckpointArray {
 
 typedef struct Checkpoint {
     int64_t step;              /* training steps done */
-    int64_t n_steps;           /* of the whole run */
+    int64_t n_steps;           /* the steps of the whole run */
     uint64_t data;             /* fingerprint of the training data */
     const char *run_signature; /* all options that determine the result: "seed=1 batch=8 ..." */
     const CheckpointArray *arrays;

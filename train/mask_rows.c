@@ -44,7 +44,7 @@ static int take_acts(MaskRows *m, MaskActs *a, const MaskTarget *t, int64_t R, i
     return arena_take(&m->arena, items, ARENA_COUNT(items), memory_name, err);
 }
 
-/* The numbers of probs that a step's rows take: [n_head][groups][text + steps]. */
+/* Returns the numbers of probs that a step's rows take: [n_head][groups][text + steps]. */
 static int64_t probs_of_step(const MaskRows *m, const MaskTarget *t) {
     return (int64_t)t->n_head * m->max_groups * (m->max_length + m->n_steps);
 }
@@ -150,7 +150,7 @@ void mask_rows_read_text(MaskRows *m, const MaskTarget *t, const real *embd, con
     }
 }
 
-/* What the masks `step` (from 0) see in a layer. own_k, own_v: [MASK_MAX_STEPS], written and borrowed. */
+/* Returns what the masks `step` (from 0) see in a layer. own_k, own_v: [MASK_MAX_STEPS], written and borrowed. */
 static UnrollAttention step_attention(const MaskRows *m, const MaskTarget *t, int32_t layer, int32_t step, real **own_k,
                                       real **own_v) {
     int64_t K = n_kv(t), at = layer * m->max_length * K;
@@ -172,7 +172,7 @@ static void attend(const MaskRows *m, const MaskTarget *t, int32_t layer) {
     }
 }
 
-/* The residual stream of the masks before a layer, or after the last one. */
+/* Returns the residual stream of the masks before a layer, or after the last one. */
 static real *stream_before(const MaskRows *m, const MaskTarget *t, int32_t layer) {
     return layer < t->n_layer ? m->layers[layer].x : m->x;
 }

@@ -38,12 +38,12 @@ typedef struct MaskActs {
  * step, so that the rows of a step lie together. */
 typedef struct MaskRows {
     int32_t max_length, max_groups, n_steps;
-    int32_t T, n;   /* of the current sequence; current groups */
+    int32_t T, n;   /* the length of the current sequence; the current groups */
     int32_t *after; /* [n] the position of the token before each group, ascending */
     Arena arena;
     real *cos_sin;         /* [max_length + n_steps][n_rot/2][2] by position */
     int32_t *positions;    /* [max_length] 0, 1, 2, ... */
-    MaskActs text;         /* of the text, in the layer at hand */
+    MaskActs text;         /* the text's rows, in the layer at hand */
     real *text_k, *text_v; /* [n_layer][T][G*D] */
     MaskActs *layers;      /* [n_layer] of the masks */
     real *x, *out, *rms;   /* [n_steps * n][C] after the last layer, and after the final norm; [n_steps * n] */

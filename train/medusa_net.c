@@ -19,7 +19,7 @@
 
 typedef struct MedusaActs {
     HeadLoss loss;
-    ResidualChain chain; /* of the current head, a row for each current position */
+    ResidualChain chain; /* the current head's, a row for each current position */
 } MedusaActs;
 
 /* ---- tensors ------------------------------------------------------------------------------------ */

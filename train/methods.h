@@ -56,8 +56,8 @@ const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
 /* What all drafters of `forerun train` share: options, and opening a trainer for a target. */
 
 typedef struct DrafterSettings {
-    TensorType type;      /* of the matrices in the file */
-    double noise;         /* of DrafterTrainerOptions */
+    TensorType type;      /* the type of matrices in the file */
+    double noise;         /* as in DrafterTrainerOptions */
     HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
     double step_weights[TRAIN_MAX_STEPS];
     int32_t n_step_weights; /* 0: all 1 */
@@ -78,7 +78,7 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
 
 typedef struct HeadsSettings {
     DrafterSettings drafter;
-    int32_t n_blocks;    /* of each head */
+    int32_t n_blocks;    /* the blocks of each head */
     bool has_own_output; /* else the target's */
 } HeadsSettings;
 
@@ -99,7 +99,7 @@ typedef struct InfoSettings {
 /* --rank=N, by default 0. */
 extern const Option train_info_options[];
 
-/* The shape of token info for all tokens of the target. */
+/* Returns the shape of token info for all tokens of the target. */
 InfoShape train_info_shape(const char *method, const FrozenTarget *target, int32_t rank);
 
 /* Refuses info of all tokens if the drafter's table for this vocabulary would be too large. */
@@ -120,7 +120,7 @@ typedef struct UnrollSettings {
 /* Rows for a method's UnrollSettings, whose DrafterSettings have rows of their own. */
 extern const Option train_unroll_options[];
 
-/* The layer's shape, which follows the target. The method sets its own parts. */
+/* Returns the layer's shape, which follows the target. The method sets its own parts. */
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
 
 /* Gives the net, whose other parts are set, the confidence head that the settings ask for. */

@@ -20,7 +20,7 @@ typedef struct Param {
     int64_t n;
     float *value, *grad; /* [n] */
     bool decays;         /* subject to weight decay: matrices are, norms and biases are not */
-    int64_t n_rows; /* of a matrix that Muon may train; 0: a vector, an embedding or an LM head, which are AdamW's */
+    int64_t n_rows;      /* rows of a matrix that Muon may train; 0: AdamW trains it (vectors, embeddings, LM heads) */
 } Param;
 
 /* Sequences of one length. */
@@ -99,7 +99,7 @@ typedef enum NetStart {
 } NetStart;
 
 typedef struct NetTensor {
-    char name[64];     /* of the tensor in the drafter's file */
+    char name[64];     /* the tensor's name in the drafter's file */
     int64_t n_rows, n; /* n_rows 0: a vector */
     NetStart start;
     double std;         /* 0: zeros */

@@ -242,7 +242,7 @@ int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32
 
 void residual_chain_close(ResidualChain *c) { arena_free(&c->arena); }
 
-/* The input of block k. */
+/* Returns the input of block k. */
 static real *x_of(const ResidualChain *c, int32_t k) { return c->x + (int64_t)k * c->max_rows * c->width; }
 static real *sum_of(const ResidualChain *c, int32_t k) { return c->sum + (int64_t)k * c->max_rows * c->width; }
 

@@ -64,7 +64,7 @@ REAL_INLINE float real_exp(float x) {
 }
 #endif
 
-/* The product of gemm.h; for doubles by three plain loops, because tests multiply small matrices. */
+/* Computes the product of gemm.h; for doubles by three plain loops, because tests multiply small matrices. */
 static inline void real_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, real alpha,
                              const real *a, int64_t a_stride, const real *b, int64_t b_stride, bool accumulate, real *c,
                              int64_t c_stride) {
@@ -284,7 +284,7 @@ typedef struct ResidualChain {
 int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err);
 void residual_chain_close(ResidualChain *c); /* a zeroed one is fine */
 
-/* The output, [n_rows][width]. */
+/* Returns the output, [n_rows][width]. */
 real *residual_chain_out(const ResidualChain *c);
 
 /* On the first n_rows rows. w, dw: A and a of the first block, then those of the second, ... */

@@ -18,11 +18,11 @@ typedef struct Schedule {
     double final;      /* the final rate as a fraction of the peak, 0 .. 1 */
     int64_t n_warm_up; /* steps; step s of them has the rate peak * (s + 1) / n_warm_up */
     int64_t n_hold;    /* steps at the peak before the decay begins */
-    int64_t n_steps;   /* of the whole run; beyond them the rate stays at its final value */
+    int64_t n_steps;   /* steps of the whole run; after them the rate stays at its final value */
 } Schedule;
 
-/* The learning rate of training step `step`, counted from 0: a linear warm-up, then a decay from `peak` to `peak *
- * final`. */
+/* Returns the learning rate of training step `step`, counted from 0: a linear warm-up, then a decay from `peak` to
+ * `peak * final`. */
 double schedule_rate(const Schedule *s, int64_t step);
 
 /* AdamW (arXiv 1711.05101, algorithm 2) over the parameters of a trainer, and clipping by global norm. */
@@ -30,7 +30,7 @@ double schedule_rate(const Schedule *s, int64_t step);
 typedef struct AdamWOptions {
     double beta1, beta2; /* decay of the two running means: 0.9 and 0.95 are usual */
     double eps;          /* 1e-8 */
-    double weight_decay; /* of the parameters that decay; 0.1 is usual */
+    double weight_decay; /* for the parameters that decay; 0.1 is usual */
 } AdamWOptions;
 
 typedef struct AdamW {
@@ -51,10 +51,10 @@ void adamw_close(AdamW *a);
 /* One step at learning rate `rate`. Each gradient is first multiplied by `scale` (see clip_scale). */
 void adamw_step(AdamW *a, Trainer *t, double rate, double scale);
 
-/* The Euclidean norm of all gradients together; its bits do not depend on the number of threads. */
+/* Returns the Euclidean norm of all gradients together; its bits do not depend on the number of threads. */
 double trainer_gradient_norm(Trainer *t, int n_threads);
 void trainer_zero_gradients(Trainer *t);
-/* The factor that brings gradients of this norm down to at most `max`; 1 where max is 0 (no clipping). */
+/* Returns the factor that brings gradients of this norm down to at most `max`; 1 where max is 0 (no clipping). */
 double clip_scale(double norm, double max);
 
 /* Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon; scaled as in arXiv 2502.16982) moves the

@@ -160,8 +160,8 @@ static int encode(const DocumentForm *form, const char *text, size_t n, bool spe
     return tokenizer_encode(form->tokenizer, text, n, flags, &out->ids, &out->n, err);
 }
 
-/* The index of the first token in which `all`, the tokens of a text, differ from the tokens of the text's first n
- * bytes. */
+/* Returns the index of the first token in which `all`, the tokens of a text, differ from the tokens of the text's first
+ * n bytes. */
 static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special,
                      int64_t *out, fr_error *err) {
     Tokens part;
@@ -198,7 +198,7 @@ static void set_loss_mask(Document *d, const DocumentForm *form, int64_t begin, 
     if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->loss_mask[end - 1] = 0;
 }
 
-/* The ids of the record, each of which must be in the vocabulary. */
+/* Reads the ids of the record, each of which must be in the vocabulary. */
 static int take_ids(Tokens *out, const DocumentForm *form, const Record *r, fr_error *err) {
     out->ids = malloc((size_t)(r->n_tokens + 1) * sizeof *out->ids);
     if (!out->ids) return error_memory(err, "a document", (size_t)r->n_tokens * sizeof *out->ids);

@@ -13,8 +13,8 @@
 typedef struct LineReader LineReader;
 
 enum {
-    LINE_MAX_BYTES = 16 << 20,    /* of JSON: parsed, it takes up to 100 times its length (lines of "{},{},{},...") */
-    WHOLE_MAX_BYTES = 2047 << 20, /* of a file that is one document */
+    LINE_MAX_BYTES = 16 << 20,    /* a line of JSON: parsed, it takes up to 100 times its length */
+    WHOLE_MAX_BYTES = 2047 << 20, /* a file that is one document */
 };
 
 /* Lines longer than max_bytes are refused. whole: the whole file is read as one line. A file whose path ends with
@@ -40,7 +40,7 @@ int line_reader_next(LineReader *r, const char **line, size_t *n, fr_error *err)
 /* Puts "PATH: line N " before the sentence in `why`, as err; returns why->code. */
 int line_reader_refuse(const LineReader *r, const fr_error *why, fr_error *err);
 
-int64_t line_reader_number(const LineReader *r);   /* of the line handed out last, from 1 */
+int64_t line_reader_number(const LineReader *r);   /* the number of the line handed out last, from 1 */
 bool line_reader_is_complete(const LineReader *r); /* whether the line handed out last ends with a newline */
 int64_t line_reader_n_read(const LineReader *r);   /* bytes of the file read so far, before decompression */
 
@@ -68,15 +68,15 @@ typedef struct Record {
 int record_parse(Record *out, const char *line, size_t n, fr_error *err);
 void record_free(Record *r); /* an empty one is fine */
 
-/* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end stays out of the
- * loss. */
+/* Returns whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end stays out of
+ * the loss. */
 bool record_is_cut(const Record *r, int i);
 
-/* Whether an answer is marked "lossy": true, as distill-data marks answers that do not follow their model's own
+/* Returns whether an answer is marked "lossy": true, as distill-data marks answers that do not follow their model's own
  * distribution. */
 bool record_is_lossy(const Record *r);
 
-/* Whether the record names this target, by its fingerprint, as `forerun run --record` writes it. */
+/* Returns whether the record names this target, by its fingerprint, as `forerun run --record` writes it. */
 bool record_is_of_target(const Record *r, uint64_t fingerprint);
 
 /* Parses the next line that is not blank. 1: *out is the record; 0: end of file; negative: an error that names file and
@@ -102,7 +102,7 @@ typedef struct CorpusSink {
  * (each a document). Any other file, or the content of a *.zst, is one document. A document can have no pieces. */
 int corpus_read(const char *path, TextLimit *limit, const CorpusSink *sink, fr_error *err);
 
-/* The value of --max-text: a number of bytes, also as 64K, 512M or 4G (powers of 1024). */
+/* Reads the value of --max-text: a number of bytes, also as 64K, 512M or 4G (powers of 1024). */
 int corpus_parse_size(const char *text, int64_t *out, fr_error *err);
 #define CORPUS_MAX_TEXT_DEFAULT "1G, and at most 100 times the size of a compressed file"
 #define CORPUS_MAX_TEXT_HELP \

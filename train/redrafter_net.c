@@ -37,7 +37,7 @@ enum { W_WEIGHT, U_WEIGHT, U_BIAS, N_RECURRENT }; /* then weight and bias of eac
 typedef struct RedrafterActs {
     HeadLoss loss;
     InfoActs info;
-    ResidualChain chain; /* of the current step, a row for each current position */
+    ResidualChain chain; /* the current step's, a row for each current position */
     int32_t max_length, n_starts;
     int32_t *starts; /* [n_starts] the positions t that chains start from, ascending */
     int32_t *row_of; /* [T] the row of position t */
@@ -49,7 +49,7 @@ typedef struct RedrafterActs {
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
-/* The index of tensor O; those of token info follow it. */
+/* Returns the index of tensor O; those of token info follow it. */
 static int32_t output_of(const RedrafterNet *n) { return N_RECURRENT + 2 * n->n_blocks; }
 
 static int32_t n_tensors(const void *net) {
@@ -136,7 +136,7 @@ static real *at_step(const RedrafterNet *n, const RedrafterActs *a, real *all, i
     return all + ((int64_t)step * a->max_length + row) * n->C;
 }
 
-/* The positions from which some step leads to a position in the loss mask. */
+/* Finds the positions from which some step leads to a position in the loss mask. */
 static void find_starts(const RedrafterNet *n, RedrafterActs *a, const TrainSequence *seq) {
     a->n_starts = 0;
     for (int32_t t = 0, last = -1, p = 0; t < seq->T;
@@ -148,14 +148,14 @@ static void find_starts(const RedrafterNet *n, RedrafterActs *a, const TrainSequ
     }
 }
 
-/* The number of starts whose step s still lies within the sequence; they come first. */
+/* Returns the number of starts whose step s still lies within the sequence; they come first. */
 static int32_t rows_of_step(const RedrafterActs *a, const TrainSequence *seq, int32_t step) {
     int32_t n = a->n_starts;
     while (n > 0 && a->starts[n - 1] + step >= seq->T) n--;
     return n;
 }
 
-/* The first step that is computed; the paper's s_1 is given. */
+/* Returns the first step that is computed; the paper's s_1 is given. */
 static int32_t first_step(const RedrafterNet *n) { return n->starts_at_embedding ? 2 : 1; }
 
 static void states_forward(const RedrafterNet *n, real *const *w, RedrafterActs *a, const TrainSequence *seq) {

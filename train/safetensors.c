@@ -72,7 +72,7 @@ static int read_dtype(const Entry *e, const json_t *value, size_t *n_element) {
     return refuse(e, "has an unknown dtype");
 }
 
-/* The shape; *n_bytes grows from the size of an element to that of the tensor. */
+/* Reads the shape; *n_bytes grows from the size of an element to that of the tensor. */
 static int read_shape(const Entry *e, const json_t *shape, size_t *n_bytes) {
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_DIMS)
         return refuse(e, "must have a shape of 0 to 4 numbers");

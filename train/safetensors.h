@@ -20,7 +20,7 @@ typedef struct SafeTensor {
     TensorType type;
     int n_dims;
     int64_t dims[SAFETENSORS_MAX_DIMS]; /* as in the file: the contiguous one last; unused ones are 1 */
-    const void *data;                   /* of any alignment */
+    const void *data;                   /* may have any alignment */
     size_t bytes;
 } SafeTensor;
 

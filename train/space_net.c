@@ -20,7 +20,7 @@
 typedef struct SpaceActs {
     HeadLoss loss;
     MaskRows masks;
-    ResidualChain chain; /* of the current step, a row for each current position */
+    ResidualChain chain; /* the current step's, a row for each current position */
     int32_t *group_of;   /* [max_length] the group after each token; -1: none */
 } SpaceActs;
 
@@ -95,13 +95,13 @@ static void choose_groups(SpaceActs *a, int32_t n_steps) {
         if (a->group_of[t] == 0) a->group_of[t] = m->n, m->after[m->n++] = t;
 }
 
-/* The row of mask `step` that predicts at current position i; NULL: no group begins so early. */
+/* Returns the row of mask `step` that predicts at current position i; NULL: no group begins so early. */
 static real *row_of(const SpaceActs *a, real *rows, int32_t step, int32_t i, int64_t C) {
     int32_t t = a->loss.positions[i] - step;
     return t < 0 ? NULL : rows + ((step - 1) * (int64_t)a->masks.n + a->group_of[t]) * C;
 }
 
-/* The loss of mask `step` at the current positions. w, dw: of its blocks; dw may be NULL. */
+/* Computes the loss of mask `step` at the current positions. w, dw: of its blocks; dw may be NULL. */
 static void learn_mask(const SpaceNet *n, real *const *w, real *const *dw, SpaceActs *a, const TrainSequence *seq,
                        int32_t step, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;

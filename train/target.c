@@ -63,7 +63,7 @@ static int check(fr_error *err) {
     return FR_OK;
 }
 
-/* The weights of --init, and their fingerprint in the signature. Closes the trainer where they cannot be read. */
+/* Reads the weights of --init, and their fingerprint in the signature. Closes the trainer where they cannot be read. */
 static int read_init(Trainer **t, const char *path, char *signature, size_t n_signature, fr_error *err) {
     uint64_t fingerprint;
     size_t n = strlen(signature);

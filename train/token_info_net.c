@@ -78,7 +78,7 @@ static bool has_row(const InfoShape *s, int32_t token) {
     return s->n_hot == 0 || bsearch(&token, s->hot, (size_t)s->n_hot, sizeof *s->hot, compare) != NULL;
 }
 
-/* The token of the table's column i. */
+/* Returns the token of the table's column i. */
 static int64_t token_of_column(const InfoShape *s, int64_t i) { return s->n_hot ? s->hot[i] : i; }
 
 void info_forward(InfoActs *a, const InfoShape *s, real *const *w, const HeadLoss *h, const TrainSequence *seq) {

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The length of the log's beginning that covers the first n_steps steps, and their processor time. It ends, at the
- * latest, before a line that a kill cut short. */
+/* Finds the length of the log's beginning that covers the first n_steps steps, and their processor time. It ends, at
+ * the latest, before a line that a kill cut short. */
 static int measure(const char *path, int64_t n_steps, off_t *out, double *cpu_seconds, fr_error *err) {
     LineReader *r;
     const char *line;

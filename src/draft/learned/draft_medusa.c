@@ -168,7 +168,7 @@ static int open_medusa(Drafter **out, const void *options, const DrafterEnv *env
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* The index of rank 0 of a head in d->tokens and d->log_p, for a row. */
+/* Returns the index of rank 0 of a head in d->tokens and d->log_p, for a row. */
 static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
     return ((int64_t)row * d->n_heads + head) * d->n_ranks;
 }

@@ -289,7 +289,7 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* The index of rank 0 of a member's mask in d->tokens and d->log_p. */
+/* Returns the index of rank 0 of a member's mask in d->tokens and d->log_p. */
 static int64_t ranks_at(const Space *d, int32_t member, int32_t mask) {
     return ((int64_t)member * d->n_masks + mask) * d->n_ranks;
 }

@@ -136,7 +136,7 @@ static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *
         confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
 }
 
-/* The index in the shape of child `rank` of its node `parent`, or -1 if there is none within the budget. */
+/* Returns the index in the shape of child `rank` of its node `parent`, or -1 if there is none within the budget. */
 static int32_t child_in_shape(const Eagle *d, const EagleMember *m, int32_t parent, int32_t rank) {
     for (int32_t i = parent + 1; i < d->shape.n && i <= m->budget; i++)
         if (d->shape.nodes[i].parent == parent && d->shape.nodes[i].rank == rank) return i;

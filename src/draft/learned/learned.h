@@ -116,7 +116,7 @@ typedef struct LearnedName {
 } LearnedName;
 LearnedName learned_name(const char *method, const char *what);
 
-/* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
+/* Returns the hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
 const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 
 /* Call before a proposal for a sequence: decides whether its tokens are ranked with the target's noise, or drawn. */
@@ -128,8 +128,8 @@ int learned_reserve_group(LearnedDrafter *d, int32_t max_group, LearnedDraftFn *
 
 /* ---- operations ------------------------------------------------------------------------------------- */
 
-/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most
- * max_rows rows. */
+/* Opens a linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at
+ * most max_rows rows. */
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
                         int64_t max_rows, Linear **out, fr_error *err);
 void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
@@ -147,7 +147,7 @@ void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, Buffer *x, 
  * memory for max_rows. */
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
 void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits);
-/* The target's embeddings of n tokens, out [n][n_embd]. */
+/* Computes the target's embeddings of n tokens, out [n][n_embd]. */
 void learned_embed(const LearnedDrafter *d, const int32_t *tokens, int32_t n, Slice out);
 /* Copies n floats from the CPU's memory into a buffer of the device, from index `first` on. */
 void learned_write(Buffer *b, int64_t first, const float *floats, int64_t n);

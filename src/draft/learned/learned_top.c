@@ -146,8 +146,8 @@ void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t) {
 
 /* ---- whole groups ---------------------------------------------------------------------------------- */
 
-/* How many children a node at that depth keeps: one if the rest of the budget is needed for a long path (CHAIN nodes
- * for each level), otherwise more. The number must not depend on anything that was drawn. */
+/* Returns how many children a node at that depth keeps: one if the rest of the budget is needed for a long path (CHAIN
+ * nodes for each level), otherwise more. The number must not depend on anything that was drawn. */
 static int32_t group_size(int32_t budget, int32_t depth) {
     enum { CHAIN = 4, THIRD = 32 };
     int32_t spare = budget - CHAIN - CHAIN * depth;
@@ -216,7 +216,7 @@ static int32_t top_by_probability(const LearnedDrafter *d, float temperature, fl
     return n;
 }
 
-/* Whether there are neither filters nor penalties. Biases are allowed. */
+/* Returns whether there are neither filters nor penalties. Biases are allowed. */
 static bool is_plain(const SamplingOptions *o) {
     return o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0 && o->repeat_penalty == 1 && o->frequency_penalty == 0 &&
            o->presence_penalty == 0;

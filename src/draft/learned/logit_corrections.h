@@ -107,7 +107,7 @@ typedef struct Confidence {
 int confidence_open(Confidence *c, LearnedDrafter *learned, const char *method, fr_error *err);
 void confidence_close(Confidence *c);
 
-/* The part of the logit that depends on the state [H]; 0 without a head. */
+/* Returns the part of the logit that depends on the state [H]; 0 without a head. */
 float confidence_of_state(const Confidence *c, const float *state);
 /* Corrects the log-probabilities of a node's n most probable children, which are given best first. The best child gets
  * the probability that the head predicts, and the others are scaled to match. */
