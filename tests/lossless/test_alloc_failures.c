@@ -9,6 +9,7 @@
 #include "engine_rig.h"
 
 #include "all_drafters.h"
+#include "verify/verifier.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -193,12 +194,11 @@ static int budget_of(const char *draft, const char *rule) {
 }
 
 static long sweep_rules(const char *draft, long first) {
-    static const char *const rules[] = {"sampled", "chain",     "block",     "multi-round",
-                                        "k-seq",   "recursive", "transport", "typical"};
     long n_runs = 0;
-    for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
-        Case c = {draft, rules[k], budget_of(draft, rules[k])};
-        n_runs += sweep(&c, (long)(5 * k) + first);
+    for (int k = 0; verify_rules()[k]; k++) {
+        const char *rule = verify_rules()[k]->name;
+        Case c = {draft, rule, budget_of(draft, rule)};
+        n_runs += sweep(&c, 5 * k + first);
     }
     return n_runs;
 }

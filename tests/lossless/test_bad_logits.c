@@ -9,6 +9,7 @@
 #include "random_model.h"
 
 #include "engine/engine.h"
+#include "verify/verifier.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -93,9 +94,7 @@ static void run(fr_engine *e, const fr_request_options *o, Stream *out, fr_error
     fr_request_close(r);
 }
 
-static const char *const rules[] = {"sampled", "chain",     "block",     "multi-round",
-                                    "k-seq",   "recursive", "transport", "typical"};
-enum { N_RULES = sizeof rules / sizeof *rules, N_SEEDS = 6 };
+enum { N_SEEDS = 6 };
 
 /* Makes the numbers of a tensor the greatest of their sign, except accuracies, which are checked. */
 static void inflate(ModelPatch *p, const GgufTensor *t) {
@@ -248,7 +247,8 @@ static void rejected_rows_do_not_matter(void **state) {
     run(e, &o, &greedy, &why);
     assert_int_equal(greedy.finish, FR_FINISH_LENGTH);
     for (int i = 0; all_drafters[i]; i++)
-        for (int k = 0; k < N_RULES; k++) check_beside_random(e, all_drafters[i], rules[k], &greedy);
+        for (const VerifyRule *const *rule = verify_rules(); *rule; rule++)
+            check_beside_random(e, all_drafters[i], (*rule)->name, &greedy);
     fr_engine_close(e);
     fr_model_close(model);
 }
@@ -260,12 +260,12 @@ static void run_every_rule(const fr_model *model, const char *draft, const Strea
     fr_error why;
     fr_engine *e = rig_open_engine(
         model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 96});
-    for (int k = 0; k < N_RULES; k++) {
+    for (const VerifyRule *const *rule = verify_rules(); *rule; rule++) {
         fr_request_options o = request_of(0.8, 5);
         o.max_tokens = N_SHORT, o.sampling.top_k = 8;
-        o.drafts = &draft, o.n_drafts = 1, o.verify = rules[k];
+        o.drafts = &draft, o.n_drafts = 1, o.verify = (*rule)->name;
         run(e, &o, &got, &why);
-        if (k == 0) rig_assert_same(plain, &got, draft);
+        if (rule == verify_rules()) rig_assert_same(plain, &got, draft); /* `sampled` */
     }
     fr_engine_close(e);
 }
