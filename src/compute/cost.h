@@ -48,7 +48,7 @@ typedef struct CostCurve {
     int n;                          /* points; 0: nothing is known */
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
     double seconds[COST_CURVE_MAX]; /* a(n), never falling */
-    double key_s, key_read_s;       /* for one row and one key; for one key, whatever the number of rows */
+    double key_s, key_read_s;       /* seconds for each row and key; seconds for each key, for all rows together */
     double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
     double disturbance; /* above 1: other programs ran during the measurement (cost_disturbance) */
 } CostCurve;

@@ -427,7 +427,7 @@ static void noise_changes_training_and_not_validation(void **state) {
     rig_tokens(5, frozen.model->hparams.n_vocab, tokens, N * (LENGTH + 1));
     memset(loss_mask, 1, sizeof loss_mask);
     double loss[4][3];
-    for (int k = 0; k < 4; k++) { /* none; noise, twice, once with two threads */
+    for (int k = 0; k < 4; k++) { /* without noise; with noise; the same; with two threads */
         FrozenTarget target;
         Trainer *t;
         const DrafterTrainerOptions o = {.class = &eagle_net_class,

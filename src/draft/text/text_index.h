@@ -117,7 +117,7 @@ typedef struct PoolGram {
 } PoolGram;
 
 typedef struct NgramPool {
-    int32_t capacity, longest; /* n-grams in the ring; most tokens after the first */
+    int32_t capacity, longest; /* the n-grams that the ring holds; the most tokens after the first one of an n-gram */
     int64_t n_added;
     int32_t *tokens;         /* [capacity][longest] */
     int32_t *keys, *lengths; /* [capacity] */
