@@ -57,11 +57,11 @@ typedef struct CostCurve {
  * 150 ms, and up to 2 s for a large model; if that does not suffice, fewer numbers of rows are measured. If other
  * programs run at the same time, it measures up to twice more and keeps the least disturbed result, unless the model is
  * large. Needs a free sequence and leaves none open. Without room for a long context, keys are assumed to cost nothing.
- * After a failure the curve is empty. n_threads: of the device. */
+ * After a failure the curve is empty. n_threads: the threads of the device. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, fr_error *err);
-/* Returns how much other programs disturbed a measurement. spread: the mean time of forwards that should take equally long, in
- * multiples of the fastest. cpu_share: the processor time of this process as a share of what its threads could have
- * had. Up to 1 is the noise of an idle machine. */
+/* Returns how much other programs disturbed a measurement. spread: the mean time of forwards that should take equally
+ * long, in multiples of the fastest. cpu_share: the processor time of this process as a share of what its threads could
+ * have had. Up to 1 is the noise of an idle machine. */
 double cost_disturbance(double spread, double cpu_share);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
