@@ -52,9 +52,10 @@ enum { REPLAY_MAX_DRAFTS = 8 };
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err);
 
-/* The steps of an oracle that knows the answer and copies, in each step, that passage of the context of at most in->bound
- * tokens which the answer follows furthest. No drafter that copies passages of the prompt takes fewer steps, however
- * many of them its tree holds: a longer copy never makes a later step worse, because the end of a passage is a passage. */
+/* Returns the steps of an oracle that knows the answer and copies, in each step, that passage of the context of at most
+ * in->bound tokens which the answer follows furthest. No drafter that copies passages of the prompt takes fewer steps,
+ * however many of them its tree holds: a longer copy never makes a later step worse, because the end of a passage is a
+ * passage. */
 int64_t replay_copy_steps(const ReplayInput *in);
 
 /* The counts of `forerun replay`, by category, and their output. */

@@ -161,8 +161,8 @@ typedef struct UnrollShape {
     bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
     bool fuses_each_step; /* so is the input of later steps; else it is the last output */
     bool is_parallel; /* the input of a later step is the first's plus the step's learned vector; needs has_attn_norm */
-    int32_t n_ff_later; /* the steps after the first have a layer of their own, with this feed-forward; 0: the same one */
-    bool later_fuses;   /* the input of its steps is fc [E(x_{t+1}) ; the last output], with an fc of its own */
+    int32_t n_ff_later;    /* 0, or the steps after the first have a layer of their own with this feed-forward */
+    bool later_fuses;      /* the input of its steps is fc [E(x_{t+1}) ; the last output], with an fc of its own */
     double state_gradient; /* the share of a step's gradient that reaches the state before it; 1: all of it */
     double fc_std;         /* initial deviation of fc's columns for the token; see start_token_std */
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */

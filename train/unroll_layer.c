@@ -341,8 +341,8 @@ static void learned_input_back(const UnrollShape *s, real *const *dw, UnrollActs
     }
 }
 
-/* Passes a->dx on to fc and, by the share state_gradient, to the prediction of the step before. Before the first step is the target, which is
- * frozen. */
+/* Passes a->dx on to fc and, by the share state_gradient, to the prediction of the step before. Before the first step
+ * is the target, which is frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *dstate = a->dx, share = (real)s->state_gradient;

@@ -158,8 +158,8 @@ static void unroll_net_learn(const void *net, real *const *w, real *const *dw, v
  *
  * With one step this is EAGLE as published: the layer only reads the target's own states, and uniform noise on them
  * (TrainSequence.noise) makes it robust. More steps are the addition of HASS: the layer continues from its own f and
- * the true token, as it does when it drafts. With a rank, its logits have token info as Lyanna's have (token_info_net.c),
- * which EAGLE does not have. unroll_net.c has the network, and names the tests. */
+ * the true token, as it does when it drafts. With a rank, its logits have token info as Lyanna's have
+ * (token_info_net.c), which EAGLE does not have. unroll_net.c has the network, and names the tests. */
 
 const NetClass eagle_net_class = {"eagle",
                                   unroll_net_n_tensors,

@@ -47,8 +47,8 @@ static int delta_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
     return r.status;
 }
 
-/* The numbers of rotated pairs for time, height and width. In text the three are the same position, but other programs
- * need the key. */
+/* Writes the numbers of rotated pairs for time, height and width. In text the three are the same position, but other
+ * programs need the key. */
 static void write_sections(const ConvertShape *s, const HubFolder *c, GgufWriter *w) {
     const json_t *rope = json_object_get(c->config, "rope_parameters"),
                  *sections = json_object_get(rope, "mrope_section");

@@ -78,8 +78,8 @@ static int gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w,
     return status;
 }
 
-/* The rope base of layers with a window. Newer files have an object of rope parameters for each of the two kinds of
- * layers. */
+/* Writes the rope base of layers with a window. Newer files have an object of rope parameters for each of the two kinds
+ * of layers. */
 static int write_local_base(const HubFolder *c, GgufWriter *w, fr_error *err) {
     const json_t *local = json_object_get(json_object_get(c->config, "rope_parameters"), "sliding_attention"),
                  *old = value_of(c, "rope_local_base_freq"), *base = local ? json_object_get(local, "rope_theta") : old;

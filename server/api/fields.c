@@ -43,7 +43,7 @@ static int read_number(const Field *f, const json_t *value, void *to, ApiError *
     return 0;
 }
 
-/* Whether a text is one of those that are listed with a space between them. */
+/* Returns whether a text is one of those that are listed with a space between them. */
 static bool is_listed(const char *list, const char *text) {
     size_t n = strlen(text);
     for (const char *at = list; at && n > 0 && (at = strstr(at, text)); at++)
@@ -65,8 +65,8 @@ static int refuse_value(const Field *f, ApiError *error) {
                                    "'%s' is not supported, except with the value %g", f->name, f->min);
 }
 
-/* Whether a list of samplers, as llama.cpp's clients send it, names those that forerun has; their order is fixed. The
- * list is an array of names, one string with ';' between names, or one with a letter for each. */
+/* Returns whether a list of samplers, as llama.cpp's clients send it, names those that forerun has; their order is
+ * fixed. The list is an array of names, one string with ';' between names, or one with a letter for each. */
 static bool names_samplers(const json_t *value) {
     static const char *const names[] = {"temperature", "top_k", "top_p", "min_p"};
     const char *text = json_string_value(value), *letters = "tkpm";

@@ -124,8 +124,8 @@ static void write_rates(JsonOut *out, const char *part, int64_t n, double second
     json_out_key_real(out, key, seconds > 0 ? (double)n / seconds : 0);
 }
 
-/* The estimated time of a token of plain decoding, from the choices for which something was drafted; 0: there are none,
- * or the costs of forwards are not known. */
+/* Returns the estimated time of a token of plain decoding, from the choices for which something was drafted; 0: there
+ * are none, or the costs of forwards are not known. */
 static double plain_per_token_s(const ApiCall *call) {
     double plain_s = 0;
     int64_t n = 0;

@@ -75,7 +75,7 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_mark(out, ']');
 }
 
-/* The properties of the first model, in llama.cpp's form, and a list of those of all models. */
+/* Answers with the properties of the first model, in llama.cpp's form, and a list of those of all models. */
 static int props(ApiCall *call) {
     const Service *s = call->service;
     JsonOut out = json_out_begin(&call->reply);

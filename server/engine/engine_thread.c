@@ -169,7 +169,7 @@ static void drop_cancelled(ServedModel *m, bool all) {
     while (*m->waiting_last) m->waiting_last = &(*m->waiting_last)->next;
 }
 
-/* Whether there are new tokens, or more of the prompt has been read and the statistics are kept. */
+/* Returns whether there are new tokens, or more of the prompt has been read and the statistics are kept. */
 static bool has_news(Generation *g) {
     fr_stats stats = {.struct_size = sizeof stats};
     if (g->keeps_stats) (void)fr_request_get_stats(g->request, &stats);

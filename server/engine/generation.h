@@ -109,7 +109,7 @@ bool generation_take(Generation *g, TokenBatch *out);
 void generation_end(Generation *g);
 /* Returns whether the generation has left the queue. */
 bool generation_is_open(Generation *g);
-/* The statistics after the last step, if it keeps them. */
+/* Returns the statistics after the last step, if it keeps them. */
 fr_stats generation_stats(Generation *g);
 void generation_cancel(Generation *g);
 

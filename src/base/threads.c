@@ -160,8 +160,8 @@ static uint64_t work(ThreadPool *p, int i_thread) {
     }
 }
 
-/* The i-th turn of waiting, which is short: prefetches the next lines of the thread's share of what will be read, up to
- * PREFETCH_BYTES. Where there are more threads than cores, leaves the core to a thread that may have something to
+/* Waits for a short time, for the i-th time: prefetches the next lines of the thread's share of what will be read, up
+ * to PREFETCH_BYTES. Where there are more threads than cores, leaves the core to a thread that may have something to
  * do. */
 static void wait_a_little(ThreadPool *p, int i_thread, int i) {
     if (p->is_crowded) {

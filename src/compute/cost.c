@@ -178,9 +178,9 @@ static double spread_of(const Timing *t, int n) {
     return spent_s / least_s;
 }
 
-/* Returns the time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small
- * and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full of
- * the keys that were just written. */
+/* Returns the time that n_keys keys add to a forward: measured with and without them in turn, because the difference is
+ * small and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full
+ * of the keys that were just written. */
 static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     double least[2] = {INFINITY, INFINITY}, s;
     for (int round = 0; round < 2; round++)

@@ -36,7 +36,7 @@ enum { LEAST_CHUNK = 8 };
 #define MEMORY 0.2     /* the part of an error by which a ratio changes ... */
 #define MOST_WRONG 0.5 /* ... and the greatest error that counts, so that one slow step does not matter */
 
-/* The expected time of a forward over the rows of trees and n rows of prompts. */
+/* Returns the expected time of a forward over the rows of trees and n rows of prompts. */
 static double chunk_s(const ChunkInput *in, int32_t n) {
     CostCurve cost = *in->cost;
     double keys = in->n_tree_rows * cost.n_context + n * (in->n_read + 0.5 * n), read = cost.n_context;

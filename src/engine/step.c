@@ -301,7 +301,7 @@ static int32_t n_fixed_rows(fr_engine *e, int n_decoding, int n_running) {
     return (int32_t)(n + (n_prompt < most ? n_prompt : most));
 }
 
-/* How many rows the trees of the decoding requests have. */
+/* Returns how many rows the trees of the decoding requests have. */
 static int32_t n_tree_rows(const fr_engine *e, int n_decoding) {
     int32_t n = 0;
     for (int i = 0; i < n_decoding; i++) n += e->step.decoding_first[i]->tree.n;

@@ -56,7 +56,8 @@ typedef struct ChunkInput {
  * never more than `most`. */
 int32_t prompt_chunk(const ChunkInput *in);
 
-/* How many rows of prompts the next step may have beside n_tree_rows rows of trees: prefill_chunk if there are none. */
+/* Returns how many rows of prompts the next step may have in addition to n_tree_rows rows of trees: prefill_chunk if
+ * there are none. */
 int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows);
 
 /* Sets is_prefill_step of all running requests, and n_step_rows of those that read their context: at most

@@ -78,7 +78,8 @@ static int reader_u64(Reader *r, const char *what, uint64_t *out) {
     return FR_OK;
 }
 
-/* A key or a tensor name: it must be short, not empty and without '\0'. It is copied with a '\0' at its end. */
+/* Reads a key or a tensor name, which must be short, not empty and without '\0'. It is copied with a '\0' at its
+ * end. */
 static int reader_name(Reader *r, const char *what, size_t max_bytes, const char **out) {
     uint64_t n;
     if (reader_u64(r, what, &n)) return FR_ERR_FORMAT;

@@ -151,7 +151,7 @@ const VerifyRule *verify_rule_find(const char *name);
 int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
                       fr_error *err);
 
-/* The rule `sampled`, which is exact for every drafter and every sampling option. It always returns FR_OK. */
+/* Decides by the rule `sampled`, which is exact for every drafter and every sampling option. Always returns FR_OK. */
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
 #endif

@@ -161,8 +161,8 @@ static void keys_differ_where_costs_do(void **state) {
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* Returns the costs with which an engine begins its first request with an automatic budget. When it is closed, the folder
- * is empty and the measurement of its costs had this disturbance. */
+/* Returns the costs with which an engine begins its first request with an automatic budget. When it is closed, the
+ * folder is empty and the measurement of its costs had this disturbance. */
 static CostCurve begin_and_end(const fr_model *model, double disturbance) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};

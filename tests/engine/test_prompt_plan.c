@@ -1,6 +1,6 @@
-/* test_prompt_plan.c - long prompts together with streams: in every step each stream gets its token, the prompts share one
- * chunk, a short prompt does not wait for the long ones, and the chunk fits into the gap that streams may have. The test
- * counts steps and rows, and gives the engine a cost curve of its own. */
+/* test_prompt_plan.c - long prompts together with streams: in every step each stream gets its token, the prompts share
+ * one chunk, a short prompt does not wait for the long ones, and the chunk fits into the gap that streams may have. The
+ * test counts steps and rows, and gives the engine a cost curve of its own. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"

@@ -39,7 +39,7 @@ typedef struct DraftShape {
  * than a Tree has. `method` names the drafter in errors. */
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
                      const DrafterEnv *env, fr_error *err);
-/* The other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
+/* These are the other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
 void draft_model_close(Drafter *drafter);
 void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
 int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
