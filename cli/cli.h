@@ -70,6 +70,10 @@ void cli_model_defaults(CliModel *m);
 int cli_model_open(CliModel *m, fr_error *err);
 void cli_model_close(CliModel *m);
 
+/* `forerun perf --figures` (perf/perf_figures.c): measures the opened model at contexts 128 and 1024, for about one and
+ * a half times `seconds` each, and prints a table, or JSON. */
+int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
+
 /* Rows of options that several commands have: S is the struct, and further members of the row may follow the field. */
 #define CLI_ROW_THREADS(S, field, ...) \
     { \

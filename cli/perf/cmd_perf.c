@@ -2,7 +2,6 @@
  * them. */
 #include "cli/cli.h"
 #include "cli/json_memory.h"
-#include "cli/perf/perf_figures.h"
 #include "cli/plot.h"
 #include "cli/speed.h"
 #include "compute/cost.h"

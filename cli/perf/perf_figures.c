@@ -5,7 +5,7 @@
  * time, at the speeds measured in the same run. The bandwidth is measured by reading the model's own weights,
  * alternating with the forwards, because the placement of pages can change it by a factor of two. Then the time is
  * broken down into products, attention and the rest. */
-#include "cli/perf/perf_figures.h"
+#include "cli/cli.h"
 
 #include "cli/json_memory.h"
 #include "base/system.h"
