@@ -97,7 +97,7 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-/* The n most frequent tokens of --frequencies, else of the data. */
+/* Finds the n most frequent tokens of --frequencies, else of the data. */
 static int count_hot(const TrainArgs *a, const Gguf *source, int32_t n, int32_t **hot, fr_error *err) {
     if (!settings.frequencies) return hot_tokens_choose(&a->dataset->train, net.info.V, n, hot, err);
     Dataset texts;
@@ -177,7 +177,7 @@ static void set_form(void) {
     net.info_skips_first = is_separate && layer->fuses_token;
 }
 
-/* The words of LoopOptions.method. A run with other hot tokens is another run. */
+/* Writes the words of LoopOptions.method. A run with other hot tokens is another run. */
 static void write_signature(char *signature, size_t n_signature) {
     int n = snprintf(signature, n_signature, "lyanna rank=%d first-token=%s hot-tokens=%d", settings.rank,
                      settings.fuses_token ? "fused" : "none", net.info.n_hot);

@@ -290,7 +290,7 @@ static void write_signature(const DrafterSettings *s, uint64_t target, int n_thr
         append(signature, n_signature, "%s%.17g", i ? "," : " step-weights=", s->step_weights[i]);
 }
 
-/* The parameters of --init, and their fingerprint in the signature. */
+/* Reads the parameters of --init, and their fingerprint in the signature. */
 static int read_init(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
                      char *signature, size_t n_signature, fr_error *err) {
     uint64_t fingerprint;

@@ -58,7 +58,7 @@ bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
-/* The share of a step in the loss of a sequence. */
+/* Returns the share of a step in the loss of a sequence. */
 double head_loss_share(const HeadLoss *h, int32_t step);
 
 /* The same for a drafter that computes only the rows of the current positions, of any width (which must be C where
@@ -82,7 +82,7 @@ typedef struct InfoShape {
 enum { INFO_DOWN, INFO_UP, INFO_GAIN, INFO_TENSORS };
 int32_t info_n_tensors(const InfoShape *s);
 NetTensor info_tensor(const InfoShape *s, int32_t i);
-/* The keys of the file (learned_files.h); none with rank 0. */
+/* Writes the keys of the file (learned_files.h); none with rank 0. */
 void info_set_keys(const InfoShape *s, GgufWriter *w);
 
 /* Activations for the current positions of a HeadLoss. n: those whose token has a row in the table; U: its number of
@@ -119,7 +119,7 @@ typedef struct GateShape {
 enum { GATE_STATE, GATE_TOKEN, GATE_UP, GATE_TENSORS };
 int32_t gate_n_tensors(const GateShape *s);
 NetTensor gate_tensor(const GateShape *s, int32_t i);
-/* The key of the file (learned_files.h); none with rank 0. */
+/* Writes the key of the file (learned_files.h); none with rank 0. */
 void gate_set_keys(const GateShape *s, GgufWriter *w);
 
 /* Activations for the current positions of a HeadLoss, n rows. */

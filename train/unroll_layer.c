@@ -111,7 +111,7 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
 
 static const char acts_name[] = "a layer's activations; choose a smaller --length";
 
-/* The arrays of one step's forward pass, and of the gradients that later steps leave in it. */
+/* Takes the arrays of one step's forward pass, and of the gradients that later steps leave in it. */
 static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
     int64_t T = a->max_length, C = s->C, F = ff_of(s, step), Q = q_dim(s), K = kv_dim(s);
     UnrollStep *p = &a->steps[step];
@@ -139,7 +139,7 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-/* What all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
+/* Takes what all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
 static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
     int64_t T = a->max_length, C = s->C, F = widest_ff(s), Q = q_dim(s), R = s->rope->params.n_rot;
     const ArenaItem items[] = {
@@ -240,7 +240,7 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
 }
 
-/* The input of attention: the norm of x, or x itself. */
+/* Returns the input of attention: the norm of x, or x itself. */
 static real *attention_input(const UnrollShape *s, const UnrollStep *p) {
     return s->has_attn_norm ? p->attn_normed : p->x;
 }

@@ -111,7 +111,7 @@ static void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error 
     return NULL;
 }
 
-/* The loss of all steps at the current positions. */
+/* Computes the loss of all steps at the current positions. */
 static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a,
                             const TrainSequence *seq, double weight, TrainSums *sums) {
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);

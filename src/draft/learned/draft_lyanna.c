@@ -151,7 +151,7 @@ static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
                      o->depth, o->top, TREE_MAX_NODES - 1);
 }
 
-/* How many chains are computed at once. Their rows and the memory of their logits limit the number. */
+/* Returns how many chains are computed at once. Their rows and the memory of their logits limit the number. */
 static int32_t choose_group(const Lyanna *d) {
     int64_t chain_bytes = (int64_t)d->depth * d->learned.n_vocab * (int64_t)sizeof(float);
     int64_t n = MAX_GROUP_ROWS / d->depth, fits = MAX_LOGIT_BYTES / chain_bytes;
@@ -286,7 +286,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. n sequences draft together. */
+/* Returns whether the re-sampled tree is a proposal of its own, without a fresh tree. n sequences draft together. */
 static bool choose_alone(Lyanna *d, const LyannaSequence *s, int32_t budget, const Tree *tree, int32_t n) {
     if (d->fusion != FUSION_AUTO || tree->dists) return d->fusion == FUSION_OFF && s->resampled.n > 1;
     d->scratch = s->resampled;

@@ -77,7 +77,8 @@ typedef struct LyannaHitRate {
  * have. */
 void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *without, const int32_t *tokens, int64_t n);
 
-/* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
+/* Returns the hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0
+ * to 1. */
 double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh);
 
 /* Writes to `into` the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node
@@ -104,15 +105,15 @@ typedef struct LyannaTimes {
 /* Call these at the beginning and at the end of a proposal. n_fresh of its sequences got a fresh draft. */
 void lyanna_times_begin(LyannaTimes *t, double now_s);
 void lyanna_times_end(LyannaTimes *t, double now_s, double began_s, int32_t n_fresh);
-/* The share of a step that fresh drafts for n sequences take; 0: not known yet. */
+/* Returns the share of a step that fresh drafts for n sequences take; 0: not known yet. */
 double lyanna_times_draft_share(const LyannaTimes *t, int32_t n);
 
 /* A step with a fresh draft committed n tokens. */
 void lyanna_choice_observe_fresh(LyannaChoice *c, int64_t n);
 /* A step committed these n tokens while there was a re-sampled tree, whether or not it was proposed. */
 void lyanna_choice_observe_resampled(LyannaChoice *c, const Tree *resampled, const int32_t *tokens, int64_t n);
-/* Whether the re-sampled tree, cut to its budget, promises at least as many tokens per time as a fresh draft, which
- * takes the share `draft_share` of a step. */
+/* Returns whether the re-sampled tree, cut to its budget, promises at least as many tokens per time as a fresh draft,
+ * which takes the share `draft_share` of a step. */
 bool lyanna_choice_is_resampled(const LyannaChoice *c, const Tree *resampled, double draft_share);
 
 #endif

@@ -218,7 +218,7 @@ void lyanna_choice_observe_fresh(LyannaChoice *c, int64_t n) {
     c->fresh_tokens += ((double)n - c->fresh_tokens) / c->n_fresh;
 }
 
-/* The expected length of the accepted path. */
+/* Returns the expected length of the accepted path. */
 static double promise(const Tree *t) {
     double sum = 0;
     for (int32_t i = 1; i < t->n; i++) sum += (double)t->nodes[i].p_accept;
