@@ -262,7 +262,7 @@ build/demo/eagle.gguf: models/eagle.gguf build/demo/target.gguf | build/release/
 	@build/release/bench/bench_lend $^ $@
 demo: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun build/release/demo build/demo/eagle.gguf
-	@build/release/demo build/demo/target.gguf sps:model=models/draft.gguf eagle:file=build/demo/eagle.gguf
+	@build/release/demo build/demo/target.gguf auto sps:model=models/draft.gguf eagle:file=build/demo/eagle.gguf
 bench: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf

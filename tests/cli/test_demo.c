@@ -25,11 +25,11 @@ static int n_of(const char *words) {
 
 static void it_shows_one_text_and_a_table(void **state) {
     (void)state;
-    assert_int_equal(demo("models/target.gguf suffix eagle:file=models/eagle.gguf"), 0);
+    assert_int_equal(demo("models/target.gguf auto eagle:file=models/eagle.gguf"), 0);
     assert_int_equal(n_of("Lily and Ben went to the beach."), 1);
     assert_int_equal(n_of("plain decoding "), 1);
     assert_int_equal(n_of("same text"), 2);
-    assert_int_equal(n_of("\n  suffix "), 1);
+    assert_int_equal(n_of("\n  auto "), 1);
     assert_int_equal(n_of("\n  eagle "), 1);
     assert_null(strchr(text, '\033'));
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
