@@ -1,7 +1,9 @@
 /* test_readme.c - everything in README.md runs as it is printed.
  *
  * Each block is extracted and run in the order of the file: `sh` by a shell that stops at the first failure, `c` is
- * app.c for the shell block after it, `python` by python3. The reader's environment is set up like this:
+ * app.c for the shell block after it, `python` by python3. The lines of a `text` block after a shell block are in that
+ * one's output, in this order; "..." in them stands for anything, and white space for any other. Without a shell block
+ * before it, it shows what `make demo` printed. The reader's environment is set up like this:
  *
  *     FOLDER/readme/root DESTDIR of `make install`: the installed program and library, which PATH, pkg-config and the
  *                            linker are pointed to
@@ -19,9 +21,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_LINES = 132, MAX_BYTES = 1 << 16 };
+enum { MAX_LINES = 160, MAX_BYTES = 1 << 16 };
 
 static char readme[MAX_BYTES], home[600];
+static char output[1 << 16]; /* of the last shell block; "": there was none */
 
 static int load(void **state) {
     (void)state;
@@ -43,12 +46,11 @@ static void write_file(const char *path, const char *text, size_t n) {
 }
 
 static void run(const char *what, const char *command) {
-    char line[4096];
-    static char text[1 << 16];
+    char line[4096], *text = output;
     snprintf(line, sizeof line, "( %s ) 2>&1 </dev/null", command);
     FILE *out = popen(line, "r");
     assert_non_null(out);
-    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    text[fread(text, 1, sizeof output - 1, out)] = '\0';
     while (fgetc(out) != EOF) {}
     if (pclose(out) != 0) fail_msg("%s\n---- fails:\n%s", what, text);
     if (!text[0]) printf("(no output)\n");
@@ -58,8 +60,9 @@ static void arrange(void) {
     char path[4096], value[4096];
     static const char sudo[] = "#!/bin/sh\n[ \"$1\" != apt-get ] || exit 0\nexec \"$@\"\n";
     snprintf(path, sizeof path,
-             "rm -rf '%s'; mkdir -p '%s/bin' '%s/root'; for f in *; do ln -s \"$PWD/$f\" '%s/'; done", home, home, home,
-             home);
+             "rm -rf '%s'; mkdir -p '%s/bin' '%s/root'; for f in *; do ln -s \"$PWD/$f\" '%s/'; done; "
+             "ln -s models/target.gguf '%s/model.gguf'",
+             home, home, home, home, home);
     assert_int_equal(system(path), 0);
     snprintf(path, sizeof path, "%s/bin/sudo", home);
     write_file(path, sudo, sizeof sudo - 1);
@@ -80,6 +83,35 @@ static void arrange(void) {
     assert_int_equal(setenv("PATH", value, 1), 0);
     unsetenv("MAKEFLAGS"), unsetenv("MFLAGS"), unsetenv("MAKELEVEL"); /* these are set by the make that runs the
                                                                        * tests */
+}
+
+/* Whether a line of the output is the one that README.md shows. */
+static bool matches(const char *shown, const char *printed) {
+    for (; *shown && *shown != '\n'; shown++, printed++) {
+        if (strncmp(shown, "...", 3) == 0) {
+            for (; *printed && *printed != '\n'; printed++)
+                if (matches(shown + 3, printed)) return true;
+            return matches(shown + 3, printed);
+        }
+        if (*shown == ' ' && *printed == ' ') {
+            while (shown[1] == ' ') shown++;
+            while (printed[1] == ' ') printed++;
+        } else if (*shown != *printed) return false;
+    }
+    return !*printed || *printed == '\n';
+}
+
+static void check_output(const char *text) {
+    const char *printed = output;
+    if (!*output) return;
+    for (const char *line = text; strncmp(line, "```", 3) != 0; line = strchr(line, '\n') + 1) {
+        while (*printed && !matches(line, printed)) {
+            const char *end = strchr(printed, '\n');
+            printed = end ? end + 1 : "";
+        }
+        if (!*printed)
+            fail_msg("README.md shows\n%.*s\nbut this was printed:\n%s", (int)strcspn(line, "\n"), line, output);
+    }
 }
 
 /* Runs the block of n bytes; false: its language cannot be run. */
@@ -106,6 +138,10 @@ static bool run_block(const char *language, const char *text, size_t n) {
         run(path, command);
         return true;
     }
+    if (strcmp(language, "text") == 0) {
+        check_output(text);
+        return true;
+    }
     return false;
 }
 
@@ -121,7 +157,8 @@ static void every_block_runs(void **state) {
         assert_non_null(end = strstr(text - 1, "\n```"));
         size_t n = end >= text ? (size_t)(end + 1 - text) : 0;
         printf("---- %s\n%.*s", language, (int)n, text);
-        if (!run_block(language, text, n)) fail_msg("a block of the language '%s': name sh, c or python", language);
+        if (!run_block(language, text, n))
+            fail_msg("a block of the language '%s': name sh, c, python or text", language);
         n_blocks++;
     }
     assert_true(n_blocks >= 5);
