@@ -23,11 +23,29 @@ static void add_counter(fr_draft_stats *sum, const fr_counter *more) {
     sum->counters[i].accepted += more->accepted;
 }
 
+enum { LOOP_LEAST = 24, LOOP_WINDOW = 128, LOOP_LENGTH = 4 }; /* tokens */
+
+bool stats_repeats(const int32_t *tokens, int64_t n) {
+    if (n < LOOP_LEAST) return false;
+    int64_t n_window = n < LOOP_WINDOW ? n : LOOP_WINDOW, n_places = n_window - LOOP_LENGTH + 1, n_seen = 0;
+    const int32_t *t = tokens + n - n_window;
+    for (int64_t i = 1; i < n_places; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (memcmp(t + i, t + k, LOOP_LENGTH * sizeof *t) == 0) {
+                n_seen++;
+                break;
+            }
+    return 2 * n_seen > n_places;
+}
+
 void stats_read(RequestStats *out, const fr_request *request) {
+    int64_t n;
+    const int32_t *tokens = fr_request_tokens(request, &n);
     *out = (RequestStats){.counts.struct_size = sizeof out->counts, .drafts.struct_size = sizeof out->drafts};
     (void)fr_request_get_stats(request, &out->counts);
     (void)fr_request_get_draft_stats(request, &out->drafts);
     snprintf(out->draft_error, sizeof out->draft_error, "%s", fr_request_draft_error(request));
+    out->n_repeating = stats_repeats(tokens, n);
 }
 
 /* The fields that add up over requests, by their names in the JSON object. */
@@ -54,6 +72,7 @@ void stats_add(RequestStats *sum, const RequestStats *more) {
     EACH_COUNT(ADD)
     EACH_TIME(ADD)
 #undef ADD
+    sum->n_repeating += more->n_repeating;
     fr_stats *c = &sum->counts;
     c->is_lossy |= more->counts.is_lossy;
     c->acceptance_length = c->n_steps ? (double)c->n_generated / (double)c->n_steps : 0;
@@ -120,6 +139,7 @@ json_t *stats_json(const RequestStats *s) {
     SET_REAL("tokens_per_s", counts.tokens_per_s)
 #undef SET_COUNT
 #undef SET_REAL
+    failed |= json_object_set_new(j, "repeating", json_integer(s->n_repeating));
     failed |= json_object_set_new(j, "accept_histogram", histogram_json(s->drafts.accept_histogram));
     failed |= json_object_set_new(j, "conditional_acceptance", conditional_json(s));
     failed |= json_object_set_new(j, "acceptance_by_step", by_step_json(s));

@@ -5,6 +5,7 @@
 #include "forerun.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 enum { STATS_DEPTHS = 8 }; /* depths in the table and in "acceptance_by_step" */
 
@@ -13,7 +14,12 @@ typedef struct RequestStats {
     fr_stats counts;
     fr_draft_stats drafts;
     char draft_error[256]; /* why a drafter was switched off; "" if none was */
+    int n_repeating;       /* 1: the text repeats itself (stats_repeats); in a sum, the number of such texts */
 } RequestStats;
+
+/* Whether a text ends in a loop, as small models do: most sequences of four tokens near its end have occurred there
+ * before. Drafters guess a loop easily, so its acceptance does not carry over to other text. */
+bool stats_repeats(const int32_t *tokens, int64_t n);
 
 void stats_read(RequestStats *out, const fr_request *request);
 /* Adds the counts and times of `more`, and recomputes acceptance_length and tokens_per_s. The sum keeps its logits_hash

@@ -175,6 +175,10 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
            (long long)(row.sum.stats.counts.n_generated / r->n_runs));
     if (!r->wall_s) printf("; prompts: %.0f tokens/s", row.prefill_rate.mean);
     printf("\n");
+    int n_repeating = row.sum.stats.n_repeating / r->n_runs;
+    if (n_repeating)
+        printf("  %d answer%s in loops: what is accepted there says little about other text\n", n_repeating,
+               n_repeating > 1 ? "s end" : " ends");
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
 }
 
@@ -237,7 +241,7 @@ static void print_single(const BenchReport *report) {
     print_group(r, -1, "all");
     print_depths(r);
     printf("\ntokens/s and draft %% (the share of time that drafting takes) cover decoding only\n"
-           "accept: tokens accepted per target pass, including the target's own\n");
+           "accept: tokens per step, including the target's own\n");
     print_legend(report);
     if (!r->texts_must_agree && !r->is_lossy)
         printf("own text: another text, from the same distribution as plain decoding's\n");

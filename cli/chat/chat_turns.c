@@ -111,6 +111,8 @@ static void report(ChatSession *s, const fr_request *r) {
         chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
                  "/clear drops all turns, and -c N makes the context longer",
                  chat_session_n_ctx(s));
+    if (s->last.n_repeating && s->is_terminal)
+        chat_say("forerun: the answer repeats itself: a larger model, or forerun chat --repeat-penalty 1.1, may help");
     if (s->is_terminal && isatty(STDERR_FILENO)) closing_line_print(&s->last.counts);
 }
 

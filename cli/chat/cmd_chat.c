@@ -220,13 +220,20 @@ static void converse(ChatSession *s, LineEditor *editor) {
     buf_free(&in.text);
 }
 
-/* Greets a terminal: prints how to get help, and what the colours mean. */
+/* The smallest models that hold a conversation have ten times as many bytes of weights. */
+static const size_t SMALL_BYTES = 16000000;
+
+/* Greets a terminal: prints how to get help, what to expect of a tiny model, and what the colours mean. */
 static void greet(const ChatSession *s) {
     if (!s->is_terminal) return;
     fr_model_info info = {.struct_size = sizeof info};
     SafeText name;
     fr_model_get_info(s->model, &info);
     chat_say("%s; /help lists the commands, Ctrl-D ends the conversation.", safe_text(&name, info.name));
+    if (info.weight_bytes < SMALL_BYTES)
+        chat_say("This model is very small (%.0f MB): it continues simple text and is for trying forerun. It cannot "
+                 "answer questions; 'forerun pull OWNER/NAME' fetches a model that can.",
+                 (double)info.weight_bytes * 1e-6);
     if (s->use_color) chat_session_show_drafts(s);
 }
 

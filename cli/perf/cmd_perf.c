@@ -115,7 +115,7 @@ static const char *verdict(const CostPart *p, double whole_s, const MachineSpeed
     else if (ratio < 1.15) snprintf(out, 96, "at the limit of %s", by);
     else if (ratio < 1.5) snprintf(out, 96, "near the limit of %s", by);
     else
-        snprintf(out, 96, "%.1f times the limit of %s: %.0f%% of the forward could be saved", ratio, by,
+        snprintf(out, 96, "%.1f times the limit of %s: %.0f%% of the forward is lost", ratio, by,
                  100 * (p->seconds - p->floor_s) / whole_s);
     return out;
 }

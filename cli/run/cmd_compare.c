@@ -158,6 +158,9 @@ static void print_table(const Method *methods, int n, int n_runs) {
         has_disturbed = has_disturbed || row.speed_up.verdict == SPEED_DISTURBED;
     }
     speed_print_legend(n_runs, has_disturbed);
+    if (methods[0].runs[0].n_repeating)
+        puts("the text repeats itself, which is easily guessed: what is accepted here says\n"
+             "little about other text; --repeat-penalty 1.1 may avoid it");
     if (methods[n - 1].dist_only) puts("own text: another text, from the same distribution as plain decoding's");
 }
 

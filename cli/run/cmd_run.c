@@ -307,6 +307,9 @@ static void report(const Generator *g, const fr_request *r) {
     if (fr_request_finish_reason(r) == FR_FINISH_CONTEXT)
         fprintf(stderr, "forerun: the text ends because the context of %d tokens is full: -c N makes it longer\n",
                 in_force.n_ctx);
+    if (s.n_repeating && (args.stats || isatty(STDERR_FILENO)))
+        fputs("forerun: the text repeats itself: --repeat-penalty 1.1, --temp 0.7 or a larger model may help\n",
+              stderr);
     if (args.stats) print_summary(g, r);
     else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s.counts);
 }

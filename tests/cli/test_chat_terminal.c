@@ -32,6 +32,7 @@ static void a_conversation_is_held_in_a_terminal(void **state) {
     (void)state;
     pty_open(&p, "%s chat " TARGET "-n 30 --draft suffix+pld --tree-budget 4");
     pty_expect(&p, "/help lists the commands");
+    pty_expect(&p, "This model is very small (8 MB)");
     pty_expect(&p, "Drafters: \033[32msuffix\033[0m, \033[36mpld\033[0m; the model's own tokens have no colour.");
     pty_expect(&p, ">>> ");
     pty_send(&p, "a cat a cat a cat a cat a cat a cat\r");

@@ -4,6 +4,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/speed.h"
+#include "cli/stats_json.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,12 +111,31 @@ static void bench_sums_up_given_measurements(void **state) {
     assert_true(row.verdict == SPEED_BASELINE && row.speed_up.mean == 1);
 }
 
+static void loops_are_recognised(void **state) {
+    (void)state;
+    int32_t tokens[200];
+    for (int period = 1; period <= 20; period++)
+        for (int n_before = 0; n_before <= 80; n_before += 40) { /* tokens that occur only once each */
+            for (int i = 0; i < 200; i++) tokens[i] = i < n_before ? 1000 + i : i % period;
+            if (stats_repeats(tokens, 200)) continue;
+            fail_msg("no loop: a period of %d after %d tokens", period, n_before);
+        }
+    for (int i = 0; i < 200; i++) tokens[i] = i % 100;
+    assert_false(stats_repeats(tokens, 150));                /* a third is repeated once, as a quotation is */
+    for (int i = 0; i < 200; i++) tokens[i] = i % 2 ? 7 : i; /* a list: every other token is the same */
+    assert_false(stats_repeats(tokens, 200));
+    for (int i = 0; i < 200; i++) tokens[i] = 7;
+    assert_false(stats_repeats(tokens, 23));
+    assert_true(stats_repeats(tokens, 24));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(speed_ups_get_the_verdict_that_the_runs_show),
         cmocka_unit_test(the_median_run_is_one_of_the_runs),
         cmocka_unit_test(a_single_run_is_printed_without_an_adjective),
         cmocka_unit_test(bench_sums_up_given_measurements),
+        cmocka_unit_test(loops_are_recognised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
