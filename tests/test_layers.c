@@ -52,7 +52,7 @@ static const struct {
     {"cli/inspect", PROGRAM_SEES "draft/text draft/learned "},
     {"cli/perf", PROGRAM_SEES "cli/run "},
     {"cli/model", PROGRAM_SEES "cli/convert train "},
-    {"server/engine", " base cli "},
+    {"server/engine", " base gguf cli "},
     {"server/http", " base text cli "},
     {"server/answer", " base "},
     {"server/api", " base gguf cli server/engine server/http server/answer "},

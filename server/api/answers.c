@@ -99,12 +99,24 @@ static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
     if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
 }
 
-int answers_prepare(ApiCall *call, const ChatMessages *f) {
-    fr_chat_result result = {.struct_size = sizeof result};
+static Answers *new_answers(ApiCall *call) {
     Answers *a = calloc(1, sizeof *a);
     call->own = a;
     call->free_own = a ? free_answers : NULL;
-    if (!a) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    if (!a) api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    return a;
+}
+
+int answers_prepare_text(ApiCall *call) {
+    Answers *a = new_answers(call);
+    if (!a) return -1;
+    return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+}
+
+int answers_prepare(ApiCall *call, const ChatMessages *f) {
+    fr_chat_result result = {.struct_size = sizeof result};
+    Answers *a = new_answers(call);
+    if (!a) return -1;
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
@@ -241,6 +253,22 @@ bool answers_end(const Choice *c, AnswerSink sink, void *user) {
     LogprobSink s = {.choice = c, .next = sink, .user = user};
     if (!a->logprobs) return answer_reader_end(reader_of(c), sink, user);
     return answer_reader_end(reader_of(c), sort_logprobs, &s) && !s.failed;
+}
+
+bool answers_write_texts(JsonOut *out, const AnswerReader *r, AnswerKind kind, const char *key) {
+    Buf text = {.max_bytes = 64 << 20};
+    int n = 0;
+    for (int i = 0; i < r->n_items; i++) {
+        if (r->items[i].kind != kind) continue;
+        if (!buf_append(&text, r->items[i].text.data, r->items[i].text.n)) out->failed = true;
+        n++;
+    }
+    if (n > 0) {
+        json_out_key(out, key);
+        json_out_bytes(out, text.data ? text.data : "", text.n);
+    }
+    buf_free(&text);
+    return n > 0;
 }
 
 bool answers_keep(const Choice *c, const TokenBatch *fresh) { return answers_feed(c, fresh, NULL, NULL); }

@@ -81,6 +81,8 @@ typedef struct Answers {
 
 /* Adds the prompt of the conversation to the plan of the call, and prepares to read the answers. */
 int answers_prepare(ApiCall *call, const ChatMessages *f);
+/* Prepares to read answers to a raw prompt, which are text only. */
+int answers_prepare_text(ApiCall *call);
 /* Read new tokens of a choice, and its end. If sink is NULL, the items are only kept. False: memory ran out. */
 bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user);
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
@@ -95,6 +97,8 @@ const AnswerReader *answers_of(const Choice *c);
 const TokenBatch *answers_fresh_logprobs(const Choice *c);
 /* Returns the tokens of an item so far; NULL: it has none. */
 const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item);
+/* Writes the texts of all items of a kind as one text with this key. False: there is no such item. */
+bool answers_write_texts(JsonOut *out, const AnswerReader *r, AnswerKind kind, const char *key);
 /* ApiFormat.keep. */
 bool answers_keep(const Choice *c, const TokenBatch *fresh);
 /* Writes the id of a call: nine letters and digits, because Mistral's templates require that. */

@@ -180,6 +180,7 @@ typedef struct ApiFormat {
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
     const char *event_object; /* for openai_end_stream */
+    const char *stream_type;  /* the media type of a stream; NULL: server-sent events */
     /* Counts the tokens of all choices that are reasoning; NULL: there are none. */
     int64_t (*count_reasoning)(const ApiCall *call);
 } ApiFormat;
@@ -222,7 +223,7 @@ struct ApiCall {
 
 /* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
-    messages_endpoints[], responses_endpoints[];
+    messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[];
 
 /* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);

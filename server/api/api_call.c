@@ -225,7 +225,8 @@ static void begin_stream(ApiCall *call) {
     const ApiFormat *format = call->endpoint->format;
     if (!call->plan.streams || call->has_begun) return;
     call->has_begun = true;
-    http_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8");
+    http_exchange_begin(call->exchange, 200,
+                        format->stream_type ? format->stream_type : "text/event-stream; charset=utf-8");
     if (format->begin_stream) format->begin_stream(&call->reply, call);
 }
 
@@ -447,7 +448,8 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
  * learns only which paths exist. */
 
 static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
-                                           status_endpoints,           messages_endpoints,         responses_endpoints};
+                                           status_endpoints,           messages_endpoints,         responses_endpoints,
+                                           ollama_endpoints,           ollama_model_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

@@ -95,29 +95,12 @@ static void write_call(JsonOut *out, const Choice *c, const AnswerItem *item, bo
     json_out_mark(out, '}');
 }
 
-/* Writes the texts of all items of a kind as one text. False: there is no such item. */
-static bool write_texts(JsonOut *out, const AnswerReader *r, AnswerKind kind, const char *key) {
-    Buf text = {.max_bytes = 64 << 20};
-    int n = 0;
-    for (int i = 0; i < r->n_items; i++) {
-        if (r->items[i].kind != kind) continue;
-        if (!buf_append(&text, r->items[i].text.data, r->items[i].text.n)) out->failed = true;
-        n++;
-    }
-    if (n > 0) {
-        json_out_key(out, key);
-        json_out_bytes(out, text.data ? text.data : "", text.n);
-    }
-    buf_free(&text);
-    return n > 0;
-}
-
 static void write_message(JsonOut *out, const Choice *c) {
     const AnswerReader *r = answers_of(c);
     json_out_open(out, "message", '{');
     json_out_key_text(out, "role", "assistant");
-    if (!write_texts(out, r, ANSWER_TEXT, "content")) json_out_key_text(out, "content", r->n_calls ? NULL : "");
-    (void)write_texts(out, r, ANSWER_REASONING, "reasoning_content");
+    if (!answers_write_texts(out, r, ANSWER_TEXT, "content")) json_out_key_text(out, "content", r->n_calls ? NULL : "");
+    (void)answers_write_texts(out, r, ANSWER_REASONING, "reasoning_content");
     json_out_key_null(out, "refusal");
     if (r->n_calls > 0) json_out_open(out, "tool_calls", '[');
     for (int i = 0; i < r->n_items; i++)

@@ -174,6 +174,11 @@ ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error
     if (!name || !*name) return &s->models[0];
     for (int i = 0; i < s->n_models; i++)
         if (strcmp(s->models[i].name, name) == 0) return &s->models[i];
+    size_t n = strlen(name), n_tag = strlen(":latest"); /* Ollama's clients name a version */
+    for (int i = 0; i < s->n_models; i++)
+        if (n > n_tag && strcmp(name + n - n_tag, ":latest") == 0 && strlen(s->models[i].name) == n - n_tag &&
+            strncmp(s->models[i].name, name, n - n_tag) == 0)
+            return &s->models[i];
     if (s->n_models == 1) return &s->models[0]; /* clients are written for names such as gpt-4o */
     api_refuse(error, 404, "model_not_found", "model", "there is no model '%.100s'; GET /v1/models lists them", name);
     return NULL;

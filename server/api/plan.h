@@ -87,6 +87,10 @@ int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
  * list of such lists. */
 int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
                      ApiError *error);
+/* Finish the plan of a call whose answer is embeddings of the texts of a field, and write one as a list of numbers
+ * (token_endpoints.c). */
+int embeddings_prepare(ApiCall *call, const json_t *input, const char *field);
+void embeddings_write(JsonOut *out, const Choice *c);
 /* Reads token ids from a JSON array; *ids is malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);

@@ -167,6 +167,12 @@ static int check_embedding_fields(const ApiCall *call, const EmbeddingFields *f,
     return 0;
 }
 
+int embeddings_prepare(ApiCall *call, const json_t *input, const char *field) {
+    call->plan.wants_embeddings = true;
+    call->plan.n_drafts = 0;
+    return plan_add_prompts(&call->plan, input, field, false, FR_TOKENIZE_PROMPT, &call->error);
+}
+
 static int prepare_embeddings(ApiCall *call, const json_t *body) {
     EmbeddingFields f = {.input = NULL};
     PlanFields plan;
@@ -175,9 +181,7 @@ static int prepare_embeddings(ApiCall *call, const json_t *body) {
     plan.model = f.model;
     if (!status) status = plan_begin(&call->plan, call->service, &plan, 1, &call->error);
     if (!status) status = check_embedding_fields(call, &f, &call->error);
-    if (!status) status = plan_add_prompts(&call->plan, f.input, "input", false, FR_TOKENIZE_PROMPT, &call->error);
-    call->plan.wants_embeddings = true;
-    call->plan.n_drafts = 0;
+    if (!status) status = embeddings_prepare(call, f.input, "input");
     call->plan.wants_base64 = field_is_text(f.encoding_format, "base64");
     api_call_name(call, "embd-");
     return status;
@@ -203,6 +207,13 @@ static void write_number(JsonOut *out, float x) {
     json_out_raw(out, text, (size_t)n);
 }
 
+void embeddings_write(JsonOut *out, const Choice *c) {
+    int32_t n = n_embd_of(c->call->plan.model);
+    json_out_mark(out, '[');
+    for (int32_t i = 0; i < n; i++) write_number(out, c->result->embedding[i]);
+    json_out_mark(out, ']');
+}
+
 static void write_embedding(JsonOut *out, const ApiCall *call, const Choice *c) {
     int32_t n = n_embd_of(call->plan.model);
     json_out_mark(out, '{');
@@ -210,11 +221,7 @@ static void write_embedding(JsonOut *out, const ApiCall *call, const Choice *c) 
     json_out_key_int(out, "index", c->index);
     json_out_key(out, "embedding");
     if (call->plan.wants_base64) write_base64(out, c->result->embedding, n);
-    else {
-        json_out_mark(out, '[');
-        for (int32_t i = 0; i < n; i++) write_number(out, c->result->embedding[i]);
-        json_out_mark(out, ']');
-    }
+    else embeddings_write(out, c);
     json_out_mark(out, '}');
 }
 

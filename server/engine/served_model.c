@@ -3,7 +3,10 @@
 #include "server/engine/generation.h"
 #include "server/engine/served_model.h"
 
+#include "gguf/gguf.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -60,6 +63,44 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     return status;
 }
 
+static void copy_token(const fr_model *model, const Gguf *g, const char *key, char out[64]) {
+    int64_t id;
+    size_t n = 0;
+    const char *text = gguf_get_i64(g, key, &id) && id <= INT32_MAX ? fr_token_piece(model, (int32_t)id, true, &n) : "";
+    snprintf(out, 64, "%.*s", (int)(n < 63 ? n : 63), text);
+}
+
+/* The type of most weights. */
+static TensorType main_type(const Gguf *g) {
+    int64_t n[TYPE_COUNT] = {0};
+    TensorType best = (TensorType)0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        n[t->type] += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+    }
+    for (int k = 0; k < TYPE_COUNT; k++)
+        if (n[k] > n[best]) best = (TensorType)k;
+    return best;
+}
+
+/* Reads from the model's file what the API shows of it. */
+static int read_facts(ServedModel *m, fr_error *err) {
+    Gguf *g;
+    GgufString text;
+    int status = gguf_open(&g, m->path, err);
+    if (status) return status;
+    if (gguf_get_string(g, "tokenizer.chat_template", &text)) m->chat_template = strndup(text.data, text.n);
+    copy_token(m->model, g, "tokenizer.ggml.bos_token_id", m->bos);
+    copy_token(m->model, g, "tokenizer.ggml.eos_token_id", m->eos);
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        m->n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+    }
+    snprintf(m->quantization, sizeof m->quantization, "%s", tensor_type_info(main_type(g))->name);
+    gguf_close(g);
+    return fr_model_fingerprint(m->model, &m->fingerprint, err);
+}
+
 /* Finds out whether the template writes a space before an answer that is not in the prompt of that answer. */
 static bool template_writes_blank(const fr_model *model) {
     static const fr_chat_message m[] = {{"user", "u"}, {"assistant", "x"}, {"user", "u"}};
@@ -86,7 +127,8 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
         m->info.struct_size = sizeof m->info;
         fr_model_get_info(m->model, &m->info);
         m->writes_blank = template_writes_blank(m->model);
-        status = open_engine(m, o, err);
+        status = read_facts(m, err);
+        if (!status) status = open_engine(m, o, err);
     }
     if (status) served_model_close(m);
     return status;
@@ -95,6 +137,8 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
 void served_model_close(ServedModel *m) {
     fr_engine_close(m->engine);
     fr_model_close(m->model);
+    free(m->chat_template);
+    m->chat_template = NULL;
     m->engine = NULL;
     m->model = NULL;
 }

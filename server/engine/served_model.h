@@ -23,6 +23,11 @@ typedef struct ServedModel {
     int n_ctx, max_requests, max_queued, tree_budget;
     const char *drafts[SERVED_MAX_DRAFTS]; /* the operator's; the default of requests */
     int n_drafts;
+    /* What the API shows of the model's file: */
+    char *chat_template; /* NULL: there is none */
+    char bos[64], eos[64], quantization[16];
+    int64_t n_parameters;
+    uint64_t fingerprint;
     bool writes_blank;    /* its template writes a space before each answer, so answers begin with one */
     int64_t created_s;    /* seconds since 1970 */
     int64_t cost_context; /* tokens */

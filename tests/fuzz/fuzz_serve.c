@@ -46,7 +46,8 @@ static Service *service(void) {
 
 static const Endpoint *endpoint_at(unsigned i) {
     static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
-                                               messages_endpoints, responses_endpoints};
+                                               messages_endpoints,         responses_endpoints,        ollama_endpoints,
+                                               ollama_model_endpoints};
     const Endpoint *found[32];
     unsigned n = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)

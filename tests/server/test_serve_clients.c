@@ -62,6 +62,11 @@ static void npm_anthropic(void **state) {
     run_script("check_anthropic.mjs", "@anthropic-ai/sdk", false);
 }
 
+static void npm_ollama(void **state) {
+    (void)state;
+    run_script("check_ollama.mjs", "ollama", true);
+}
+
 static void npm_clients_with_tools(void **state) {
     (void)state;
     run_script("check_tools.mjs", "openai", true);
@@ -168,6 +173,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(npm_openai_with_zod),
         cmocka_unit_test(npm_ajv_on_served_schemas),
         cmocka_unit_test(npm_anthropic),
+        cmocka_unit_test(npm_ollama),
         cmocka_unit_test(npm_ai),
         cmocka_unit_test(npm_clients_with_tools),
         cmocka_unit_test(npm_langchain),
