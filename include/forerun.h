@@ -427,6 +427,12 @@ typedef struct fr_request_options {
      * comment at the top of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user; /* passed to on_token */
+    /* If reasoning_end is given, such as "</think>", and does not occur in the first max_reasoning tokens of the text,
+     * the tokens after these are those of reasoning_end: they are generated with certainty, by any drafter and rule. If
+     * reasoning_opening is given as well, such as "<think>", this holds only for a text that begins with it, and its
+     * tokens are not counted. NULL or "": not used. */
+    const char *reasoning_end, *reasoning_opening;
+    int64_t max_reasoning;
 } fr_request_options;
 
 enum {

@@ -84,7 +84,8 @@ struct('fr_request_options', {
     n_stops: 'int', n_drafts: 'int', tree_budget: 'int', verify: 'const char *', allow_lossy: 'int',
     ignore_eos: 'int', prediction: 'const int32_t *', n_prediction: 'int64_t', grammar: 'void *',
     grammar_after: 'const char *', grammar_opening: 'const char *', want_logprobs: 'int', n_top_logprobs: 'int',
-    want_embedding: 'int', on_token: 'fr_on_token *', user: 'void *',
+    want_embedding: 'int', on_token: 'fr_on_token *', user: 'void *', reasoning_end: 'const char *',
+    reasoning_opening: 'const char *', max_reasoning: 'int64_t',
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {
@@ -238,7 +239,7 @@ function checkedMessages(messages) {
 /* The options that a generation takes by name: numbers and strings of fr_sampling and fr_request_options. */
 const OPTIONS = {};
 for (const [struct_, own] of [['fr_sampling', []], ['fr_request_options', ['struct_size', 'n_prompt', 'n_stops', 'n_drafts',
-    'n_logit_bias', 'n_prediction', 'max_tokens', 'grammar_after', 'grammar_opening']]])
+    'n_logit_bias', 'n_prediction', 'max_tokens', 'grammar_after', 'grammar_opening', 'reasoning_end', 'reasoning_opening', 'max_reasoning']]])
     for (const [name, type] of Object.entries(members[struct_]))
         if (!own.includes(name) && (type in INTEGERS || type === 'float' || type === 'const char *')) OPTIONS[name] = type;
 

@@ -210,6 +210,9 @@ class fr_request_options(_Sized):
         ("want_embedding", c_int),
         ("on_token", _ON_TOKEN),
         ("user", c_void_p),
+        ("reasoning_end", c_char_p),
+        ("reasoning_opening", c_char_p),
+        ("max_reasoning", c_int64),
     ]
 
 

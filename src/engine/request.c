@@ -192,6 +192,7 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
     if (!status) status = request_grammar_begin(r, o, err);
+    if (!status) status = request_reasoning_begin(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = open_scores(r, o, err);
     if (!status) status = request_embedding_begin(r, o, err);
@@ -219,6 +220,7 @@ static void free_request(fr_request *r) {
     free(r->context);
     buf_free(&r->text);
     request_grammar_end(r);
+    request_reasoning_end(r);
     request_embedding_end(r);
     draft_dists_free(r->dists);
     free(r);
@@ -373,6 +375,7 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) 
     r->context[r->n_context++] = token;
     r->stats.n_generated++;
     r->stats.logits_hash = score->logits_hash;
+    request_reasoning_advance(r);
     fr_finish finish = finish_after(r, token), by_grammar = request_grammar_advance(r, token);
     if (by_grammar && finish != FR_FINISH_EOS) finish = by_grammar;
     size_t certain = 0;

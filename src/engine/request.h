@@ -61,6 +61,14 @@ typedef struct RequestEmbedding {
     int64_t n;
 } RequestEmbedding;
 
+/* The end of reasoning that is longer than its budget (fr_request_options.max_reasoning). */
+typedef struct RequestReasoning {
+    int32_t *end, *opening; /* [n_end] and [n_opening] tokens; end is NULL: there is no budget */
+    int64_t n_end, n_opening;
+    int64_t budget; /* where the end is forced, in tokens of the text */
+    bool has_ended; /* the end is in the text */
+} RequestReasoning;
+
 /* What verification decided about the tree of a step. Several threads find verdicts at once, each for different
  * requests; a verdict takes effect when the request's turn comes. */
 typedef struct Verdict {
@@ -104,6 +112,7 @@ struct fr_request {
     Verdict verdict;
     RequestGrammar grammar;
     RequestEmbedding embedding;
+    RequestReasoning reasoning;
     Detokenizer detokenizer;
     Buf text; /* all text so far, of which the callback has received n_sent bytes */
     size_t n_sent;
@@ -220,6 +229,15 @@ int request_grammar_check(fr_request *r, VerifyResult *v, fr_error *err);
 /* Reads a token that was generated. Returns FR_FINISH_EOS if nothing can follow it, FR_FINISH_ERROR if it fails, with
  * r->error set, and FR_FINISH_NONE otherwise. */
 fr_finish request_grammar_advance(fr_request *r, int32_t token);
+
+/* ---- reasoning (request_reasoning.c): for a request without a budget, each function does nothing --------------- */
+
+int request_reasoning_begin(fr_request *r, const fr_request_options *o, fr_error *err);
+void request_reasoning_end(fr_request *r);
+/* VerifyInput.forced: the only token that may follow a node of the request's tree; -1: there is none. */
+int32_t request_reasoning_forced(const void *request, int32_t node);
+/* Notes the last token of the context, which has just been generated. */
+void request_reasoning_advance(fr_request *r);
 
 /* ---- results (results.c): what a step finds out about its tokens --------------------------- */
 

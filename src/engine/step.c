@@ -124,7 +124,9 @@ static int verify(const fr_request *r, VerifyScratch *scratch, VerifyResult *out
                       .n_context = r->n_context,
                       .random_source = &random_source.random_source,
                       .options = r->rule_options,
-                      .masks = request_grammar_masks(r)};
+                      .masks = request_grammar_masks(r),
+                      .forced = r->reasoning.n_end ? request_reasoning_forced : NULL,
+                      .forced_user = r};
     return r->rule->verify(&in, scratch, out, err);
 }
 

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "verify/ratio.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
@@ -48,6 +49,12 @@ void verify_scratch_free(VerifyScratch *s) {
 }
 
 const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node) {
+    int32_t token = in->forced ? in->forced(in->forced_user, node) : -1;
+    if (token >= 0) {
+        for (int32_t i = 0; i < s->n_vocab; i++) s->masked[i] = -INFINITY;
+        s->masked[token] = 0;
+        return s->masked;
+    }
     const TokenMask *m = in->masks ? in->masks->after(in->masks->user, node) : NULL;
     if (!m) return in->logits[node];
     token_mask_apply(m, in->logits[node], s->n_vocab, s->masked);

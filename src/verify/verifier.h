@@ -97,6 +97,10 @@ typedef struct VerifyInput {
     RandomSource *random_source; /* the random choices of this step; `sampled` and `typical` do not use it */
     VerifyOptions options;
     const VerifyMasks *masks; /* NULL: no grammar */
+    /* Returns the only token that may follow a node, whatever the masks allow; -1: there is none. NULL: there never
+     * is. */
+    int32_t (*forced)(const void *user, int32_t node);
+    const void *forced_user;
 } VerifyInput;
 
 /* Working memory of a rule, for one caller at a time. The engine allocates it once; a rule allocates nothing. */
