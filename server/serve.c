@@ -13,6 +13,7 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ typedef struct ServeOptions {
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
     const char *hosts[ACCESS_MAX_HOSTS];
-    int n_hosts, is_quiet, unknown_fields;
+    int n_hosts, is_quiet, unknown_fields, metrics_names;
 } ServeOptions;
 
 typedef struct Server {
@@ -52,6 +53,10 @@ typedef struct Server {
     ServedModel models[SERVED_MAX_MODELS];
     struct event_base *base;
     struct event *mail, *clock, *signals[2];
+    pthread_t loader;
+    Message loaded; /* posted when the loader is done */
+    int load_status;
+    fr_error load_error;
     void *tls;
 } Server;
 
@@ -166,17 +171,22 @@ static void on_signal(evutil_socket_t number, short what, void *user) {
     if (s->service.n_calls == 0) on_idle(s);
 }
 
-static int open_events(Server *s, fr_error *err) {
-    static const int numbers[] = {SIGTERM, SIGINT};
+static int open_mail(Server *s, fr_error *err) {
     bool fits = (s->mail = event_new(s->base, s->service.mailbox.fd, EV_READ | EV_PERSIST, on_mail, s)) != NULL &&
                 event_add(s->mail, NULL) == 0;
+    signal(SIGPIPE, SIG_IGN); /* writing to a client that is gone is an error of its connection */
+    return fits ? FR_OK : error_memory(err, "the events of the server", 1);
+}
+
+static int open_events(Server *s, fr_error *err) {
+    static const int numbers[] = {SIGTERM, SIGINT};
+    bool fits = true;
     const struct timeval second = {.tv_sec = 1};
     fits = fits && (s->clock = event_new(s->base, -1, EV_PERSIST, on_second, s)) != NULL &&
            event_add(s->clock, &second) == 0;
     for (int i = 0; i < 2 && fits; i++)
         fits = (s->signals[i] = evsignal_new(s->base, numbers[i], on_signal, s)) != NULL &&
                event_add(s->signals[i], NULL) == 0;
-    signal(SIGPIPE, SIG_IGN); /* writing to a client that is gone is an error of its connection */
     return fits ? FR_OK : error_memory(err, "the events of the server", 1);
 }
 
@@ -264,6 +274,7 @@ static int open_server(Server *s, fr_error *err) {
     Service *service = &s->service;
     service->max_json_bytes = JSON_BYTES_LEAST + ((size_t)o->max_body_mib << 20) * JSON_BYTES_PER_BYTE;
     service->logs = !o->is_quiet;
+    service->metrics_names = (MetricsNames)o->metrics_names;
     service->ignores_unknown = o->unknown_fields == UNKNOWN_IGNORE;
     grammar_cache_open(&service->grammars, GRAMMAR_BYTES);
     service->on_idle = on_idle;
@@ -272,11 +283,43 @@ static int open_server(Server *s, fr_error *err) {
     if (!status && o->tls_cert) status = tls_open(&s->tls, o->tls_cert, o->tls_key, err);
     if (!status && !(s->base = event_base_new())) status = error_memory(err, "an event loop", 1);
     if (!status) status = mailbox_open(&service->mailbox, err);
-    if (!status) status = open_http(s, err); /* before the models, so that an address in use is reported at once */
-    if (!status) status = open_models(s, err);
-    if (!status) status = worker_start(&service->worker, &service->mailbox, err);
+    if (!status) status = open_mail(s, err);
+    service->loads = true;
+    return status ? status : open_http(s, err); /* before the models: an address in use is reported at once */
+}
+
+/* Loads the models in a thread of its own, so that the event loop can answer meanwhile. Signals end the program as
+ * usual until it is done. */
+static void *load(void *user) {
+    Server *s = user;
+    s->load_status = open_models(s, &s->load_error);
+    mailbox_post(&s->service.mailbox, &s->loaded);
+    return NULL;
+}
+
+static void on_loaded(Message *m) {
+    Server *s = (Server *)(void *)((char *)m - offsetof(Server, loaded));
+    event_base_loopbreak(s->base);
+}
+
+/* Answers requests with status 503 until the models are loaded. */
+static int load_models(Server *s, fr_error *err) {
+    Service *service = &s->service;
+    s->loaded.deliver = on_loaded;
+    if (pthread_create(&s->loader, NULL, load, s))
+        return error_set(err, FR_ERR_MEMORY, "the thread that loads the models cannot be started");
+    if (event_base_dispatch(s->base) < 0)
+        s->load_status = error_set(&s->load_error, FR_ERR_IO, "the event loop failed");
+    pthread_join(s->loader, NULL);
+    if (s->load_status) {
+        *err = s->load_error;
+        return s->load_status;
+    }
+    int status = worker_start(&service->worker, &service->mailbox, err);
     if (!status) status = engine_thread_start(&service->engine, s->models, service->n_models, &service->mailbox, err);
-    return status ? status : open_events(s, err);
+    if (!status) status = open_events(s, err);
+    service->loads = status != FR_OK;
+    return status;
 }
 
 static void close_server(Server *s) {
@@ -311,6 +354,7 @@ static int serve(const ServeOptions *o, fr_error *err) {
     s->options = o;
     s->service.mailbox.fd = -1;
     int status = open_server(s, err);
+    if (!status) status = load_models(s, err);
     if (!status) {
         announce(s);
         if (event_base_dispatch(s->base) < 0) status = error_set(err, FR_ERR_IO, "the event loop failed");
@@ -418,6 +462,10 @@ static const Option option_table[] = {
     CLI_ROW_BACKEND(ServeOptions, backend),
     CLI_ROW_KERNELS(ServeOptions, kernels),
     CLI_ROW_ACT(ServeOptions, activations, .default_help = "q16"),
+    {.key = "metrics-names",
+     OPT_CHOICE(ServeOptions, metrics_names, "forerun", "vllm", "both"),
+     .default_value = "forerun",
+     .help = "names of the metrics that vLLM has, too: forerun_NAME, vllm:NAME or both"},
     {.key = "quiet", OPT_FLAG(ServeOptions, is_quiet), .help = "do not log requests"},
     {.key = NULL},
 };

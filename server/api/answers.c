@@ -99,6 +99,14 @@ static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
     if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
 }
 
+/* Bounds the reasoning of answers that may have some. */
+static void set_budget(Plan *plan, const AnswerForm *form, const ChatMessages *f) {
+    if (!f->has_budget || form->has_reasoned || !(form->is_reasoning || form->reasons)) return;
+    plan->reasoning_end = think_end;
+    plan->reasoning_opening = form->is_reasoning ? NULL : think_begin;
+    plan->max_reasoning = f->max_reasoning;
+}
+
 static Answers *new_answers(ApiCall *call) {
     Answers *a = calloc(1, sizeof *a);
     call->own = a;
@@ -124,7 +132,9 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
     a->has_one_call = f->has_one_call;
     a->form.is_either = a->form.tools && call->plan.is_format;
-    a->form.drops_blank = call->plan.model->writes_blank && !call->plan.grammar; /* a grammar holds the whole text */
+    bool is_free = !call->plan.grammar && !f->prefill; /* a grammar holds the whole text */
+    a->form.drops_blank = is_free && call->plan.model->writes_blank;
+    if (f->prefill && !a->form.is_reasoning) a->form.reasons = false;
     result.tokens = NULL;
     fr_chat_result_free(&result);
     if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
@@ -132,6 +142,7 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
         return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (tool_grammar_prepare(call, a, f)) return -1;
     if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
+    set_budget(&call->plan, &a->form, f);
     if (f->keeps_reasoning) a->form.reasons = a->form.is_reasoning = false;
     return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }

@@ -16,6 +16,9 @@ typedef struct ChatMessages {
     const json_t *strict_tools;   /* for each tool, whether it is strict; NULL: by its "function.strict" */
     bool has_one_call;            /* an answer has at most one call */
     bool keeps_reasoning;         /* reasoning is a part of the text, with its marks */
+    bool has_budget;              /* reasoning of more than max_reasoning tokens is closed by its mark */
+    int64_t max_reasoning;
+    const char *prefill; /* the beginning of the answer, which the model continues; NULL: none */
 } ChatMessages;
 
 /* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by

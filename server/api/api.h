@@ -53,10 +53,14 @@ void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
 
 typedef struct MetricsGauges {
     int n_running[SERVED_MAX_MODELS], n_waiting[SERVED_MAX_MODELS], n_connections;
+    double kv_usage[SERVED_MAX_MODELS]; /* from 0 to 1 */
     GrammarCacheStats grammars;
 } MetricsGauges;
+/* The names of the metrics that vLLM has: forerun_NAME, vllm:NAME, or both. */
+typedef enum MetricsNames { METRICS_FORERUN, METRICS_VLLM, METRICS_BOTH } MetricsNames;
 /* Appends the metrics in the text format of Prometheus. False: memory ran out. */
-bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges, Buf *out);
+bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges,
+                   MetricsNames names, Buf *out);
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
@@ -69,9 +73,11 @@ typedef struct Service {
     Mailbox mailbox;
     Access access;
     Metrics metrics;
+    MetricsNames metrics_names;
     GrammarCache grammars;
     HttpServer *http;
     size_t max_json_bytes; /* the most memory that the values of one body may take */
+    bool loads;            /* the models are being loaded: all requests are refused with status 503 */
     bool drains;           /* the server shuts down: new requests are refused */
     bool logs;
     bool ignores_unknown; /* unknown fields are ignored, with a warning in the answer, instead of refused */
@@ -126,7 +132,8 @@ typedef struct Plan {
     CompileWatch watch;     /* limits all compilations of this request */
     bool is_format;         /* the grammar is a schema for text outside calls, as from `response_format` */
     /* As in fr_request_options; static strings. */
-    const char *grammar_after, *grammar_opening;
+    const char *grammar_after, *grammar_opening, *reasoning_end, *reasoning_opening;
+    int64_t max_reasoning;
     int n_top_logprobs;               /* for each token, if wants_logprobs is set */
     char *warnings[API_MAX_WARNINGS]; /* [n_warnings] sentences for the client, besides the notice of the grammar */
     int n_warnings;

@@ -311,6 +311,9 @@ static bool make_choice(ApiCall *call, int i) {
                                   .grammar = cached_grammar(plan->grammar),
                                   .grammar_after = plan->grammar_after,
                                   .grammar_opening = plan->grammar_opening,
+                                  .reasoning_end = plan->reasoning_end,
+                                  .reasoning_opening = plan->reasoning_opening,
+                                  .max_reasoning = plan->max_reasoning,
                                   .want_embedding = plan->wants_embeddings};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
@@ -396,15 +399,18 @@ int api_end_reply(ApiCall *call, bool has_failed) {
     return has_failed ? api_refuse(&call->error, 500, NULL, NULL, "memory for the answer ran out") : 0;
 }
 
-void api_call_name(ApiCall *call, const char *prefix) {
+/* Writes the prefix and 24 random characters. */
+static void random_id(const char *prefix, char id[40]) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     unsigned char bytes[24];
     size_t n = strlen(prefix);
     (void)!getrandom(bytes, sizeof bytes, 0);
-    snprintf(call->id, sizeof call->id, "%s", prefix);
-    for (size_t i = 0; i < sizeof bytes && n < sizeof call->id - 1; i++) call->id[n++] = letters[bytes[i] % 62];
-    call->id[n] = '\0';
+    snprintf(id, 40, "%s", prefix);
+    for (size_t i = 0; i < sizeof bytes && n < 39; i++) id[n++] = letters[bytes[i] % 62];
+    id[n] = '\0';
 }
+
+void api_call_name(ApiCall *call, const char *prefix) { random_id(prefix, call->id); }
 
 /* Begins a call whose endpoint is known and allowed. */
 static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint) {
@@ -509,6 +515,7 @@ static int check(const Service *s, const HttpHead *head, const Endpoint *endpoin
     if (!access_allows_origin(&s->access, head))
         return api_refuse(error, 403, "origin_not_allowed", NULL,
                           "pages of this origin may not use the server; the operator can list it with --cors-origin");
+    if (s->loads) return api_refuse(error, 503, "loading", NULL, "the model is being loaded; try again later");
     if (!endpoint && !same_path) return api_refuse(error, 404, "not_found", NULL, "there is no such endpoint");
     if (!endpoint)
         return api_refuse(error, 405, "method_not_allowed", NULL, "this endpoint takes %s", same_path->method);
@@ -516,7 +523,25 @@ static int check(const Service *s, const HttpHead *head, const Endpoint *endpoin
         return api_refuse(error, 401, "invalid_api_key", NULL,
                           "a valid API key is missing: send 'Authorization: Bearer KEY'");
     if (s->drains && !endpoint->may_drain) return api_refuse(error, 503, NULL, NULL, "the server is shutting down");
+    const char *coding = http_head_find(head, "Content-Encoding");
+    if (coding && strcasecmp(coding, "identity") != 0)
+        return api_refuse(error, 415, "unsupported_encoding", NULL,
+                          "bodies in the encoding '%.40s' are not supported; send the body as it is", coding);
     return 0;
+}
+
+/* Names the answer by the request's own x-request-id, if that is short and plain, or by a random id; Anthropic's
+ * clients read the second header. */
+static void add_request_id(HttpExchange *x) {
+    const char *given = http_head_find(http_exchange_head(x), "X-Request-Id");
+    char id[40];
+    size_t n = given ? strlen(given) : 0;
+    bool is_plain = n > 0 && n < sizeof id;
+    for (size_t i = 0; i < n && is_plain; i++) is_plain = given[i] > ' ' && given[i] < 0x7f;
+    if (is_plain) memcpy(id, given, n + 1);
+    else random_id("req_", id);
+    http_exchange_add_header(x, "X-Request-Id", id);
+    http_exchange_add_header(x, "Request-Id", id);
 }
 
 void api_receive(void *service, HttpExchange *x) {
@@ -531,6 +556,7 @@ void api_receive(void *service, HttpExchange *x) {
         return;
     }
     bool is_refused = check(s, head, endpoint, same_path, &error) != 0;
+    add_request_id(x);
     if (error.status != 403) access_add_cors(&s->access, x);
     if (is_refused) refuse(s, x, shown ? shown->format : &default_format, &error);
     else api_call_begin(s, x, endpoint);

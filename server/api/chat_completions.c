@@ -9,8 +9,8 @@
 typedef struct ChatFields {
     PlanFields plan;
     ChatMessages chat;
-    bool logprobs, parallel_calls;
-    int64_t top_logprobs;
+    bool logprobs, parallel_calls, begins_answer, continues;
+    int64_t top_logprobs, max_reasoning; /* max_reasoning: -1: no budget */
     const char *reasoning_format;
 } ChatFields;
 
@@ -18,8 +18,11 @@ typedef struct ChatFields {
 static const Field chat_fields[] = {
     {.name = "messages", C(ANY, chat.messages)},
     {.name = "chat_template_kwargs", C(ANY, chat.variables)},
-    {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 1},
-    {.name = "continue_final_message", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "add_generation_prompt", C(BOOL, begins_answer)},
+    {.name = "continue_final_message", C(BOOL, continues)},
+    {.name = "reasoning_budget", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
+    {.name = "thinking_budget_tokens", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
+    {.name = "thinking_token_budget", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
     {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = "max_completion_tokens",
      C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
@@ -55,14 +58,35 @@ static int read_reasoning_format(ChatFields *f, ApiError *error) {
                       "'reasoning_format' must be \"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
 }
 
+/* continue_final_message: the last message is the beginning of the answer. */
+static int read_continuation(ChatFields *f, ApiError *error) {
+    size_t n = json_array_size(f->chat.messages);
+    const json_t *last = n > 0 ? json_array_get(f->chat.messages, n - 1) : NULL,
+                 *content = json_object_get(last, "content");
+    if (!f->continues && f->begins_answer) return 0;
+    if (!f->continues)
+        return api_refuse(error, 400, "unsupported_parameter", "add_generation_prompt",
+                          "'add_generation_prompt': false needs 'continue_final_message': true");
+    if (n < 2 || !field_is_text(json_object_get(last, "role"), "assistant") || !json_is_string(content))
+        return api_refuse(error, 400, "invalid_value", "continue_final_message",
+                          "'continue_final_message' needs a last message of the role 'assistant' with a text, after "
+                          "others");
+    f->chat.prefill = json_string_value(content);
+    json_incref((json_t *)(uintptr_t)last); /* the memory of all values is freed with that of the body */
+    return json_array_remove((json_t *)(uintptr_t)f->chat.messages, n - 1);
+}
+
 static int prepare(ApiCall *call, const json_t *body) {
-    ChatFields f = {.parallel_calls = true};
+    ChatFields f = {.parallel_calls = true, .begins_answer = true, .max_reasoning = -1};
     plan_fields_default(&f.plan);
     int status = fields_read(tables, body, &f, call);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
     if (!status) status = read_logprobs(&call->plan, &f, &call->error);
     if (!status) status = read_reasoning_format(&f, &call->error);
+    if (!status) status = read_continuation(&f, &call->error);
+    f.chat.has_budget = f.max_reasoning >= 0;
+    f.chat.max_reasoning = f.max_reasoning;
     f.chat.has_one_call = !f.parallel_calls;
     if (!status) status = answers_prepare(call, &f.chat);
     api_call_name(call, "chatcmpl-");
@@ -506,10 +530,58 @@ static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_o
                       "'tools' are not supported by the chat template of this model, which has no place for them");
 }
 
+/* Whether the tokenizer writes a space before the first word of a text. */
+static bool adds_space(const ServedModel *m) {
+    int32_t *ids;
+    int64_t n;
+    size_t n_bytes = 0;
+    const char *piece = "";
+    if (fr_tokenize(m->model, "x", 1, 0, &ids, &n, NULL)) return false;
+    if (n > 0) piece = fr_token_piece(m->model, ids[0], false, &n_bytes);
+    bool adds = n_bytes > 0 && piece[0] == ' ';
+    fr_free(ids);
+    return adds;
+}
+
+/* Appends the beginning of the answer to the prompt, after the space that belongs to the template. */
+static int append_prefill(const ServedModel *m, const char *prefill, fr_chat_result *out, ApiError *error) {
+    int32_t *ids = NULL;
+    int64_t n;
+    fr_error why;
+    const char *space = m->writes_blank && prefill[0] != ' ' && !adds_space(m) ? " " : "";
+    char *text = NULL, *all = NULL;
+    bool fits = asprintf(&text, "%s%s", space, prefill) >= 0 && asprintf(&all, "%s%s", out->text, text) >= 0;
+    int status = fits ? fr_tokenize(m->model, text, strlen(text), 0, &ids, &n, &why) : FR_OK;
+    int32_t *tokens = fits && !status ? malloc((size_t)(out->n_tokens + n + 1) * sizeof *tokens) : NULL;
+    free(text);
+    if (!tokens) {
+        free(all);
+        fr_free(ids);
+        return status ? api_refuse_error(error, "messages", &why)
+                      : api_refuse(error, 500, NULL, NULL, "memory ran out");
+    }
+    memcpy(tokens, out->tokens, (size_t)out->n_tokens * sizeof *tokens);
+    if (n > 0) memcpy(tokens + out->n_tokens, ids, (size_t)n * sizeof *tokens);
+    n += out->n_tokens;
+    fr_chat_result_free(out);
+    *out = (fr_chat_result){.struct_size = sizeof *out,
+                            .text = all,
+                            .n_bytes = strlen(all),
+                            .tokens = tokens,
+                            .n_tokens = n};
+    fr_free(ids);
+    return 0;
+}
+
+static int apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     *out = (fr_chat_result){.struct_size = sizeof(fr_chat_result)};
-    int status = check_messages(f, error);
-    if (status) return status;
+    if (check_messages(f, error) || apply(m, f, out, error)) return -1;
+    return f->prefill ? append_prefill(m, f->prefill, out, error) : 0;
+}
+
+static int apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body belongs to the call */
     if (f->reasoning_effort && !variables) variables = json_object();
     if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));

@@ -17,6 +17,7 @@ typedef struct MessagesFields {
     PlanFields plan;
     MessagesInput input;
     const json_t *variables, *stops, *output_config;
+    const char *effort;
 } MessagesFields;
 
 #define M(kind, field, ...) FIELD(MessagesFields, kind, field, __VA_ARGS__)
@@ -132,6 +133,22 @@ static int add_turn(json_t *out, const json_t *message, size_t i_message, ApiErr
     return 0;
 }
 
+/* The last message is the beginning of the answer, which the model continues. */
+static int take_prefill(json_t *out, ChatMessages *chat, ApiError *error) {
+    size_t n = json_array_size(out);
+    const json_t *last = json_array_get(out, n - 1);
+    const char *text = json_string_value(json_object_get(last, "content"));
+    if (json_object_get(last, "tool_calls") || !text || n < 2)
+        return api_refuse(error, 400, "invalid_value", "messages",
+                          "a last message of the role 'assistant' must be text, which the answer continues");
+    if (*text && strchr(" \t\r\n", text[strlen(text) - 1]))
+        return api_refuse(error, 400, "invalid_value", "messages",
+                          "messages: final assistant content cannot end with trailing whitespace");
+    chat->prefill = text;
+    json_incref((json_t *)(uintptr_t)last); /* the memory of all values is freed with that of the body */
+    return json_array_remove(out, n - 1);
+}
+
 static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     json_t *out = json_array();
     size_t n = json_array_size(in->messages);
@@ -146,10 +163,30 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
     }
     for (size_t i = 0; i < n && !status; i++) status = add_turn(out, json_array_get(in->messages, i), i, error);
     if (!status && field_is_text(json_object_get(json_array_get(in->messages, n - 1), "role"), "assistant"))
-        status = api_refuse(error, 400, "unsupported_parameter", "messages",
-                            "the last of 'messages' must have the role 'user': continuing an answer is not supported");
+        status = take_prefill(out, chat, error);
     chat->messages = out;
     return status;
+}
+
+/* Reads {"type": "enabled", "budget_tokens": N}, or the type "adaptive" or "disabled". Many templates have a variable
+ * for it. */
+static int read_thinking(const MessagesInput *in, MessagesFields *f, ChatMessages *chat, ApiError *error) {
+    const json_t *type = json_object_get(in->thinking, "type"),
+                 *budget = json_object_get(in->thinking, "budget_tokens");
+    bool is_enabled = field_is_text(type, "enabled"), is_off = field_is_text(type, "disabled");
+    if (!in->thinking) return 0;
+    if (!is_enabled && !is_off && !field_is_text(type, "adaptive"))
+        return api_refuse(error, 400, "invalid_value", "thinking",
+                          "'thinking.type' must be \"enabled\", \"adaptive\" or \"disabled\"");
+    if ((is_enabled || budget) && !is_off && !(json_integer_value(budget) >= 1))
+        return api_refuse(error, 400, "invalid_value", "thinking", "'thinking.budget_tokens' must be 1 or more");
+    chat->has_budget = budget && !is_off;
+    chat->max_reasoning = json_integer_value(budget);
+    if (!f->variables) f->variables = json_object();
+    json_t *variables = (json_t *)(uintptr_t)f->variables;
+    if (json_is_object(variables) && !json_object_get(variables, "enable_thinking"))
+        json_object_set_new(variables, "enable_thinking", json_boolean(!is_off));
+    return 0;
 }
 
 /* Turns {"name", "description", "input_schema"} into {"type": "function", "function": {..., "parameters"}}. */
@@ -176,17 +213,13 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
 }
 
 static int convert_choices(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
-    const json_t *choice = json_object_get(in->tool_choice, "type"), *thinking = json_object_get(in->thinking, "type");
+    const json_t *choice = json_object_get(in->tool_choice, "type");
     json_t *name = json_object_get(in->tool_choice, "name");
     bool is_named = field_is_text(choice, "tool") && json_is_string(name);
     if (in->tool_choice && !field_is_text(choice, "auto") && !field_is_text(choice, "none") &&
         !field_is_text(choice, "any") && !is_named)
         return api_refuse(error, 400, "invalid_value", "tool_choice",
                           "'tool_choice' must be of type 'auto', 'none' or 'any', or 'tool' with a name");
-    if (in->thinking && !field_is_text(thinking, "disabled"))
-        return api_refuse(error, 400, "unsupported_parameter", "thinking",
-                          "'thinking' is not supported with a budget; use 'chat_template_kwargs' for templates that "
-                          "can switch it on and off");
     chat->has_one_call = json_is_true(json_object_get(in->tool_choice, "disable_parallel_tool_use"));
     chat->tool_choice = is_named                       ? json_pack("{s:s, s:O}", "type", "function", "name", name)
                         : field_is_text(choice, "any") ? json_string("required")
@@ -209,13 +242,17 @@ static int check_stops(const MessagesFields *f, ApiError *error) {
                              "'stop_sequences' must be a list of at most %d strings that are not empty", API_MAX_STOPS);
 }
 
-/* Reads {"format": {"type": "json_schema", "schema": {...}}}. */
+/* Reads {"format": {"type": "json_schema", "schema": {...}}, "effort": "low"}. */
 static int read_output_config(MessagesFields *f, ApiError *error) {
     const char *name;
     json_t *value;
     if (f->output_config && !json_is_object(f->output_config))
         return api_refuse(error, 400, "invalid_type", "output_config", "'output_config' must be an object");
     json_object_foreach((json_t *)(uintptr_t)f->output_config, name, value) {
+        if (strcmp(name, "effort") == 0 && json_is_string(value)) {
+            f->effort = json_string_value(value);
+            continue;
+        }
         if (strcmp(name, "format") != 0 && !json_is_null(value))
             return api_refuse(error, 400, "unsupported_parameter", "output_config",
                               "'output_config.%.40s' is not supported", name);
@@ -232,7 +269,9 @@ static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatM
     if (fields_read(tables, body, f, call) || check_stops(f, &call->error)) return -1;
     if (read_output_config(f, &call->error)) return -1;
     if (f->stops) f->plan.stop = f->stops;
+    if (read_thinking(&f->input, f, chat, &call->error)) return -1;
     chat->variables = f->variables;
+    chat->reasoning_effort = f->effort;
     return convert_input(&f->input, chat, &call->error);
 }
 

@@ -63,18 +63,19 @@ typedef struct Writer {
     Buf *out;
     const ServedModel *models;
     int n_models;
+    const char *prefix; /* of the names of metrics that vLLM has */
     bool fits;
 } Writer;
 
 static void put(Writer *w, bool fits) { w->fits = w->fits && fits; }
 
 static void put_head(Writer *w, const char *name, const char *type, const char *help) {
-    put(w, buf_printf(w->out, "# HELP forerun_%s %s\n# TYPE forerun_%s %s\n", name, help, name, type));
+    put(w, buf_printf(w->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", w->prefix, name, help, w->prefix, name, type));
 }
 
 /* Writes `name{model_name="...",more} `, with the name of the model escaped. */
 static void put_sample(Writer *w, const char *name, int i_model, const char *more) {
-    put(w, buf_printf(w->out, "forerun_%s{model_name=\"", name));
+    put(w, buf_printf(w->out, "%s%s{model_name=\"", w->prefix, name));
     for (const char *c = w->models[i_model].name; *c; c++) {
         if (*c == '\n') put(w, buf_append(w->out, "\\n", 2));
         else {
@@ -161,8 +162,6 @@ static void put_counters(Writer *w, const ModelMetrics *m) {
         {"prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", &m->prompt_tokens},
         {"prefix_cache_hits_total", "Prompt tokens that the prefix cache had.", &m->cached_tokens},
         {"num_preemptions_total", "How often a request gave its KV pages back to an older one.", &m->preemptions},
-        {"constrained_requests_total", "Requests that ended whose text was constrained by a schema or grammar.",
-         &m->constrained},
         {"spec_decode_num_drafts_total", "Steps in which tokens were drafted.", &m->drafts},
         {"spec_decode_num_draft_tokens_total", "Drafted tokens.", &m->draft_tokens},
         {"spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.", &m->accepted_tokens},
@@ -214,16 +213,45 @@ static void put_http(Writer *w, const Metrics *m, int n_connections) {
     put(w, buf_printf(w->out, "forerun_http_connections %d\n", n_connections));
 }
 
-bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges, Buf *out) {
-    Writer w = {.out = out, .models = models, .n_models = n_models, .fits = true};
-    put_family(&w, "num_requests_running", "gauge", "Requests that hold a place in the engine.", gauges->n_running,
+static void put_cache(Writer *w, const MetricsGauges *gauges) {
+    char more[160];
+    put_head(w, "kv_cache_usage_perc", "gauge", "The part of the KV cache that running requests hold, from 0 to 1.");
+    for (int i = 0; i < w->n_models; i++) {
+        put_sample(w, "kv_cache_usage_perc", i, "");
+        put(w, buf_printf(w->out, "%.6g\n", gauges->kv_usage[i]));
+    }
+    put_head(w, "cache_config_info", "gauge", "The KV cache: its pages, and the tokens in each.");
+    for (int i = 0; i < w->n_models; i++) {
+        const ServedModel *m = &w->models[i];
+        snprintf(more, sizeof more, "block_size=\"%d\",cache_dtype=\"%s\",num_gpu_blocks=\"%" PRId64 "\"",
+                 m->kv_page_size, m->kv_type, m->kv_tokens / m->kv_page_size);
+        put_sample(w, "cache_config_info", i, more);
+        put(w, buf_printf(w->out, "1\n"));
+    }
+}
+
+/* Writes the metrics that vLLM has, by the names with the writer's prefix. */
+static void put_shared(Writer *w, const Metrics *m, const MetricsGauges *gauges) {
+    put_family(w, "num_requests_running", "gauge", "Requests that hold a place in the engine.", gauges->n_running,
                sizeof(int), true);
-    put_family(&w, "num_requests_waiting", "gauge", "Requests that wait for a place.", gauges->n_waiting, sizeof(int),
+    put_family(w, "num_requests_waiting", "gauge", "Requests that wait for a place.", gauges->n_waiting, sizeof(int),
                true);
-    put_counters(&w, m->models);
-    put_finished(&w, m);
-    put_positions(&w, m);
-    put_histograms(&w, m->models);
+    put_cache(w, gauges);
+    put_counters(w, m->models);
+    put_finished(w, m);
+    put_positions(w, m);
+    put_histograms(w, m->models);
+}
+
+bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges,
+                   MetricsNames names, Buf *out) {
+    Writer w = {.out = out, .models = models, .n_models = n_models, .fits = true, .prefix = "vllm:"};
+    if (names != METRICS_FORERUN) put_shared(&w, m, gauges);
+    w.prefix = "forerun_";
+    if (names != METRICS_VLLM) put_shared(&w, m, gauges);
+    put_family(&w, "constrained_requests_total", "counter",
+               "Requests that ended whose text was constrained by a schema or grammar.", &m->models->constrained,
+               sizeof *m->models, false);
     put_grammars(&w, &gauges->grammars);
     put_http(&w, m, gauges->n_connections);
     return w.fits;

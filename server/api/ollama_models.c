@@ -1,5 +1,4 @@
 /* ollama_models.c - what Ollama's clients ask about models: GET /api/tags, /api/ps and /api/version, POST /api/show. */
-#include "cli/command.h"
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 

@@ -170,8 +170,38 @@ void openai_write_warnings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, ']');
 }
 
+/* Writes "metrics": {"speculative_decoding": {...}} for all choices together. */
+static void write_metrics(JsonOut *out, const ApiCall *call) {
+    fr_stats s = openai_sum(call);
+    int64_t n_drafts = 0, n_offered[METRICS_DEPTHS] = {0}, n_accepted[METRICS_DEPTHS] = {0};
+    int n = 0;
+    for (int i = 0; i < call->n_choices; i++) {
+        const GenerationResult *r = call->choices[i].result;
+        if (!r) continue;
+        n_drafts += r->stats.n_steps - r->drafts.n_undrafted_steps;
+        for (int d = 0; d < METRICS_DEPTHS; d++) {
+            n_offered[d] += r->drafts.offered_at[d + 1];
+            n_accepted[d] += r->drafts.accepted_at[d + 1];
+            if (n_offered[d] > 0 && d >= n) n = d + 1;
+        }
+    }
+    json_out_open(out, "metrics", '{');
+    json_out_open(out, "speculative_decoding", '{');
+    json_out_key_int(out, "num_drafts", n_drafts);
+    json_out_key_int(out, "num_draft_tokens", s.drafted);
+    json_out_key_int(out, "num_accepted_tokens", s.accepted);
+    json_out_key_real(out, "acceptance_rate", s.drafted ? (double)s.accepted / (double)s.drafted : 0);
+    json_out_key_real(out, "mean_acceptance_length", s.n_steps ? (double)s.n_generated / (double)s.n_steps : 0);
+    json_out_open(out, "acceptance_rate_per_position", '[');
+    for (int d = 0; d < n; d++) json_out_real(out, n_offered[d] ? (double)n_accepted[d] / (double)n_offered[d] : 0);
+    json_out_mark(out, ']');
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
 void openai_write_extras(JsonOut *out, const ApiCall *call) {
     openai_write_timings(out, call);
+    write_metrics(out, call);
     openai_write_warnings(out, call);
     json_out_key(out, "seed");
     json_out_uint(out, call->plan.sampling.seed);

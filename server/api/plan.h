@@ -59,7 +59,11 @@ bool constraint_write_literal(Buf *out, const char *text, size_t n);
 
 /* ---- from the fields that APIs share to a Plan (plan.c) -------------------------------------------------------- */
 
-enum { SEED_RANDOM = -1 };
+enum { SEED_RANDOM = -1, NATIVE_TOP_K = 40 };
+/* llama.cpp's defaults */
+#define NATIVE_TEMPERATURE 0.8
+#define NATIVE_TOP_P 0.95
+#define NATIVE_MIN_P 0.05
 
 /* The fields of endpoints that generate, with the defaults of plan_fields_default. Pointers are borrowed from the
  * body. */

@@ -3,6 +3,7 @@
 #include "server/api/plan.h"
 
 #include <string.h>
+#include <time.h>
 
 static const ApiFormat format = {.write_error = openai_write_error};
 
@@ -12,11 +13,18 @@ static int health(ApiCall *call) {
 }
 
 static void write_model(JsonOut *out, const ServedModel *m) {
+    char when[32];
+    struct tm tm;
+    time_t created = (time_t)m->created_s;
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &tm));
     json_out_mark(out, '{');
     json_out_key_text(out, "id", m->name);
     json_out_key_text(out, "object", "model");
     json_out_key_int(out, "created", m->created_s);
     json_out_key_text(out, "owned_by", "forerun");
+    json_out_key_text(out, "type", "model"); /* these three for Anthropic's clients */
+    json_out_key_text(out, "display_name", m->name);
+    json_out_key_text(out, "created_at", when);
     json_out_key_int(out, "max_model_len", m->n_ctx);
     json_out_open(out, "meta", '{');
     json_out_key_text(out, "architecture", m->info.architecture);
@@ -37,6 +45,9 @@ static int models(ApiCall *call) {
     json_out_open(&out, "data", '[');
     for (int i = 0; i < s->n_models; i++) write_model(&out, &s->models[i]);
     json_out_mark(&out, ']');
+    json_out_key_text(&out, "first_id", s->models[0].name);
+    json_out_key_text(&out, "last_id", s->models[s->n_models - 1].name);
+    json_out_key_bool(&out, "has_more", false);
     json_out_mark(&out, '}');
     return api_end_reply(call, out.failed);
 }
@@ -50,6 +61,38 @@ static int model(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
+/* The defaults of /completion. */
+static void write_defaults(JsonOut *out, const ServedModel *m) {
+    json_out_open(out, "default_generation_settings", '{');
+    json_out_key_int(out, "id", 0);
+    json_out_key_bool(out, "is_processing", false);
+    json_out_key_int(out, "n_ctx", m->n_ctx);
+    json_out_open(out, "params", '{');
+    json_out_key_int(out, "n_predict", -1);
+    json_out_key_int(out, "max_tokens", -1);
+    json_out_key_int(out, "seed", -1);
+    json_out_key_real(out, "temperature", NATIVE_TEMPERATURE);
+    json_out_key_int(out, "top_k", NATIVE_TOP_K);
+    json_out_key_real(out, "top_p", NATIVE_TOP_P);
+    json_out_key_real(out, "min_p", NATIVE_MIN_P);
+    json_out_key_real(out, "typical_p", 1);
+    json_out_key_real(out, "repeat_penalty", 1);
+    json_out_key_int(out, "repeat_last_n", fr_sampling_default().penalty_last_n);
+    json_out_key_real(out, "presence_penalty", 0);
+    json_out_key_real(out, "frequency_penalty", 0);
+    json_out_key_int(out, "mirostat", 0);
+    json_out_key_bool(out, "ignore_eos", false);
+    json_out_key_bool(out, "stream", true);
+    json_out_open(out, "stop", '[');
+    json_out_mark(out, ']');
+    json_out_open(out, "samplers", '[');
+    for (int i = 0; i < 4; i++)
+        json_out_text(out, ((const char *const[]){"temperature", "top_k", "top_p", "min_p"})[i]);
+    json_out_mark(out, ']');
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
 static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_key_text(out, "model_alias", m->name);
     json_out_key_text(out, "architecture", m->info.architecture);
@@ -61,8 +104,14 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_key_int(out, "total_slots", m->max_requests);
     json_out_key_int(out, "max_queued", m->max_queued);
     json_out_key_int(out, "n_ctx", m->n_ctx);
-    json_out_open(out, "default_generation_settings", '{');
-    json_out_key_int(out, "n_ctx", m->n_ctx);
+    write_defaults(out, m);
+    json_out_key_text(out, "model_path", m->path);
+    json_out_key_text(out, "chat_template", m->chat_template ? m->chat_template : "");
+    json_out_key_text(out, "bos_token", m->bos);
+    json_out_key_text(out, "eos_token", m->eos);
+    json_out_open(out, "modalities", '{');
+    json_out_key_bool(out, "vision", false);
+    json_out_key_bool(out, "audio", false);
     json_out_mark(out, '}');
     /* T(1), T(2), ...: the times of forwards of n tokens after a context of forward_n_context tokens. */
     json_out_open(out, "forward_ms", '[');
@@ -73,6 +122,25 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_open(out, "drafts", '[');
     for (int i = 0; i < m->n_drafts; i++) json_out_bytes(out, m->drafts[i], strcspn(m->drafts[i], ":"));
     json_out_mark(out, ']');
+}
+
+/* Answers GET /version and GET /load, of vLLM and SageMaker. */
+static int version(ApiCall *call) {
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_text(&out, "version", FORERUN_VERSION);
+    json_out_mark(&out, '}');
+    return api_end_reply(call, out.failed);
+}
+
+static int load(ApiCall *call) {
+    int n = 0;
+    for (const ApiCall *c = call->service->calls; c; c = c->next) n += c->n_running > 0;
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_int(&out, "server_load", n);
+    json_out_mark(&out, '}');
+    return api_end_reply(call, out.failed);
 }
 
 /* Answers with the properties of the first model, in llama.cpp's form, and a list of those of all models. */
@@ -110,14 +178,30 @@ static void write_slot(JsonOut *out, const Choice *c, int id) {
     json_out_mark(out, '}');
 }
 
-/* Lists the requests that wait or run, and no free slots. */
+static void write_idle_slot(JsonOut *out, const ServedModel *m, int id) {
+    json_out_mark(out, '{');
+    json_out_key_int(out, "id", id);
+    json_out_key_text(out, "model", m->name);
+    json_out_key_bool(out, "is_processing", false);
+    json_out_key_text(out, "state", "idle");
+    json_out_key_int(out, "n_ctx", m->n_ctx);
+    json_out_mark(out, '}');
+}
+
+/* Lists the requests that wait or run, and the places of all models that are free. */
 static int slots(ApiCall *call) {
-    int id = 0;
+    const Service *s = call->service;
+    int id = 0, n_running[SERVED_MAX_MODELS] = {0};
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '[');
     for (const ApiCall *c = call->service->calls; c; c = c->next)
         for (int i = 0; i < c->n_choices; i++)
-            if (c->choices[i].generation) write_slot(&out, &c->choices[i], id++);
+            if (c->choices[i].generation) {
+                n_running[c->plan.model - s->models] += generation_is_open(c->choices[i].generation);
+                write_slot(&out, &c->choices[i], id++);
+            }
+    for (int k = 0; k < s->n_models; k++)
+        for (int i = n_running[k]; i < s->models[k].max_requests; i++) write_idle_slot(&out, &s->models[k], id++);
     json_out_mark(&out, ']');
     return api_end_reply(call, out.failed);
 }
@@ -133,7 +217,10 @@ static int show_metrics(ApiCall *call) {
             if (generation_is_open(g)) gauges.n_running[g->model - s->models]++;
             else gauges.n_waiting[g->model - s->models]++;
         }
-    return api_end_reply(call, !metrics_write(&s->metrics, s->models, s->n_models, &gauges, &call->reply));
+    for (int i = 0; i < s->n_models; i++)
+        gauges.kv_usage[i] = (double)atomic_load(&s->models[i].kv_tokens_running) / (double)s->models[i].kv_tokens;
+    return api_end_reply(call,
+                         !metrics_write(&s->metrics, s->models, s->n_models, &gauges, s->metrics_names, &call->reply));
 }
 
 /* ---- the page --------------------------------------------------------------------------------------------
@@ -212,6 +299,10 @@ const Endpoint status_endpoints[] = {
     {.method = "GET", .path = "/v1/models/", .format = &format, .answer = model, .has_name = true},
     {.method = "GET", .path = "/models", .format = &format, .answer = models},
     {.method = "GET", .path = "/props", .format = &format, .answer = props},
+    {.method = "GET", .path = "/version", .format = &format, .answer = version, .is_open = true},
+    {.method = "GET", .path = "/load", .format = &format, .answer = load},
+    {.method = "GET", .path = "/ping", .format = &format, .answer = health, .is_open = true, .may_drain = true},
+    {.method = "POST", .path = "/ping", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/slots", .format = &format, .answer = slots, .may_drain = true},
     {.method = "GET",
      .path = "/metrics",

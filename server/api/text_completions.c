@@ -1,4 +1,5 @@
-/* text_completions.c - texts after raw prompts, several at once: POST /v1/completions and llama.cpp's /completion. */
+/* text_completions.c - texts after raw prompts, several at once: POST /v1/completions, and llama.cpp's /completion and
+ * /infill. */
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
@@ -143,6 +144,7 @@ static const ApiFormat format = {
 typedef struct NativeFields {
     PlanFields plan;
     const json_t *prompt;
+    const char *prefix, *suffix;
     int64_t n_predict, n_probs;
 } NativeFields;
 
@@ -155,26 +157,128 @@ static const Field native_fields[] = {
     {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = NULL},
 };
+static const Field infill_fields[] = {
+    {.name = "input_prefix", N(TEXT, prefix)},
+    {.name = "input_suffix", N(TEXT, suffix)},
+    {.name = "input_extra", .kind = FIELD_NOTED},
+    {.name = NULL},
+};
+static const Field *const infill_tables[] = {infill_fields, plan_fields, native_fields, plan_other_fields, NULL};
 static const Field *const native_tables[] = {plan_fields, native_fields, plan_other_fields, NULL};
 
-static int prepare_native(ApiCall *call, const json_t *body) {
-    NativeFields f = {.n_predict = -1};
-    plan_fields_default(&f.plan);
-    f.plan.temperature = 0.8; /* llama.cpp's defaults */
-    f.plan.top_k = 40;
-    f.plan.top_p = 0.95;
-    f.plan.min_p = 0.05;
-    int status = fields_read(native_tables, body, &f, call);
-    if (!status && f.n_predict == 0)
+/* Reads a body, and fills in the plan except its prompt. */
+static int begin_native(ApiCall *call, const json_t *body, const Field *const *names, NativeFields *f) {
+    *f = (NativeFields){.n_predict = -1};
+    plan_fields_default(&f->plan);
+    f->plan.temperature = NATIVE_TEMPERATURE;
+    f->plan.top_k = NATIVE_TOP_K;
+    f->plan.top_p = NATIVE_TOP_P;
+    f->plan.min_p = NATIVE_MIN_P;
+    int status = fields_read(names, body, f, call);
+    if (!status && f->n_predict == 0)
         status = api_refuse(&call->error, 400, "invalid_value", "n_predict", "'n_predict' must be -1, or 1 or more");
     if (!status)
-        status = plan_begin(&call->plan, call->service, &f.plan, f.n_predict > 0 ? f.n_predict : 0, &call->error);
+        status = plan_begin(&call->plan, call->service, &f->plan, f->n_predict > 0 ? f->n_predict : 0, &call->error);
+    if (!status && f->n_probs) logprobs_want(&call->plan, f->n_probs);
+    call->plan.tells_stop = true;
+    api_call_name(call, "cmpl-");
+    return status;
+}
+
+static int prepare_native(ApiCall *call, const json_t *body) {
+    NativeFields f;
+    int status = begin_native(call, body, native_tables, &f);
     if (!status)
         status = plan_add_prompts(&call->plan, f.prompt, "prompt", true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                                   &call->error);
-    if (!status && f.n_probs) logprobs_want(&call->plan, f.n_probs);
-    call->plan.tells_stop = true;
-    api_call_name(call, "cmpl-");
+    return status;
+}
+
+/* ---- POST /infill: the text between a prefix and a suffix, for models with tokens for it ------------------- */
+
+/* The marks before the prefix, the suffix and the middle, as families of models spell them. */
+static const char *const fill_marks[][3] = {
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"},
+    {"<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81"
+     "begin\xEF\xBD\x9C>",
+     "<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81"
+     "hole\xEF\xBD\x9C>",
+     "<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81"
+     "end\xEF\xBD\x9C>"},
+    {"\xE2\x96\x81<PRE>", "\xE2\x96\x81<SUF>", "\xE2\x96\x81<MID>"},
+};
+
+/* Finds the tokens of the marks. False: the vocabulary has none. */
+static bool find_fill_marks(const ServedModel *m, int32_t marks[3]) {
+    for (size_t i = 0; i < sizeof fill_marks / sizeof *fill_marks; i++) {
+        int n_found = 0;
+        for (int k = 0; k < 3; k++) {
+            int32_t *ids = NULL;
+            int64_t n = 0;
+            const char *mark = fill_marks[i][k];
+            if (!fr_tokenize(m->model, mark, strlen(mark), FR_TOKENIZE_SPECIAL, &ids, &n, NULL) && n == 1 &&
+                fr_token_is_special(m->model, ids[0]))
+                marks[n_found++] = ids[0];
+            fr_free(ids);
+        }
+        if (n_found == 3) return true;
+    }
+    return false;
+}
+
+/* Adds the tokens of a text, after a mark unless that is below 0. */
+static int add_part(const ServedModel *m, int32_t mark, const char *text, unsigned flags, Prompt *to, ApiError *error) {
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    fr_error why;
+    if (text && *text && fr_tokenize(m->model, text, strlen(text), flags, &ids, &n, &why))
+        return api_refuse_error(error, "prompt", &why);
+    int32_t *all = realloc(to->tokens, (size_t)(to->n + n + 1) * sizeof *all);
+    if (all) {
+        to->tokens = all;
+        if (mark >= 0) all[to->n++] = mark;
+        for (int64_t i = 0; i < n; i++) all[to->n++] = ids[i];
+    }
+    fr_free(ids);
+    return all ? 0 : api_refuse(error, 500, NULL, NULL, "memory ran out");
+}
+
+/* Adds the prompt BOS, PRE prefix, SUF suffix, MID begin. */
+static int add_fill(ApiCall *call, const char *prefix, const char *suffix, const char *begin) {
+    const ServedModel *m = call->plan.model;
+    int32_t marks[3], *bos = NULL;
+    int64_t n_bos = 0;
+    Prompt prompt = {.text = strdup(begin ? begin : "")};
+    if (!find_fill_marks(m, marks)) {
+        free(prompt.text);
+        return api_refuse(&call->error, 400, "unsupported_parameter", "input_suffix",
+                          "this model has no tokens for text between a prefix and a suffix");
+    }
+    int status = prompt.text ? 0 : api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    (void)fr_tokenize(m->model, "", 0, FR_TOKENIZE_PROMPT, &bos, &n_bos, NULL);
+    if (!status && n_bos > 0) status = add_part(m, bos[0], NULL, 0, &prompt, &call->error);
+    if (!status) status = add_part(m, marks[0], prefix, 0, &prompt, &call->error);
+    if (!status) status = add_part(m, marks[1], suffix, 0, &prompt, &call->error);
+    if (!status) status = add_part(m, marks[2], begin, FR_TOKENIZE_SPECIAL, &prompt, &call->error);
+    fr_free(bos);
+    if (!status) return plan_add_prompt(&call->plan, &prompt, &call->error);
+    free(prompt.tokens);
+    free(prompt.text);
+    return status;
+}
+
+static int prepare_infill(ApiCall *call, const json_t *body) {
+    NativeFields f;
+    int status = begin_native(call, body, infill_tables, &f);
+    if (!status && f.prompt && !json_is_string(f.prompt))
+        status = api_refuse(&call->error, 400, "invalid_type", "prompt", "'prompt' must be a string");
+    if (!status) status = add_fill(call, f.prefix, f.suffix, json_string_value(f.prompt));
     return status;
 }
 
@@ -305,5 +409,7 @@ static const ApiFormat native_format = {
 const Endpoint text_completions_endpoints[] = {
     {.method = "POST", .path = "/v1/completions", .format = &format, .prepare = prepare},
     {.method = "POST", .path = "/completion", .format = &native_format, .prepare = prepare_native},
+    {.method = "POST", .path = "/completions", .format = &native_format, .prepare = prepare_native},
+    {.method = "POST", .path = "/infill", .format = &native_format, .prepare = prepare_infill},
     {.path = NULL},
 };

@@ -1,5 +1,5 @@
 /* token_endpoints.c - the endpoints that generate no text: POST /tokenize, /detokenize, /apply-template,
- * /v1/embeddings. */
+ * /v1/embeddings, /rerank. */
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 
@@ -9,8 +9,9 @@
 #include <string.h>
 
 typedef struct TokenFields {
-    const char *model, *content;
-    bool add_special, parse_special, with_pieces;
+    const char *model, *content, *prompt;
+    const json_t *add_special;
+    bool parse_special, with_pieces, returns_strings;
     const json_t *tokens;
     ChatMessages chat;
 } TokenFields;
@@ -19,9 +20,15 @@ typedef struct TokenFields {
 static const Field tokenize_fields[] = {
     {.name = "model", T(TEXT, model)},
     {.name = "content", T(TEXT, content)},
-    {.name = "prompt", T(TEXT, content)}, /* vLLM's name */
-    {.name = "add_special", T(BOOL, add_special)},
-    {.name = "add_special_tokens", T(BOOL, add_special)},
+    {.name = "prompt", T(TEXT, prompt)}, /* vLLM's name; its texts begin with BOS by default */
+    {.name = "messages", T(ANY, chat.messages)},
+    {.name = "tools", T(ANY, chat.tools)},
+    {.name = "chat_template_kwargs", T(ANY, chat.variables)},
+    {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "continue_final_message", .kind = FIELD_NEUTRAL},
+    {.name = "return_token_strs", T(BOOL, returns_strings)},
+    {.name = "add_special", T(ANY, add_special)},
+    {.name = "add_special_tokens", T(ANY, add_special)},
     {.name = "parse_special", T(BOOL, parse_special)},
     {.name = "with_pieces", T(BOOL, with_pieces)},
     {.name = NULL},
@@ -58,19 +65,35 @@ static int write_piece(JsonOut *out, const ServedModel *m, int32_t id, ApiError 
     return 0;
 }
 
+/* Tokenizes a text, or the prompt of a conversation. *ids is malloc'ed. */
+static int find_tokens(const TokenFields *f, const ServedModel *m, int32_t **ids, int64_t *n, ApiError *error) {
+    const char *text = f->content ? f->content : f->prompt;
+    bool adds = f->add_special ? json_is_true(f->add_special) : f->prompt != NULL;
+    unsigned flags = (adds ? FR_TOKENIZE_PROMPT : 0u) | (f->parse_special ? FR_TOKENIZE_SPECIAL : 0u);
+    fr_chat_result chat = {.struct_size = sizeof chat};
+    fr_error why;
+    if (f->chat.messages) {
+        if (chat_messages_apply(m, &f->chat, &chat, error)) return -1;
+        *ids = chat.tokens;
+        *n = chat.n_tokens;
+        chat.tokens = NULL;
+        fr_chat_result_free(&chat);
+        return 0;
+    }
+    if (!text) return api_refuse(error, 400, "missing_field", "content", "'content' is missing: the text to tokenize");
+    if (f->add_special && !json_is_boolean(f->add_special))
+        return api_refuse(error, 400, "invalid_type", "add_special", "'add_special' must be true or false");
+    return fr_tokenize(m->model, text, strlen(text), flags, ids, n, &why) ? api_refuse_error(error, "content", &why)
+                                                                          : 0;
+}
+
 static int tokenize(ApiCall *call, const json_t *body) {
     TokenFields f = {.parse_special = true};
     ServedModel *m;
-    if (read_all(call, body, tokenize_fields, &f, &m)) return -1;
-    if (!f.content)
-        return api_refuse(&call->error, 400, "missing_field", "content", "'content' is missing: the text to tokenize");
-    unsigned flags = (f.add_special ? FR_TOKENIZE_PROMPT : 0u) | (f.parse_special ? FR_TOKENIZE_SPECIAL : 0u);
     int32_t *ids;
     int64_t n;
-    fr_error why;
     int status = 0;
-    if (fr_tokenize(m->model, f.content, strlen(f.content), flags, &ids, &n, &why))
-        return api_refuse_error(&call->error, "content", &why);
+    if (read_all(call, body, tokenize_fields, &f, &m) || find_tokens(&f, m, &ids, &n, &call->error)) return -1;
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '{');
     json_out_open(&out, "tokens", '[');
@@ -79,6 +102,13 @@ static int tokenize(ApiCall *call, const json_t *body) {
         else json_out_int(&out, ids[i]);
     }
     json_out_mark(&out, ']');
+    if (f.returns_strings) json_out_open(&out, "token_strs", '[');
+    for (int64_t i = 0; i < n && f.returns_strings; i++) {
+        size_t n_bytes;
+        const char *piece = fr_token_piece(m->model, ids[i], true, &n_bytes);
+        json_out_bytes(&out, piece, n_bytes);
+    }
+    if (f.returns_strings) json_out_mark(&out, ']');
     json_out_key_int(&out, "count", n);
     json_out_key_int(&out, "max_model_len", m->n_ctx);
     json_out_mark(&out, '}');
@@ -143,6 +173,7 @@ typedef struct EmbeddingFields {
 static const Field embedding_fields[] = {
     {.name = "model", E(TEXT, model)},
     {.name = "input", E(ANY, input)},
+    {.name = "content", E(ANY, input)}, /* llama.cpp's name */
     {.name = "encoding_format", E(ANY, encoding_format)},
     {.name = "dimensions", E(INT, dimensions, .min = 1, .max = INT32_MAX)},
     {.name = NULL},
@@ -243,10 +274,129 @@ static void write_embeddings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
+/* POST /embedding, llama.cpp's own form: [{"index": 0, "embedding": [[...]]}, ...] */
+static void write_native_embeddings(JsonOut *out, const ApiCall *call) {
+    json_out_mark(out, '[');
+    for (int i = 0; i < call->n_choices; i++) {
+        json_out_mark(out, '{');
+        json_out_key_int(out, "index", i);
+        json_out_open(out, "embedding", '[');
+        embeddings_write(out, &call->choices[i]);
+        json_out_mark(out, ']');
+        json_out_mark(out, '}');
+    }
+    json_out_mark(out, ']');
+}
+
+/* ---- reranking -------------------------------------------------------------------------------------------
+ *
+ * POST /rerank orders documents by the cosine between their embedding and that of the query. A model that was trained to
+ * rank has a head for it, which forerun does not run. */
+
+typedef struct RerankFields {
+    const char *model, *query;
+    const json_t *documents;
+    int64_t top_n;
+    bool returns_documents;
+} RerankFields;
+
+#define R(kind, field, ...) FIELD(RerankFields, kind, field, __VA_ARGS__)
+static const Field rerank_fields[] = {
+    {.name = "model", R(TEXT, model)},
+    {.name = "query", R(TEXT, query)},
+    {.name = "documents", R(ANY, documents)},
+    {.name = "texts", R(ANY, documents)},
+    {.name = "top_n", R(INT, top_n, .min = 1, .max = INT32_MAX)},
+    {.name = "return_documents", R(BOOL, returns_documents)},
+    {.name = NULL},
+};
+static const Field *const rerank_tables[] = {rerank_fields, plan_other_fields, NULL};
+
+/* ApiCall.own of /rerank. */
+typedef struct Ranking {
+    int64_t top_n;
+} Ranking;
+
+static int prepare_rerank(ApiCall *call, const json_t *body) {
+    RerankFields f = {.top_n = INT32_MAX};
+    PlanFields plan;
+    plan_fields_default(&plan);
+    if (fields_read(rerank_tables, body, &f, call)) return -1;
+    plan.model = f.model;
+    size_t n = json_array_size(f.documents);
+    if (!f.query || n == 0)
+        return api_refuse(&call->error, 400, "missing_field", f.query ? "documents" : "query",
+                          "a query and a list of documents are needed");
+    if (f.returns_documents)
+        return api_refuse(&call->error, 400, "unsupported_parameter", "return_documents",
+                          "'return_documents' is not supported; the results have the index of each document");
+    json_t *texts = json_array();
+    json_array_append_new(texts, json_string(f.query));
+    for (size_t i = 0; i < n; i++) {
+        json_t *item = json_array_get(f.documents, i), *text = json_object_get(item, "text");
+        json_array_append(texts, text ? text : item);
+    }
+    if (plan_begin(&call->plan, call->service, &plan, 1, &call->error)) return -1;
+    Ranking *ranking = calloc(1, sizeof *ranking);
+    if (!ranking) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    ranking->top_n = f.top_n;
+    call->own = ranking;
+    call->free_own = free;
+    api_call_name(call, "rerank-");
+    return embeddings_prepare(call, texts, "documents");
+}
+
+typedef struct Ranked {
+    int index;
+    double score;
+} Ranked;
+
+static int by_score(const void *a, const void *b) {
+    const Ranked *x = a, *y = b;
+    return x->score != y->score ? (x->score > y->score ? -1 : 1) : x->index - y->index;
+}
+
+static void write_ranking(JsonOut *out, const ApiCall *call) {
+    const Ranking *ranking = call->own;
+    const float *query = call->choices[0].result->embedding;
+    Ranked ranked[API_MAX_CHOICES];
+    int n = call->n_choices - 1;
+    int32_t n_embd = n_embd_of(call->plan.model);
+    int64_t n_tokens = 0;
+    for (int i = 0; i < n; i++) {
+        ranked[i] = (Ranked){.index = i};
+        for (int32_t k = 0; k < n_embd; k++)
+            ranked[i].score += (double)query[k] * (double)call->choices[i + 1].result->embedding[k];
+    }
+    for (int i = 0; i < call->n_choices; i++) n_tokens += call->plan.prompts[i].n;
+    qsort(ranked, (size_t)n, sizeof *ranked, by_score);
+    json_out_mark(out, '{');
+    json_out_key_text(out, "id", call->id);
+    json_out_key_text(out, "object", "list");
+    json_out_key_text(out, "model", call->plan.model->name);
+    json_out_open(out, "results", '[');
+    for (int i = 0; i < n && i < ranking->top_n; i++) {
+        json_out_mark(out, '{');
+        json_out_key_int(out, "index", ranked[i].index);
+        json_out_key_real(out, "relevance_score", ranked[i].score);
+        json_out_mark(out, '}');
+    }
+    json_out_mark(out, ']');
+    json_out_open(out, "usage", '{');
+    json_out_key_int(out, "prompt_tokens", n_tokens);
+    json_out_key_int(out, "total_tokens", n_tokens);
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
 /* ---- the endpoints --------------------------------------------------------------------------------------- */
 
 static const ApiFormat format = {.write_error = openai_write_error};
 static const ApiFormat embedding_format = {.write_error = openai_write_error, .write_answer = write_embeddings};
+
+static const ApiFormat native_embedding_format = {.write_error = openai_write_error,
+                                                  .write_answer = write_native_embeddings},
+                       ranking_format = {.write_error = openai_write_error, .write_answer = write_ranking};
 
 const Endpoint token_endpoints[] = {
     {.method = "POST", .path = "/tokenize", .format = &format, .prepare = tokenize},
@@ -254,5 +404,9 @@ const Endpoint token_endpoints[] = {
     {.method = "POST", .path = "/apply-template", .format = &format, .prepare = apply_template},
     {.method = "POST", .path = "/v1/embeddings", .format = &embedding_format, .prepare = prepare_embeddings},
     {.method = "POST", .path = "/embeddings", .format = &embedding_format, .prepare = prepare_embeddings},
+    {.method = "POST", .path = "/embedding", .format = &native_embedding_format, .prepare = prepare_embeddings},
+    {.method = "POST", .path = "/rerank", .format = &ranking_format, .prepare = prepare_rerank},
+    {.method = "POST", .path = "/reranking", .format = &ranking_format, .prepare = prepare_rerank},
+    {.method = "POST", .path = "/v1/rerank", .format = &ranking_format, .prepare = prepare_rerank},
     {.path = NULL},
 };

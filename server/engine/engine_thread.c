@@ -213,6 +213,9 @@ static void run_model(ServedModel *m) {
     if (!m->running) return;
     if (fr_engine_step(m->engine, &err) < 0) fail_running(m, &err);
     else report(m);
+    fr_engine_stats stats = {.struct_size = sizeof stats};
+    (void)fr_engine_get_stats(m->engine, &stats);
+    atomic_store(&m->kv_tokens_running, stats.kv_tokens_running);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------- */

@@ -41,6 +41,17 @@ static void note_costs(ServedModel *m) {
     m->context_s = (fr_engine_forward_s(m->engine, 1, c + 1000) - m->forward_s[1]) / 1000;
 }
 
+static void note_cache(ServedModel *m) {
+    static const char *const types[] = {"f16", "f32", "q8"};
+    fr_engine_stats stats = {.struct_size = sizeof stats};
+    fr_engine_options options = {.struct_size = sizeof options};
+    fr_engine_get_stats(m->engine, &stats);
+    fr_engine_get_options(m->engine, &options);
+    m->kv_tokens = stats.kv_tokens;
+    m->kv_page_size = options.kv_page_size;
+    m->kv_type = types[options.kv_type];
+}
+
 static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     fr_engine_options options = o->engine;
     options.struct_size = sizeof options;
@@ -60,6 +71,7 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field "prediction" */
     if (!status) status = fr_engine_measure_costs(m->engine, err);
     if (!status) note_costs(m);
+    if (!status) note_cache(m);
     return status;
 }
 

@@ -33,6 +33,10 @@ typedef struct ServedModel {
     int64_t cost_context; /* tokens */
     double forward_s[SERVED_COST_ROWS + 1]; /* T(n) after cost_context tokens, as measured at the start; 0: unknown */
     double context_s;                       /* how much each token of context adds to T(1) */
+    int64_t kv_tokens;                      /* the room of the KV cache */
+    int kv_page_size;
+    const char *kv_type;
+    _Atomic int64_t kv_tokens_running; /* how much of it running requests hold; the engine thread sets it */
 
     /* Only the engine thread uses these: */
     Generation *waiting, **waiting_last; /* in order of arrival */

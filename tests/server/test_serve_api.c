@@ -28,7 +28,14 @@ static void the_server_describes_itself(void **state) {
     assert_int_equal(json_int_at(props, "n_ctx"), 256);
     assert_int_equal(json_int_at(props, "total_slots"), 8);
     assert_string_equal(json_text_at(props, "drafts.1"), "suffix");
-    assert_int_equal(json_array_size(slots), 0);
+    assert_int_equal(json_array_size(slots), 8);
+    assert_string_equal(json_text_at(slots, "7.state"), "idle");
+    assert_non_null(strstr(json_text_at(props, "chat_template"), "ASSISTANT"));
+    assert_string_equal(json_text_at(props, "model_path"), SERVE_MODEL);
+    assert_string_equal(json_text_at(props, "bos_token"), "<s>");
+    assert_string_equal(json_text_at(props, "eos_token"), "</s>");
+    assert_true(json_is_false(json_at(props, "modalities.vision")));
+    assert_int_equal(json_int_at(props, "default_generation_settings.params.top_k"), 40);
     json_decref(health), json_decref(models), json_decref(props), json_decref(slots);
 }
 
@@ -166,6 +173,111 @@ static void tokens_and_templates(void **state) {
     assert_non_null(strstr(json_text_at(j, "prompt"), "Be kind"));
     assert_non_null(strstr(json_text_at(j, "prompt"), "hello"));
     json_decref(j);
+}
+
+/* vLLM's names: "prompt" begins with BOS by default, "content" of llama.cpp does not. */
+static void tokenize_knows_both_conventions(void **state) {
+    (void)state;
+    json_t *native = serve_json(&server, "/tokenize", 200, "{\"content\": \"Once\"}"),
+           *vllm = serve_json(&server, "/tokenize", 200, "{\"prompt\": \"Once\", \"return_token_strs\": true}"),
+           *bare = serve_json(&server, "/tokenize", 200, "{\"prompt\": \"Once\", \"add_special_tokens\": false}"),
+           *chat = serve_json(&server, "/tokenize", 200, "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}"),
+           *answer = serve_json(&server, "/v1/chat/completions", 200,
+                                "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}");
+    assert_int_equal(json_int_at(vllm, "count"), json_int_at(native, "count") + 1);
+    assert_string_equal(json_text_at(vllm, "token_strs.0"), "<s>");
+    assert_true(json_equal(json_at(native, "tokens"), json_at(bare, "tokens")));
+    assert_int_equal(json_int_at(chat, "count"), json_int_at(answer, "usage.prompt_tokens"));
+    json_decref(native), json_decref(vllm), json_decref(bare), json_decref(chat), json_decref(answer);
+}
+
+static void other_servers_paths_are_answered(void **state) {
+    (void)state;
+    json_t *version = serve_json(&server, "/version", 200, NULL), *load = serve_json(&server, "/load", 200, NULL);
+    assert_non_null(json_text_at(version, "version"));
+    assert_int_equal(json_int_at(load, "server_load"), 0);
+    json_decref(version), json_decref(load);
+    json_decref(serve_json(&server, "/ping", 200, NULL));
+    json_decref(serve_json(&server, "/ping", 200, "{}"));
+    json_t *j = serve_json(&server, "/completions", 200, "{\"prompt\": \"Once\", \"n_predict\": 3}");
+    assert_int_equal(json_int_at(j, "tokens_predicted"), 3);
+    json_decref(j);
+    j = serve_json(&server, "/infill", 400, "{\"input_prefix\": \"int x\", \"input_suffix\": \"; return x;\"}");
+    assert_non_null(strstr(json_text_at(j, "error.message"), "between a prefix and a suffix"));
+    json_decref(j);
+    json_t *own = serve_json(&server, "/embedding", 200, "{\"content\": \"a dog\"}"),
+           *openai = serve_json(&server, "/v1/embeddings", 200, "{\"input\": \"a dog\"}");
+    assert_true(json_equal(json_at(own, "0.embedding.0"), json_at(openai, "data.0.embedding")));
+    json_decref(own), json_decref(openai);
+}
+
+static void documents_are_ranked_by_their_embeddings(void **state) {
+    (void)state;
+    json_t *j = serve_json(
+        &server, "/v1/rerank", 200,
+        "{\"query\": \"the dog ran\", \"documents\": [\"Numbers: 17, 4\", \"the dog ran\", {\"text\": \"the "
+        "dog sat\"}], \"top_n\": 2}");
+    assert_int_equal(json_array_size(json_at(j, "results")), 2);
+    assert_int_equal(json_int_at(j, "results.0.index"), 1);
+    assert_int_equal(json_int_at(j, "results.1.index"), 2);
+    assert_true(json_number_value(json_at(j, "results.0.relevance_score")) > 0.9999);
+    assert_true(json_int_at(j, "usage.prompt_tokens") > 10);
+    json_decref(j);
+    j = serve_json(&server, "/rerank", 400, "{\"query\": \"a\", \"documents\": []}");
+    assert_string_equal(json_text_at(j, "error.param"), "documents");
+    json_decref(j);
+}
+
+static void answers_have_ids_and_encodings_are_refused(void **state) {
+    (void)state;
+    static const char body[] = "{\"prompt\": \"Once\", \"max_tokens\": 1}";
+    Answer a = serve_post(&server, "/v1/completions", body),
+           b = serve_request(&server, "POST", "/v1/completions", "X-Request-Id: abc-17\r\n", body),
+           c = serve_request(&server, "POST", "/v1/completions", "Content-Encoding: gzip\r\n", body);
+    assert_non_null(strcasestr(a.head, "\r\nx-request-id: req_"));
+    assert_non_null(strcasestr(a.head, "\r\nrequest-id: req_"));
+    assert_non_null(strcasestr(b.head, "\r\nx-request-id: abc-17\r\n"));
+    assert_int_equal(c.status, 415);
+    assert_non_null(strstr(c.body, "gzip"));
+    assert_non_null(strcasestr(c.head, "\r\nx-request-id: req_"));
+    answer_free(&a), answer_free(&b), answer_free(&c);
+}
+
+/* The last event of a stream, and a whole answer, tell what was drafted, by vLLM's names. */
+static void an_answer_has_the_metrics_of_its_drafts(void **state) {
+    (void)state;
+    json_t *j = serve_json(
+        &server, "/v1/completions", 200,
+        "{\"prompt\": \"The cat sat. The cat sat. The cat\", \"max_tokens\": 40, \"temperature\": 0, "
+        "\"tree_budget\": 4}");
+    assert_int_equal(json_int_at(j, "metrics.speculative_decoding.num_accepted_tokens"),
+                     json_int_at(j, "timings.draft_n_accepted"));
+    assert_int_equal(json_int_at(j, "metrics.speculative_decoding.num_draft_tokens"),
+                     json_int_at(j, "timings.draft_n"));
+    assert_true(json_int_at(j, "metrics.speculative_decoding.num_drafts") > 0);
+    assert_true(json_array_size(json_at(j, "metrics.speculative_decoding.acceptance_rate_per_position")) > 0);
+    json_decref(j);
+}
+
+static void metrics_have_vllms_names_on_request(void **state) {
+    (void)state;
+    ServeRig s;
+    for (int both = 0; both < 2; both++) {
+        char args[100];
+        snprintf(args, sizeof args, "-t 1 -c 256 --quiet --draft none --metrics-names %s", both ? "both" : "vllm");
+        serve_start(&s, args);
+        json_decref(serve_json(&s, "/v1/completions", 200, "{\"prompt\": \"Once\", \"max_tokens\": 2}"));
+        assert_true(serve_metric(&s, "vllm:generation_tokens_total{") == 2);
+        assert_true(serve_metric(&s, "vllm:num_requests_running{") == 0);
+        serve_wait_metric(&s, "vllm:kv_cache_usage_perc{", 0);
+        assert_true(serve_metric(&s, "vllm:cache_config_info{") == 1);
+        Answer a = serve_get(&s, "/metrics");
+        assert_true((strstr(a.body, "forerun_generation_tokens_total") != NULL) == both);
+        assert_non_null(strstr(a.body, "vllm:spec_decode_num_drafts_total{"));
+        assert_non_null(strstr(a.body, "num_gpu_blocks=\"64\""));
+        answer_free(&a);
+        assert_int_equal(serve_stop(&s), 0);
+    }
 }
 
 static void the_native_form_of_llama_cpp(void **state) {
@@ -528,6 +640,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_stream_is_the_whole_answer_in_pieces),
         cmocka_unit_test(usage_of_a_stream_comes_last_and_only_on_request),
         cmocka_unit_test(tokens_and_templates),
+        cmocka_unit_test(tokenize_knows_both_conventions),
+        cmocka_unit_test(other_servers_paths_are_answered),
+        cmocka_unit_test(documents_are_ranked_by_their_embeddings),
+        cmocka_unit_test(answers_have_ids_and_encodings_are_refused),
+        cmocka_unit_test(an_answer_has_the_metrics_of_its_drafts),
+        cmocka_unit_test(metrics_have_vllms_names_on_request),
         cmocka_unit_test(the_native_form_of_llama_cpp),
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
         cmocka_unit_test(drafts_are_on_by_default),

@@ -4,7 +4,9 @@
 
 #include "base/system.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +53,8 @@ static void expect_free(const ServeRig *s, double hung_up, double aborted) {
     serve_wait_metric(s, HUNG_UP, hung_up);
     serve_wait_metric(s, ABORTED, aborted);
     json_t *slots = serve_json(s, "/slots", 200, NULL);
-    assert_int_equal(json_array_size(slots), 0);
+    for (size_t i = 0; i < json_array_size(slots); i++)
+        assert_string_equal(json_text_at(json_array_get(slots, i), "state"), "idle");
     json_decref(slots);
 }
 
@@ -245,6 +248,60 @@ static void a_server_that_cannot_start_gives_the_reason(void **state) {
     }
 }
 
+/* A port that was free a moment ago. */
+static int free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static bool can_connect(int port) {
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool fits = connect(fd, (struct sockaddr *)&a, sizeof a) == 0;
+    close(fd);
+    return fits;
+}
+
+/* The socket listens before the models are read: every call is answered with status 503 until they are. */
+static void a_server_that_loads_says_so(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/health", "/v1/models", "/nowhere", "/"};
+    ServeRig s = {.port = free_port()};
+    char command[1400], models[900] = "";
+    for (int i = 0; i < 6; i++)
+        snprintf(models + strlen(models), sizeof models - strlen(models), " -m m%d=" SERVE_MODEL, i);
+    snprintf(command, sizeof command, "exec %s/../forerun serve%s -t 1 --quiet --draft none --port %d >/dev/null 2>&1",
+             serve_rig_folder(), models, s.port);
+    s.pid = fork();
+    if (s.pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    int n_loading = 0;
+    for (int i = 0; i < 6000 && !can_connect(s.port); i++) usleep(10000);
+    for (int i = 0; i < 6000; i++) {
+        Answer a = serve_get(&s, paths[i % 4]);
+        json_t *j = a.status == 503 ? json_loads(a.body, 0, NULL) : NULL;
+        bool is_loading = j && strcmp(json_text_at(j, "error.code"), "loading") == 0;
+        n_loading += is_loading;
+        json_decref(j);
+        answer_free(&a);
+        if (!is_loading) break;
+        usleep(5000);
+    }
+    assert_true(n_loading >= 4);
+    json_decref(serve_json(&s, "/health", 200, NULL));
+    json_decref(serve_json(&s, "/v1/completions", 200, "{\"prompt\": \"Once\", \"max_tokens\": 2, \"model\": \"m5\"}"));
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -256,6 +313,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sigterm_finishes_running_requests_and_refuses_others),
         cmocka_unit_test(a_second_signal_ends_the_server),
         cmocka_unit_test(a_server_that_cannot_start_gives_the_reason),
+        cmocka_unit_test(a_server_that_loads_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,12 +163,11 @@ static void errors_of_messages_have_their_shape(void **state) {
          "image"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
          "{\"role\": "
-         "\"assistant\", \"content\": \"y\"}]}",
-         "continuing an answer"},
+         "\"assistant\", \"content\": \"y \"}]}",
+         "trailing whitespace"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"stop_sequences\": [\"\"], " HI "}", "stop_sequences"},
-        {"{\"model\": \"target\", \"max_tokens\": 5, \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": "
-         "2000}, " HI "}",
-         "thinking"},
+        {"{\"model\": \"target\", \"max_tokens\": 5, \"thinking\": {\"type\": \"enabled\"}, " HI "}", "budget_tokens"},
+        {"{\"model\": \"target\", \"max_tokens\": 5, \"thinking\": {\"type\": \"deep\"}, " HI "}", "thinking.type"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"container\": \"c\", " HI "}", "container"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"n\": 2, " HI "}", "'n'"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"tools\": [{\"type\": \"bash_20250124\", \"name\": "
@@ -176,7 +175,7 @@ static void errors_of_messages_have_their_shape(void **state) {
          "tools"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"tools\": [{\"name\": \"f\", \"input_schema\": {}}], " HI "}",
          "no place for them"},
-        {"{\"model\": \"target\", \"max_tokens\": 5, \"output_config\": {\"effort\": \"low\"}, " HI "}", "effort"},
+        {"{\"model\": \"target\", \"max_tokens\": 5, \"output_config\": {\"depth\": \"low\"}, " HI "}", "depth"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": \"json_schema\", "
          "\"schema\": {\"not\": {}}}}, " HI "}",
          "output_config.format"},
@@ -192,6 +191,44 @@ static void errors_of_messages_have_their_shape(void **state) {
     }
     json_t *j = serve_json(&server, "/v1/messages", 404, "{\"model\": \"claude\", \"max_tokens\": 5, " HI "}");
     assert_string_equal(json_text_at(j, "error.type"), "not_found_error");
+    json_decref(j);
+}
+
+/* The model continues the last message of the assistant: prompt and beginning together are what it would have
+ * written. */
+static void an_answer_can_be_begun(void **state) {
+    (void)state;
+    json_t *whole = serve_json(&server, "/v1/messages", 200, "{\"model\": \"target\", " STORY "}");
+    char begin[400], joined[1400];
+    snprintf(begin, sizeof begin, "%s", json_text_at(whole, "content.0.text"));
+    *strrchr(begin, ' ') = '\0'; /* a token of this vocabulary begins with its space */
+    size_t n = strlen(begin);
+    json_t *request = json_pack("{s:s, s:i, s:i, s:{s:s, s:i}, s:{s:s}, s:{s:[]}, s:[{s:s, s:s}, {s:s, s:s}]}", "model",
+                                "target", "max_tokens", 8, "temperature", 0, "thinking", "type", "enabled",
+                                "budget_tokens", 2000, "output_config", "effort", "low", "context_management", "edits",
+                                "messages", "role", "user", "content", "Tell me a story", "role", "assistant",
+                                "content", begin);
+    char *body = json_dumps(request, 0);
+    json_t *rest = serve_json(&server, "/v1/messages", 200, body);
+    json_decref(request);
+    free(body);
+    snprintf(joined, sizeof joined, "%s%s", begin, json_text_at(rest, "content.0.text"));
+    assert_int_equal(strncmp(joined, json_text_at(whole, "content.0.text"), n + 5), 0);
+    json_t *chat = serve_json(&server, "/v1/chat/completions", 200,
+                              "{\"max_tokens\": 8, \"temperature\": 0, \"continue_final_message\": true, "
+                              "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": "
+                              "\"Hi\"}, {\"role\": \"assistant\", \"content\": \"Once upon a\"}]}");
+    assert_int_equal(strncmp(json_text_at(chat, "choices.0.message.content"), " time", 5), 0);
+    json_decref(whole), json_decref(rest), json_decref(chat);
+}
+
+static void models_have_what_anthropics_clients_read(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/v1/models", 200, NULL);
+    assert_string_equal(json_text_at(j, "data.0.type"), "model");
+    assert_string_equal(json_text_at(j, "data.0.display_name"), "target");
+    assert_int_equal(strlen(json_text_at(j, "data.0.created_at")), 20);
+    assert_true(json_is_false(json_at(j, "has_more")));
     json_decref(j);
 }
 
@@ -321,6 +358,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_response_is_the_chat_completion_of_its_items),
         cmocka_unit_test(items_of_tools_reach_the_template),
         cmocka_unit_test(refusals_of_responses_name_the_field),
+        cmocka_unit_test(an_answer_can_be_begun),
+        cmocka_unit_test(models_have_what_anthropics_clients_read),
         cmocka_unit_test(objects_without_effect_are_accepted),
     };
     return cmocka_run_group_tests(tests, start, stop);

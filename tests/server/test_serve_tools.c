@@ -218,6 +218,39 @@ static void reasoning_comes_before_the_schema(void **state) {
     json_decref(thinking), json_decref(direct);
 }
 
+/* Reasoning that reaches its budget is closed, and the schema follows. Each API has its own field. */
+static void a_budget_closes_reasoning(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"thinker\", \"max_tokens\": 60, \"temperature\": 0, \"draft\": \"%s\", \"reasoning_budget\": %d, "
+        "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": \"done\"}}}, " HI
+        "}";
+    char body[500];
+    json_int_t n_longer = 0;
+    for (int budget = 0; budget <= 8; budget += 4) {
+        char text[2][400];
+        for (int d = 0; d < 2; d++) {
+            snprintf(body, sizeof body, format, d ? "ngram-trie" : "none", budget);
+            json_t *j = serve_json(&server, "/v1/chat/completions", 200, body);
+            assert_string_equal(json_text_at(j, "choices.0.message.content"), "\"done\"");
+            const char *reasoning = json_string_value(json_at(j, "choices.0.message.reasoning_content"));
+            snprintf(text[d], sizeof text[d], "%s", reasoning ? reasoning : "");
+            n_longer = json_int_at(j, "usage.completion_tokens_details.reasoning_tokens");
+            json_decref(j);
+        }
+        assert_string_equal(text[0], text[1]);
+        assert_int_equal(text[0][0] == 0, budget == 0);
+        assert_true(n_longer >= budget);
+    }
+    json_t *j = serve_json(
+        &server, "/v1/messages", 200,
+        "{\"model\": \"thinker\", \"max_tokens\": 60, \"temperature\": 0, \"thinking\": {\"type\": "
+        "\"enabled\", \"budget_tokens\": 6}, \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}");
+    assert_string_equal(json_text_at(j, "content.0.type"), "thinking");
+    assert_string_equal(json_text_at(j, "content.1.type"), "text");
+    json_decref(j);
+}
+
 /* A model whose template has reasoning may begin it by itself; the schema then holds after it, otherwise at once. "<"
  * is the first byte of the opening; a bias makes the model write it, also within its reasoning. */
 static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
@@ -312,6 +345,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(beside_tools_an_answer_has_its_schema_or_is_a_call),
         cmocka_unit_test(a_message_has_the_format_of_its_schema),
         cmocka_unit_test(reasoning_comes_before_the_schema),
+        cmocka_unit_test(a_budget_closes_reasoning),
         cmocka_unit_test(a_model_that_reasons_by_itself_has_a_schema_too),
         cmocka_unit_test(tools_of_auto_hold_calls_to_their_schemas),
         cmocka_unit_test(parts_of_a_schema_that_are_not_enforced_are_reported),

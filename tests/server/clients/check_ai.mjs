@@ -18,7 +18,7 @@ const { createOpenAICompatible } = await load('@ai-sdk/openai-compatible');
 const url = process.argv[2];
 const provider = createOpenAICompatible({ name: 'forerun', baseURL: url + '/v1', includeUsage: true });
 const prompt = 'Tell me about a dog.';
-const slots = async () => (await (await fetch(url + '/slots')).json()).length;
+const slots = async () => (await (await fetch(url + '/slots')).json()).filter((slot) => slot.state !== 'idle').length;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const weather = tool({
   description: 'the weather of a city',

@@ -15,7 +15,7 @@ const { Anthropic } = require('@anthropic-ai/sdk');
 const url = process.argv[2];
 const client = new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 });
 const prompt = { model: 'target', system: 'You tell stories.', messages: [{ role: 'user', content: 'Tell me about a dog.' }] };
-const slots = async () => (await (await fetch(url + '/slots')).json()).length;
+const slots = async () => (await (await fetch(url + '/slots')).json()).filter((slot) => slot.state !== 'idle').length;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 const checks = {

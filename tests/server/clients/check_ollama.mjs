@@ -16,7 +16,7 @@ const url = process.argv[2];
 const ollama = new Ollama({ host: url });
 const messages = [{ role: 'user', content: 'Tell me about a dog.' }];
 const options = { temperature: 0, repeat_penalty: 1, num_predict: 30, num_ctx: 4096 };
-const busy = async () => (await (await fetch(url + '/slots')).json()).filter((slot) => slot.is_processing).length;
+const busy = async () => (await (await fetch(url + '/slots')).json()).filter((slot) => slot.state !== 'idle').length;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 const checks = {

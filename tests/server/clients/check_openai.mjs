@@ -15,7 +15,7 @@ const { OpenAI } = require('openai');
 const url = process.argv[2];
 const client = new OpenAI({ baseURL: url + '/v1', apiKey: 'none', maxRetries: 0 });
 const messages = [{ role: 'system', content: 'You tell stories.' }, { role: 'user', content: 'Tell me about a dog.' }];
-const slots = async () => (await (await fetch(url + '/slots')).json()).length;
+const slots = async () => (await (await fetch(url + '/slots')).json()).filter((slot) => slot.state !== 'idle').length;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 const checks = {
