@@ -143,6 +143,24 @@ static int load(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
+/* Answers GET /server_info and /get_model_info, which SGLang's router reads. */
+static int server_info(ApiCall *call) {
+    const ServedModel *m = &call->service->models[0];
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_text(&out, "model_path", m->path);
+    json_out_key_text(&out, "tokenizer_path", m->path);
+    json_out_key_text(&out, "served_model_name", m->name);
+    json_out_key_bool(&out, "is_generation", true);
+    json_out_key_null(&out, "preferred_sampling_params");
+    json_out_key_int(&out, "context_length", m->n_ctx);
+    json_out_key_int(&out, "max_running_requests", m->max_requests);
+    json_out_key_int(&out, "max_total_num_tokens", m->kv_tokens);
+    json_out_key_text(&out, "version", FORERUN_VERSION);
+    json_out_mark(&out, '}');
+    return api_end_reply(call, out.failed);
+}
+
 /* Answers with the properties of the first model, in llama.cpp's form, and a list of those of all models. */
 static int props(ApiCall *call) {
     const Service *s = call->service;
@@ -300,6 +318,10 @@ const Endpoint status_endpoints[] = {
     {.method = "GET", .path = "/models", .format = &format, .answer = models},
     {.method = "GET", .path = "/props", .format = &format, .answer = props},
     {.method = "GET", .path = "/version", .format = &format, .answer = version, .is_open = true},
+    {.method = "GET", .path = "/server_info", .format = &format, .answer = server_info},
+    {.method = "GET", .path = "/get_server_info", .format = &format, .answer = server_info},
+    {.method = "GET", .path = "/get_model_info", .format = &format, .answer = server_info},
+    {.method = "GET", .path = "/model_info", .format = &format, .answer = server_info},
     {.method = "GET", .path = "/load", .format = &format, .answer = load},
     {.method = "GET", .path = "/ping", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "POST", .path = "/ping", .format = &format, .answer = health, .is_open = true, .may_drain = true},

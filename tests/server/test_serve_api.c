@@ -197,6 +197,11 @@ static void other_servers_paths_are_answered(void **state) {
     assert_non_null(json_text_at(version, "version"));
     assert_int_equal(json_int_at(load, "server_load"), 0);
     json_decref(version), json_decref(load);
+    json_t *info = serve_json(&server, "/get_model_info", 200, NULL);
+    assert_string_equal(json_text_at(info, "model_path"), SERVE_MODEL);
+    assert_true(json_is_true(json_at(info, "is_generation")));
+    assert_int_equal(json_int_at(info, "max_running_requests"), 8);
+    json_decref(info);
     json_decref(serve_json(&server, "/ping", 200, NULL));
     json_decref(serve_json(&server, "/ping", 200, "{}"));
     json_t *j = serve_json(&server, "/completions", 200, "{\"prompt\": \"Once\", \"n_predict\": 3}");
