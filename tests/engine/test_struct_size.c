@@ -228,7 +228,7 @@ static void the_header_has_the_version_of_the_makefile(void **state) {
 ENDS_WITH(fr_model_options, progress_user);
 ENDS_WITH(fr_chat_options, variables);
 ENDS_WITH(fr_engine_options, max_gap_s);
-ENDS_WITH(fr_request_options, user);
+ENDS_WITH(fr_request_options, max_reasoning);
 
 int main(void) {
     const struct CMUnitTest tests[] = {
