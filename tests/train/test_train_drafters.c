@@ -41,7 +41,7 @@ static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
-static UnrollNet eagles[5], lyannas[15];
+static UnrollNet eagles[5], lyannas[13];
 static SpaceNet spaces[3];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
@@ -180,15 +180,13 @@ static int make_cases(void **state) {
     lyannas[5].gate = lyannas[6].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[6].layer.is_parallel = lyannas[7].layer.is_parallel = true;
     add_lyanna(&lyannas[8], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
-    add_separate(&lyannas[9], "lyanna, a later layer", &both_losses, 3, 1);
-    add_separate(&lyannas[10], "lyanna, a later layer that reads the first token", &both_losses, 3, 1);
-    add_separate(&lyannas[11], "lyanna, a later layer and a share of the gradient", &both_losses, 0, 0.2);
-    add_separate(&lyannas[12], "lyanna, the same with the first token and a gate", &weighted_steps, 3, 0.3);
-    add_separate(&lyannas[13], "lyanna, a later layer without that gradient", &soft_labels, 3, 0);
-    add_separate(&lyannas[14], "lyanna, a later layer and a parallel chain", &both_losses, 0, 1);
-    lyannas[10].layer.later_fuses = lyannas[12].layer.later_fuses = true;
-    lyannas[12].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
-    lyannas[14].layer.is_parallel = true;
+    add_separate(&lyannas[9], "lyanna, a later layer that reads the first token", &both_losses, 3, 1);
+    add_separate(&lyannas[10], "lyanna, the same with a gate and a share of the gradient", &weighted_steps, 3, 0.3);
+    add_separate(&lyannas[11], "lyanna, a later layer without that gradient", &soft_labels, 0, 0);
+    add_separate(&lyannas[12], "lyanna, a later layer and a parallel chain", &both_losses, 0, 1);
+    lyannas[9].layer.later_fuses = lyannas[10].layer.later_fuses = true;
+    lyannas[10].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
+    lyannas[12].layer.is_parallel = true;
     add_space(&spaces[0], "space", &soft_labels, 0);
     add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
     add_space(&spaces[2], "space, one mask", &hard_labels, 1);
