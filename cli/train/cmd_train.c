@@ -371,6 +371,10 @@ static int finish(Training *t, fr_error *err) {
     print_sums("loss of the last step", &r->train);
     print_sums("of held-out texts", &r->valid);
     putchar('\n');
+    if (t->method->needs_model)
+        printf("does it pay?  forerun bench -m %s QUESTIONS.jsonl --draft %s:file=%s\n"
+               "use it:       forerun chat -m %s --draft %s:file=%s\n",
+               t->args.model, t->method->name, t->args.output, t->args.model, t->method->name, t->args.output);
     char previous[PATH_BYTES + 16];
     snprintf(previous, sizeof previous, "%s.previous", t->checkpoint);
     unlink(t->checkpoint); /* not needed once the file is written */
