@@ -73,7 +73,7 @@
  *                      └─ dog ── ran                  goes to the paths of greatest psi
  *
  * Trees of whole groups have fewer branches, but `transport` gains more by looking ahead than it loses by that: 16
- * nodes on synthetic distributions gave 2.93 tokens per pass with `recursive` and pruning by rank, 3.12 with whole
+ * nodes on synthetic distributions gave 2.93 tokens per step with `recursive` and pruning by rank, 3.12 with whole
  * groups and `transport`. More children lose again: three at each node gave 2.74.
  *
  * The first child has exactly its parent's psi, so that the path of first draws, a chain as in sps, is always kept;

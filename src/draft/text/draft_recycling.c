@@ -24,7 +24,7 @@
  * The mean probabilities of a row are the q of coupled_chances (feedback.c), and the chance of a follower given the
  * noise at its position is p_accept(child) / p_accept(parent). Here a long row helps, since the noise has more to
  * choose from: k = 32. On 36 held-out prompts at temperature 0.7 with 16 nodes, a program that replays recorded logits
- * measured 1.57 tokens per target pass for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means
+ * measured 1.57 tokens per step for the paper's method, 1.70 for its 8 followers with the noise, 1.86 with means
  * of 16 followers and 1.93 with means of 32 (research/DIARY.md has other temperatures).
  *
  * Nodes without noise: if drafting is greedy, with `coupled=0`, or under a ratio rule, whose random numbers differ. The
