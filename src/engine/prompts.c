@@ -9,8 +9,8 @@
  *     one stream, T(1) = 20 ms, T(n) = 15 ms + n 3 ms from 4 rows on     gap 40 ms: 8 rows; gap 100 ms: 27 rows
  *
  * Where arithmetic limits a forward, each row costs the same, and short pieces lose little time. With a short gap on a
- * model whose forwards wait for memory, a prompt takes longer. LEAST_CHUNK rows are always read, so that every prompt
- * advances.
+ * model whose forwards wait for memory, a prompt takes longer. At least one row is always read, so that every prompt
+ * advances, and LEAST_CHUNK rows where the streams by themselves take longer than the gap.
  *
  * Several prompts share the chunk: the oldest gets half of it, the others share the other half evenly, and what one
  * does not need goes to the oldest that does. If prompts were read strictly by age, a prompt of ten tokens would wait
@@ -50,7 +50,8 @@ static double ratio_or_1(double ratio) { return ratio > 0 ? ratio : 1; }
 int32_t prompt_chunk(const ChunkInput *in) {
     double gap_s = in->max_gap_s > 0 ? in->max_gap_s : OWN_STEPS * ratio_or_1(in->plain_ratio) * chunk_s(in, 0);
     double ratio = in->prompt_ratio > 0 ? in->prompt_ratio : ratio_or_1(in->plain_ratio);
-    int32_t fits = LEAST_CHUNK, too_many = in->most + 1; /* more rows never take less time */
+    bool can_keep = ratio * chunk_s(in, 0) <= gap_s;
+    int32_t fits = can_keep ? 1 : LEAST_CHUNK, too_many = in->most + 1; /* more rows never take less time */
     while (too_many - fits > 1) {
         int32_t n = fits + (too_many - fits) / 2;
         if (ratio * chunk_s(in, n) <= gap_s) fits = n;

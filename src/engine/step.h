@@ -52,8 +52,8 @@ typedef struct ChunkInput {
     int32_t most;                     /* rows of prompts, at least 1 */
 } ChunkInput;
 
-/* Returns the largest number of rows with which a step is expected to take no longer than the gap, but at least 8, and
- * never more than `most`. */
+/* Returns the largest number of rows with which a step is expected to take no longer than the gap, but at least 1, or 8
+ * if the rows of trees by themselves take longer, and never more than `most`. */
 int32_t prompt_chunk(const ChunkInput *in);
 
 /* Returns how many rows of prompts the next step may have in addition to n_tree_rows rows of trees: prefill_chunk if

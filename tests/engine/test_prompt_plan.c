@@ -156,13 +156,15 @@ static void the_chunk_fits_into_the_gap(void **state) {
         const CostCurve *cost;
         int32_t want;
     } cases[] = {
-        {{.max_gap_s = 0.1004}, &cost, 29},               /* T(30) = 98 ms, T(31) = 101 ms */
-        {{.max_gap_s = 0.0501}, &cost, 13},               /* T(14) = 50 ms */
-        {{.max_gap_s = 0}, &cost, 9},                     /* twice T(1): T(10) = 38 ms, T(11) = 41 ms */
-        {{.max_gap_s = 0, .n_tree_rows = 16}, &cost, 18}, /* twice T(16) = 112 ms: T(34) = 110 ms */
-        {{.max_gap_s = 0.001}, &cost, 8},                 /* never fewer: prompts advance */
-        {{.max_gap_s = 0.001, .most = 3}, &cost, 3},      /* but no more than the chunk */
-        {{.max_gap_s = INFINITY}, &cost, 256},            /* as without streams */
+        {{.max_gap_s = 0.1004}, &cost, 29},                  /* T(30) = 98 ms, T(31) = 101 ms */
+        {{.max_gap_s = 0.0501}, &cost, 13},                  /* T(14) = 50 ms */
+        {{.max_gap_s = 0}, &cost, 9},                        /* twice T(1): T(10) = 38 ms, T(11) = 41 ms */
+        {{.max_gap_s = 0, .n_tree_rows = 16}, &cost, 18},    /* twice T(16) = 112 ms: T(34) = 110 ms */
+        {{.max_gap_s = 0.001}, &cost, 8},                    /* the stream by itself takes longer */
+        {{.max_gap_s = 0.0215}, &cost, 3},                   /* T(4) = 20 ms, T(5) = 23 ms */
+        {{.max_gap_s = 0.0201, .n_tree_rows = 4}, &cost, 1}, /* T(5) = 23 ms: prompts advance */
+        {{.max_gap_s = 0.001, .most = 3}, &cost, 3},         /* but no more than the chunk */
+        {{.max_gap_s = INFINITY}, &cost, 256},               /* as without streams */
         {{.max_gap_s = 10}, &cost, 256},
         {{.max_gap_s = 0}, &flat, 256},                        /* rows that cost nothing are read */
         {{.max_gap_s = 0.1004, .prompt_ratio = 2}, &cost, 13}, /* steps take twice as long as forwards */
