@@ -13,6 +13,7 @@
 typedef struct ChatMessages {
     const json_t *messages, *variables, *tools, *tool_choice, *modalities;
     const char *reasoning_effort; /* a variable of some templates */
+    int thinks;                   /* the variable enable_thinking: 1 or -1; 0: as the template likes */
     const json_t *strict_tools;   /* for each tool, whether it is strict; NULL: by its "function.strict" */
     bool has_one_call;            /* an answer has at most one call */
     bool keeps_reasoning;         /* reasoning is a part of the text, with its marks */

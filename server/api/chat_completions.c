@@ -583,7 +583,9 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
 
 static int apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body belongs to the call */
-    if (f->reasoning_effort && !variables) variables = json_object();
+    if ((f->reasoning_effort || f->thinks) && !variables) variables = json_object();
+    if (f->thinks && !json_object_get(variables, "enable_thinking"))
+        json_object_set_new(variables, "enable_thinking", json_boolean(f->thinks > 0));
     if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));
     bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
     bool has_tools = chat_messages_has_tools(f);

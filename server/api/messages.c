@@ -170,7 +170,7 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
 
 /* Reads {"type": "enabled", "budget_tokens": N}, or the type "adaptive" or "disabled". Many templates have a variable
  * for it. */
-static int read_thinking(const MessagesInput *in, MessagesFields *f, ChatMessages *chat, ApiError *error) {
+static int read_thinking(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     const json_t *type = json_object_get(in->thinking, "type"),
                  *budget = json_object_get(in->thinking, "budget_tokens");
     bool is_enabled = field_is_text(type, "enabled"), is_off = field_is_text(type, "disabled");
@@ -182,10 +182,7 @@ static int read_thinking(const MessagesInput *in, MessagesFields *f, ChatMessage
         return api_refuse(error, 400, "invalid_value", "thinking", "'thinking.budget_tokens' must be 1 or more");
     chat->has_budget = budget && !is_off;
     chat->max_reasoning = json_integer_value(budget);
-    if (!f->variables) f->variables = json_object();
-    json_t *variables = (json_t *)(uintptr_t)f->variables;
-    if (json_is_object(variables) && !json_object_get(variables, "enable_thinking"))
-        json_object_set_new(variables, "enable_thinking", json_boolean(!is_off));
+    chat->thinks = is_off ? -1 : 1;
     return 0;
 }
 
@@ -269,7 +266,7 @@ static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatM
     if (fields_read(tables, body, f, call) || check_stops(f, &call->error)) return -1;
     if (read_output_config(f, &call->error)) return -1;
     if (f->stops) f->plan.stop = f->stops;
-    if (read_thinking(&f->input, f, chat, &call->error)) return -1;
+    if (read_thinking(&f->input, chat, &call->error)) return -1;
     chat->variables = f->variables;
     chat->reasoning_effort = f->effort;
     return convert_input(&f->input, chat, &call->error);

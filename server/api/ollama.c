@@ -93,7 +93,7 @@ static int read_think(const OllamaFields *f, ChatMessages *chat, ApiError *error
         return api_refuse(error, 400, "invalid_type", "think",
                           "'think' must be true, false, \"low\", \"medium\" or \"high\"");
     chat->reasoning_effort = json_string_value(f->think);
-    chat->variables = json_pack("{s:b}", "enable_thinking", !json_is_false(f->think));
+    chat->thinks = json_is_false(f->think) ? -1 : 1;
     return 0;
 }
 

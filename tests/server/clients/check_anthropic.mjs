@@ -52,6 +52,25 @@ const checks = {
     const { usage } = await client.messages.create({ ...prompt, max_tokens: 1 });
     assert.equal(count.input_tokens, usage.input_tokens + usage.cache_read_input_tokens);
   },
+  async 'models have a type and a name'() {
+    const models = await client.models.list();
+    assert.equal(models.data[0].type, 'model');
+    assert.equal(models.data[0].display_name, 'target');
+    assert.ok(new Date(models.data[0].created_at).getTime() > 0);
+    assert.equal((await client.models.retrieve('target')).id, 'target');
+  },
+  async 'thinking, effort and context management are understood'() {
+    for (const thinking of [{ type: 'enabled', budget_tokens: 1024 }, { type: 'adaptive' }, { type: 'disabled' }]) {
+      const message = await client.messages.create({ ...prompt, max_tokens: 2000, stop_sequences: ['e', 'a'], thinking,
+        output_config: { effort: 'low' }, context_management: { edits: [] } });
+      assert.equal(message.type, 'message');
+    }
+  },
+  async 'an answer can be begun'() {
+    const begun = [...prompt.messages, { role: 'assistant', content: 'Once upon a' }];
+    const message = await client.messages.create({ ...prompt, system: undefined, messages: begun, max_tokens: 4, temperature: 0 });
+    assert.match(message.content[0].text, /^ time/);
+  },
   async 'an aborted stream frees its place'() {
     const stream = await client.messages.create({ ...prompt, max_tokens: 900, ignore_eos: true, stream: true });
     for await (const event of stream) {
