@@ -190,11 +190,24 @@ typedef struct LogprobSink {
     bool failed;
 } LogprobSink;
 
+/* If the first token of an answer begins with the blank of the template, it is shown without it, so that the tokens
+ * together are the text. n is how many bytes the text grew. */
+static void skip_blank(AnswerLogprobs *l, int item, size_t n) {
+    TokenBatch *all = &l->of_item[item];
+    size_t n_text = 0;
+    for (size_t i = 0; i < l->fresh.n; i++) n_text += l->fresh.tokens[i].n_text;
+    if (l->fresh.n == 0 || n_text != n + 1) return;
+    l->fresh.tokens[0].n_skip = all->tokens[all->n - l->fresh.n].n_skip = 1;
+}
+
 static void sort_logprobs(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
     LogprobSink *s = user;
     AnswerLogprobs *l = logprobs_of(s->choice);
     bool is_text = item->kind == ANSWER_TEXT;
+    bool is_first = item->index == 0 && item->n_told == 0;
     if (event == ANSWER_GROWS && is_text && !answer_logprobs_take(l, item->index, n)) s->failed = true;
+    else if (event == ANSWER_GROWS && is_text && is_first && reader_of(s->choice)->form.drops_blank)
+        skip_blank(l, item->index, n);
     if (s->next) s->next(s->user, event, item, bytes, n);
     if (event != ANSWER_BEGINS || !is_text) answer_logprobs_drop(l);
 }

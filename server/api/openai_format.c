@@ -237,9 +237,12 @@ static const fr_top_logprob *top_of(const TokenBatch *tokens) {
 
 /* ---- one object for each token ----------------------------------------------------------------------------- */
 
-static void write_bytes(JsonOut *out, const ServedModel *m, int32_t token) {
+static void write_bytes(JsonOut *out, const ServedModel *m, int32_t token, size_t n_skip) {
     size_t n;
     const char *bytes = fr_token_piece(m->model, token, false, &n);
+    if (n_skip > n) n_skip = n;
+    bytes += n_skip;
+    n -= n_skip;
     json_out_key(out, "bytes");
     if (n == 0) {
         json_out_null(out);
@@ -250,27 +253,30 @@ static void write_bytes(JsonOut *out, const ServedModel *m, int32_t token) {
     json_out_mark(out, ']');
 }
 
-/* Begins the object of a token, which the caller closes. */
-static void open_token(JsonOut *out, const ServedModel *m, int32_t token, double logprob, bool with_id) {
+/* Begins the object of a token, which the caller closes. The first n_skip bytes of the token are left out. */
+static void open_token(JsonOut *out, const ServedModel *m, int32_t token, double logprob, size_t n_skip, bool with_id) {
     size_t n;
     const char *name = name_of(m, token, &n);
+    if (n_skip > n) n_skip = n;
+    name += n_skip;
+    n -= n_skip;
     json_out_mark(out, '{');
     if (with_id) json_out_key_int(out, "id", token);
     json_out_key(out, "token");
     json_out_bytes(out, name, n);
     json_out_key(out, "logprob");
     json_out_exact(out, logprob);
-    write_bytes(out, m, token);
+    write_bytes(out, m, token, n_skip);
 }
 
 void logprobs_write_list(JsonOut *out, const ServedModel *m, const TokenBatch *tokens, bool with_ids) {
     const fr_top_logprob *top = tokens ? top_of(tokens) : NULL;
     for (size_t i = 0; tokens && i < tokens->n; i++) {
         const TokenRecord *t = &tokens->tokens[i];
-        open_token(out, m, t->token, t->logprob, with_ids);
+        open_token(out, m, t->token, t->logprob, t->n_skip, with_ids);
         json_out_open(out, "top_logprobs", '[');
         for (uint32_t k = 0; k < t->n_top; k++, top++) {
-            open_token(out, m, top->token, top->logprob, with_ids);
+            open_token(out, m, top->token, top->logprob, 0, with_ids);
             json_out_mark(out, '}');
         }
         json_out_mark(out, ']');

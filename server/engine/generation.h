@@ -22,6 +22,7 @@ typedef struct TokenRecord {
     int32_t source;  /* as in fr_token_event */
     uint32_t n_text; /* how many bytes of text are certain since this token */
     uint32_t n_top;  /* how many entries of TokenBatch.top belong to it */
+    uint32_t n_skip; /* how many bytes at its beginning belong to the template and are not shown */
     double logprob;
     double made_s; /* clock_s() when the engine chose it */
 } TokenRecord;
