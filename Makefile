@@ -285,7 +285,7 @@ test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
 # ones, our golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
-               test_gumbel_max test_kernels_vector test_lyanna_text test_shipped_drafters test_step_memory
+               test_gumbel_max test_kernels_vector test_lyanna_text test_rules test_shipped_drafters test_step_memory
 QUICK_ROOMS := base gguf text grammar model compute tree verify draft engine research
 QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call sources,tests,$(QUICK_ROOMS))))) \
                $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_import test_safetensors test_chat_input \

@@ -139,7 +139,7 @@ static CompareRow row_of(const Method *m, const Method *plain, int n_runs) {
 }
 
 static void print_table(const Method *methods, int n, int n_runs) {
-    bool has_disturbed = false;
+    bool has_disturbed = false, has_loop = false;
     printf("%-*s %8s %-*s%6s %6s %6s %7s %s\n", NAME_WIDTH, "method", "tokens/s", SPEED_UP_COLUMNS, " speed-up",
            "accept", "draft", "draft", "target", "text");
     printf("%-*s %8s %*s %6s %6s %6s %7s\n", NAME_WIDTH, "", "", SPEED_UP_COLUMNS - 1, "per step:", "tokens", "tokens",
@@ -156,10 +156,11 @@ static void print_table(const Method *methods, int n, int n_runs) {
                1e3 * c->draft_s / steps, 1e3 * c->forward_s / steps, m->spec ? " " : "", verdict(m));
         if (row.stats->draft_error[0]) printf("    switched off: %s\n", row.stats->draft_error);
         has_disturbed = has_disturbed || row.speed_up.verdict == SPEED_DISTURBED;
+        has_loop = has_loop || row.stats->n_repeating;
     }
     speed_print_legend(n_runs, has_disturbed);
-    if (methods[0].runs[0].n_repeating)
-        puts("the text repeats itself, which is easily guessed: what is accepted here says\n"
+    if (has_loop)
+        puts("a text repeats itself, which is easily guessed: what is accepted here says\n"
              "little about other text; --repeat-penalty 1.1 may avoid it");
     if (methods[n - 1].dist_only) puts("own text: another text, from the same distribution as plain decoding's");
 }

@@ -346,6 +346,7 @@ static void draw_engine(Round *r) {
                              .max_requests = 1 + below(r, 6),
                              .max_queued = below(r, 4),
                              .prefill_chunk = PICK(r, 1, 3, 8, 17, 256),
+                             .max_gap_s = PICK(r, 0, 0, 1, 1000) * 1e-4, /* once a drafter needs the costs */
                              .prefix_cache = PICK(r, -1, 0, 1, 2, 16)};
     if (!one_in(r, 3)) o->kv_tokens = o->n_ctx + below(r, o->n_ctx);
 }
