@@ -62,7 +62,7 @@ MODE_FLAGS_san   := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 MODE_FLAGS_tsan  := -fsanitize=thread -DREAL_CLONES=
 MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 # An rpath of the old kind: what a library needs, and OpenBLAS when training loads it, is looked for there too.
-MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
+MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread:$(SYSROOT)/lib/aarch64-linux-gnu
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
 # evex_vnni.c and plain_tiles.c are kernel tables, too.
