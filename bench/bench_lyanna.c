@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
 
     int32_t most = *depth > *top ? *depth : *top;
     const Backend *backend = m.weights->backend;
-    Buffer *x, *y;
+    Buffer *x = NULL, *y = NULL;
     if (backend->buffer_open(&x, m.device, (int64_t)most * m.model->hparams.n_embd, &err) ||
         backend->buffer_open(&y, m.device, (int64_t)most * m.model->hparams.n_vocab, &err) ||
         backend->head_reserve(m.device, m.weights, most, &err))
