@@ -8,8 +8,8 @@
  *
  *     one stream, T(1) = 20 ms, T(n) = 15 ms + n 3 ms from 4 rows on     gap 40 ms: 8 rows; gap 100 ms: 27 rows
  *
- * Where arithmetic limits a forward, each row costs the same, and short pieces lose little time. With a short gap on a
- * model whose forwards wait for memory, a prompt takes longer. At least one row is always read, so that every prompt
+ * If arithmetic limits the forwards, every row costs the same, and reading in short pieces loses little time. If they
+ * wait for memory, a short gap makes a prompt take longer. At least one row is always read, so that every prompt
  * advances, and LEAST_CHUNK rows where the streams by themselves take longer than the gap.
  *
  * Several prompts share the chunk: the oldest gets half of it, the others share the other half evenly, and what one

@@ -298,7 +298,7 @@ static void a_text_observed_drafts_like_the_same_text_as_prompt(void **state) {
     drafter_close(live);
 }
 
-/* By default the paper's rule drafts from the prompt only, and ours from all of the text. */
+/* Unless `live` is given, rule=paper drafts from the prompt only, and rule=best from the whole text. */
 static void the_rule_chooses_whether_the_text_is_live(void **state) {
     (void)state;
     static const char *const specs[] = {"ngram-trie:rule=paper,n=4", "ngram-trie:rule=paper,n=4,live=1", "ngram-trie",

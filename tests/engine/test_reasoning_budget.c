@@ -71,7 +71,7 @@ static Text run(const char *end, const char *opening, int64_t budget, const char
     return t;
 }
 
-/* Where the tokens occur first, before position `before`; -1: nowhere. */
+/* Returns the position of the first occurrence of the tokens that ends before position `before`, or -1. */
 static int64_t find(const Text *t, const int32_t *tokens, int64_t n, int64_t before) {
     for (int64_t i = 0; i + n <= t->n && i + n <= before; i++)
         if (memcmp(t->tokens + i, tokens, (size_t)n * sizeof *tokens) == 0) return i;
