@@ -395,8 +395,8 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) 
                                 .text = r->text.data + r->n_sent,
                                 .n_bytes = certain - r->n_sent,
                                 .logprob = score->logprob,
-                                .top_logprobs = r->top_logprobs + (int64_t)i * r->options.n_top_logprobs,
                                 .n_top_logprobs = r->options.n_top_logprobs};
+        if (event.n_top_logprobs > 0) event.top_logprobs = r->top_logprobs + (int64_t)i * event.n_top_logprobs;
         if (call_back(r, &event)) finish = FR_FINISH_CANCELLED;
         r->text.data[certain] = after;
     }

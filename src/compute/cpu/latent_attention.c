@@ -68,7 +68,7 @@ static void latent_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     const CpuKv *kv = &c->kv[KV_ALL];
     const int64_t rank = h->latent.rank, n_rot = h->rope.n_rot, n_q = h->latent.q_rank;
     for (int64_t i = begin; i < end; i++) {
-        float *k = c->k + row_at(i, h->head_dim), *q = c->q_latent + row_at(i, n_q);
+        float *k = c->k + row_at(i, h->head_dim), *q = n_q ? c->q_latent + row_at(i, n_q) : NULL;
         c->kernels->rmsnorm(k, k, l->kv_a_norm, rank, h->rms_eps);
         c->kernels->rope(h->rope.style, k + rank, 1, n_rot, n_rot, cpu_angles(c, op->l, i));
         c->kernels->kv_store(kv->type, k, h->head_dim,
