@@ -270,7 +270,7 @@ bench: deps
 	build/forerun bench -m models/target.gguf bench/prompts/questions.jsonl -n 100 --tree-budget 4 --draft ngram-trie --draft suffix
 
 # ---- test ----------------------------------------------------------------------------------------
-.PHONY: test tests run-tests quick-tests asan ubsan tsan
+.PHONY: test tests run-tests quick-tests test-objects asan ubsan tsan
 tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
 # The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
 SMOKE_TESTS = $(if $(filter asan ubsan san tsan,$(MODE)),,$(TORTURES))
@@ -293,6 +293,8 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call 
                         test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) -j $(TEST_JOBS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
+# What no other program of a mode needs, compiled and not linked: for the warnings of a second compiler.
+test-objects: $(call obj,$(TEST_SRCS) $(BENCH_SRCS) $(TORTURE_SRCS))
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests

@@ -222,8 +222,8 @@ int main(int argc, char **argv) {
                 double start_s = clock_cpu_s();
                 if (cold || !g) {
                     grammar_release(g);
-                    if (grammar_open(&g, t, GRAMMAR_JSON_SCHEMA, schemas[s], strlen(schemas[s]), (GrammarStop){NULL},
-                                     &err))
+                    if (grammar_open(&g, t, GRAMMAR_JSON_SCHEMA, schemas[s], strlen(schemas[s]),
+                                     (GrammarStop){.user = NULL}, &err))
                         fprintf(stderr, "%s\n", err.message), exit(1);
                 }
                 compile_s += clock_cpu_s() - start_s;

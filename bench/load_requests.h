@@ -80,8 +80,7 @@ static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, uint32_t var
 static const char *const load_malformed[] = {
     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n{\"prompt\": 1",
     "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 25\r\n\r\n{\"messages\": \"no list!!!\"}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n{\"prompt\": \"a\", \"no_field\": "
-    "17}",
+    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 25\r\n\r\n{\"prompt\": \"a\", \"no\": 17}",
     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n",
