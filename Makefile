@@ -293,8 +293,8 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call 
                         test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) -j $(TEST_JOBS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
-# What no other program of a mode needs, compiled and not linked: for the warnings of a second compiler.
-test-objects: $(call obj,$(TEST_SRCS) $(BENCH_SRCS) $(TORTURE_SRCS))
+# The tests, benches and tools, compiled and not linked, for the warnings of a second compiler.
+test-objects: $(call obj,$(TEST_SRCS) $(BENCH_SRCS) $(TORTURE_SRCS) $(TOOL_SRCS) $(wildcard tools/*/*.c))
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
