@@ -131,6 +131,10 @@ static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t step, int3
     else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
 }
 
+static bool has_regression(const HeadLossOptions *o, int32_t step) {
+    return o->hidden_weight > 0 && (o->n_hidden_steps == 0 || step <= o->n_hidden_steps);
+}
+
 static void hidden_loss(HeadLoss *h, int32_t step, int32_t skipped, const real *x, real *dx, double weight,
                         TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
@@ -163,7 +167,7 @@ void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
         for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->V + i];
     count_correct(h, step, n, skipped, sums);
     token_loss(h, seq, step, skipped, dx != NULL, weight, sums);
-    if (h->options.hidden_weight > 0) hidden_loss(h, step, skipped, x, dx, weight, sums);
+    if (has_regression(&h->options, step)) hidden_loss(h, step, skipped, x, dx, weight, sums);
     if (!dx) return;
     linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->V);
     for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];

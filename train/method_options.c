@@ -285,6 +285,7 @@ static void write_signature(const DrafterSettings *s, uint64_t target, int n_thr
            " target=%016llx steps-ahead=%d labels=%s token-loss-weight=%.17g hidden-loss-weight=%.17g threads=%d",
            (unsigned long long)target, s->loss.n_steps, s->loss.hard_labels ? "hard" : "soft", s->loss.token_weight,
            s->loss.hidden_weight, n_threads);
+    if (s->loss.n_hidden_steps) append(signature, n_signature, " hidden-steps=%d", s->loss.n_hidden_steps);
     if (s->noise > 0) append(signature, n_signature, " noise=%.17g", s->noise);
     for (int32_t i = 0; i < s->n_step_weights; i++)
         append(signature, n_signature, "%s%.17g", i ? "," : " step-weights=", s->step_weights[i]);
@@ -383,6 +384,10 @@ const Option train_unroll_options[] = {
      OPT_REAL(UnrollSettings, drafter.loss.hidden_weight, 0, 1e6),
      .default_value = "1",
      .help = "weight of the loss of the hidden states against the target's"},
+    {.key = "hidden-steps",
+     OPT_INT(UnrollSettings, drafter.loss.n_hidden_steps, 1, 8),
+     .default_help = "all",
+     .help = "only the first N steps ahead learn the target's hidden states; the later ones learn the tokens"},
     {.key = "regression",
      OPT_CHOICE(UnrollSettings, drafter.loss.regression, "smooth-l1", "mse"),
      .values = (const int32_t[]){REGRESSION_SMOOTH_L1, REGRESSION_MSE},

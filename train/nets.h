@@ -22,6 +22,7 @@ typedef struct HeadLossOptions {
     int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most 8 */
     bool has_margins;           /* HeadLoss.margin is computed */
     const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
+    int32_t n_hidden_steps;     /* the later steps have no regression; 0: all steps have it */
 } HeadLossOptions;
 
 #define HEAD_LOSS_MAX_MARGIN 12.0

@@ -19,6 +19,8 @@ static const HeadLossOptions soft_labels = {.token_weight = 1, .n_steps = 3};
 /* MSE, because its derivative has no kinks that would disturb finite differences; test_train_ops.c tests SmoothL1. */
 static const HeadLossOptions both_losses = {
     .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
+static const HeadLossOptions first_hidden = {
+    .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3, .n_hidden_steps = 1};
 static const double rising[] = {0.25, 0, 3};
 static const HeadLossOptions weighted_steps = {
     .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3, .step_weights = rising};
@@ -180,7 +182,7 @@ static int make_cases(void **state) {
     lyannas[5].gate = lyannas[6].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[6].layer.is_parallel = lyannas[7].layer.is_parallel = true;
     add_lyanna(&lyannas[8], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
-    add_separate(&lyannas[9], "lyanna, a later layer that reads the first token", &both_losses, 3, 1);
+    add_separate(&lyannas[9], "lyanna, a later layer that reads the first token", &first_hidden, 3, 1);
     add_separate(&lyannas[10], "lyanna, the same with a gate and a share of the gradient", &weighted_steps, 3, 0.3);
     add_separate(&lyannas[11], "lyanna, a later layer without that gradient", &soft_labels, 0, 0);
     add_separate(&lyannas[12], "lyanna, a later layer and a parallel chain", &both_losses, 0, 1);

@@ -394,6 +394,30 @@ static void the_layer_adds_nothing_at_first(void **state) {
     close_target();
 }
 
+/* With n_hidden_steps 1 the regression of the first of three steps is a third of the mean over the steps. */
+static void later_steps_may_learn_only_tokens(void **state) {
+    (void)state;
+    enum { P = 6 };
+    int32_t tokens[N_TEXT];
+    open_target("llama");
+    float *hidden = mem_alloc((size_t)(N_TEXT * frozen.model->hparams.n_embd) * sizeof *hidden);
+    fr_error err;
+    rig_tokens(3, frozen.model->hparams.n_vocab, tokens, N_TEXT);
+    if (frozen_read(&frozen, tokens, N_TEXT, hidden, &err)) fail_msg("%s", err.message);
+    HeadLossOptions loss = {.hidden_weight = 1, .regression = REGRESSION_MSE, .n_steps = 1};
+    const UnrollNet net = eagle_of(loss);
+    Trainer *t = open_trainer(&eagle_net_class, &net);
+    take_weights(t);
+    double first = sums_at(true, &loss, tokens, hidden, P).loss;
+    loss.n_steps = 3;
+    assert_true(3 * sums_at(true, &loss, tokens, hidden, P).loss > 1.5 * first);
+    loss.n_hidden_steps = 1;
+    assert_true(fabs(3 * sums_at(true, &loss, tokens, hidden, P).loss - first) < 1e-6 * first);
+    t->class->close(t);
+    mem_free(hidden);
+    close_target();
+}
+
 /* Uniform in (-width, width), and a function of only seed, sequence number and component. */
 static void noise_is_uniform(void **state) {
     (void)state;
@@ -483,6 +507,7 @@ int main(void) {
         cmocka_unit_test(the_confidence_is_the_networks),
         cmocka_unit_test(token_columns_start_at_the_right_size),
         cmocka_unit_test(the_layer_adds_nothing_at_first),
+        cmocka_unit_test(later_steps_may_learn_only_tokens),
         cmocka_unit_test(noise_is_uniform),
         cmocka_unit_test(noise_changes_training_and_not_validation),
         cmocka_unit_test(hot_tokens_are_the_most_frequent_ones),
