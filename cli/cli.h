@@ -12,6 +12,10 @@ extern const Command command_run, command_chat, command_compare, command_bench, 
     command_logits, command_perf, command_pull, command_repack, command_replay, command_study, command_index,
     command_train, command_distill, command_import, command_quantize, command_imatrix, command_perplexity,
     command_convert, command_serve, command_embed;
+/* `forerun train auto` (cli/train/cmd_train_auto.c), a method of command_train, and whether it runs: it continues and
+ * measures by itself, so a training names no command for that. */
+extern const Command command_train_auto;
+extern bool train_is_automatic;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 

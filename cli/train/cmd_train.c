@@ -38,6 +38,8 @@ typedef struct Training {
 
 static Training training; /* the options of the methods point to its args */
 
+bool train_is_automatic;
+
 /* The first Ctrl-C stops the loop after the current step; the second one ends the program. */
 static volatile sig_atomic_t stop_requested;
 
@@ -371,7 +373,7 @@ static int finish(Training *t, fr_error *err) {
     print_sums("loss of the last step", &r->train);
     print_sums("of held-out texts", &r->valid);
     putchar('\n');
-    if (t->method->needs_model)
+    if (t->method->needs_model && !train_is_automatic)
         printf("does it pay?  forerun bench -m %s QUESTIONS.jsonl --draft %s:file=%s\n"
                "use it:       forerun chat -m %s --draft %s:file=%s\n",
                t->args.model, t->method->name, t->args.output, t->args.model, t->method->name, t->args.output);
@@ -398,8 +400,8 @@ static int train(Training *t, fr_error *err) {
     fr_error why;
     status = loop_run(t->trainer, &t->data, &t->args.loop, &t->result, &why);
     if (status == FR_ERR_CANCELLED && !t->args.traffic)
-        return error_set(err, status, "%s; the same command with --resume continues from %s", why.message,
-                         t->checkpoint);
+        return error_set(err, status, "%s; the same command%s continues from %s", why.message,
+                         train_is_automatic ? "" : " with --resume", t->checkpoint);
     if (status) {
         *err = why;
         return status;
@@ -476,6 +478,7 @@ static void make_command(MethodCommand *c, const TrainMethod *m) {
 
 static const Command *find_method(int i) {
     static MethodCommand commands[16];
+    if (i-- == 0) return &command_train_auto;
     const TrainMethod *m = train_methods()[i];
     if (!m) return NULL;
     fr_assert(i < (int)(sizeof commands / sizeof *commands));
@@ -492,5 +495,6 @@ const Command command_train = {
         "Training data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": "
         "[{\"role\": ..., \"content\": ...}]}. 'forerun distill-data' replaces the answers by the target's own. See "
         "docs/TRAINING.md.",
-    .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n",
+    .examples = "  forerun train auto -m target.gguf prompts.jsonl -o drafter.gguf\n"
+                "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n",
 };
