@@ -1,4 +1,4 @@
-/* test_readme.c - everything in README.md runs as it is printed.
+/* test_readme.c - everything in README.md and bindings/README.md runs as it is printed.
  *
  * Each block is extracted and run in the order of the file: `sh` by a shell that stops at the first failure, `c` is
  * app.c for the shell block after it, `python` by python3. The lines of a `text` block after a shell block are in that
@@ -21,17 +21,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_LINES = 160, MAX_BYTES = 1 << 16 };
+enum { MAX_LINES = 132, MAX_BYTES = 1 << 16 };
 
 static char readme[MAX_BYTES], home[600];
 static char output[1 << 16]; /* of the last shell block; "": there was none */
 
-static int load(void **state) {
-    (void)state;
-    FILE *f = fopen("README.md", "rb");
+static int load_file(const char *path) {
+    FILE *f = fopen(path, "rb");
     if (!f) return 1;
     readme[fread(readme, 1, sizeof readme - 1, f)] = '\0';
-    fclose(f);
+    return fclose(f);
+}
+
+static int load(void **state) {
+    (void)state;
+    if (load_file("README.md")) return 1;
     char *folder = realpath(cli_rig_folder(), NULL);
     snprintf(home, sizeof home, "%s/readme", folder);
     free(folder);
@@ -145,11 +149,8 @@ static bool run_block(const char *language, const char *text, size_t n) {
     return false;
 }
 
-static void every_block_runs(void **state) {
-    (void)state;
+static int run_blocks(void) {
     int n_blocks = 0;
-    if (!strstr(cli_rig_folder(), "build/release/")) skip();
-    arrange();
     for (const char *at = readme, *end; (at = strstr(at, "\n```")); at = end + 4) {
         char language[16] = "";
         sscanf(at + 4, "%15[a-z]", language);
@@ -161,7 +162,18 @@ static void every_block_runs(void **state) {
             fail_msg("a block of the language '%s': name sh, c, python or text", language);
         n_blocks++;
     }
-    assert_true(n_blocks >= 5);
+    return n_blocks;
+}
+
+static void every_block_runs(void **state) {
+    (void)state;
+    if (!strstr(cli_rig_folder(), "build/release/")) skip();
+    arrange();
+    assert_true(run_blocks() >= 5);
+    *output = '\0';
+    assert_int_equal(load_file("bindings/README.md"), 0);
+    assert_int_equal(run_blocks(), 2);
+    assert_int_equal(load_file("README.md"), 0);
 }
 
 /* Calls `check` with each match of the pattern's first group. */
