@@ -4,7 +4,7 @@
  *
  * For each schema (a line of JSON) and each of three samplings, a text is generated without drafts, with only
  * `grammar`, and with all given drafts as well. All three must be the same, bit for bit. Texts go to texts.jsonl, for
- * bench/schemas/check_schemas.mjs, which checks them with ajv. Prints the tokens per pass with only `grammar`.
+ * bench/schemas/check_schemas.mjs, which checks them with ajv. Prints the tokens per step with only `grammar`.
  */
 #include "forerun.h"
 
@@ -123,7 +123,7 @@ int main(int argc, char **argv) {
         n_same += run_schema(out, line, drafts, argc - 4);
         n++;
     }
-    printf("%d schemas, %d the same with drafts; grammar alone: %.3f tokens a pass, %lld of %lld drafted tokens "
+    printf("%d schemas, %d the same with drafts; grammar alone: %.3f tokens a step, %lld of %lld drafted tokens "
            "accepted\n",
            n, n_same, (double)sum.n_generated / (double)sum.n_steps, (long long)sum.accepted, (long long)sum.drafted);
     fclose(in);

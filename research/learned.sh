@@ -144,7 +144,7 @@ drafts_of_form() { # FORM OPTIONS
   done
 }
 
-# Name, step 1, 2, 3 of the last validation, %, for each training; or tokens per pass for each draft: sorted by form.
+# Name, step 1, 2, 3 of the last validation, %, for each training; or tokens per step for each draft: sorted by form.
 accuracies() {
   local seed form
   for form in $FORMS; do
@@ -185,7 +185,7 @@ stage_forms_tables() {
         drafts_of_form "$form" "depth=${shape%:*},top=4"
         case $form in paper* | separate*) drafts_of_form "$form" "depth=${shape%:*},top=4,live=0" ;; esac
       done) > /dev/null
-      printf 'Tokens per pass at temperature %s, depth %s, %s nodes:\n' $temp "${shape%:*}" "${shape#*:}"
+      printf 'Tokens per step at temperature %s, depth %s, %s nodes:\n' $temp "${shape%:*}" "${shape#*:}"
       acceptances "forms-depth${shape%:*}-t$temp" | mean_and_spread
     done
   done
@@ -340,7 +340,7 @@ stage_widths() {
   done
 }
 
-# A row for each method: tokens per pass, acceptance by depth, nodes per step, tokens/s and its ratio to plain decoding.
+# A row for each method: tokens per step, acceptance by depth, nodes per step, tokens/s and its ratio to plain decoding.
 report_one() { # FILE CATEGORY
   jq -r --arg c "$2" '.summary[] | select(.category == $c) |
     def percent: . * 1000 | round / 10;

@@ -39,7 +39,7 @@ stage_grown() {
   for budget in 4 8 16; do compare grown "$OUT/deep.gguf" 24 $budget 5 "$OUT/eagle-deep.gguf" "$OUT/lyanna-deep.gguf"; done
 }
 
-# Tokens per pass of a method on the shipped target with 16 nodes and one request.
+# Tokens per step of a method on the shipped target with 16 nodes and one request.
 accepted() { # METHOD DEPTH
   jq -r --arg m "$1" '[.summary[] | select(.category == "all" and .n_parallel == 1 and (.method | startswith($m)))][0].acceptance_length' \
     "$OUT/shipped-16-$2.json"
@@ -51,7 +51,7 @@ stage_cost() {
   "$FORERUN" perf -m "$OUT/tinyllama.gguf" --ctx 128 --seconds 15 --parts 1 --rows 1,2,4,8,16,17,34,68,136,272 | tee "$OUT/forward.txt"
   for depth in 3 5; do
     build/release/bench/bench_lyanna "$OUT/tinyllama.gguf" 256 8192 $depth 4 | tee "$OUT/cost-$depth.txt"
-    printf 'depth %s, 16 nodes: throughput relative to plain decoding, by what a step costs and the tokens per pass of the shipped target\n' $depth
+    printf 'depth %s, 16 nodes: throughput relative to plain decoding, by what a step costs and the tokens per step of the shipped target\n' $depth
     printf '%-10s %9s %9s %9s %9s %9s\n' requests 1 2 4 8 16
     for method in eagle lyanna; do
       awk -v method=$method -v tokens="$(accepted $method $depth)" '
@@ -64,7 +64,7 @@ stage_cost() {
   done
 }
 
-cells() { # every measured cell: target, nodes, depth, requests, method, speed-up, tokens per pass
+cells() { # every measured cell: target, nodes, depth, requests, method, speed-up, tokens per step
   local file name
   for file in "$OUT"/{shipped,grown}-*.json; do
     name=$(basename "$file" .json)
@@ -75,7 +75,7 @@ cells() { # every measured cell: target, nodes, depth, requests, method, speed-u
 
 stage_report() {
   cells > "$OUT/requests.tsv"
-  printf '| target | nodes | depth | draft | tokens per pass | 1 request | 2 | 4 | 8 | 16 |\n|---|---|---|---|---|---|---|---|---|---|\n'
+  printf '| target | nodes | depth | draft | tokens per step | 1 request | 2 | 4 | 8 | 16 |\n|---|---|---|---|---|---|---|---|---|---|\n'
   awk -F'\t' '$5 != "plain" {
     key = $1 " | " $2 " | " $3 " | `" $5 "`"
     if (!(key in row)) { order[++n] = key; tokens[key] = sprintf("%.2f", $7) }

@@ -1,9 +1,9 @@
 #!/bin/bash
 # research/ngram_trie_tables.sh - Table 3 and Figure 4 of the N-Gram-Trie paper, from recorded answers (research/NGRAM-TRIE.md).
 #
-#   tokens per pass for n = 8 .. 16 and prefix = 2 .. 5, as Markdown                          on standard output
+#   tokens per step for n = 8 .. 16 and prefix = 2 .. 5, as Markdown                          on standard output
 #   the shares of steps by acceptance length, for the paper's rule and ours                 research/plots/ngram-trie-lengths.svg
-#   tokens per pass by n, a line for each prefix                                              research/plots/ngram-trie-table3.svg
+#   tokens per step by n, a line for each prefix                                              research/plots/ngram-trie-table3.svg
 #
 # Environment: FORERUN (build/forerun), VOCAB (a GGUF file of the answers' vocabulary), TRACES (the answers, see `forerun replay
 # --help`), OUT (build/ngram-trie). Needs jq and gnuplot. Acceptance does not depend on the machine.

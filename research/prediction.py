@@ -35,5 +35,5 @@ for share in (0, .05, .1, .2, 1):
         steps += timings["n_steps"]
         drafted += timings["draft_n"]
         accepted += timings["draft_n_accepted"]
-    print(f"{share:4.0%} replaced: {tokens / steps:5.2f} tokens per pass, {drafted / steps:4.1f} drafted per step, "
+    print(f"{share:4.0%} replaced: {tokens / steps:5.2f} tokens per step, {drafted / steps:4.1f} drafted per step, "
           f"{accepted / drafted:3.0%} of them accepted")

@@ -35,7 +35,7 @@ typedef struct Bench {
     Progress bar;
     const char *bar_what;
     char bar_text[96];
-    int64_t n_done; /* answers or passes since the progress bar began */
+    int64_t n_done; /* answers or rounds since the progress bar began */
 } Bench;
 
 static volatile sig_atomic_t stop_requested;
@@ -216,7 +216,7 @@ static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
 
 static int measure_parallel(Bench *b, fr_error *err) {
     int status = FR_OK;
-    begin_bar(b, "measuring: pass", (int64_t)b->args.n_runs * b->n_results * b->n_methods);
+    begin_bar(b, "measuring: round", (int64_t)b->args.n_runs * b->n_results * b->n_methods);
     for (int run = 0; run < b->args.n_runs; run++)
         for (int i = 0; i < b->n_results && !status; i++) status = measure_batch(b, &b->results[i], run, err);
     progress_end(&b->bar);

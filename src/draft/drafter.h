@@ -64,7 +64,7 @@ typedef struct DrafterEnv {
     int64_t cached_tokens;
 } DrafterEnv;
 
-/* A tree after the target's pass, for methods that learn from the target at every node, accepted or not. */
+/* A tree after the target's forward, for methods that learn from the target at every node, accepted or not. */
 typedef struct VerifiedTree {
     const Tree *tree;
     const float *const *logits; /* [tree->n] rows [n_vocab] after each node, before penalties and filters */

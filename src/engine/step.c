@@ -2,7 +2,7 @@
  *
  *     1 propose   each decoding request gets a token tree inside its budget
  *     2 pack      trees, further rows of drafters, and chunks of prompts become rows of one batch
- *     3 forward   the target reads all rows in one pass
+ *     3 forward   the target reads all rows in one forward
  *     4 verify    a path of each tree is accepted, and one token of the target's own follows it
  *     5 commit    accepted rows stay in the KV cache, drafters observe them, and tokens go out
  *

@@ -6,7 +6,7 @@
  * position (sampler.h). The walk computes at every node the token that plain decoding would have generated after that
  * very context. If a child has that token, the child is accepted and the walk goes on there; otherwise the token is
  * emitted and the walk ends. The text therefore equals that of plain decoding for every tree, even a useless one; the
- * tree decides only how many tokens one target pass yields.
+ * tree decides only how many tokens one step yields.
  *
  * Example (greedy): the target generates "cat" after "the", and "ran" after "the cat". The tree the(cat(sat), dog)
  * yields the path [cat] and next_token "ran". */

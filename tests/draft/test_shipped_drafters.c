@@ -16,7 +16,7 @@ enum { N_PROMPTS = sizeof prompts / sizeof *prompts, N_TOKENS = 80 };
 
 static const struct {
     const char *spec;
-    double least; /* the least number of tokens accepted per target pass on these prompts, with 16 nodes, greedy */
+    double least; /* the least number of tokens accepted per step on these prompts, with 16 nodes, greedy */
 } drafters[] = {
     {"lyanna:file=models/lyanna.gguf", 3.0},       {"eagle:file=models/eagle.gguf", 3.0},
     {"redrafter:file=models/redrafter.gguf", 2.1}, {"medusa:file=models/medusa.gguf", 1.5},
@@ -58,9 +58,9 @@ static void each_leaves_the_text_of_the_target_unchanged(void **state) {
             }
         }
         double each = (double)n_tokens / (double)n_passes;
-        print_message("%s: %.2f tokens per pass\n", drafters[d].spec, each);
+        print_message("%s: %.2f tokens per step\n", drafters[d].spec, each);
         if (each < drafters[d].least)
-            fail_msg("%s: %.2f tokens per pass, at least %.2f expected", drafters[d].spec, each, drafters[d].least);
+            fail_msg("%s: %.2f tokens per step, at least %.2f expected", drafters[d].spec, each, drafters[d].least);
     }
     fr_engine_close(engine);
     fr_model_close(model);

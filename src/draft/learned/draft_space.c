@@ -2,7 +2,7 @@
  * et al. 2024, "Generation Meets Verification: Accelerating Large Language Model Inference with Smart Parallel
  * Auto-Correct Decoding", SPACE).
  *
- * The problem. A drafter costs passes of its own. Could the target draft in the same pass in which it verifies?
+ * The problem. A drafter costs forwards of its own. Could the target draft in the same forward in which it verifies?
  *
  * The idea: semi-autoregressive decoding. After a token the target reads k masks, vectors that are no token's
  * embedding, and is trained to predict at mask s the token s places further on than the one that it predicts at the

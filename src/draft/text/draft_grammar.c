@@ -1,7 +1,7 @@
 /* draft_grammar.c - the drafter `grammar`: proposes what the grammar of the request forces.
  *
  * The problem: much of a JSON answer is decided before it is written. After `{` a schema with one required member
- * allows nothing but `"name":`, and the model spends a pass on each of its tokens.
+ * allows nothing but `"name":`, and the model spends a step on each of its tokens.
  *
  * The idea: follow the grammar from its state as long as only one byte can follow, and propose tokens for these bytes:
  * first those of the model's own tokenizer, with which the model was trained, and then others, such as those with which
