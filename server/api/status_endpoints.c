@@ -263,6 +263,8 @@ EMBED(html, "index.html")
 EMBED(css, "page.css")
 EMBED(js, "page.js")
 EMBED(figures, "figures.js")
+EMBED(markdown, "markdown.js")
+EMBED(answer, "answer.js")
 
 static int answer_page(ApiCall *call, const char *begin, const char *end) {
     static const char *const headers[][2] = {
@@ -283,6 +285,8 @@ static int page(ApiCall *call) { return answer_page(call, serve_page_html, serve
 static int page_css(ApiCall *call) { return answer_page(call, serve_page_css, serve_page_end_css); }
 static int page_js(ApiCall *call) { return answer_page(call, serve_page_js, serve_page_end_js); }
 static int page_figures(ApiCall *call) { return answer_page(call, serve_page_figures, serve_page_end_figures); }
+static int page_markdown(ApiCall *call) { return answer_page(call, serve_page_markdown, serve_page_end_markdown); }
+static int page_answer(ApiCall *call) { return answer_page(call, serve_page_answer, serve_page_end_answer); }
 
 /* ---- the endpoints ------------------------------------------------------------------------------------- */
 
@@ -309,6 +313,18 @@ const Endpoint status_endpoints[] = {
      .path = "/figures.js",
      .format = &format,
      .answer = page_figures,
+     .type = "text/javascript; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/markdown.js",
+     .format = &format,
+     .answer = page_markdown,
+     .type = "text/javascript; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/answer.js",
+     .format = &format,
+     .answer = page_answer,
      .type = "text/javascript; charset=utf-8",
      .is_open = true},
     {.method = "GET", .path = "/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},

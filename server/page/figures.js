@@ -28,26 +28,30 @@ function showCosts(model) {
   chart.append(svg("path", { d: costs.map((ms, i) => `${i ? "L" : "M"}${x(i + 1).toFixed(1)} ${y(ms).toFixed(1)}`).join("") }));
   const times = (n) => number(costs[n - 1] / costs[0]);
   $("chart-text").textContent = `A forward of one token takes ${number(costs[0], 2)} ms; one of 8 tokens takes ` +
-    `${times(8)} times as long, one of ${costs.length} ${times(costs.length)} times, after ${model.forward_n_context} ` +
+    `${times(8)} times as long, one of ${costs.length} tokens ${times(costs.length)} times, after ${model.forward_n_context} ` +
     "tokens of context. This was measured when the server started.";
 }
 
 /* A speed in tokens per second: a whole number from 10 on. */
 const speed = (rate) => number(rate, rate < 9.95 ? 1 : 0);
 
-/* Shows a speed, and what a token of plain decoding would have cost in the same time; 0 if nothing was drafted. */
-function showSpeed(rate, plainMs) {
-  $("plain-rate").textContent = plainMs > 0 ? `${speed(1000 / plainMs)} tokens/s` : "–";
-  $("ratio").textContent = plainMs > 0 && rate > 0 ? `${number((rate * plainMs) / 1000, 2)} ×` : "–";
+/* Shows a speed, and that of plain decoding, which is estimated from the forwards of the answer: only where something was
+ * drafted, and after enough steps. */
+const SOUND_STEPS = 8;
+function showSpeed(rate, plainMs, nSteps) {
+  const isSound = plainMs > 0 && rate > 0 && nSteps >= SOUND_STEPS;
+  $("plain-rate").textContent = isSound ? `about ${speed(1000 / plainMs)} tokens/s` : "–";
+  $("ratio").textContent = isSound ? `${number((rate * plainMs) / 1000, 2)} ×` : "–";
   $("rate").textContent = rate > 0 ? speed(rate) : "–";
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------ */
 
-function colorOf(source) {
-  if (!state.colors.has(source)) state.colors.set(source, state.colors.size % 8);
-  return `d${state.colors.get(source)}`;
-}
+/* A drafter has the same colour in every chat. Those that are used together have different ones. */
+const colors = { suffix: 0, "ngram-trie": 1, eagle: 2, sps: 3, lyanna: 4, pld: 5, recycling: 6, "lookahead-trie": 7,
+  llma: 0, rest: 1, medusa: 2, "rsd-s": 3, hydra: 4, lookahead: 5, prediction: 6, grammar: 7,
+  redrafter: 0, "rsd-c": 1, mtp: 2, specinfer: 3, space: 4, spectr: 5 };
+const colorOf = (source) => `d${colors[source] ?? [...source].reduce((sum, c) => sum + c.codePointAt(0), 0) % 8}`;
 
 function countNode(node) {
   if (!node.source) return;
@@ -104,7 +108,7 @@ function listOf(tree, parent, own) {
 }
 
 function openTree(token) {
-  if (!token.step) return;
+  if (!token?.step) return;
   const { tree, tokens } = token.step;
   const path = tree.map((node, i) => (node.accepted ? i : -1)).filter((i) => i >= 0);
   const nProposed = Math.max(tree.length - 1, 0), nAccepted = Math.max(path.length - 1, 0);

@@ -1,4 +1,5 @@
-/* page.js - the chat at / of `forerun serve`.
+/* page.js - the chat at / of `forerun serve`: its settings, the conversation, and the chats that the browser keeps. answer.js
+ * shows one answer, markdown.js parses it, and figures.js has what is beside it.
  *
  * Everything that comes from a model or from the server enters the document as text (textContent), never as markup. An
  * answer arrives as server-sent events; their field "forerun" has each token with the drafter that proposed it, and each
@@ -15,11 +16,12 @@ function make(tag, className, text) {
 }
 
 const state = {
-  models: [],      // of /props
-  messages: [],    // the conversation so far
-  colors: new Map(), // drafter -> number of its colour
+  models: [],        // of /props
+  chat: null,        // {id, when, turns: [{role, text, reasoning, note}]}
+  elements: [],      // of the turns of the chat, in their order
+  edited: -1,        // the turn that the next message replaces; -1: none
   counts: new Map(), // drafter -> {proposed, accepted}, in this chat
-  running: null,   // AbortController of the answer that is being written
+  running: null,     // AbortController of the answer that is being written
 };
 
 const number = (x, digits = 1) => x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -81,12 +83,28 @@ function showModel() {
     box.type = "checkbox";
     box.value = name;
     box.checked = true;
-    label.append(box, name === "auto" ? "auto (forerun chooses)" : name);
+    label.append(box, name === "auto" ? "auto (forerun chooses)" : make("span", `swatch ${colorOf(name)}`, name));
     return label;
   }));
   if (!names.length) $("drafters").append(make("p", "note", "The operator configured none."));
   showCosts(model);
-  showSpeed(0, 0);
+  showSpeed(0, 0, 0);
+  showWelcome(model, names);
+}
+
+const examples = [
+  "Tell me a story about a little girl and a dog.",
+  "Explain in three sentences how a bicycle stays upright.",
+  "Write a function in Python that reverses a list, and explain it step by step.",
+];
+
+function showWelcome(model, drafters) {
+  const facts = [["Model", model.model_alias], ["Architecture", model.architecture], ["Context", `${model.n_ctx} tokens`],
+    ["Runs on", `${model.backend}, ${model.kernels}`], ["Drafters", drafters.join(", ") || "none"]];
+  $("facts").replaceChildren(...facts.flatMap(([name, value]) => [make("dt", "", name), make("dd", "", value)]));
+  $("examples").replaceChildren(...examples.map((text) => button(text, () => {
+    if (!state.running) send(text);
+  })));
 }
 
 /* The field "draft": absent where all are chosen, which are the operator's choice. */
@@ -103,12 +121,49 @@ function tell(text, isError = false) {
   $("status").classList.toggle("error", isError);
 }
 
-function addTurn(role, text) {
-  $("welcome")?.remove();
-  const turn = make("article", `turn ${role}`), body = make("div", "text", text);
-  turn.append(make("h2", "", role === "user" ? "You" : chosenModel()?.model_alias ?? "Model"), body);
-  $("log").append(turn);
-  return { turn, body };
+function button(text, action) {
+  const node = make("button", "quiet", text);
+  node.type = "button";
+  node.addEventListener("click", action);
+  return node;
+}
+
+function addElement(element) {
+  $("welcome").hidden = true;
+  $("log").append(element);
+  state.elements.push(element);
+}
+
+function addUser(text) {
+  const turn = make("article", "turn user"), footer = make("footer");
+  footer.append(button("Edit", () => edit(state.elements.indexOf(turn))),
+    button("Copy", (event) => copyText(text, event.target)));
+  turn.append(make("h2", "", "You"), make("div", "text", text), footer);
+  addElement(turn);
+}
+
+const modelName = () => chosenModel()?.model_alias ?? "Model";
+
+/* The line under an answer: its figures, and what can be done with it. */
+function addFooter(answer) {
+  const footer = make("footer"), actions = make("span", "actions");
+  actions.append(button("Copy", (event) => copyText(answer.text.trim() || answer.reasoning, event.target)),
+    button("Again", () => again(state.elements.indexOf(answer.turn))));
+  footer.append(make("span", "", answer.note ?? ""), actions);
+  answer.turn.append(footer);
+}
+
+/* Says that nothing was drafted, where drafters are chosen, and offers to draft all the same. */
+function addOffer(answer) {
+  const drafts = chosenDrafters().draft !== "none" && $("drafters").querySelector("input");
+  if (!drafts || $("always").checked || answer.nProposed || answer.tokens.length < 8) return;
+  const offer = make("p", "note", "No drafter proposed anything: none had a guess, or drafting would not have been faster here. ");
+  offer.append(button("Show drafts all the same", () => {
+    $("always").checked = true;
+    keepSettings();
+    again(state.elements.indexOf(answer.turn));
+  }));
+  answer.turn.append(offer);
 }
 
 /* Follows the end of the text, unless the reader has scrolled away from it. */
@@ -116,108 +171,6 @@ function keepingEnd(change) {
   const log = $("log"), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
   change();
   if (isAtEnd) log.scrollTop = log.scrollHeight;
-}
-
-const tokenOf = new WeakMap(); // by its span
-
-/* One answer as it arrives: its tokens, the steps that made them, and the time. */
-class Answer {
-  constructor() {
-    const { turn, body } = addTurn("assistant", "");
-    this.turn = turn;
-    this.body = body;
-    this.text = "";
-    this.tokens = []; // {span, text, step}
-    this.nInSteps = 0;
-    this.nSteps = 0;
-    turn.setAttribute("aria-busy", "true");
-    body.classList.add("waits");
-  }
-
-  addTokens(tokens) {
-    const piece = document.createDocumentFragment();
-    for (const { text, source } of tokens) {
-      const span = make("span", source ? `token ${colorOf(source)}` : "token", text);
-      span.tabIndex = -1;
-      if (source) span.title = `proposed by ${source}`;
-      piece.append(span);
-      this.tokens.push({ span, text, step: null });
-      tokenOf.set(span, this.tokens.at(-1));
-    }
-    if (this.tokens.length === tokens.length && tokens.length) this.tokens[0].span.tabIndex = 0;
-    this.body.append(piece);
-  }
-
-  addStep(step) {
-    const tokens = this.tokens.slice(this.nInSteps, this.nInSteps + step.n);
-    for (const token of tokens) token.step = { tree: step.tree, tokens };
-    this.nInSteps += step.n;
-    this.nSteps += 1;
-    step.tree.forEach(countNode);
-  }
-
-  take(event) {
-    const choice = event.choices?.[0];
-    keepingEnd(() => {
-      this.text += choice?.delta?.content ?? "";
-      if (choice?.forerun) {
-        this.time(choice.forerun.tokens.length);
-        this.addTokens(choice.forerun.tokens);
-        (choice.forerun.steps ?? []).forEach((step) => this.addStep(step));
-        this.showRate();
-      }
-      if (choice?.finish_reason) this.finish = choice.finish_reason;
-      if (event.timings) this.timings = event.timings;
-      if (event.seed !== undefined) this.seed = event.seed;
-    });
-  }
-
-  time(nTokens) {
-    if (!nTokens) return;
-    this.lastMs = performance.now();
-    this.firstMs ??= this.lastMs;
-    this.nFirst ??= nTokens;
-  }
-
-  /* Tokens a second since the first event with tokens, which those of that event do not count for. */
-  showRate() {
-    const spent = (this.lastMs - this.firstMs) / 1000;
-    if (spent > 0) showSpeed((this.tokens.length - this.nFirst) / spent, 0);
-    if (this.nSteps) $("step-tokens").textContent = number(this.nInSteps / this.nSteps, 2);
-    showLegend();
-  }
-
-  showEnd(how) {
-    this.turn.removeAttribute("aria-busy");
-    this.body.classList.remove("waits");
-    const t = this.timings, parts = [`${this.tokens.length} tokens`];
-    if (t) {
-      showSpeed(t.predicted_per_second, t.plain_per_token_ms);
-      parts.push(`${speed(t.predicted_per_second)} tokens/s`, `${t.n_steps} steps`);
-    }
-    if (this.seed !== undefined) parts.push(`seed ${this.seed}`);
-    if (how) parts.push(how);
-    else if (this.finish === "length") parts.push("the context is full");
-    if (this.tokens.length) keepingEnd(() => this.turn.append(make("footer", "", parts.join(" · "))));
-    this.body.addEventListener("keydown", (event) => this.move(event));
-    this.body.setAttribute("role", "group");
-    this.body.setAttribute("aria-label", "Answer; arrow keys move between its tokens, Enter shows what was proposed");
-  }
-
-  /* Arrow keys move between tokens; one of them is in the order of Tab. */
-  move(event) {
-    const at = this.tokens.findIndex((token) => token.span === event.target);
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: this.tokens.length - 1 }[event.key];
-    if (at < 0) return;
-    if (event.key === "Enter" || event.key === " ") openTree(this.tokens[at]);
-    else if (to === undefined || !this.tokens[to]) return;
-    else {
-      this.tokens[at].span.tabIndex = -1;
-      this.tokens[to].span.tabIndex = 0;
-      this.tokens[to].span.focus();
-    }
-    event.preventDefault();
-  }
 }
 
 /* ---- sending ------------------------------------------------------------------------------------------- */
@@ -238,15 +191,30 @@ async function readEvents(response, take) {
   }
 }
 
+/* The messages: turns whose answer has a text, and the last message of the user. */
+function messages() {
+  const list = [], system = $("system").value.trim(), turns = state.chat.turns;
+  if (system) list.push({ role: "system", content: system });
+  turns.forEach((turn, i) => {
+    const answer = turns[i + 1];
+    if (turn.role === "assistant" ? turn.text.trim() : !answer || answer.text.trim())
+      list.push({ role: turn.role, content: turn.text });
+  });
+  return list;
+}
+
 function requestBody() {
-  const seed = $("seed").value.trim();
+  const seed = $("seed").value.trim(), most = $("max-tokens").value.trim();
   return JSON.stringify({
     model: chosenModel()?.model_alias,
-    messages: state.messages,
+    messages: messages(),
     stream: true,
     temperature: Number($("temperature").value),
+    top_p: Number($("top-p").value),
+    ...(most && { max_tokens: Number(most) }),
     ...(seed && { seed: Number(seed) }),
     ...chosenDrafters(),
+    ...($("always").checked && chosenDrafters().draft !== "none" && { tree_budget: 8 }),
     forerun: { tokens: true, trees: true },
   });
 }
@@ -270,11 +238,10 @@ function setRunning(controller) {
   $("new-chat").disabled = Boolean(controller);
 }
 
-async function send(text) {
-  const controller = new AbortController();
-  addTurn("user", text);
-  state.messages.push({ role: "user", content: text });
-  const answer = new Answer();
+/* Asks for the answer to the last turn, which is the user's. */
+async function answerLast() {
+  const controller = new AbortController(), answer = new Answer(modelName());
+  addElement(answer.turn);
   setRunning(controller);
   tell("The model is answering.");
   $("log").scrollTop = $("log").scrollHeight;
@@ -287,26 +254,153 @@ async function send(text) {
       why = error instanceof TypeError ? "The server cannot be reached. Is it still running?" : sentence(error.message);
   }
   setRunning(null);
-  answer.showEnd(isStopped ? "stopped" : "");
-  if (answer.text) state.messages.push({ role: "assistant", content: answer.text });
-  else takeBack(answer, text, why);
+  const keptAll = Boolean(answer.text.trim());
+  if (answer.tokens.length) keepingEnd(() => endAnswer(answer, isStopped));
+  else takeBack(answer);
   if (why) keepingEnd(() => $("log").append(make("p", "error", why)));
-  tell(why ? "" : isStopped ? "Stopped." : "The answer is complete.");
+  tell(why ? "" : isStopped ? "Stopped." : keptAll ? "The answer is complete." : "There is no answer.");
 }
 
-/* There is no answer: the message can be sent again. */
-function takeBack(answer, text, why) {
+function endAnswer(answer, isStopped) {
+  answer.end(isStopped ? "stopped" : "");
+  addFooter(answer);
+  addOffer(answer);
+  state.chat.turns.push({ role: "assistant", text: answer.text, reasoning: answer.reasoning, note: answer.note });
+  keepChat();
+}
+
+/* Nothing was generated: the message goes back to where it was written, and can be sent again. */
+function takeBack(answer) {
   answer.turn.remove();
-  state.messages.pop();
-  if (why && !$("message").value) $("message").value = text;
+  state.elements.pop();
+  state.elements.pop()?.remove();
+  const { text } = state.chat.turns.pop();
+  if (!$("message").value) $("message").value = text;
+  fitMessage();
+}
+
+function send(text) {
+  if (state.edited >= 0) cutChat(state.edited);
+  addUser(text);
+  state.chat.turns.push({ role: "user", text });
+  return answerLast();
+}
+
+/* Begins a copy of the chat without turn i and those after it. The chat itself stays among the earlier chats. */
+function cutChat(i) {
+  state.chat = { ...newChat(), turns: state.chat.turns.slice(0, i) };
+  for (const element of state.elements.splice(i)) element.remove();
+  $("log").querySelectorAll(".error").forEach((error) => error.remove());
+  stopEditing();
+}
+
+function again(i) {
+  if (state.running || i < 1) return;
+  cutChat(i);
+  answerLast();
+}
+
+function edit(i) {
+  if (state.running) return;
+  state.edited = i;
+  $("message").value = state.chat.turns[i].text;
+  $("editing").hidden = false;
+  fitMessage();
+  $("message").focus();
+}
+
+function stopEditing() {
+  state.edited = -1;
+  $("editing").hidden = true;
+}
+
+/* ---- chats and settings that the browser keeps ---------------------------------------------------------- */
+
+const MAX_CHATS = 50;
+const newChat = () => ({ id: `${Date.now()}-${Math.random()}`, when: Date.now(), turns: [] });
+
+function read(key, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+/* Keeps as many of the newest chats as the browser has room for. */
+function keepChats(chats) {
+  for (let n = Math.min(chats.length, MAX_CHATS); n >= 0; n--) {
+    try {
+      localStorage.setItem("forerun-chats", JSON.stringify(chats.slice(0, n)));
+      break;
+    } catch { /* it is full, or keeps nothing */ }
+  }
+  showChats();
+}
+
+function keepChat() {
+  keepChats([{ ...state.chat, when: Date.now() }, ...read("forerun-chats", []).filter((chat) => chat.id !== state.chat.id)]);
+}
+
+function showChats() {
+  const chats = read("forerun-chats", []);
+  $("chats").replaceChildren(...chats.map((chat) => {
+    const row = make("li"), title = (chat.turns[0]?.text ?? "").trim().slice(0, 80);
+    const open = button(title, () => openChat(chat)), drop = button("×", () => keepChats(chats.filter((c) => c !== chat)));
+    open.className = "chat";
+    open.title = new Date(chat.when).toLocaleString();
+    drop.setAttribute("aria-label", `Delete the chat “${title}”`);
+    row.append(open, drop);
+    return row;
+  }));
+  $("no-chats").hidden = chats.length > 0;
+}
+
+/* Shows a chat from its beginning; an empty one is the welcome. */
+function openChat(chat) {
+  if (state.running) return;
+  state.chat = structuredClone(chat);
+  for (const element of state.elements.splice(0)) element.remove();
+  $("log").querySelectorAll(".error").forEach((error) => error.remove());
+  $("welcome").hidden = chat.turns.length > 0;
+  state.counts.clear();
+  $("step-tokens").textContent = "–";
+  showSpeed(0, 0, 0);
+  showLegend();
+  stopEditing();
+  for (const turn of chat.turns) {
+    if (turn.role === "user") addUser(turn.text);
+    else {
+      const answer = Answer.restored(modelName(), turn);
+      addElement(answer.turn);
+      addFooter(answer);
+    }
+  }
+  $("log").scrollTop = $("log").scrollHeight;
+}
+
+const kept = ["temperature", "top-p", "max-tokens", "system"];
+
+function keepSettings() {
+  const values = Object.fromEntries(kept.map((id) => [id, $(id).value]));
+  try {
+    localStorage.setItem("forerun-settings", JSON.stringify({ ...values, always: $("always").checked }));
+  } catch { /* the browser keeps nothing */ }
+}
+
+function restoreSettings() {
+  const values = read("forerun-settings", {});
+  for (const id of kept) if (typeof values[id] === "string") $(id).value = values[id];
+  $("always").checked = values.always === true;
 }
 
 function checkSettings() {
-  for (const [id, what] of [["temperature", "The temperature must be a number from 0 to 100."],
+  for (const [id, what, isNeeded] of [["temperature", "The temperature must be a number from 0 to 100.", true],
+    ["top-p", "Top-p must be a number from 0.01 to 1.", true],
+    ["max-tokens", "The most tokens must be a whole number from 1 on, or empty."],
     ["seed", "The seed must be a whole number, or empty."]])
-    if (!$(id).checkValidity() || (id === "temperature" && $(id).value === "")) {
-      document.body.classList.add("panel-open");
-      $("show-panel").setAttribute("aria-expanded", "true");
+    if (!$(id).checkValidity() || (isNeeded && $(id).value === "")) {
+      showPanel(true);
       $(id).focus();
       return what;
     }
@@ -343,29 +437,39 @@ document.addEventListener("keydown", (event) => {
 });
 $("stop").addEventListener("click", () => state.running?.abort());
 
+const answerAt = (node) => answerOf.get(node.closest("article"));
+
 $("log").addEventListener("click", (event) => {
-  const token = tokenOf.get(event.target);
-  if (token && getSelection().isCollapsed) openTree(token);
+  if (event.target.matches(".token") && getSelection().isCollapsed) answerAt(event.target).openTree(event.target);
+});
+$("log").addEventListener("keydown", (event) => {
+  if (event.target.matches(".token")) answerAt(event.target).move(event);
 });
 
 $("new-chat").addEventListener("click", () => {
-  state.messages = [];
-  state.counts.clear();
-  $("log").replaceChildren();
-  $("step-tokens").textContent = "–";
-  showSpeed(0, 0);
-  showLegend();
+  openChat(newChat());
+  showPanel(false);
   tell("A new chat has begun.");
   $("message").focus();
 });
+$("stop-editing").addEventListener("click", () => {
+  stopEditing();
+  $("message").value = "";
+  fitMessage();
+});
 
-$("show-panel").addEventListener("click", () => {
-  const isOpen = document.body.classList.toggle("panel-open");
+/* On a phone the panel takes the place of the chat. */
+function showPanel(isOpen) {
+  document.body.classList.toggle("panel-open", isOpen);
   $("show-panel").setAttribute("aria-expanded", String(isOpen));
   $("show-panel").textContent = isOpen ? "Chat" : "Settings";
-});
+}
+$("show-panel").addEventListener("click", () => showPanel(!document.body.classList.contains("panel-open")));
 $("model").addEventListener("change", showModel);
 $("key").addEventListener("change", load);
+for (const id of [...kept, "always"]) $(id).addEventListener("input", keepSettings);
 
-showLegend();
+restoreSettings();
+openChat(newChat());
+showChats();
 load();

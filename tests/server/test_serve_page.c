@@ -51,6 +51,8 @@ static void the_page_is_served_with_a_strict_policy(void **state) {
         {"/", "Content-Type: text/html; charset=utf-8\r\n", "<!doctype html>"},
         {"/page.css", "Content-Type: text/css; charset=utf-8\r\n", "color-scheme"},
         {"/figures.js", "Content-Type: text/javascript; charset=utf-8\r\n", "\"use strict\""},
+        {"/markdown.js", "Content-Type: text/javascript; charset=utf-8\r\n", "\"use strict\""},
+        {"/answer.js", "Content-Type: text/javascript; charset=utf-8\r\n", "\"use strict\""},
         {"/page.js", "Content-Type: text/javascript; charset=utf-8\r\n", "\"use strict\""},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
