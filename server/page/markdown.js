@@ -1,11 +1,11 @@
 /* markdown.js - the Markdown of an answer as a tree of parts, which are ranges of its text.
  *
  * A token keeps its colour and its place in the text when the answer is shown as Markdown. So nothing is copied here: a
- * leaf {start, end} is a range of the text, and a part {tag, className, parts} has leaves and other parts. Marks such as
+ * leaf {start, end} is a range of the text, and a part {tag, parts} has leaves and other parts. Marks such as
  * ** and # belong to no leaf and are not shown. answer.js makes elements of them.
  *
- * This is the part of Markdown that models write: headings, lists, quotes, code blocks, rules, bold, italic, code. An
- * answer is parsed while it grows, so every prefix of a text has a tree. */
+ * This is the part of Markdown that models write: headings, lists, quotes, tables, code blocks, rules, bold, italic, code.
+ * An answer is parsed while it grows, so every prefix of a text has a tree. */
 "use strict";
 
 /* A mark within a line, the mark that ends it, and the tag between them. Links and images stay text. */
@@ -97,6 +97,7 @@ function paragraph(text, lines, i) {
   let k = i;
   for (; k < lines.length && lines[k].text.trim(); k++) {
     if (k > i && (/^\s*(```|~~~|#{1,6}\s|>)/.test(lines[k].text) || listMark.test(lines[k].text))) break;
+    if (k > i && lines[k].text.includes("|") && isRuler(lines[k + 1])) break;
     if (k > i) parts.push({ tag: "br" });
     parts.push(...inlineParts(text, lines[k].start, lines[k].end));
   }
@@ -114,6 +115,30 @@ function quoteBlock(text, lines, i) {
   return { part: { tag: "blockquote", parts }, next: k };
 }
 
+/* The cells of a line of a table: the ranges between its bars, without the blanks around them. */
+function cellsOf(text, line, tag) {
+  const cells = [];
+  let from = line.start + /^\s*\|?/.exec(line.text)[0].length;
+  const end = line.start + line.text.replace(/\|?\s*$/, "").length;
+  while (from <= end) {
+    const bar = text.indexOf("|", from), to = bar < 0 || bar > end ? end : bar, cell = text.slice(from, to);
+    const start = from + (cell.length - cell.trimStart().length);
+    cells.push({ tag, parts: inlineParts(text, start, Math.max(start, to - (cell.length - cell.trimEnd().length))) });
+    from = to + 1;
+  }
+  return { tag: "tr", parts: cells };
+}
+
+const isRuler = (line) => line !== undefined && line.text.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(line.text);
+
+/* A line of names, a ruler, and rows as long as they have a bar. */
+function tableBlock(text, lines, i) {
+  const rows = [cellsOf(text, lines[i], "th")];
+  let k = i + 2;
+  for (; k < lines.length && lines[k].text.includes("|"); k++) rows.push(cellsOf(text, lines[k], "td"));
+  return { part: { tag: "table", parts: rows }, next: k };
+}
+
 /* The blocks of text[start..]. */
 function markdownParts(text, start = 0) {
   const blocks = [], lines = linesOf(text, start);
@@ -128,6 +153,7 @@ function markdownParts(text, start = 0) {
     } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) block = { part: { tag: "hr", parts: [] }, next: i + 1 };
     else if (/^\s*>/.test(line)) block = quoteBlock(text, lines, i);
     else if (listMark.test(line)) block = listBlock(text, lines, i, 0);
+    else if (line.includes("|") && isRuler(lines[i + 1])) block = tableBlock(text, lines, i);
     else block = paragraph(text, lines, i);
     if (!block) continue;
     blocks.push(block.part);

@@ -196,7 +196,7 @@ async function keepsReasoning() {
 async function showsMarkdown() {
   const page = await open();
   const text = "# Title\n\nSome *slanted* snake_case `co*de*`\nand 2 * 3 * 4\n\n- one\n  - inner\n- two\n\n" +
-    "```c\nint x = 1;\n\n  y();\n```\n\n> quoted\n\n1. first\n2. second\n";
+    "```c\nint x = 1;\n\n  y();\n```\n\n> quoted\n\n1. first\n2. second\n\n| a | **b** |\n|---|--:|\n| 1 | 2|\n";
   // Token by token, so that every beginning of the text is shown once.
   await answerWith(page, [...text].map((letter) => ["", letter, "suffix"]));
   await ask(page, "Show it.");
@@ -210,6 +210,7 @@ async function showsMarkdown() {
   assert.equal(await body.locator("pre").textContent(), "int x = 1;\n\n  y();");
   assert.equal(await body.locator("blockquote").innerText(), "quoted");
   assert.equal(await body.locator("ol > li").count(), 2);
+  assert.deepEqual(await body.locator("th, td").allInnerTexts(), ["a", "b", "1", "2"]);
   await page.context().close();
 }
 
