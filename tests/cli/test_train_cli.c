@@ -256,7 +256,7 @@ static void it_refuses_with_a_reason(void **state) {
         {"train", 2, "missing method"},
         {"train --help", 0, "target "},
         {"train nothing", 2, "unknown method 'nothing'"},
-        {"train", 2, "forerun train: missing method\n\nMethods:\n  target "},
+        {"train", 2, "forerun train: missing method\n\nMethods:\n  auto "},
         {"train medusa --data " DATA " -o " OUT, 2, "missing target: pass -m FILE"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2,
          "unknown option '--hidden-loss-weight'"},
