@@ -268,7 +268,8 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
  * the feed-forward, the rank and the hot tokens of token info, the number of heads), and the same tensors. Only what a
  * file does not depend on may differ, such as the number of steps ahead of a layer that continues from its own
  * predictions, which is how a curriculum is trained. Matrices are read in whatever type the file has; the optimiser
- * begins anew, because a drafter's file does not have its means.
+ * begins anew, because a drafter's file does not have its means. A file of another method (NetClass.begins_from) gives
+ * what both have in common, and its shapes must agree.
  *
  * Test: test_train_init_cli.c. */
 
@@ -301,13 +302,24 @@ static int check_keys(const Gguf *g, const NetClass *class, const void *net, fr_
     return status;
 }
 
+/* The name of a tensor of this method in a file of `method`. */
+typedef struct FileName {
+    char text[128];
+} FileName;
+
+static FileName name_in_file(const NetClass *class, const char *method, const char *name) {
+    FileName n;
+    snprintf(n.text, sizeof n.text, "%s%s", method, name + strlen(class->method));
+    return n;
+}
+
 /* Every tensor of the file is a parameter, or the accuracy that was measured with them. */
-static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, fr_error *err) {
+static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, const char *method, fr_error *err) {
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
         const char *name = gguf_tensor(g, i)->name;
         bool is_known = class->accuracy && strcmp(name, class->accuracy) == 0;
         for (int32_t k = 0; k < t->class->n_params(t) && !is_known; k++)
-            is_known = strcmp(name, t->class->param(t, k)->name) == 0;
+            is_known = strcmp(name, name_in_file(class, method, t->class->param(t, k)->name).text) == 0;
         if (!is_known)
             return error_set(err, FR_ERR_MISMATCH, "%s: holds the tensor %s, which these options do not train",
                              gguf_path(g), name);
@@ -315,15 +327,17 @@ static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, fr_
     return FR_OK;
 }
 
-static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const void *net, uint64_t *fingerprint,
-                       fr_error *err) {
+static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const void *net, const char *method,
+                       uint64_t *fingerprint, fr_error *err) {
+    bool is_other = strcmp(method, class->method) != 0;
     *fingerprint = 0;
     for (int32_t i = 0; i < t->class->n_params(t); i++) {
         NetTensor x = class->tensor(net, i);
         Param *p = t->class->param(t, i);
         const GgufTensor *from;
-        if (x.is_addition && !drafter_file_has(f, x.name)) continue;
-        int status = drafter_file_matrix(f, x.name, x.n, x.n_rows, &from, err);
+        FileName name = name_in_file(class, method, x.name);
+        if ((x.is_addition || is_other) && !drafter_file_has(f, name.text)) continue;
+        int status = drafter_file_matrix(f, name.text, x.n, x.n_rows, &from, err);
         if (status) return status;
         blocks_dequantize(from->type, from->data, p->n, p->value);
         *fingerprint = hash64(p->value, (size_t)p->n * sizeof *p->value, *fingerprint);
@@ -331,13 +345,26 @@ static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const 
     return FR_OK;
 }
 
+bool init_file_is_of(const char *path, const char *method) {
+    Gguf *g = NULL;
+    GgufString is = {"", 0};
+    fr_error ignored;
+    if (gguf_open(&g, path, &ignored)) return false;
+    gguf_get_string(g, DRAFTER_KEY("method"), &is);
+    bool yes = is.n == strlen(method) && memcmp(is.data, method, is.n) == 0;
+    gguf_close(g);
+    return yes;
+}
+
 int init_file_read(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
                    uint64_t *fingerprint, fr_error *err) {
     DrafterFile f;
-    int status = drafter_file_open(&f, path, class->method, target, err);
-    if (!status) status = check_keys(f.gguf, class, net, err);
-    if (!status) status = check_no_others(f.gguf, t, class, err);
-    if (!status) status = read_params(&f, t, class, net, fingerprint, err);
+    bool is_other = class->begins_from && init_file_is_of(path, class->begins_from);
+    const char *method = is_other ? class->begins_from : class->method;
+    int status = drafter_file_open(&f, path, method, target, err);
+    if (!status && !is_other) status = check_keys(f.gguf, class, net, err);
+    if (!status) status = check_no_others(f.gguf, t, class, method, err);
+    if (!status) status = read_params(&f, t, class, net, method, fingerprint, err);
     if (!status) status = gguf_check(f.gguf, err); /* the file has not changed meanwhile */
     drafter_file_close(&f);
     return status;

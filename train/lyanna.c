@@ -8,7 +8,10 @@
  *
  * The first step reads a token and the later ones do not. In the paper's form the later steps, which are more numerous,
  * take accuracy from the first one. --init takes what is not given from the file, so that the same options continue
- * any drafter. */
+ * any drafter.
+ *
+ * --init also takes an EAGLE drafter, whose layer becomes that of the first step. Then this layer has no norm before its
+ * attention, so that the first step begins with exactly what EAGLE predicts. */
 #include "base/hash.h"
 #include "draft/learned/learned_files.h"
 #include "train/methods.h"
@@ -35,6 +38,7 @@ typedef struct LyannaSettings {
     int32_t n_ff_later;    /* 0: that of the first layer */
     double state_gradient; /* NOT_GIVEN: by the form */
     bool fuses_token, is_parallel;
+    bool lacks_attn_norm;    /* not an option: as in the file of --init */
     const char *frequencies; /* file of texts in which tokens are counted; NULL: the training data */
 } LyannaSettings;
 
@@ -131,19 +135,38 @@ static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
     return status;
 }
 
+static bool has_text(const Gguf *g, const char *key, const char *text) {
+    GgufString is = {"", 0};
+    gguf_get_string(g, key, &is);
+    return is.n == strlen(text) && memcmp(is.data, text, is.n) == 0;
+}
+
+/* Token info at the first step would have to be learned again without it, which starts from less than EAGLE has. */
+static int check_eagle(const Gguf *g, fr_error *err) {
+    int64_t rank = 0;
+    if (!gguf_get_i64(g, DRAFTER_KEY(EAGLE TOKEN_INFO_KEY_RANK), &rank) || rank == 0) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: has token info, so lyanna cannot begin from it: train eagle without --rank for that",
+                     gguf_path(g));
+}
+
 /* Takes the settings that were not given from the file of --init, or their defaults. A file that cannot be opened is
  * reported later. */
-static void fill_settings(const char *init) {
+static int fill_settings(const char *init, fr_error *err) {
     Gguf *g = NULL;
     fr_error ignored;
     int64_t rank = DEFAULT_RANK;
-    bool is_paper = false, reads_state = false;
-    if (init && gguf_open(&g, init, &ignored) == FR_OK) {
-        GgufString input = {"", 0};
+    bool is_paper = false, reads_state = false, is_eagle = init && init_file_is_of(init, "eagle");
+    int status = FR_OK;
+    settings.lacks_attn_norm = is_eagle;
+    if (is_eagle && gguf_open(&g, init, &ignored) == FR_OK) {
+        status = check_eagle(g, err);
+        gguf_close(g);
+    } else if (init && gguf_open(&g, init, &ignored) == FR_OK) {
         if (!gguf_get_i64(g, DRAFTER_KEY(LYANNA TOKEN_INFO_KEY_RANK), &rank)) rank = 0;
         is_paper = gguf_find_key(g, DRAFTER_KEY(LYANNA LAYER_LATER LAYER_KEY_FEED_FORWARD)) < 0;
-        gguf_get_string(g, DRAFTER_KEY(LYANNA_KEY_LATER_INPUT), &input);
-        reads_state = input.n == strlen("state") && memcmp(input.data, "state", input.n) == 0;
+        reads_state = has_text(g, DRAFTER_KEY(LYANNA_KEY_LATER_INPUT), "state");
+        settings.lacks_attn_norm = has_text(g, DRAFTER_KEY(LYANNA_KEY_ATTN_NORM), "none");
         gguf_close(g);
     }
     if (settings.form == NOT_GIVEN) settings.form = is_paper ? FORM_PAPER : FORM_SEPARATE;
@@ -151,6 +174,7 @@ static void fill_settings(const char *init) {
     if (settings.rank == NOT_GIVEN) settings.rank = rank >= 0 && rank <= TRAIN_MAX_RANK ? (int32_t)rank : DEFAULT_RANK;
     if (settings.state_gradient < 0)
         settings.state_gradient = settings.form == FORM_SEPARATE ? DEFAULT_STATE_GRADIENT : 1;
+    return status;
 }
 
 static int check_form(fr_error *err) {
@@ -158,6 +182,10 @@ static int check_form(fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT,
                          "--steps-ahead=1 would not train the later layer: pass --steps-ahead=2 or more, or "
                          "--form=paper");
+    if (settings.lacks_attn_norm && settings.is_parallel)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--chain=parallel cannot continue an EAGLE drafter, whose layer has no norm before its "
+                         "attention: leave out --chain or --init");
     if (settings.form == FORM_PAPER && settings.n_ff_later)
         return error_set(err, FR_ERR_ARGUMENT, "--later-ff needs --form=separate: the paper's form has no later layer");
     return FR_OK;
@@ -196,8 +224,8 @@ static void write_signature(char *signature, size_t n_signature) {
 static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                        fr_error *err) {
     FrozenTarget target = {0};
-    fill_settings(a->init);
-    int status = check_form(err);
+    int status = fill_settings(a->init, err);
+    if (!status) status = check_form(err);
     if (!status) status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (!status) {
         net = (UnrollNet){.layer = train_unroll_shape("lyanna", &target, &settings.unroll),
@@ -208,7 +236,7 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                                .V = net.info.V,
                                .rank = settings.gate_rank,
                                .token_std = net.layer.fc_std};
-        net.layer.has_attn_norm = true;
+        net.layer.has_attn_norm = !settings.lacks_attn_norm;
         set_form();
         train_unroll_set_confidence(&net, &settings.unroll);
         status = choose_hot(a, source, err);

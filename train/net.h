@@ -122,6 +122,9 @@ typedef struct NetClass {
     /* Sets the keys "forerun-drafter.<method>.*" of the file, and adds tensors that are not trained. */
     void (*set_keys)(const void *net, GgufWriter *w);
     const char *accuracy; /* name of the tensor for DrafterTraining.accuracy; NULL: the drafter does not use it */
+    /* Another method whose files may be continued: "<method>.x" begins as that file's tensor "<begins_from>.x", and what
+     * the file lacks as in a new drafter. NULL: there is none. */
+    const char *begins_from;
 } NetClass;
 
 /* Elements of the tensor. */

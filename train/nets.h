@@ -156,9 +156,9 @@ typedef struct UnrollShape {
     int32_t C, n_ff;
     int32_t n_head, n_head_kv, head_dim;
     float rms_eps;
-    const Rope *rope; /* the target's; borrowed */
-    int32_t n_steps;  /* 1 .. UNROLL_MAX_STEPS */
-    bool has_attn_norm;
+    const Rope *rope;     /* the target's; borrowed */
+    int32_t n_steps;      /* 1 .. UNROLL_MAX_STEPS */
+    bool has_attn_norm;   /* the first layer has a norm before its attention, as a later layer always does */
     bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
     bool fuses_each_step; /* so is the input of later steps; else it is the last output */
     bool is_parallel; /* the input of a later step is the first's plus the step's learned vector; needs has_attn_norm */

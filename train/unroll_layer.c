@@ -56,6 +56,7 @@ static int64_t q_dim(const UnrollShape *s) { return (int64_t)s->n_head * s->head
 static int64_t kv_dim(const UnrollShape *s) { return (int64_t)s->n_head_kv * s->head_dim; }
 static bool is_later(const UnrollShape *s, int32_t step) { return step > 0 && s->n_ff_later > 0; }
 static int64_t ff_of(const UnrollShape *s, int32_t step) { return is_later(s, step) ? s->n_ff_later : s->n_ff; }
+static bool has_norm(const UnrollShape *s, int32_t step) { return s->has_attn_norm || is_later(s, step); }
 static int64_t widest_ff(const UnrollShape *s) { return s->n_ff_later > s->n_ff ? s->n_ff_later : s->n_ff; }
 static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s->fuses_each_step || s->later_fuses; }
 static int64_t fc_in(const UnrollShape *s, int32_t step) {
@@ -240,17 +241,17 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
 }
 
-/* Returns the input of attention: the norm of x, or x itself. */
-static real *attention_input(const UnrollShape *s, const UnrollStep *p) {
-    return s->has_attn_norm ? p->attn_normed : p->x;
+/* Returns the input of a step's attention: the norm of x, or x itself. */
+static real *attention_input(const UnrollShape *s, const UnrollStep *p, int32_t step) {
+    return has_norm(s, step) ? p->attn_normed : p->x;
 }
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
     RopeStyle style = s->rope->params.style;
-    real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *in = attention_input(s, p);
-    if (s->has_attn_norm) rmsnorm_forward(in, p->attn_rms, p->x, w[UNROLL_ATTN_NORM], n, C, (real)s->rms_eps);
+    real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *in = attention_input(s, p, step);
+    if (has_norm(s, step)) rmsnorm_forward(in, p->attn_rms, p->x, w[UNROLL_ATTN_NORM], n, C, (real)s->rms_eps);
     linear_forward(p->q, in, w[UNROLL_Q], NULL, n, C, Q);
     linear_forward(p->k, in, w[UNROLL_K], NULL, n, C, K);
     linear_forward(p->v, in, w[UNROLL_V], NULL, n, C, K);
@@ -311,7 +312,7 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
     RopeStyle style = s->rope->params.style;
     real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *own_dk[UNROLL_MAX_STEPS], *own_dv[UNROLL_MAX_STEPS];
-    const real *in = attention_input(s, p);
+    const real *in = attention_input(s, p, step);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
@@ -321,11 +322,11 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
     rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
     rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
-    real *din = s->has_attn_norm ? a->dnormed : a->dx;
+    real *din = has_norm(s, step) ? a->dnormed : a->dx;
     linear_backward(din, dw[UNROLL_Q], NULL, a->dq, in, w[UNROLL_Q], n, C, Q);
     linear_backward(din, dw[UNROLL_K], NULL, p->dk, in, w[UNROLL_K], n, C, K);
     linear_backward(din, dw[UNROLL_V], NULL, p->dv, in, w[UNROLL_V], n, C, K);
-    if (s->has_attn_norm)
+    if (has_norm(s, step))
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
 

@@ -168,6 +168,7 @@ const NetClass eagle_net_class = {"eagle",
                                   unroll_net_acts_close,
                                   unroll_net_learn,
                                   unroll_net_set_keys,
+                                  NULL,
                                   NULL};
 
 /* Lyanna's drafter (sections 4 and 5 of the paper; src/draft/learned/draft_lyanna.c runs it).
@@ -206,6 +207,7 @@ static void set_keys(const void *net, GgufWriter *w) {
     unroll_net_set_keys(net, w);
     gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
     set_later_keys(net, w);
+    if (!layer->has_attn_norm) gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_ATTN_NORM), "none", strlen("none"));
     if (layer->is_parallel) {
         gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_CHAIN), "parallel", strlen("parallel"));
         gguf_set_u32(w, DRAFTER_KEY(LYANNA_KEY_CHAIN_INPUTS),
@@ -220,4 +222,5 @@ const NetClass lyanna_net_class = {"lyanna",
                                    unroll_net_acts_close,
                                    unroll_net_learn,
                                    set_keys,
-                                   NULL};
+                                   NULL,
+                                   "eagle"};

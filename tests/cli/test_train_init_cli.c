@@ -94,6 +94,35 @@ static void what_is_not_given_comes_from_the_file(void **state) {
     }
 }
 
+static double first_accuracy(const char *log, int i) {
+    json_t *line = train_rig_line(log, i), *of_step = json_array_get(json_object_get(line, "valid_accuracy"), 0);
+    double x = json_number_value(of_step);
+    json_decref(line);
+    return x;
+}
+
+/* Lyanna's first step begins with exactly what EAGLE's predicts. What follows goes on from a file of lyanna. */
+static void lyanna_begins_from_an_eagle(void **state) {
+    (void)state;
+    static const char *const forms[] = {"", "--form paper --rank 0"};
+    train("train eagle" OPTIONS "--type f32", "--steps 30 --lr 0.01 --valid-every 100 -o " FIRST);
+    double of_eagle = first_accuracy(FIRST ".log.jsonl", 30);
+    assert_true(of_eagle > 0.1);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        char args[500];
+        snprintf(args, sizeof args, "train lyanna" OPTIONS "--type f32 %s", forms[i]);
+        train(args, "--steps 1 --lr 1e-12 --init " FIRST " -o " OUT);
+        if (first_accuracy(OUT ".log.jsonl", 1) != of_eagle) fail_msg("%s: another accuracy at the first step", args);
+        train(args, "--steps 1 --lr 1e-12 --init " OUT " -o " OUT "2");
+        if (first_accuracy(OUT "2.log.jsonl", 1) != of_eagle) fail_msg("%s: another one from its own file", args);
+        cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft lyanna:file=" OUT "2", 0, "");
+    }
+    cli_expect("train lyanna" OPTIONS "--steps 1 --chain parallel -o " OUT " --init " FIRST " 2>&1", 2,
+               "--chain=parallel cannot continue an EAGLE drafter");
+    train("train eagle" OPTIONS "--rank 8", "--steps 1 -o " FIRST);
+    cli_expect("train lyanna" OPTIONS "--steps 1 -o " OUT " --init " FIRST " 2>&1", 1, "has token info");
+}
+
 static void files_that_do_not_fit_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -268,7 +297,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_is_not_given_comes_from_the_file), cmocka_unit_test(files_that_do_not_fit_are_refused),
         cmocka_unit_test(a_run_with_init_resumes_exactly),       cmocka_unit_test(a_target_goes_on_from_a_file),
         cmocka_unit_test(models_that_do_not_fit_are_refused),    cmocka_unit_test(steps_have_weights),
-        cmocka_unit_test(a_confidence_head_may_be_added),
+        cmocka_unit_test(a_confidence_head_may_be_added),        cmocka_unit_test(lyanna_begins_from_an_eagle),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);
 }

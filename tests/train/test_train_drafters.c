@@ -43,7 +43,7 @@ static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
-static UnrollNet eagles[5], lyannas[13];
+static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
@@ -189,6 +189,9 @@ static int make_cases(void **state) {
     lyannas[9].layer.later_fuses = lyannas[10].layer.later_fuses = true;
     lyannas[10].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[12].layer.is_parallel = true;
+    add_separate(&lyannas[13], "lyanna, a first layer without a norm", &both_losses, 0, 1);
+    add_lyanna(&lyannas[14], "lyanna, all steps without a norm", &both_losses, 2, 0, true);
+    lyannas[13].layer.has_attn_norm = lyannas[14].layer.has_attn_norm = false;
     add_space(&spaces[0], "space", &soft_labels, 0);
     add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
     add_space(&spaces[2], "space, one mask", &hard_labels, 1);

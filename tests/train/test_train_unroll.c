@@ -70,7 +70,7 @@ static UnrollShape layer_of(const char *method, int32_t n_steps) {
 
 static const int32_t *hot;
 static int32_t n_hot, rank, gate_rank;
-static bool first_token, is_parallel, has_confidence, is_separate;
+static bool first_token, is_parallel, has_confidence, is_separate, lacks_norm;
 
 static InfoShape info_of(const char *method) {
     const Hparams *h = &frozen.model->hparams;
@@ -91,7 +91,7 @@ static UnrollNet eagle_of(HeadLossOptions loss) {
 
 static UnrollNet lyanna_of(HeadLossOptions loss) {
     UnrollNet n = {.layer = layer_of("lyanna", loss.n_steps), .info = info_of("lyanna"), .loss = loss};
-    n.layer.has_attn_norm = true;
+    n.layer.has_attn_norm = !lacks_norm;
     n.layer.fuses_token = first_token;
     n.layer.is_parallel = is_parallel;
     if (is_separate) {
@@ -336,20 +336,24 @@ static void lyanna_drafts_as_the_network_computes(void **state) {
         int32_t rank, n_hot;
         bool first_token;
         int32_t gate_rank;
-        bool is_parallel, is_separate;
-    } cases[] = {{16, 0, true, 0, false, false}, {16, 100, true, 8, false, false}, {0, 0, true, 0, true, false},
-                 {8, 0, false, 0, false, false}, {0, 0, false, 16, true, false},   {16, 0, true, 32, true, false},
-                 {16, 0, true, 0, false, true},  {16, 100, false, 8, false, true}, {16, 0, true, 8, true, true}};
+        bool is_parallel, is_separate, lacks_norm;
+    } cases[] = {{16, 0, true, 0, false, false, false}, {16, 100, true, 8, false, false, false},
+                 {0, 0, true, 0, true, false, false},   {8, 0, false, 0, false, false, false},
+                 {0, 0, false, 16, true, false, false}, {16, 0, true, 32, true, false, false},
+                 {16, 0, true, 0, false, true, false},  {16, 100, false, 8, false, true, false},
+                 {16, 0, true, 8, true, true, false},   {16, 0, true, 0, false, true, true},
+                 {8, 0, true, 0, false, false, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank = cases[i].rank, n_hot = cases[i].n_hot, first_token = cases[i].first_token, hot = third;
         gate_rank = cases[i].gate_rank, is_parallel = cases[i].is_parallel, is_separate = cases[i].is_separate;
+        lacks_norm = cases[i].lacks_norm;
         const UnrollNet net = lyanna_of(learning);
         Trainer *t = train(&lyanna_net_class, &net, "build/train-lyanna.gguf");
         take_weights(t);
         check_tree(false, "build/train-lyanna.gguf");
         t->class->close(t);
     }
-    is_separate = false;
+    is_separate = lacks_norm = false;
     close_target();
 }
 

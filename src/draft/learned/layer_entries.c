@@ -75,7 +75,7 @@ int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const cha
                          "whose cache has no keys and values of heads; use another method",
                          gguf_path(d->target->gguf));
     int status = read_layer(l, d, 0, method, has_attn_norm, &n_ff, err);
-    if (!status && second) status = read_layer(l, d, 1, second, has_attn_norm, &n_ff, err);
+    if (!status && second) status = read_layer(l, d, 1, second, true, &n_ff, err);
     if (status) return status;
     l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
     l->model.takes_turns = second != NULL;

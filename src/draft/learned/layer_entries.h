@@ -21,8 +21,8 @@ typedef struct OneLayer {
 } OneLayer;
 
 /* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
- * on a zeroed struct. `second` is the name before the tensors of a second layer; NULL: there is none. After a failure
- * one_layer_close is safe. */
+ * on a zeroed struct. `second` is the name before the tensors of a second layer, which has a norm before its
+ * attention; NULL: there is none. After a failure one_layer_close is safe. */
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
                    fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. A run has at most max_rows

@@ -99,7 +99,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   <method>.feed_forward_length F
  * Tensors:
  *   <method>.fc.weight, .bias [H]
- *   <method>.attn_norm.weight [H], only in lyanna: eagle's layer has no norm before its attention
+ *   <method>.attn_norm.weight [H], only in lyanna: eagle's layer has no norm before its attention (see lyanna.attn_norm)
  *   <method>.attn_q, _k, _v, _output.weight
  *   <method>.ffn_norm.weight [H], <method>.ffn_gate, _up, _down.weight
  *
@@ -108,6 +108,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  * lyanna has more keys:
  *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
  *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
+ *   lyanna.attn_norm             optional; "rms" (the default), or "none": the first layer, which was trained further from
+ *                                an EAGLE drafter, has no norm before its attention; its chain is serial
  *   lyanna.chain                 optional; "serial" (the default): the input of step s + 1 is the output of step s;
  *                                "parallel": it is the first step's input plus row s of chain.inputs; steps beyond the
  *                                last row use the last row
@@ -143,6 +145,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define LAYER_FFN_DOWN "ffn_down.weight"
 
 #define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
+#define LYANNA_KEY_ATTN_NORM LYANNA "attn_norm"
 #define LYANNA_KEY_CHAIN LYANNA "chain"
 #define LYANNA_KEY_CHAIN_INPUTS LYANNA "chain.n_inputs"
 #define CHAIN_INPUTS "chain.inputs.weight"

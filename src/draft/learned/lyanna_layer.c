@@ -36,8 +36,8 @@
  * are one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
  * sequences, and 2 with a parallel chain.
  *
- * The layer is a standard one: a norm before attention and one before the feed-forward part; the target's heads, rope
- * and epsilon. Its output has no norm, because it replaces the target's hidden state after the final norm. Proof:
+ * The layer is a standard one: a norm before attention, unless its training began from an EAGLE drafter, whose layer has
+ * none, and one before the feed-forward part; the target's heads, rope and epsilon. Its output has no norm, because it replaces the target's hidden state after the final norm. Proof:
  * tests/draft/test_draft_lyanna.c, against the same layer in double precision. */
 #include "draft/learned/lyanna.h"
 
@@ -91,12 +91,28 @@ static int read_later(LyannaLayer *l, fr_error *err) {
                                err);
 }
 
+/* Reads whether the first layer has a norm before its attention. A file without the key has one. */
+static int read_attn_norm(LyannaLayer *l, bool *has_norm, fr_error *err) {
+    static const char *const choices[] = {"rms", "none", NULL};
+    LearnedDrafter *d = l->learned;
+    int choice = 0;
+    int status = FR_OK;
+    if (gguf_find_key(d->file.gguf, DRAFTER_KEY(LYANNA_KEY_ATTN_NORM)) >= 0)
+        status = drafter_file_choice(&d->file, LYANNA_KEY_ATTN_NORM, choices, &choice, err);
+    *has_norm = choice == 0;
+    if (status || *has_norm || l->n_inputs == 0) return status;
+    return error_set(err, FR_ERR_FORMAT, "%s: a parallel chain needs a norm before its attention",
+                     gguf_path(d->file.gguf));
+}
+
 static int read_weights(LyannaLayer *l, fr_error *err) {
     int64_t embd = l->learned->n_embd, n_in = l->is_fused ? 2 * embd : embd;
-    int status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
+    bool has_norm;
+    int status = read_attn_norm(l, &has_norm, err);
+    if (!status) status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
     if (!status) status = read_later(l, err);
     if (status) return status;
-    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, true, err);
+    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, has_norm, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
