@@ -17,10 +17,15 @@
 
 enum { N_VOCAB = 4096 };
 
-static const char *const specs[] = {"sps" M,    "sps" M ",length=9,coupled=0",
-                                    "rsd-c" M,  "rsd-c" M ",branch=2x2x2,coupled=0",
-                                    "rsd-s" M,  "rsd-s" M ",width=3,depth=6,coupled=0",
-                                    "spectr" M, "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0"};
+static const char *const specs[] = {"sps" M,
+                                    "sps" M ",length=9,coupled=0",
+                                    "rsd-c" M,
+                                    "rsd-c" M ",branch=2x2x2,coupled=0",
+                                    "rsd-s" M,
+                                    "rsd-s" M ",width=3,depth=6,coupled=0",
+                                    "spectr" M,
+                                    "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0",
+                                    "specinfer:models=" DRAFT ",branch=2-1-3"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 /* ---- the trees ----------------------------------------------------------------------------------- */
@@ -358,6 +363,9 @@ static void invalid_options_are_refused(void **state) {
         {"specinfer:models=" DRAFT "+", "must be file names joined by '+'"},
         {"specinfer:models=" DRAFT "+models/missing.gguf", "models/missing.gguf"},
         {"specinfer:models=" DRAFT "+README.md", "README.md"},
+        {"specinfer:models=" DRAFT ",branch=2-0", "branch=2-0"},
+        {"specinfer:models=" DRAFT ",branch=8-9", "has more than 64 paths"},
+        {"specinfer:models=" DRAFT ",branch=64-1-1-1-1-1-1-1", "more than 511 nodes"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fr_error err = {0};

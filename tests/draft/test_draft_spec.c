@@ -74,7 +74,7 @@ static void methods_describe_themselves(void **state) {
         assert_true(strlen((*c)->summary) > 10);
         assert_non_null((*c)->option_table);
         for (const Option *o = (*c)->option_table; o->key; o++) {
-            assert_true((o->default_value || o->required) && strlen(o->help) > 5);
+            assert_true((o->default_value || o->default_help || o->required) && strlen(o->help) > 5);
             assert_true(drafter_has_option(*c, o->key));
         }
         assert_false(drafter_has_option(*c, "no-such-option"));

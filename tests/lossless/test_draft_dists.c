@@ -20,10 +20,13 @@
 
 enum { N_VOCAB = 260, TOP_K = 4 };
 
-static const char *const specs[] = {"sps:model=" A ",length=3", "rsd-c:model=" A ",branch=3-2-1",
-                                    "rsd-s:model=" A ",width=3,depth=3", "spectr:model=" A ",paths=3,length=3",
-                                    "specinfer:models=" A "+" B ",length=3"};
-enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, N_SPECS };
+static const char *const specs[] = {"sps:model=" A ",length=3",
+                                    "rsd-c:model=" A ",branch=3-2-1",
+                                    "rsd-s:model=" A ",width=3,depth=3",
+                                    "spectr:model=" A ",paths=3,length=3",
+                                    "specinfer:models=" A "+" B ",length=3",
+                                    "specinfer:models=" A ",branch=2-1-2"};
+enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, EXPANSION, N_SPECS };
 
 static Gguf *target;
 static Weights *weights;
@@ -245,7 +248,7 @@ static double draw_often(const char *spec, int32_t budget, int32_t n_best, int *
 
 static void tokens_follow_their_dists(void **state) {
     (void)state;
-    static const int32_t budgets[N_SPECS] = {3, 8, 8, 8, 5};
+    static const int32_t budgets[N_SPECS] = {3, 8, 8, 8, 5, 7};
     for (int k = 0; k < N_SPECS; k++) {
         int df;
         double x = draw_often(specs[k], budgets[k], 0, &df);

@@ -260,13 +260,18 @@ static void sequences_follow_the_targets_dist(void **state) {
 static void every_rule_with_every_drafter(void **state) {
     (void)state;
     static const char *const rules[] = {"recursive", "transport", "multi-round", "k-seq", "chain", "block"};
-    static const char *const drafts[] = {
-        "eagle:file=models/eagle.gguf",     "eagle:file=models/eagle.gguf,top=4,depth=2",
-        "lyanna:file=models/lyanna.gguf",   "medusa:file=models/medusa.gguf",
-        "hydra:file=models/hydra.gguf",     "redrafter:file=models/redrafter.gguf",
-        "sps:model=models/draft.gguf",      "rsd-c:model=models/draft.gguf",
-        "rsd-s:model=models/draft.gguf",    "spectr:model=models/draft.gguf",
-        "specinfer:model=models/draft.gguf"};
+    static const char *const drafts[] = {"eagle:file=models/eagle.gguf",
+                                         "eagle:file=models/eagle.gguf,top=4,depth=2",
+                                         "lyanna:file=models/lyanna.gguf",
+                                         "medusa:file=models/medusa.gguf",
+                                         "hydra:file=models/hydra.gguf",
+                                         "redrafter:file=models/redrafter.gguf",
+                                         "sps:model=models/draft.gguf",
+                                         "rsd-c:model=models/draft.gguf",
+                                         "rsd-s:model=models/draft.gguf",
+                                         "spectr:model=models/draft.gguf",
+                                         "specinfer:models=models/draft.gguf+models/draft.gguf",
+                                         "specinfer:models=models/draft.gguf,branch=1-3-1"};
     static const int budgets[] = {1, 3, 8, 24};
     int n_wrong = 0, n_taken = 0;
     fr_error err;

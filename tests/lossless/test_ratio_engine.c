@@ -23,8 +23,9 @@ enum { N_VOCAB = 260 };
 #define COMBINATIONS(A, B) \
     {"chain", "sps:length=3,model=" A}, {"block", "sps:length=3,model=" A}, \
         {"multi-round", "spectr:paths=3,length=3,model=" A}, {"multi-round", "specinfer:length=3,models=" A "+" B}, \
-        {"recursive", "rsd-c:model=" A}, {"recursive", "rsd-s:width=3,model=" A}, {"recursive", "sps:model=" A}, \
-        {"recursive", "spectr:model=" A}, {"transport", "rsd-c:model=" A}, {"transport", "rsd-s:width=3,model=" A}, \
+        {"multi-round", "specinfer:branch=2-1-2,models=" A}, {"recursive", "rsd-c:model=" A}, \
+        {"recursive", "rsd-s:width=3,model=" A}, {"recursive", "sps:model=" A}, {"recursive", "spectr:model=" A}, \
+        {"transport", "rsd-c:model=" A}, {"transport", "rsd-s:width=3,model=" A}, \
         {"transport", "spectr:paths=3,length=3,model=" A}, {"k-seq", "spectr:paths=3,length=3,model=" A}, \
         {"k-seq:gamma=1.3", "sps:model=" A}, { \
         "recursive", "ngram-trie" \

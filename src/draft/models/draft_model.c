@@ -99,6 +99,7 @@
 #include "verify/gumbel.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* At most MAX_NEW context rows of a sequence run together with its tree; earlier rows run before. A coupled draw draws
@@ -141,7 +142,7 @@ typedef struct SmallModelKv {
 typedef struct DraftFront {
     int32_t i; /* index of its sequence in the group */
     int32_t node, row;
-    uint64_t paths; /* DRAFT_PATHS: bit j is set if path j passes through the node */
+    uint64_t paths; /* DRAFT_PATHS: bit j is set if path j of the node's level passes through it */
     DrawParent parent;
 } DraftFront;
 
@@ -262,6 +263,21 @@ static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
         if (n_nodes > TREE_MAX_NODES - 1) return 0;
     }
     return n_nodes;
+}
+
+int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_levels, fr_error *err) {
+    *n_levels = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        long b = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
+        if (b < 1 || b > DRAFT_MODEL_MAX_WIDTH || *n_levels == DRAFT_MODEL_MAX_LEVELS ||
+            (*end && *end != '-' && *end != 'x'))
+            return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d integers from 1 to %d joined by '-', such as 3-2-1",
+                             DRAFT_MODEL_MAX_LEVELS, DRAFT_MODEL_MAX_WIDTH);
+        branch[(*n_levels)++] = (int32_t)b;
+        p = end;
+        if (!*p) return FR_OK;
+    }
 }
 
 static int open_trees(DraftModel *d, int32_t n_nodes, int32_t max_children, const Device *device, fr_error *err) {
@@ -471,17 +487,22 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
     return n < width ? n : width;
 }
 
-/* Draws one child for each of the first `width` paths that passes through the node. Greedy paths split at the root,
- * where each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of
+/* Returns the number of paths that a path which reaches the level splits into. */
+static int32_t n_splits(const DraftShape *s, int32_t level) {
+    return level ? s->width[level] / s->width[level - 1] : s->width[0];
+}
+
+/* Draws one child for each of the first `width` paths of the level that passes through the node. Where greedy paths
+ * split, each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of
  * one token are equal. */
-static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
+static int32_t draw_paths(DraftModel *d, int32_t at, int32_t level, int32_t width, DrawChild *out) {
     const DraftFront *f = &d->front[at];
     const DraftMember *m = &d->group[f->i];
     if (m->s->greedy && m->tree->dists && width > 1) width = 1;
     uint64_t paths[DRAFT_MODEL_MAX_WIDTH] = {0};
-    int32_t n_paths = 0, n = 0;
+    int32_t n_paths = 0, n = 0, splits = n_splits(&d->shape, level);
     for (uint64_t path = 0; path < (uint64_t)width; path++)
-        if (f->paths >> path & 1) paths[n_paths++] = path;
+        if (f->paths >> (path / (uint64_t)splits) & 1) paths[n_paths++] = path;
     if (m->s->greedy || !m->own_noise) n = draw_best(d, at, n_paths, out);
     else
         for (; n < n_paths; n++) { /* each path draws exactly one token */
@@ -520,7 +541,7 @@ static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int
     for (; at < end; at++) {
         int status = find_dist(d, at, err);
         if (status) return status;
-        if (d->shape.growth == DRAFT_PATHS) n += draw_paths(d, at, of_level, d->children + n);
+        if (d->shape.growth == DRAFT_PATHS) n += draw_paths(d, at, level, of_level, d->children + n);
         else if (d->shape.growth == DRAFT_BEAM) {
             int32_t size = whole_groups ? group_size(of_level, of_level - n, at - first, end - first) : of_level;
             n += size > 0 ? draw_best(d, at, size, d->children + n) : 0;
@@ -574,8 +595,10 @@ static int grow_level(DraftModel *d, int32_t level, fr_error *err) {
         m->n_left -= n;
         for (int32_t k = 0; k < n; k++) {
             const DrawChild *c = &d->children[k];
-            int32_t rank = d->shape.growth == DRAFT_PATHS ? c->path : d->shape.growth == DRAFT_BEAM ? 0 : k;
-            add_child(d, c, level + 1 < m->n_levels && rank < m->n_left); /* later ones have no share of the budget */
+            bool goes_on = level + 1 < m->n_levels;
+            int32_t rank = d->shape.growth == DRAFT_BEAM ? 0 : k;
+            if (goes_on && d->shape.growth == DRAFT_PATHS) rank = c->path * n_splits(&d->shape, level + 1);
+            add_child(d, c, goes_on && rank < m->n_left); /* later ones have no share of the budget */
         }
     }
     DraftFront *old = d->front;
@@ -602,8 +625,7 @@ static int start_member(DraftModel *d, int32_t i, fr_error *err) {
     } else {
         noise.stream = RNG_TARGET;
     }
-    d->front[d->n_front++] =
-        (DraftFront){.i = i, .row = d->small_model.n_rows - 1, .paths = UINT64_MAX, .parent.noise = noise};
+    d->front[d->n_front++] = (DraftFront){.i = i, .row = d->small_model.n_rows - 1, .paths = 1, .parent.noise = noise};
     return FR_OK;
 }
 

@@ -10,7 +10,8 @@ enum { DRAFT_MODEL_MAX_LEVELS = 64, DRAFT_MODEL_MAX_WIDTH = 64 };
 typedef enum DraftGrowth {
     DRAFT_BRANCHES, /* width[l] children of each node of level l, drawn without replacement */
     DRAFT_BEAM,     /* stochastic beam search: width[l] nodes at level l + 1 */
-    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; their common prefixes are shared */
+    DRAFT_PATHS,    /* width[l] independent paths reach level l + 1; a path splits into as many as width[l] is times
+                     * width[l - 1], of which it is a multiple. Common prefixes are shared */
 } DraftGrowth;
 
 /* The tree that a method grows below the pending token, and the noise that it is drawn with. */
@@ -34,6 +35,10 @@ typedef struct DraftShape {
         .help = "1: draw with the target's own noise, so that more tokens are accepted (rule sampled only); 0: draw " \
                 "with independent noise" \
     }
+
+/* Parses the number of children of the nodes of each level, such as "3-2-1" or "3x2x1", into branch
+ * [DRAFT_MODEL_MAX_LEVELS]. */
+int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_levels, fr_error *err);
 
 /* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes
  * than a Tree has. `method` names the drafter in errors. */

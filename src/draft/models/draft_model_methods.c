@@ -2,8 +2,6 @@
  * one draft model grows (draft_model.c). */
 #include "draft/models/draft_model.h"
 
-#include <stdlib.h>
-
 /* What the classes have in common. */
 #define DRAFT_MODEL_CALLS \
     .close = draft_model_close, .draws = true, .set_sampling = draft_model_set_sampling, .begin = draft_model_begin, \
@@ -72,21 +70,9 @@ typedef struct RsdCOptions {
     int32_t n_levels, branch[DRAFT_MODEL_MAX_LEVELS];
 } RsdCOptions;
 
-/* Parses branching factors such as "3-2-1" or "3x2x1". */
 static int parse_branch(void *out, const char *text, fr_error *err) {
     RsdCOptions *o = out;
-    o->n_levels = 0;
-    for (const char *p = text;; p++) {
-        char *end;
-        long b = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
-        if (b < 1 || b > DRAFT_MODEL_MAX_WIDTH || o->n_levels == DRAFT_MODEL_MAX_LEVELS ||
-            (*end && *end != '-' && *end != 'x'))
-            return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d integers from 1 to %d joined by '-', such as 3-2-1",
-                             DRAFT_MODEL_MAX_LEVELS, DRAFT_MODEL_MAX_WIDTH);
-        o->branch[o->n_levels++] = (int32_t)b;
-        p = end;
-        if (!*p) return FR_OK;
-    }
+    return draft_model_parse_branch(text, o->branch, &o->n_levels, err);
 }
 
 static const Option rsd_c_options[] = {

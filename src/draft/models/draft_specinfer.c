@@ -9,10 +9,14 @@
  *   A  the cat sat       the ─── cat ─┬─ sat     below the: cat ~ q_A, cat ~ q_B: one node, two draws
  *   B  the cat ran                    └─ ran     below cat: sat ~ q_A, ran ~ q_B
  *
- * Each model is a DraftModel with a chain (draft_model.c) that adds to the tree of the models before it. Without
+ * With `branch` each model drafts a tree of its own (expansion-based token trees): in branch=1-3-1 every node of level 1
+ * gets three children, drawn independently of each other, or the three best ones of a greedy request. Then one model is
+ * enough.
+ *
+ * Each model is a DraftModel with a chain or such a tree (draft_model.c) that adds to the tree of the models before it. Without
  * distributions, the union is pruned to the budget by p_accept. With distributions nothing may be pruned, so the
  * budget is divided among the models beforehand. A ',' ends an option, so files are joined by '+', which their names
- * therefore cannot contain. Cost: `length` forwards of each model a step, over all sequences. It loses if the models
+ * therefore cannot contain. Cost: one forward of each model for each level and step, over all sequences. It loses if the models
  * propose the same tokens, or if one of them is much better than the others. */
 #include "draft/models/draft_model.h"
 
@@ -24,9 +28,22 @@ enum { MAX_MODELS = 8, MAX_PATH = 1024 };
 
 typedef struct SpecInferOptions {
     const char *models;
-    int32_t length;
+    int32_t length, n_levels; /* n_levels 0: a chain of `length` */
+    int32_t branch[DRAFT_MODEL_MAX_LEVELS];
     bool coupled;
 } SpecInferOptions;
+
+static int parse_branch(void *out, const char *text, fr_error *err) {
+    SpecInferOptions *o = out;
+    int64_t n_paths = 1;
+    int status = draft_model_parse_branch(text, o->branch, &o->n_levels, err);
+    for (int32_t i = 0; i < o->n_levels && !status; i++) {
+        n_paths *= o->branch[i];
+        if (n_paths > DRAFT_MODEL_MAX_WIDTH)
+            return error_set(err, FR_ERR_ARGUMENT, "has more than %d paths", DRAFT_MODEL_MAX_WIDTH);
+    }
+    return status;
+}
 
 static const Option option_table[] = {
     {.key = "models",
@@ -39,6 +56,11 @@ static const Option option_table[] = {
      OPT_INT(SpecInferOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
      .default_value = "4",
      .help = "tokens in the chain of each model"},
+    {.key = "branch",
+     OPT_CUSTOM(parse_branch),
+     .metavar = "N-N-N",
+     .default_help = "a chain",
+     .help = "a tree of each model in place of its chain: children of each node, level by level, joined by '-' or 'x'"},
     DRAFT_MODEL_OPTION_COUPLED(SpecInferOptions),
     {.key = NULL},
 };
@@ -59,6 +81,8 @@ static void close_specinfer(Drafter *drafter) {
 
 /* Opens each of the files in `paths`, which are joined by '+'. */
 static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const DrafterEnv *env, fr_error *err) {
+    int32_t n_nodes = 0;
+    for (int32_t i = 0; i < shape->n_levels; i++) n_nodes += shape->width[i];
     for (const char *p = paths;; p++) {
         char path[MAX_PATH] = {0};
         size_t n = strcspn(p, "+");
@@ -71,10 +95,11 @@ static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const
         int status = draft_model_open(&s->models[s->n_models], path, "specinfer", shape, env, err);
         if (status) return status;
         s->n_models++;
-        if (s->n_models * shape->n_levels > TREE_MAX_NODES - 1)
+        if (s->n_models * n_nodes > TREE_MAX_NODES - 1)
             return error_set(err, FR_ERR_ARGUMENT,
-                             "specinfer: %d chains of length %d have more than %d nodes; make them shorter",
-                             s->n_models, shape->n_levels, TREE_MAX_NODES - 1);
+                             "specinfer: the drafts of %d models with %d nodes each have more than %d nodes; make them "
+                             "shorter",
+                             s->n_models, n_nodes, TREE_MAX_NODES - 1);
         p += n;
         if (!*p) return FR_OK;
     }
@@ -82,8 +107,10 @@ static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const
 
 static int open_specinfer(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const SpecInferOptions *o = options;
-    DraftShape shape = {.growth = DRAFT_PATHS, .n_levels = o->length, .coupled = o->coupled};
-    for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = 1;
+    DraftShape shape = {.growth = DRAFT_PATHS,
+                        .n_levels = o->n_levels ? o->n_levels : o->length,
+                        .coupled = o->coupled};
+    for (int32_t i = 0, n = 1; i < shape.n_levels; i++) shape.width[i] = n *= o->n_levels ? o->branch[i] : 1;
     SpecInfer *s = mem_calloc(1, sizeof *s);
     if (!s) return error_memory(err, "specinfer", sizeof *s);
     s->shares = mem_calloc((size_t)env->max_sequences, sizeof *s->shares);
@@ -169,7 +196,7 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
 extern const DrafterClass draft_specinfer_class;
 const DrafterClass draft_specinfer_class = {
     .name = "specinfer",
-    .summary = "several small models of the same vocabulary: a chain of each, merged into one tree",
+    .summary = "small models of the same vocabulary: a chain or a tree of each, merged into one tree",
     .option_table = option_table,
     .options_size = sizeof(SpecInferOptions),
     .open = open_specinfer,
