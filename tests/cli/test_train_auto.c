@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define PROMPTS DIR "/prompts.txt"
-#define AUTO "train auto -m " VOCAB " -o " OUT " -n 6 -t 1 "
+#define AUTO "train auto -m " VOCAB " -o " OUT " -n 6 -t 1 --epochs 60 "
 
 static int make_files(void **state) {
     char text[4000];
@@ -58,24 +58,14 @@ static void it_continues_where_it_stopped(void **state) {
     train_rig_shell("rm " OUT " && sed -i '10,$d' " OUT ".answers.jsonl");
     cli_expect(AUTO PROMPTS, 0, "27 of 27 records are answered");
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
-    cli_expect(AUTO PROMPTS " --force", 0, "[3/4]");
-    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
-}
-
-static void kills_change_no_byte(void **state) {
-    (void)state;
-    train_rig_shell("rm " OUT "*");
-    assert_true(train_rig_run_with_kills(DIR, AUTO PROMPTS, OUT ".answers.jsonl", "") > 0);
-    train_rig_shell("cmp " OUT " " DIR "/whole.gguf && rm " OUT);
 }
 
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
-    cli_expect(AUTO PROMPTS " --epochs 150", 0, "[4/4]");
-    train_rig_shell("mv " OUT " " DIR "/whole.gguf && rm " OUT ".log.jsonl");
-    train_rig_interrupt(train_rig_start(DIR, AUTO PROMPTS " --epochs 150"), OUT ".log.jsonl");
+    train_rig_shell("rm " OUT "*");
+    train_rig_interrupt(train_rig_start(DIR, AUTO PROMPTS), OUT ".log.jsonl");
     train_rig_shell("grep -q 'the same command continues from " OUT ".checkpoint' " DIR "/stderr");
-    cli_expect(AUTO PROMPTS " --epochs 150", 0, "of earlier runs");
+    cli_expect(AUTO PROMPTS, 0, "of earlier runs");
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf && rm " OUT);
 }
 
@@ -97,7 +87,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_goes_from_prompts_to_a_measured_drafter),
         cmocka_unit_test(it_continues_where_it_stopped),
-        cmocka_unit_test(kills_change_no_byte),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
     };
