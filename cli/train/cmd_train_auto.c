@@ -85,9 +85,9 @@ static const Option option_table[] = {
 };
 
 /* The files beside OUTPUT. */
-enum { PROMPTS, HELD_OUT, ANSWERS, MEASURED, CHECKPOINT, N_BESIDE };
-static const char *const beside[N_BESIDE] = {".prompts.jsonl", ".held-out.jsonl", ".answers.jsonl", ".bench.json",
-                                             ".checkpoint"};
+enum { PROMPTS, HELD_OUT, ANSWERS, MEASURED, CHECKPOINT, LOG, N_BESIDE };
+static const char *const beside[N_BESIDE] = {".prompts.jsonl", ".held-out.jsonl", ".answers.jsonl",
+                                             ".bench.json",    ".checkpoint",     ".log.jsonl"};
 
 /* A prompt as a JSON line for distill-data, and the same for bench. */
 typedef struct Prompt {
@@ -404,6 +404,24 @@ static MethodRow fastest(const json_t *measured, bool with_drafter) {
     return best;
 }
 
+/* Returns how often the drafter's best guess for the first token ahead was right in the last validation; 1 if there was
+ * none. */
+static double last_accuracy(const Auto *a) {
+    LineReader *reader;
+    const char *line;
+    size_t n;
+    double share = 1;
+    if (line_reader_open(&reader, a->paths[LOG], false, LINE_MAX_BYTES, NULL)) return share;
+    while (line_reader_next(reader, &line, &n, NULL) == 1) {
+        json_t *object = json_loadb(line, n, 0, NULL);
+        json_t *first = json_array_get(json_object_get(object, "valid_accuracy"), 0);
+        if (first) share = json_number_value(first);
+        json_decref(object);
+    }
+    line_reader_close(reader);
+    return share;
+}
+
 static bool is(const MethodRow *r, const char *verdict) { return r->verdict && strcmp(r->verdict, verdict) == 0; }
 
 static void print_use(const Auto *a, const char *draft) {
@@ -436,8 +454,11 @@ static int print_result(const Auto *a, fr_error *err) {
             printf(" --draft auto, which needs no training, is %.2f times as fast:\n\n"
                    "  forerun chat -m %s --draft auto\n",
                    other.speed_up, a->args->model);
-        else if (own.acceptance < 1.5)
-            printf(" It guesses too few tokens: collect more prompts, or pass a\nlarger --epochs with --force.\n");
+        else if (last_accuracy(a) < 0.5)
+            printf(
+                " Its best guess for the next token was right in only\n%.0f %% of the places in texts that it had not "
+                "seen: collect more prompts, or pass a larger --epochs\nwith --force.\n",
+                100 * last_accuracy(a));
         else
             printf(" Checking guesses is expensive on this machine:\nsee 'Drafting gains nothing' in "
                    "docs/TROUBLESHOOTING.md.\n");
