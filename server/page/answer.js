@@ -47,6 +47,20 @@ function partElement(answer, part) {
   return element;
 }
 
+/* Whether most runs of four tokens near the end have occurred there before. Drafters guess such a loop easily, so that its
+ * speed says nothing about other text. */
+function repeatsItself(tokens) {
+  const last = tokens.slice(-128).map((token) => token.text), seen = new Set();
+  if (last.length < 24) return false;
+  let nSeen = 0;
+  for (let i = 0; i + 4 <= last.length; i++) {
+    const run = JSON.stringify(last.slice(i, i + 4));
+    nSeen += seen.has(run) ? 1 : 0;
+    seen.add(run);
+  }
+  return 2 * nSeen > last.length - 3;
+}
+
 class Answer {
   constructor(name) {
     this.turn = make("article", "turn assistant");
@@ -170,9 +184,9 @@ class Answer {
     this.show();
     this.turn.removeAttribute("aria-busy");
     this.body.classList.remove("waits");
-    const t = this.timings, parts = [`${this.tokens.length} tokens`];
+    const t = this.timings, parts = [`${this.tokens.length} tokens`], isLoop = repeatsItself(this.tokens);
     if (t) {
-      showSpeed(t.predicted_per_second, t.plain_per_token_ms, t.n_steps);
+      showSpeed(t.predicted_per_second, t.plain_per_token_ms, isLoop ? 0 : t.n_steps);
       parts.push(`${speed(t.predicted_per_second)} tokens/s`, `${t.n_steps} steps`);
     }
     if (this.nSteps) $("step-tokens").textContent = number(this.nInSteps / this.nSteps, 2);
@@ -181,6 +195,7 @@ class Answer {
     if (how) parts.push(how);
     else if (this.finish === "length") parts.push("ended at the limit of tokens or context");
     if (!this.text.trim() && this.reasoning) parts.push("ended within its reasoning, so there is no answer");
+    if (isLoop) parts.push("the text repeats itself: another temperature or a larger model may help");
     this.note = parts.join(" · ");
     this.body.setAttribute("role", "group");
     this.body.setAttribute("aria-label", "Answer; arrow keys move between its tokens, Enter shows what was proposed");

@@ -36,7 +36,7 @@ function showCosts(model) {
 const speed = (rate) => number(rate, rate < 9.95 ? 1 : 0);
 
 /* Shows a speed, and that of plain decoding, which is estimated from the forwards of the answer: only where something was
- * drafted, and after enough steps. */
+ * drafted, after enough steps, and if the text is no loop (nSteps is 0 then). */
 const SOUND_STEPS = 8;
 function showSpeed(rate, plainMs, nSteps) {
   const isSound = plainMs > 0 && rate > 0 && nSteps >= SOUND_STEPS;
