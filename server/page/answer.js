@@ -1,8 +1,8 @@
-/* answer.js - one answer in the log: its tokens and steps as they arrive, its reasoning in a block that folds, its text as
- * Markdown, and the keys that move between its tokens.
+/* answer.js - one answer in the log: its tokens and steps as they arrive, its reasoning in a block that folds, its text
+ * as Markdown, and the keys that move between its tokens.
  *
- * A token is a range of the answer's text. Each leaf of the Markdown (markdown.js) is shown as spans, one for each token in
- * it, which carry the token's number. Only blocks that have changed since the last frame are made anew. */
+ * A token is a range of the answer's text. Each leaf of the Markdown (markdown.js) is shown as spans, one for each token
+ * in it, which carry the token's number. Only blocks that have changed since the last frame are made anew. */
 "use strict";
 
 const answerOf = new WeakMap(); /* by its element */
@@ -11,7 +11,8 @@ const answerOf = new WeakMap(); /* by its element */
 function tokenSpans(answer, start, end) {
   const spans = document.createDocumentFragment();
   for (let i = answer.tokenAt(start); i < answer.tokens.length && answer.tokens[i].start < end; i++) {
-    const token = answer.tokens[i], from = Math.max(token.start, start), to = Math.min(token.start + token.text.length, end);
+    const token = answer.tokens[i];
+    const from = Math.max(token.start, start), to = Math.min(token.start + token.text.length, end);
     const text = answer.raw.slice(from, to), word = text.trimStart();
     if (word.length < text.length) spans.append(text.slice(0, text.length - word.length));
     if (!word) continue;
@@ -47,8 +48,8 @@ function partElement(answer, part) {
   return element;
 }
 
-/* Whether most runs of four tokens near the end have occurred there before. Drafters guess such a loop easily, so that its
- * speed says nothing about other text. */
+/* Whether most runs of four tokens near the end have occurred there before. Drafters guess such a loop easily, so that
+ * its speed says nothing about other text. */
 function repeatsItself(tokens) {
   const last = tokens.slice(-128).map((token) => token.text), seen = new Set();
   if (last.length < 24) return false;
@@ -145,7 +146,8 @@ class Answer {
     if (!this.reasoning) return { reasoning: null, text: this.raw.length - this.raw.trimStart().length };
     const begin = /^\s*<think>/.exec(this.raw)?.[0].length ?? 0, end = this.raw.indexOf("</think>", begin);
     if (end >= 0) return { reasoning: [begin, end], text: end + 8 };
-    return { reasoning: [begin, this.raw.length - (this.text ? this.text.length : 0)], text: this.raw.length - this.text.length };
+    const text = this.raw.length - this.text.length;
+    return { reasoning: [begin, text], text };
   }
 
   show() {
@@ -160,7 +162,8 @@ class Answer {
       this.shown.push({ key: block.key, element });
       this.body.append(element);
     }
-    if (!this.turn.querySelector('.token[tabindex="0"]')) this.turn.querySelector(".text .token")?.setAttribute("tabindex", "0");
+    const inTabOrder = this.turn.querySelector('.token[tabindex="0"]');
+    if (!inTabOrder) this.turn.querySelector(".text .token")?.setAttribute("tabindex", "0");
   }
 
   /* The reasoning is open while it is written, and folds when the answer begins, unless the reader has chosen. */

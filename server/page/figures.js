@@ -28,15 +28,15 @@ function showCosts(model) {
   chart.append(svg("path", { d: costs.map((ms, i) => `${i ? "L" : "M"}${x(i + 1).toFixed(1)} ${y(ms).toFixed(1)}`).join("") }));
   const times = (n) => number(costs[n - 1] / costs[0]);
   $("chart-text").textContent = `A forward of one token takes ${number(costs[0], 2)} ms; one of 8 tokens takes ` +
-    `${times(8)} times as long, one of ${costs.length} tokens ${times(costs.length)} times, after ${model.forward_n_context} ` +
-    "tokens of context. This was measured when the server started.";
+    `${times(8)} times as long, one of ${costs.length} tokens ${times(costs.length)} times, after ` +
+    `${model.forward_n_context} tokens of context. This was measured when the server started.`;
 }
 
 /* A speed in tokens per second: a whole number from 10 on. */
 const speed = (rate) => number(rate, rate < 9.95 ? 1 : 0);
 
-/* Shows a speed, and that of plain decoding, which is estimated from the forwards of the answer: only where something was
- * drafted, after enough steps, and if the text is no loop (nSteps is 0 then). */
+/* Shows a speed, and that of plain decoding, which is estimated from the forwards of the answer. The latter is shown only
+ * if something was drafted, after enough steps, and if the text is no loop (then nSteps is 0). */
 const SOUND_STEPS = 8;
 function showSpeed(rate, plainMs, nSteps) {
   const isSound = plainMs > 0 && rate > 0 && nSteps >= SOUND_STEPS;

@@ -4,8 +4,8 @@
  * leaf {start, end} is a range of the text, and a part {tag, parts} has leaves and other parts. Marks such as
  * ** and # belong to no leaf and are not shown. answer.js makes elements of them.
  *
- * This is the part of Markdown that models write: headings, lists, quotes, tables, code blocks, rules, bold, italic, code.
- * An answer is parsed while it grows, so every prefix of a text has a tree. */
+ * This is the part of Markdown that models write: headings, lists, quotes, tables, code blocks, rules, bold, italic,
+ * code. An answer is parsed while it grows, so every prefix of a text has a tree. */
 "use strict";
 
 /* A mark within a line, the mark that ends it, and the tag between them. Links and images stay text. */
@@ -68,7 +68,7 @@ function codeBlock(lines, i, fence) {
   return { part: { tag: "pre", language: lines[i].text.trim().slice(fence.length).trim(), parts: leaf }, next: last + 1 };
 }
 
-/* Lines with list marks, and lines that are indented under them. Items that are indented more are a list of their own. */
+/* Lines with list marks, and lines that are indented under them. Items that are indented more are a list within. */
 function listBlock(text, lines, i, depth) {
   const first = listMark.exec(lines[i].text), isOrdered = /\d/.test(first[2]);
   const list = { tag: isOrdered ? "ol" : "ul", start: isOrdered ? parseInt(first[2], 10) : undefined, parts: [] };

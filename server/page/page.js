@@ -1,5 +1,5 @@
-/* page.js - the chat at / of `forerun serve`: its settings, the conversation, and the chats that the browser keeps. answer.js
- * shows one answer, markdown.js parses it, and figures.js has what is beside it.
+/* page.js - the chat at / of `forerun serve`: its settings, the conversation, and the chats that the browser keeps.
+ * answer.js shows one answer, markdown.js parses it, and figures.js has what is beside it.
  *
  * Everything that comes from a model or from the server enters the document as text (textContent), never as markup. An
  * answer arrives as server-sent events; their field "forerun" has each token with the drafter that proposed it, and each
@@ -157,7 +157,8 @@ function addFooter(answer) {
 function addOffer(answer) {
   const drafts = chosenDrafters().draft !== "none" && $("drafters").querySelector("input");
   if (!drafts || $("always").checked || answer.nProposed || answer.tokens.length < 8) return;
-  const offer = make("p", "note", "No drafter proposed anything: none had a guess, or drafting would not have been faster here. ");
+  const offer = make("p", "note",
+    "No drafter proposed anything: none had a guess, or drafting would not have been faster here. ");
   offer.append(button("Show drafts all the same", () => {
     $("always").checked = true;
     keepSettings();
