@@ -15,6 +15,13 @@
 #define SAMPLERS "there is no such sampler here: use --temp, --top-k, --top-p or --min-p"
 #define MAPPED "the model's file is always mapped, and its weights are packed in memory: leave it out"
 #define ATTENTION "there is only one kind of attention here: leave it out"
+#define ROPE "the model's file sets its rope: leave it out"
+#define ORDER "samplers have a fixed order: penalties, --temp, --top-k, --top-p, --min-p"
+#define NO_LOG "there are no levels of logging: leave it out"
+#define CONTINUES "'forerun run -m MODEL' continues a text"
+#define SINGLE "'forerun run --chat -p TEXT' answers a single message"
+#define ALWAYS_ON "forerun serve always has it: leave it out"
+#define NAMED "-m NAME=FILE gives a model its name"
 
 static const Synonym synonyms[] = {
     {"n-predict", .key = "tokens"},
@@ -39,6 +46,11 @@ static const Synonym synonyms[] = {
     {"speculative-model", .key = "draft", .prefix = "sps:model="},
     {"np", .key = "parallel"},
     {"max-num-seqs", .key = "parallel"},
+    {"j", .key = "json-schema"},
+    {"ssl-key-file", .key = "tls-key"},
+    {"ssl-cert-file", .key = "tls-cert"},
+    {"to", .key = "request-timeout"},
+    {"timeout", .key = "request-timeout"},
 
     {"draft-max", .answer = DRAFT_LENGTH},
     {"draft-n", .answer = DRAFT_LENGTH},
@@ -98,8 +110,37 @@ static const Synonym synonyms[] = {
     {"cb", .answer = "requests are always batched: leave it out"},
     {"cont-batching", .answer = "requests are always batched: leave it out"},
     {"api-key", .answer = "pass --api-key-file=FILE, or set the variable FORERUN_API_KEY"},
-    {"a", .answer = "-m NAME=FILE gives a model its name"},
-    {"alias", .answer = "-m NAME=FILE gives a model its name"},
+    {"a", .answer = NAMED},
+    {"alias", .answer = NAMED},
+    {"served-model-name", .answer = NAMED},
+    {"no-cnv", .answer = CONTINUES},
+    {"no-conversation", .answer = CONTINUES},
+    {"st", .answer = SINGLE},
+    {"single-turn", .answer = SINGLE},
+    {"samplers", .answer = ORDER},
+    {"sampler-seq", .answer = ORDER},
+    {"sampling-seq", .answer = ORDER},
+    {"rope-freq-base", .answer = ROPE},
+    {"rope-freq-scale", .answer = ROPE},
+    {"rope-scaling", .answer = ROPE},
+    {"rope-scale", .answer = ROPE},
+    {"keep", .answer = "a text ends where the context is full, and nothing is shifted: leave it out"},
+    {"v", .answer = NO_LOG},
+    {"verbose", .answer = NO_LOG},
+    {"log-disable", .answer = NO_LOG},
+    {"log-file", .answer = NO_LOG},
+    {"lv", .answer = NO_LOG},
+    {"no-warmup", .answer = "there is no warm-up: leave it out"},
+    {"mmproj", .answer = "images are not read: leave it out"},
+    {"dtype", .answer = "'forerun quantize' writes a model with weights of another type"},
+    {"metrics", .answer = ALWAYS_ON},
+    {"slots", .answer = ALWAYS_ON},
+    {"props", .answer = ALWAYS_ON},
+    {"embedding", .answer = ALWAYS_ON},
+    {"embeddings", .answer = ALWAYS_ON},
+    {"no-webui", .answer = "the page at / is always there, and shows nothing by itself: leave it out"},
+    {"threads-http", .answer = "connections need no threads of their own: leave it out"},
+    {"reasoning-budget", .answer = "it is a field of the requests to 'forerun serve'"},
 };
 
 const Synonym *command_synonym(const char *word, size_t n) {
