@@ -38,7 +38,12 @@ typedef struct AutoArgs {
 
 static AutoArgs auto_args;
 
-static const char *const methods[] = {"eagle", "lyanna", "redrafter", "hydra", "medusa", NULL};
+/* The methods of `forerun train` that make a drafter. */
+static const char *suggest_method(int i) {
+    for (const TrainMethod *const *m = train_methods(); *m; m++)
+        if ((*m)->needs_model && i-- == 0) return (*m)->name;
+    return NULL;
+}
 
 static const Option option_table[] = {
     {.key = "PROMPTS",
@@ -61,10 +66,12 @@ static const Option option_table[] = {
      OPT_FLAG(AutoArgs, replaces),
      .help = "replace a finished drafter at OUTPUT, and answers of other settings beside it"},
     {.key = "drafter",
-     OPT_NAME(AutoArgs, method, methods),
+     OPT_TEXT(AutoArgs, method),
+     .metavar = "METHOD",
      .default_value = "eagle",
+     .suggest = suggest_method,
      .section = "Training",
-     .help = "the method to train"},
+     .help = "what to train: a method of 'forerun train' that makes a drafter"},
     {.key = "tokens",
      .letter = 'n',
      OPT_INT(AutoArgs, n_tokens, 1, 1 << 20),
@@ -106,6 +113,14 @@ typedef struct Auto {
     int32_t length; /* of the sequences to train with */
     json_t *settings;
 } Auto;
+
+static int check(fr_error *err) {
+    const char *name;
+    for (int i = 0; (name = suggest_method(i)); i++)
+        if (strcmp(name, auto_args.method) == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "'--drafter=%.60s' must be a method that makes a drafter, such as eagle",
+                     auto_args.method);
+}
 
 static bool files(CommandFiles *out) {
     bool fits = true;
@@ -536,6 +551,7 @@ const Command command_train_auto = {
              "is held out. The command can be interrupted at any time, and continues when it is run again.",
     .examples = "  forerun train auto -m target.gguf prompts.jsonl -o drafter.gguf\n",
     .sets = (const OptionSet[]){{option_table, &auto_args}, {NULL, NULL}},
+    .check = check,
     .files = files,
     .run = run,
 };

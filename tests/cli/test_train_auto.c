@@ -76,7 +76,7 @@ static void it_refuses_with_a_reason(void **state) {
     cli_expect(AUTO DIR "/folder 2>&1", 1, "folder: has 3 different prompts");
     cli_expect(AUTO DIR "/text.jsonl 2>&1", 1, "text.jsonl: line 2 has no prompt");
     cli_expect(AUTO DIR "/none.txt 2>&1", 1, "none.txt: cannot be opened");
-    cli_expect(AUTO PROMPTS " --drafter target 2>&1", 2, "'--drafter=target' must be eagle, lyanna");
+    cli_expect(AUTO PROMPTS " --drafter target 2>&1", 2, "'--drafter=target' must be a method that makes a drafter");
     cli_expect(AUTO " 2>&1", 2, "missing prompts: pass PROMPTS");
     assert_false(train_rig_exists(OUT));
 }
