@@ -36,7 +36,9 @@
  *                once
  *   fr_engine    one at a time, which need not always  fr_engine_close takes effect when fr_engine_step returns, with
  *                be the same (but see pin_threads)     FR_ERR_CANCELLED. Refused with FR_ERR_ARGUMENT: fr_engine_step,
- *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open
+ *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open,
+ *                                                      fr_engine_save_prefix, fr_engine_restore_prefix,
+ *                                                      fr_engine_forget_prefix
  *   fr_grammar   any number at once; it is closed      everything
  *                once
  *   fr_request   that of its engine                    everything; after fr_request_close the request has no further
@@ -322,6 +324,34 @@ typedef struct fr_engine_stats {
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called within a callback. */
 FR_API int fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
+
+/* ---- saved prefixes: what the prefix cache keeps, for another process ----------------------------
+ *
+ * A request that ends leaves its KV in the prefix cache (fr_engine_options.prefix_cache), with its recurrent state and
+ * what its drafters keep. These functions turn such a prefix into bytes and back, so that a later request that begins
+ * with its tokens need not read them again: its tokens, logits and drafts are those that it would have had in the
+ * engine that saved them. */
+
+/* Gives the tokens [*n_tokens] of prefix i of the cache, counted from the least recently used one on, and returns 1;
+ * returns 0 if there are not so many. The tokens are borrowed until the next call of a function of this engine. Both
+ * pointers may be NULL. */
+FR_API int fr_engine_get_prefix(const fr_engine *engine, int i, const int32_t **tokens, int64_t *n_tokens);
+/* Saves the prefix that begins with all tokens [n_tokens], or all but the last, such as the prompt and the answer of a
+ * request that has ended. *data [*n_bytes] is malloc'ed. FR_ERR_ARGUMENT: the cache does not hold them, or not any
+ * more. */
+FR_API int fr_engine_save_prefix(fr_engine *engine, const int32_t *tokens, int64_t n_tokens, void **data,
+                                 size_t *n_bytes, fr_error *err);
+/* Puts a saved prefix [n_bytes] into the cache, where it may replace the least recently used ones. *tokens [*n_tokens]
+ * are its tokens, as fr_engine_get_prefix gives them; both pointers may be NULL. What a drafter kept is restored if a
+ * draft with the same spec and the same weights is open. The bytes are checked before anything changes: FR_ERR_FORMAT:
+ * they are damaged. FR_ERR_MISMATCH: they belong to another model, KV type, page size, precision of activations, version
+ * of the library, or C library. FR_ERR_CONTEXT: they have more tokens than n_ctx. FR_ERR_MEMORY: running requests need
+ * the pages. A checksum finds damage, not intent: bytes from a source that is not trusted can change answers that begin
+ * with the prefix. */
+FR_API int fr_engine_restore_prefix(fr_engine *engine, const void *data, size_t n_bytes, const int32_t **tokens,
+                                    int64_t *n_tokens, fr_error *err);
+/* Removes the prefixes that begin with these tokens, or all but the last, from the cache. There may be none. */
+FR_API int fr_engine_forget_prefix(fr_engine *engine, const int32_t *tokens, int64_t n_tokens, fr_error *err);
 
 /* ---- request: one text being generated ----------------------------------------------------------- */
 

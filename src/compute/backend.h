@@ -215,6 +215,14 @@ struct Backend {
      * fill_slot fills a slot with numbers of the usual size, for measurements. */
     void (*copy_slots)(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, KvGroup group, int32_t slot);
+    /* For saving: slot_bytes is the size of a slot in all layers of a group, and state_bytes that of a recurrent state.
+     * The other functions copy a slot or a state to memory of the CPU, and back. */
+    size_t (*slot_bytes)(const Context *c, KvGroup group);
+    void (*read_slot)(Context *c, KvGroup group, int32_t slot, void *out);
+    void (*write_slot)(Context *c, KvGroup group, int32_t slot, const void *bytes);
+    size_t (*state_bytes)(const Context *c);
+    void (*read_state)(Context *c, int32_t state, void *out);
+    void (*write_state)(Context *c, int32_t state, const void *bytes);
 
     /* Memory for drafters. A new buffer holds zeros. buffer_push and buffer_pull copy n floats, from `first` on, from
      * Buffer.floats to the device and back; both are NULL if the device computes in main memory. */

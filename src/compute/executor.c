@@ -134,6 +134,10 @@ void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
 }
 void executor_sequence_truncate(Executor *e, int32_t id, int32_t n) { sequence_truncate(&e->sequences, id, n); }
 void executor_sequence_mark(Executor *e, int32_t id, int32_t n) { sequence_mark(&e->sequences, id, n); }
+bool executor_sequence_save(Executor *e, int32_t id, Buf *out) { return sequence_save(&e->sequences, id, out); }
+int executor_sequence_load(Executor *e, int32_t id, ByteReader *in, fr_error *err) {
+    return sequence_load(&e->sequences, id, in, err);
+}
 int executor_sequence_pad(Executor *e, int32_t id, int32_t n, fr_error *err) {
     return sequence_pad(&e->sequences, id, n, err);
 }

@@ -4,6 +4,8 @@
 #ifndef BACKEND_EXECUTOR_H
 #define BACKEND_EXECUTOR_H
 
+#include "base/bytes.h"
+#include "base/mem.h"
 #include "compute/backend.h"
 
 /* One token to be run through the model. Of the rows of one sequence, parents come first; several rows may have the
@@ -83,6 +85,14 @@ int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *er
 /* Does the same, and also takes pages for n_ahead tokens that are to be read after these, in later forwards. Windows
  * will have moved on by then, so that only the layers without a window need such pages now. */
 int executor_reserve_ahead(Executor *e, int32_t sequence, int32_t n_rows, int32_t n_ahead, fr_error *err);
+
+/* Appends the tokens of a sequence that was shared or loaded: keys, values, recurrent state and marks. False: memory
+ * ran out. */
+bool executor_sequence_save(Executor *e, int32_t sequence, Buf *out);
+/* Replaces the content of a sequence by a saved one. Sequence -1: it is only checked. FR_ERR_FORMAT and
+ * FR_ERR_MISMATCH: the bytes are damaged, or come from another kind of cache; the sequence is as before. FR_ERR_MEMORY:
+ * there are no pages for it; the sequence is empty. Errors have no subject. */
+int executor_sequence_load(Executor *e, int32_t sequence, ByteReader *in, fr_error *err);
 
 /* ---- forwards ---------------------------------------------------------------------------------------- */
 

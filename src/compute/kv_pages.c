@@ -232,6 +232,24 @@ int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     return FR_OK;
 }
 
+int32_t kv_n_unseen(const KvPages *kv, int32_t n) { return passed_pages(kv, n) * kv->shape.page_size; }
+
+int kv_load(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
+    KvSequence *s = sequence_of(kv, sequence);
+    fr_assert(s->length == 0 && s->n_pages == 0 && n >= 0 && n <= kv->shape.n_ctx);
+    int32_t first = passed_pages(kv, n), n_pages = pages_for(kv, n);
+    if (n_pages - first > kv->n_free)
+        return error_set(err, FR_ERR_MEMORY,
+                         "the KV cache has no room: %d pages of %d tokens are free and %d are needed; try again when "
+                         "other requests have ended, or give the cache more memory",
+                         kv->n_free, kv->shape.page_size, n_pages - first);
+    pass_pages(kv, s, first);
+    for (s->n_pages = first; s->n_pages < n_pages; s->n_pages++) set_page(kv, s, s->n_pages, take_page(kv));
+    s->length = n;
+    s->n_reserved = 0;
+    return FR_OK;
+}
+
 void kv_truncate(KvPages *kv, int32_t sequence, int32_t length) {
     KvSequence *s = sequence_of(kv, sequence);
     fr_assert(length >= 0 && length <= s->length && kv_can_cut(kv, sequence, length));

@@ -96,6 +96,11 @@ int kv_reserve(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
 void kv_commit(KvPages *kv, int32_t sequence, const int32_t *offsets, int32_t n);
 /* Appends n committed tokens whose keys and values are arbitrary numbers. On failure the sequence is as before. */
 int kv_pad(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
+/* Returns how many positions at the beginning of a sequence of n tokens no later row sees, in whole pages. */
+int32_t kv_n_unseen(const KvPages *kv, int32_t n);
+/* Gives an empty sequence n committed tokens, with pages of its own for the positions that later rows see. The caller
+ * fills their slots. On failure the sequence stays empty. */
+int kv_load(KvPages *kv, int32_t sequence, int32_t n, fr_error *err);
 /* Forgets everything from logical position `length` on (kv_can_cut). */
 void kv_truncate(KvPages *kv, int32_t sequence, int32_t length);
 

@@ -7,6 +7,7 @@
 #ifndef COMPUTE_SEQUENCES_H
 #define COMPUTE_SEQUENCES_H
 
+#include "base/bytes.h"
 #include "compute/backend.h"
 #include "compute/kv_pages.h"
 
@@ -103,6 +104,10 @@ int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahe
 bool sequence_is_open(const SequenceTable *s, int32_t id);
 int32_t sequence_n_reserved(const SequenceTable *s, int32_t id);
 const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table);
+/* See executor_sequence_save and executor_sequence_load. */
+bool sequence_save(const SequenceTable *s, int32_t id, Buf *out);
+int sequence_load(SequenceTable *s, int32_t id, ByteReader *in, fr_error *err);
+
 /* Advances all recurrent states. Must be called before a forward overwrites what is known of the rows of the last
  * one. */
 void sequence_table_advance(SequenceTable *s);

@@ -37,6 +37,8 @@
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
 
+#include "base/bytes.h"
+#include "base/mem.h"
 #include "base/options.h"
 #include "gguf/gguf.h"
 #include "compute/backend.h"
@@ -141,6 +143,12 @@ typedef struct DrafterClass {
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
+    /* Only methods that have n_held have these two, and all of them do. `save` appends what the method keeps for a
+     * sequence of an ended request, with a mark of the weights that computed it; false: memory ran out. `load` replaces
+     * what it keeps by what was saved. Sequence -1: the bytes are only checked. Errors have no subject. FR_ERR_MISMATCH:
+     * other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. */
+    bool (*save)(const Drafter *d, int32_t sequence, Buf *out);
+    int (*load)(Drafter *d, int32_t sequence, ByteReader *in, fr_error *err);
 
     /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes
      * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the

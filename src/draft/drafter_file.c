@@ -24,11 +24,15 @@
 
 enum { HEAD_BYTES = 4096 };
 
+static uint64_t hash_of_start(const GgufTensor *t, size_t most) {
+    uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
+    return hash64(t->data, t->bytes < most ? t->bytes : most,
+                  hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+}
+
 static uint64_t hash_of_tensor(const GgufTensor *t) {
     bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
-    size_t n = whole || t->bytes < HEAD_BYTES ? t->bytes : HEAD_BYTES;
-    uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
-    uint64_t hash = hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+    uint64_t hash = hash_of_start(t, whole ? SIZE_MAX : HEAD_BYTES);
     mapped_file_release(t->data,
                         t->bytes); /* otherwise the pages that were read would count as memory of the process */
     return hash;
@@ -42,6 +46,12 @@ uint64_t drafter_target_fingerprint(const Model *target) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < gguf_n_tensors(target->gguf); i++) sum += hash_of_tensor(gguf_tensor(target->gguf, i));
     return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
+}
+
+uint64_t drafter_weights_mark(const Gguf *g) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) sum += hash_of_start(gguf_tensor(g, i), HEAD_BYTES);
+    return hash64(&sum, sizeof sum, 0);
 }
 
 /* ---- method and target -------------------------------------------------------------------------- */

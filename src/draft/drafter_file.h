@@ -28,6 +28,9 @@
  * bytes of every other tensor. A target quantised in another way is another target. */
 uint64_t drafter_target_fingerprint(const Model *target);
 
+/* Identifies the weights of a drafter or of a draft model: a hash of the name, shape and first bytes of every tensor. */
+uint64_t drafter_weights_mark(const Gguf *g);
+
 typedef struct DrafterFile {
     Gguf *gguf;
     int64_t n_taken; /* tensors that the method has read */

@@ -4,7 +4,7 @@
  * engines. request.c follows one request from its options to its last token, request_reasoning.c bounds its reasoning, and
  * results.c has what callers learn about it. drafter_pool.c keeps the open drafters, and request_drafts.c calls them. request_queue.c decides which requests
  * run and which wait, prompts.c which prompts are read, kv_policy.c which request gets KV pages, prefix_cache.c which
- * pages requests share, and draft_policy.c how much is drafted. public_api.c has the functions of forerun.h that need
+ * pages requests share, saved_prefix.c how they are kept outside the process, and draft_policy.c how much is drafted. public_api.c has the functions of forerun.h that need
  * no engine. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
@@ -56,6 +56,7 @@ struct fr_engine {
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
     PrefixCache prefixes;
     DraftPolicy policy;
+    uint64_t fingerprint; /* of the model, for saved prefixes; 0: not computed yet */
     EngineStep step;
     FpEnv caller_env;    /* the environment of the thread that called fr_engine_step, in which callbacks run */
     bool is_in_callback; /* on_token of one of its requests is running */

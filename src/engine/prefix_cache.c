@@ -52,7 +52,7 @@ void prefix_cache_close(fr_engine *e) {
 
 /* Empties an entry. The memory of its tokens stays for the next entry, so that a step that needs the pages frees
  * none. */
-static void drop(fr_engine *e, CachedPrefix *c) {
+void prefix_cache_empty(fr_engine *e, CachedPrefix *c) {
     executor_sequence_truncate(e->executor, c->sequence, 0);
     drafter_pool_forget(e, c->sequence);
     *c = (CachedPrefix){.sequence = c->sequence, .tokens = c->tokens};
@@ -62,7 +62,7 @@ bool prefix_cache_drop(fr_engine *e) {
     CachedPrefix *oldest = NULL;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++)
         if (c->n_tokens && (!oldest || c->last_use < oldest->last_use)) oldest = c;
-    if (oldest) drop(e, oldest);
+    if (oldest) prefix_cache_empty(e, oldest);
     return oldest != NULL;
 }
 
@@ -91,11 +91,12 @@ static bool replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
     if (executor_sequence_reach(e->executor, r->sequence, n) < n) return false;
     int32_t n_known = n < r->n_context ? n + 1 : n;
-    if (count_common(c->tokens, c->n_known, r->context, n_known) < c->n_known) drop(e, c);
+    if (count_common(c->tokens, c->n_known, r->context, n_known) < c->n_known) prefix_cache_empty(e, c);
     int32_t *tokens = realloc(c->tokens, (size_t)n_known * sizeof *tokens);
     if (!tokens) return false; /* the cache is an optimisation: failing to keep it is no error */
     memcpy(tokens, r->context, (size_t)n_known * sizeof *tokens);
     c->tokens = tokens, c->n_tokens = n, c->n_known = n_known;
+    c->n_prompt = (int32_t)r->stats.n_prompt, c->learners = request_drafts_learners(r);
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
     return true;
 }
@@ -110,6 +111,36 @@ void prefix_cache_keep(const fr_request *r) {
     if (n_common < n && !replace(r, c, n)) return;
     request_drafts_keep(r, c->sequence, n, n < r->n_context && n < c->n_known && c->tokens[n] == r->context[n]);
     c->last_use = ++e->prefixes.n_uses;
+}
+
+CachedPrefix *prefix_cache_find(const fr_engine *e, const int32_t *tokens, int64_t n) {
+    for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
+        int32_t n_common = count_common(c->tokens, c->n_known, tokens, n);
+        if (n_common && n_common >= n - 1) return c;
+    }
+    return NULL;
+}
+
+CachedPrefix *prefix_cache_make_place(fr_engine *e, const int32_t *tokens, int32_t n) {
+    CachedPrefix *oldest = NULL, *before = NULL;
+    for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
+        if (c->n_known && count_common(c->tokens, c->n_known, tokens, n) == c->n_known) before = c;
+        if (!oldest || c->last_use < oldest->last_use) oldest = c;
+    }
+    if (before) oldest = before;
+    if (oldest) prefix_cache_empty(e, oldest);
+    return oldest;
+}
+
+bool prefix_cache_set(fr_engine *e, CachedPrefix *c, const int32_t *tokens, int32_t n_tokens, int32_t n_known,
+                      int32_t n_prompt, uint32_t learners) {
+    int32_t *copy = realloc(c->tokens, (size_t)n_known * sizeof *copy);
+    if (!copy) return false;
+    memcpy(copy, tokens, (size_t)n_known * sizeof *copy);
+    c->tokens = copy, c->n_tokens = n_tokens, c->n_known = n_known;
+    c->n_prompt = n_prompt, c->learners = learners;
+    c->last_use = ++e->prefixes.n_uses;
+    return true;
 }
 
 /* Returns how many tokens r can take over from a sequence that holds n_held tokens, of which the first n_common are

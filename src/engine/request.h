@@ -198,6 +198,8 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);
 /* Copies what the drafters keep for the first n tokens of r to the sequence of an entry of the prefix cache.
  * knows_next: the entry has the token of r that follows them. */
 void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool knows_next);
+/* Returns which drafters of the engine learn from the text of r (CachedPrefix.learners). */
+uint32_t request_drafts_learners(const fr_request *r);
 /* Counts the nodes of r->tree by their tags (fr_draft_stats.counters). The first n_emitted nodes of the accepted path
  * have become part of the text. */
 void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted);

@@ -393,3 +393,11 @@ void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool 
             drafter->class->take_over(drafter, d->sequence, sequence, n_held);
     }
 }
+
+uint32_t request_drafts_learners(const fr_request *r) {
+    uint32_t learners = 0;
+    for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++)
+        if (d->is_active && d->shared != &d->own && d->shared->drafter->class->remembers)
+            learners |= UINT32_C(1) << (d->shared - r->engine->drafters);
+    return learners;
+}

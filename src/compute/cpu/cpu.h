@@ -392,6 +392,12 @@ const float *cpu_read(Context *c, ResultKind kind, int32_t i);
 int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
 void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, KvGroup group, int32_t slot);
+size_t cpu_slot_bytes(const Context *c, KvGroup group);
+void cpu_read_slot(Context *c, KvGroup group, int32_t slot, void *out);
+void cpu_write_slot(Context *c, KvGroup group, int32_t slot, const void *bytes);
+size_t cpu_state_bytes(const Context *c);
+void cpu_read_state(Context *c, int32_t state, void *out);
+void cpu_write_state(Context *c, int32_t state, const void *bytes);
 
 int cpu_buffer_open(Buffer **out, Device *d, int64_t n, fr_error *err);
 void cpu_buffer_close(Buffer *b);

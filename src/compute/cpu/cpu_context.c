@@ -220,3 +220,22 @@ void cpu_fill_slot(Context *context, KvGroup group, int32_t slot) {
     }
     for (int64_t i = 1; i < n_planes; i++) memcpy(cpu_kv_plane(kv, i) + at, cpu_kv_plane(kv, 0) + at, kv->slot_bytes);
 }
+
+size_t cpu_slot_bytes(const Context *c, KvGroup group) {
+    const CpuKv *kv = &((const CpuContext *)c)->kv[group];
+    return (size_t)cpu_kv_n_planes(kv) * kv->slot_bytes;
+}
+
+void cpu_read_slot(Context *c, KvGroup group, int32_t slot, void *out) {
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
+        memcpy((char *)out + (size_t)i * kv->slot_bytes, cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes,
+               kv->slot_bytes);
+}
+
+void cpu_write_slot(Context *c, KvGroup group, int32_t slot, const void *bytes) {
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
+    for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
+        memcpy(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, (const char *)bytes + (size_t)i * kv->slot_bytes,
+               kv->slot_bytes);
+}

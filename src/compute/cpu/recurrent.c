@@ -409,3 +409,39 @@ void cpu_advance_states(Context *context, const StateStep *steps, int32_t n) {
     for (int32_t i = 0; i < n; i++)
         advance_inputs(c, &steps[i]); /* all heads of the layer have read the inputs by now */
 }
+
+/* ---- saving: the inputs of the convolution and the heads of each layer ------------------------------------- */
+
+static size_t conv_bytes(const CpuStates *s) {
+    return (size_t)(s->shape.n_conv - 1) * (size_t)s->shape.n_channels * sizeof(float);
+}
+static size_t heads_bytes(const CpuStates *s) {
+    return (size_t)s->shape.n_heads * (size_t)s->shape.head_floats * sizeof(float);
+}
+
+size_t cpu_state_bytes(const Context *context) {
+    const CpuStates *s = &((const CpuContext *)context)->states;
+    return s->n_layer ? (size_t)s->n_layer * (conv_bytes(s) + heads_bytes(s)) : 0;
+}
+
+void cpu_read_state(Context *context, int32_t state, void *out) {
+    const CpuContext *c = (const CpuContext *)context;
+    size_t n_conv = conv_bytes(&c->states), n_heads = heads_bytes(&c->states);
+    char *at = out;
+    for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
+        const CpuLayer *l = layer_with_state(c, place);
+        memcpy(at, conv_of(c, l, state), n_conv);
+        memcpy(at + n_conv, state_of(c, l, state, 0), n_heads);
+    }
+}
+
+void cpu_write_state(Context *context, int32_t state, const void *bytes) {
+    const CpuContext *c = (const CpuContext *)context;
+    size_t n_conv = conv_bytes(&c->states), n_heads = heads_bytes(&c->states);
+    const char *at = bytes;
+    for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
+        const CpuLayer *l = layer_with_state(c, place);
+        memcpy(conv_of(c, l, state), at, n_conv);
+        memcpy(state_of(c, l, state, 0), at + n_conv, n_heads);
+    }
+}

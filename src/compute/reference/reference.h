@@ -72,6 +72,9 @@ int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
 void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
+size_t reference_state_bytes(const Context *c);
+void reference_read_state(Context *c, int32_t state, void *out);
+void reference_write_state(Context *c, int32_t state, const void *bytes);
 /* y [n_rows][n_out] = x [n_rows][n_in] times matrix i of a slot of the layer, and times the factor of that matrix. */
 void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
                           int32_t n_rows, double *y);

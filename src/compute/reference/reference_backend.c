@@ -217,6 +217,29 @@ static void fill_slot(Context *context, KvGroup group, int32_t slot) {
             c->kv[group][((int64_t)i * c->options.n_slots[group] + slot) * kv_dim + k] = 1;
 }
 
+static size_t slot_bytes(const Context *context, KvGroup group) {
+    const RefContext *c = (const RefContext *)context;
+    return (size_t)reference_n_planes(c, group) * (size_t)hparams_kv_dim(&c->model->hparams) * sizeof(double);
+}
+
+static double *plane_slot(const RefContext *c, KvGroup group, int32_t plane, int32_t slot) {
+    return c->kv[group] + ((int64_t)plane * c->options.n_slots[group] + slot) * hparams_kv_dim(&c->model->hparams);
+}
+
+static void read_slot(Context *context, KvGroup group, int32_t slot, void *out) {
+    const RefContext *c = (const RefContext *)context;
+    size_t n = (size_t)hparams_kv_dim(&c->model->hparams) * sizeof(double);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        memcpy((char *)out + (size_t)i * n, plane_slot(c, group, i, slot), n);
+}
+
+static void write_slot(Context *context, KvGroup group, int32_t slot, const void *bytes) {
+    const RefContext *c = (const RefContext *)context;
+    size_t n = (size_t)hparams_kv_dim(&c->model->hparams) * sizeof(double);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        memcpy(plane_slot(c, group, i, slot), (const char *)bytes + (size_t)i * n, n);
+}
+
 /* ---- measurements ----------------------------------------------------------------------------------- */
 
 /* Counts experts as if every row read all of them. */
@@ -260,6 +283,12 @@ const Backend backend_reference = {
     .advance_states = reference_advance_states,
     .copy_slots = copy_slots,
     .fill_slot = fill_slot,
+    .slot_bytes = slot_bytes,
+    .read_slot = read_slot,
+    .write_slot = write_slot,
+    .state_bytes = reference_state_bytes,
+    .read_state = reference_read_state,
+    .write_state = reference_write_state,
     .buffer_open = reference_buffer_open,
     .buffer_close = reference_buffer_close,
     .buffer_push = reference_buffer_push,

@@ -272,3 +272,37 @@ void reference_advance_states(Context *context, const StateStep *steps, int32_t 
         }
     }
 }
+
+/* ---- saving: the inputs of the convolution and the heads of each layer ------------------------------------ */
+
+static size_t conv_bytes(const RefStates *s) {
+    return (size_t)(s->shape.n_conv - 1) * (size_t)s->shape.n_channels * sizeof(double);
+}
+static size_t heads_bytes(const RefStates *s) {
+    return (size_t)s->shape.n_heads * (size_t)s->shape.head_floats * sizeof(double);
+}
+
+size_t reference_state_bytes(const Context *context) {
+    const RefStates *s = &((const RefContext *)context)->states;
+    return s->n_layer ? (size_t)s->n_layer * (conv_bytes(s) + heads_bytes(s)) : 0;
+}
+
+void reference_read_state(Context *context, int32_t state, void *out) {
+    const RefContext *c = (const RefContext *)context;
+    size_t n_conv = conv_bytes(&c->states), n_heads = heads_bytes(&c->states);
+    char *at = out;
+    for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
+        memcpy(at, conv_of(c, place, state), n_conv);
+        memcpy(at + n_conv, state_of(c, place, state, 0), n_heads);
+    }
+}
+
+void reference_write_state(Context *context, int32_t state, const void *bytes) {
+    const RefContext *c = (const RefContext *)context;
+    size_t n_conv = conv_bytes(&c->states), n_heads = heads_bytes(&c->states);
+    const char *at = bytes;
+    for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
+        memcpy(conv_of(c, place, state), at, n_conv);
+        memcpy(state_of(c, place, state, 0), at + n_conv, n_heads);
+    }
+}

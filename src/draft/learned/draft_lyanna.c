@@ -268,6 +268,14 @@ static int32_t n_held(const Drafter *drafter, int32_t sequence) {
     return entry_queue_n_held(&((const Lyanna *)drafter)->layer.entries, sequence);
 }
 
+static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    return entry_queue_save(&((const Lyanna *)drafter)->layer.entries, sequence, out);
+}
+
+static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    return entry_queue_load(&((Lyanna *)drafter)->layer.entries, sequence, in, err);
+}
+
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     const LyannaSequence *s = sequence_of(drafter, sequence);
@@ -401,6 +409,8 @@ const DrafterClass draft_lyanna_class = {
     .observe_prompt = observe_prompt,
     .take_over = take_over,
     .n_held = n_held,
+    .save = save,
+    .load = load,
     .observe_tree = observe_tree,
     .observe = observe,
     .propose = propose,

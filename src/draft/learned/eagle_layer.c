@@ -112,6 +112,14 @@ int32_t eagle_n_held(const Drafter *drafter, int32_t sequence) {
     return entry_queue_n_held(&((const Eagle *)drafter)->entries, sequence);
 }
 
+bool eagle_save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    return entry_queue_save(&((const Eagle *)drafter)->entries, sequence, out);
+}
+
+int eagle_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    return entry_queue_load(&((Eagle *)drafter)->entries, sequence, in, err);
+}
+
 int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     int status = learned_observe_tree(drafter, sequence, v, err);
     return status ? status : entry_queue_add_step(&((Eagle *)drafter)->entries, sequence, v, err);

@@ -261,6 +261,52 @@ void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
     memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->learned->n_embd * sizeof *b->hidden);
 }
 
+/* ---- saving ------------------------------------------------------------------------------------------
+ *
+ * The mark of the weights (uint64), the number of queued entries (int32), their tokens and hidden states, and the
+ * sequence of the layer's executor. */
+
+bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out) {
+    const EntrySequence *s = &q->sequences[sequence];
+    size_t n = (size_t)s->n_queued;
+    return buf_append(out, &q->learned->weights_mark, sizeof q->learned->weights_mark) &&
+           buf_append(out, &s->n_queued, sizeof s->n_queued) && buf_append(out, s->tokens, n * sizeof *s->tokens) &&
+           buf_append(out, s->hidden, n * (size_t)q->learned->n_embd * sizeof *s->hidden) &&
+           executor_sequence_save(q->layer->executor, s->kv, out);
+}
+
+static int take_queue(const EntryQueue *q, int32_t *n, const char **tokens, const char **hidden, ByteReader *in,
+                      fr_error *err) {
+    uint64_t mark;
+    bool fits = bytes_read(in, &mark, sizeof mark) && bytes_read(in, n, sizeof *n);
+    if (fits && mark != q->learned->weights_mark)
+        return error_set(err, FR_ERR_MISMATCH, "the drafter's file has changed");
+    fits = fits && *n >= 0 && *n <= ENTRY_QUEUE_LENGTH &&
+           (*tokens = bytes_take(in, (size_t)*n * sizeof(int32_t))) != NULL &&
+           (*hidden = bytes_take(in, (size_t)*n * (size_t)q->learned->n_embd * sizeof(float))) != NULL;
+    for (int32_t i = 0, token; i < *n && fits; i++) {
+        memcpy(&token, *tokens + (size_t)i * sizeof token, sizeof token);
+        fits = token >= 0 && token < q->learned->n_vocab;
+    }
+    return fits ? FR_OK : error_set(err, FR_ERR_FORMAT, "the entries of a drafter are damaged");
+}
+
+int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence < 0 ? 0 : sequence];
+    const char *tokens, *hidden;
+    int32_t n;
+    int status = take_queue(q, &n, &tokens, &hidden, in, err);
+    if (!status) status = executor_sequence_load(q->layer->executor, sequence < 0 ? -1 : s->kv, in, err);
+    if (sequence < 0) return status;
+    s->n_queued = s->n_kept = 0;
+    if (status) return status;
+    s->n_queued = n;
+    s->n_kept = n + executor_sequence_length(q->layer->executor, s->kv);
+    memcpy(s->tokens, tokens, (size_t)n * sizeof *s->tokens);
+    memcpy(s->hidden, hidden, (size_t)n * (size_t)q->learned->n_embd * sizeof *s->hidden);
+    return FR_OK;
+}
+
 /* ---- running ---------------------------------------------------------------------------------------- */
 
 /* Stores the results of the last entry of a sequence, row `last`, and commits its entries, which end there. */

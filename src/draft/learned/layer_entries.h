@@ -88,6 +88,9 @@ int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v,
 /* They implement n_held and take_over of a DrafterClass. Queued entries count as held. */
 int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence);
 void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n);
+/* They implement save and load, for sequences of the cache. */
+bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out);
+int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *err);
 
 /* Runs what is queued for these sequences, in as few forwards as possible. */
 int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err);

@@ -87,6 +87,7 @@ struct LearnedDrafter {
     const Backend *backend;
     Device *device;
     DrafterFile file;
+    uint64_t weights_mark; /* of the drafter's file (drafter_weights_mark); 0: it has none */
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
     DrafterEnv env;      /* the environment that it was opened in */
     bool coupled, draws; /* options */

@@ -94,6 +94,7 @@
 #include "base/mem.h"
 #include "compute/executor.h"
 #include "draft/cached_kv.h"
+#include "draft/drafter_file.h"
 #include "text/vocab.h"
 #include "tree/tree.h"
 #include "verify/gumbel.h"
@@ -130,6 +131,7 @@ typedef struct SmallModelKv {
     int32_t n_nodes;  /* nodes in the largest tree of one sequence */
     int32_t max_rows; /* rows in a forward */
     int64_t n_forwards;
+    uint64_t weights_mark;    /* drafter_weights_mark */
     DraftSequence *sequences; /* [max_sequences + n_cached]; the cached ones use kv only */
     CachedKv cached;
     int32_t n_cached;
@@ -180,6 +182,7 @@ static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, 
     if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
     r->is_recurrent = model_n_states(r->model) > 0;
+    r->weights_mark = drafter_weights_mark(r->gguf);
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,
@@ -411,6 +414,20 @@ int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence) {
 int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n) {
     const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
     return executor_sequence_reach(r->executor, sequence_of(r, sequence)->kv, n);
+}
+
+bool draft_model_save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
+    return buf_append(out, &r->weights_mark, sizeof r->weights_mark) &&
+           executor_sequence_save(r->executor, sequence_of(r, sequence)->kv, out);
+}
+
+int draft_model_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    const SmallModelKv *r = &((DraftModel *)drafter)->small_model;
+    uint64_t mark;
+    if (!bytes_read(in, &mark, sizeof mark)) return error_set(err, FR_ERR_FORMAT, "it is cut short");
+    if (mark != r->weights_mark) return error_set(err, FR_ERR_MISMATCH, "the draft model has changed");
+    return executor_sequence_load(r->executor, sequence < 0 ? -1 : sequence_of(r, sequence)->kv, in, err);
 }
 
 int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {

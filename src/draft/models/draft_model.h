@@ -53,6 +53,8 @@ int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first
 void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
 int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence);
 int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n);
+bool draft_model_save(const Drafter *drafter, int32_t sequence, Buf *out);
+int draft_model_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err);
 int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                         fr_error *err);

@@ -6,7 +6,8 @@
 #define DRAFT_MODEL_CALLS \
     .close = draft_model_close, .draws = true, .set_sampling = draft_model_set_sampling, .begin = draft_model_begin, \
     .observe_prompt = draft_model_observe_prompt, .take_over = draft_model_take_over, .n_held = draft_model_n_held, \
-    .reach = draft_model_reach, .observe = draft_model_observe, .propose = draft_model_propose, .end = draft_model_end
+    .reach = draft_model_reach, .save = draft_model_save, .load = draft_model_load, .observe = draft_model_observe, \
+    .propose = draft_model_propose, .end = draft_model_end
 
 /* ---- sps ------------------------------------------------------------------------------------------------- */
 

@@ -165,6 +165,20 @@ static int32_t reach(const Drafter *drafter, int32_t sequence, int32_t n) {
     return n;
 }
 
+static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    const SpecInfer *s = (const SpecInfer *)drafter;
+    bool fits = true;
+    for (int32_t i = 0; i < s->n_models && fits; i++) fits = draft_model_save(s->models[i], sequence, out);
+    return fits;
+}
+
+static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    const SpecInfer *s = (const SpecInfer *)drafter;
+    int status = FR_OK;
+    for (int32_t i = 0; i < s->n_models && !status; i++) status = draft_model_load(s->models[i], sequence, in, err);
+    return status;
+}
+
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
@@ -208,6 +222,8 @@ const DrafterClass draft_specinfer_class = {
     .take_over = take_over,
     .n_held = n_held,
     .reach = reach,
+    .save = save,
+    .load = load,
     .observe = observe,
     .propose = propose,
     .end = end,
