@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "draft/drafter.h"
 #include "server/api/api.h"
+#include "server/engine/slots.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -19,8 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 enum {
+    LEAST_PREFIXES = 8, /* the engine's default; with slots that are saved, each slot keeps its last request */
     GRAMMAR_BYTES = 512 << 20,
     JSON_BYTES_PER_BYTE = 16,
     JSON_BYTES_LEAST = 4 << 20,
@@ -40,7 +43,7 @@ typedef struct ServeOptions {
     const char *host;
     int64_t port, n_queued, max_body_mib, max_connections;
     double request_timeout_s, max_gap_ms;
-    const char *api_key_file, *tls_cert, *tls_key;
+    const char *api_key_file, *tls_cert, *tls_key, *slot_folder, *prefix_folder;
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
     const char *hosts[ACCESS_MAX_HOSTS];
@@ -57,6 +60,7 @@ typedef struct Server {
     Message loaded; /* posted when the loader is done */
     int load_status;
     fr_error load_error;
+    bool ends_in_peace; /* all requests were finished */
     void *tls;
 } Server;
 
@@ -153,6 +157,7 @@ static void on_second(evutil_socket_t fd, short what, void *user) {
 
 static void on_idle(void *user) {
     Server *s = user;
+    s->ends_in_peace = true;
     const struct timeval moment = {.tv_usec = 100000}; /* the time to send the last bytes */
     event_base_loopexit(s->base, &moment);
 }
@@ -161,6 +166,7 @@ static void on_signal(evutil_socket_t number, short what, void *user) {
     (void)what;
     Server *s = user;
     if (s->service.drains) {
+        s->ends_in_peace = false;
         event_base_loopbreak(s->base);
         return;
     }
@@ -221,11 +227,15 @@ static int open_models(Server *s, fr_error *err) {
     int status = check_names(s, err);
     s->service.models = s->models;
     options.engine.max_gap_s = o->max_gap_ms * 1e-3;
+    if (o->slot_folder && o->engine.max_requests > LEAST_PREFIXES) options.engine.prefix_cache = o->engine.max_requests;
     for (int i = 0; i < o->n_models && !status; i++) {
         options.spec = o->models[i];
         fprintf(stderr, "forerun: loading %s\n", o->models[i]);
         status = served_model_open(&s->models[i], &options, err);
-        if (!status) s->service.n_models++;
+        if (status) continue;
+        if (i) s->models[i].first_slot = s->models[i - 1].first_slot + s->models[i - 1].max_requests;
+        if (o->prefix_folder) prefix_folder_restore(&s->models[i], o->prefix_folder);
+        s->service.n_models++;
     }
     return status;
 }
@@ -274,6 +284,7 @@ static int open_server(Server *s, fr_error *err) {
     Service *service = &s->service;
     service->max_json_bytes = JSON_BYTES_LEAST + ((size_t)o->max_body_mib << 20) * JSON_BYTES_PER_BYTE;
     service->logs = !o->is_quiet;
+    service->slot_folder = o->slot_folder;
     service->metrics_names = (MetricsNames)o->metrics_names;
     service->ignores_unknown = o->unknown_fields == UNKNOWN_IGNORE;
     grammar_cache_open(&service->grammars, GRAMMAR_BYTES);
@@ -325,9 +336,12 @@ static int load_models(Server *s, fr_error *err) {
 static void close_server(Server *s) {
     engine_thread_stop(&s->service.engine);
     worker_stop(&s->service.worker);
+    engine_thread_close(&s->service.engine);
     http_server_close(s->service.http);
     api_call_free_all(&s->service);
     grammar_cache_close(&s->service.grammars);
+    for (int i = 0; s->ends_in_peace && s->options->prefix_folder && i < s->service.n_models; i++)
+        prefix_folder_save(&s->models[i], s->options->prefix_folder);
     for (int i = 0; i < s->service.n_models; i++) served_model_close(&s->models[i]);
     if (s->mail) event_free(s->mail);
     if (s->clock) event_free(s->clock);
@@ -418,7 +432,7 @@ static const Option option_table[] = {
              "name given to --host need none, and with TLS or API keys no name does"},
 
     {.key = "parallel",
-     OPT_INT(ServeOptions, engine.max_requests, 1, 256),
+     OPT_INT(ServeOptions, engine.max_requests, 1, SERVE_MAX_PARALLEL),
      .section = "Limits",
      .default_value = "16",
      .help = "requests that are computed at once; further ones wait in a queue"},
@@ -459,6 +473,14 @@ static const Option option_table[] = {
      OPT_INT(ServeOptions, engine.kv_tokens, 1, INT32_MAX),
      .default_help = "4 contexts",
      .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
+    {.key = "slot-save-path",
+     OPT_TEXT(ServeOptions, slot_folder),
+     .metavar = "FOLDER",
+     .help = "existing folder in which clients may save and restore slots (POST /slots/ID?action=save)"},
+    {.key = "prefix-folder",
+     OPT_TEXT(ServeOptions, prefix_folder),
+     .metavar = "FOLDER",
+     .help = "existing folder that keeps the prefix cache while the server is not running"},
     CLI_ROW_BACKEND(ServeOptions, backend),
     CLI_ROW_KERNELS(ServeOptions, kernels),
     CLI_ROW_ACT(ServeOptions, activations, .default_help = "q16"),
@@ -470,7 +492,16 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
+static int check_folder(const char *option, const char *folder, fr_error *err) {
+    struct stat st;
+    if (!folder || (stat(folder, &st) == 0 && S_ISDIR(st.st_mode))) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%s: there is no folder %.200s; create it first", option, folder);
+}
+
 static int check(fr_error *err) {
+    int wrong = check_folder("--slot-save-path", args.slot_folder, err);
+    if (!wrong) wrong = check_folder("--prefix-folder", args.prefix_folder, err);
+    if (wrong) return wrong;
     for (int i = 0; i < args.n_drafts; i++) {
         fr_error why;
         int status = strcmp(args.drafts[i], "auto") == 0 ? FR_OK : drafter_check(args.drafts[i], &why);

@@ -80,8 +80,9 @@ typedef struct Service {
     bool loads;            /* the models are being loaded: all requests are refused with status 503 */
     bool drains;           /* the server shuts down: new requests are refused */
     bool logs;
-    bool ignores_unknown; /* unknown fields are ignored, with a warning in the answer, instead of refused */
-    ApiCall *calls;       /* the calls that are not answered yet */
+    const char *slot_folder; /* where slots are saved; NULL: they are not */
+    bool ignores_unknown;    /* unknown fields are ignored, with a warning in the answer, instead of refused */
+    ApiCall *calls;          /* the calls that are not answered yet */
     int n_calls;
     void (*on_idle)(void *user); /* called when the last call is answered while the service drains */
     void *idle_user;
@@ -144,11 +145,13 @@ typedef struct Plan {
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* the client has given the seed */
     bool tells_stop;           /* the answer includes the stop string that ended a text, for which tokens are kept */
+    bool renders;              /* the answer is the prompts as tokens, and nothing is generated */
     bool returns_tokens;       /* the answer includes the ids of the generated tokens */
     bool shows_sources;        /* forerun.tokens: a stream includes which drafter proposed each token */
     bool shows_trees;          /* forerun.trees: a stream includes what each step proposed */
     bool shows_timings;        /* timings_per_token: each event of a stream has the timings so far */
     bool shows_progress;       /* return_progress: events of a stream report how much of the prompt has been read */
+    int slot_from_1;           /* 1 + the slot that the client asks for; 0: any */
     int ping_s;                /* a stream that has been silent for so many seconds gets a comment; 0: never */
 } Plan;
 
@@ -164,6 +167,7 @@ typedef struct Choice {
     double last_token_s;
     int64_t n_tokens;
     SourceNames sources; /* if plan.shows_sources */
+    int slot;            /* -1: it has not begun */
 } Choice;
 
 /* Why the choice ended; FR_FINISH_NONE: it is still being generated. */
@@ -204,6 +208,7 @@ typedef struct Endpoint {
     bool is_open;     /* it needs no key */
     bool may_drain;   /* it is answered even while the service drains */
     bool has_name;    /* the path is followed by a name */
+    bool needs_no_body;
 } Endpoint;
 
 struct ApiCall {
@@ -224,13 +229,14 @@ struct ApiCall {
     int64_t created_s;
     double started_s, sent_s;             /* sent_s: when the last part of a stream was sent */
     char peer[64], method[16], path[128]; /* for the log */
+    char name[64], query[128];            /* what follows the path of an endpoint with has_name, and the '?' */
     void *own;                            /* data of the API, which free_own frees */
     void (*free_own)(void *own);
 };
 
 /* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
-    messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[];
+    slot_endpoints[], messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[];
 
 /* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);

@@ -261,6 +261,7 @@ static void on_news(Generation *g) {
     bool is_ended = generation_take(g, &fresh);
     observe_tokens(c, &fresh);
     if (g->keeps_stats) c->stats = generation_stats(g);
+    c->slot = generation_slot(g);
     if (call->plan.shows_sources) c->sources = g->sources; /* they were set before the first token */
     if (is_ended) end_choice(c);
     fr_error no_memory;
@@ -320,7 +321,9 @@ static bool make_choice(ApiCall *call, int i) {
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};
     c->generation = generation_new(plan->model, &options, &call->service->mailbox);
     if (!c->generation) return false;
+    c->slot = -1;
     c->generation->on_news = on_news;
+    c->generation->wanted_slot = plan->slot_from_1 - 1;
     c->generation->keeps_trees = plan->shows_trees;
     c->generation->keeps_stats = plan->streams && (plan->shows_timings || plan->shows_progress);
     c->generation->user = c;
@@ -362,7 +365,9 @@ static void begin_generating(ApiCall *call) {
 static void prepare(void *user) {
     ApiCall *call = user;
     json_error_t why;
-    const json_t *body = json_loadb(call->body, call->n_body, 0, &why);
+    const json_t *body = call->n_body == 0 && call->endpoint->needs_no_body
+                             ? json_object()
+                             : json_loadb(call->body, call->n_body, 0, &why);
     if (!body && strstr(why.text, "JSON_ALLOW_NUL"))
         api_refuse(&call->error, 400, "invalid_json", NULL,
                    "the body has the character \\u0000 in a string, which is not supported: line %d, column %d",
@@ -391,7 +396,7 @@ static void on_prepared(Message *m) {
     http_server_release_body(call->service->http, call->n_body);
     if (!call->exchange) free_call(call); /* it was counted when the client hung up */
     else if (call->error.status) send_error(call);
-    else if (call->plan.n_prompts > 0) begin_generating(call);
+    else if (call->plan.n_prompts > 0 && !call->plan.renders) begin_generating(call);
     else send_reply(call, 200);
 }
 
@@ -433,6 +438,8 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
     snprintf(call->peer, sizeof call->peer, "%s", http_exchange_peer(x));
     snprintf(call->method, sizeof call->method, "%s", head->method);
     snprintf(call->path, sizeof call->path, "%s", endpoint->path);
+    if (endpoint->has_name) snprintf(call->name, sizeof call->name, "%s", head->path + strlen(endpoint->path));
+    snprintf(call->query, sizeof call->query, "%s", head->query);
     if (!buf_append(&call->reply, "", 0)) api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (call->error.status || endpoint->answer) {
         if (call->error.status || endpoint->answer(call)) send_error(call);
@@ -455,7 +462,7 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
 
 static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
                                            status_endpoints,           messages_endpoints,         responses_endpoints,
-                                           ollama_endpoints,           ollama_model_endpoints};
+                                           ollama_endpoints,           ollama_model_endpoints,     slot_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

@@ -93,6 +93,10 @@ static int prepare(ApiCall *call, const json_t *body) {
     return status;
 }
 
+static int prepare_render(ApiCall *call, const json_t *body) {
+    return prepare(call, body) ? -1 : openai_render(call, false);
+}
+
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
 static const char *finish_reason(const Choice *c) {
@@ -291,6 +295,7 @@ static const ApiFormat format = {
 const Endpoint chat_completions_endpoints[] = {
     {.method = "POST", .path = "/v1/chat/completions", .format = &format, .prepare = prepare},
     {.method = "POST", .path = "/chat/completions", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/v1/chat/completions/render", .format = &format, .prepare = prepare_render},
     {.path = NULL},
 };
 

@@ -468,3 +468,32 @@ void token_pieces_write(JsonOut *out, const Choice *c, const TokenBatch *fresh) 
     if (plan->shows_trees) write_steps(out, c, &fresh->steps);
     json_out_mark(out, '}');
 }
+
+static void write_rendered(JsonOut *out, const ApiCall *call, const Prompt *prompt) {
+    const Plan *plan = &call->plan;
+    json_out_mark(out, '{');
+    json_out_key_text(out, "request_id", call->id);
+    json_out_key_text(out, "model", plan->model->name);
+    json_out_open(out, "token_ids", '[');
+    for (int64_t i = 0; i < prompt->n; i++) json_out_int(out, prompt->tokens[i]);
+    json_out_mark(out, ']');
+    json_out_open(out, "sampling_params", '{');
+    json_out_key_int(out, "n", plan->n);
+    json_out_key_real(out, "temperature", (double)plan->sampling.temperature);
+    json_out_key_real(out, "top_p", (double)plan->sampling.top_p);
+    json_out_key_int(out, "top_k", plan->sampling.top_k);
+    json_out_key_real(out, "min_p", (double)plan->sampling.min_p);
+    if (plan->max_tokens) json_out_key_int(out, "max_tokens", plan->max_tokens);
+    json_out_mark(out, '}');
+    json_out_key_bool(out, "stream", plan->streams);
+    json_out_mark(out, '}');
+}
+
+int openai_render(ApiCall *call, bool in_list) {
+    JsonOut out = json_out_begin(&call->reply);
+    if (in_list) json_out_mark(&out, '[');
+    for (int i = 0; i < (in_list ? call->plan.n_prompts : 1); i++) write_rendered(&out, call, &call->plan.prompts[i]);
+    if (in_list) json_out_mark(&out, ']');
+    call->plan.renders = true;
+    return api_end_reply(call, out.failed);
+}

@@ -31,6 +31,9 @@ void openai_write_warnings(JsonOut *out, const ApiCall *call);
 void openai_write_extras(JsonOut *out, const ApiCall *call);
 /* Writes "tokens": [ids] if the client asks for them. */
 void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *tokens);
+/* Ends `prepare` of an endpoint of vLLM that renders: the reply is what a request would generate from, as an object or,
+ * for each prompt, in a list. */
+int openai_render(ApiCall *call, bool in_list);
 /* Returns the statistics of all choices together. A prompt that several choices share counts once. */
 fr_stats openai_sum(const ApiCall *call);
 

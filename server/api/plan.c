@@ -44,6 +44,7 @@ const Field plan_fields[] = {
     {.name = "timings_per_token", F(BOOL, timings_per_token)},
     {.name = "return_progress", F(BOOL, return_progress)},
     {.name = "sse_ping_interval", F(INT, ping_s, .min = 1, .max = 86400, .or_minus_1 = true)},
+    {.name = "id_slot", F(INT, id_slot, .min = -1, .max = INT32_MAX)},
     {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
     {.name = NULL},
 };
@@ -64,7 +65,6 @@ const Field plan_other_fields[] = {
     {.name = "n_cache_reuse", .kind = FIELD_IGNORED},
     {.name = "n_discard", .kind = FIELD_IGNORED},
     {.name = "parallel_tool_calls", .kind = FIELD_IGNORED},
-    {.name = "id_slot", .kind = FIELD_IGNORED},
     {.name = "n_keep", .kind = FIELD_IGNORED},
     {.name = "priority", .kind = FIELD_IGNORED},
     {.name = "request_id", .kind = FIELD_IGNORED},
@@ -167,6 +167,7 @@ void plan_fields_default(PlanFields *f) {
                       .repeat_penalty = 1,
                       .penalty_last_n = fr_sampling_default().penalty_last_n,
                       .n = 1,
+                      .id_slot = -1,
                       .seed = SEED_RANDOM};
 }
 
@@ -298,6 +299,7 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
     plan->shows_timings = f->timings_per_token;
     plan->shows_progress = f->return_progress;
     plan->ping_s = (int)f->ping_s;
+    plan->slot_from_1 = f->id_slot < INT32_MAX ? (int)f->id_slot + 1 : 0;
     plan->has_seed = f->seed != SEED_RANDOM;
     plan->tree_budget = f->tree_budget ? (int)f->tree_budget : plan->model->tree_budget;
     plan->sampling = (fr_sampling){.temperature = (float)f->temperature,

@@ -71,7 +71,7 @@ typedef struct PlanFields {
     const char *model;
     bool stream, ignore_eos, return_tokens, timings_per_token, return_progress;
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
-    int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s;
+    int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s, id_slot;
     const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias;
     ConstraintFields constraint;
 } PlanFields;

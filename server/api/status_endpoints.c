@@ -179,10 +179,10 @@ static int props(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
-static void write_slot(JsonOut *out, const Choice *c, int id) {
+static void write_slot(JsonOut *out, const Choice *c) {
     const Plan *plan = &c->call->plan;
     json_out_mark(out, '{');
-    json_out_key_int(out, "id", id);
+    json_out_key_int(out, "id", generation_slot(c->generation)); /* -1: it waits */
     json_out_key_text(out, "model", plan->model->name);
     json_out_key_bool(out, "is_processing", generation_is_open(c->generation));
     json_out_key_text(out, "state",
@@ -209,17 +209,20 @@ static void write_idle_slot(JsonOut *out, const ServedModel *m, int id) {
 /* Lists the requests that wait or run, and the places of all models that are free. */
 static int slots(ApiCall *call) {
     const Service *s = call->service;
-    int id = 0, n_running[SERVED_MAX_MODELS] = {0};
+    bool is_busy[SERVED_MAX_MODELS][SERVE_MAX_PARALLEL] = {{false}};
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '[');
     for (const ApiCall *c = call->service->calls; c; c = c->next)
         for (int i = 0; i < c->n_choices; i++)
             if (c->choices[i].generation) {
-                n_running[c->plan.model - s->models] += generation_is_open(c->choices[i].generation);
-                write_slot(&out, &c->choices[i], id++);
+                const ServedModel *m = c->plan.model;
+                int slot = generation_slot(c->choices[i].generation) - m->first_slot;
+                if (slot >= 0) is_busy[m - s->models][slot] = true;
+                write_slot(&out, &c->choices[i]);
             }
     for (int k = 0; k < s->n_models; k++)
-        for (int i = n_running[k]; i < s->models[k].max_requests; i++) write_idle_slot(&out, &s->models[k], id++);
+        for (int i = 0; i < s->models[k].max_requests; i++)
+            if (!is_busy[k][i]) write_idle_slot(&out, &s->models[k], s->models[k].first_slot + i);
     json_out_mark(&out, ']');
     return api_end_reply(call, out.failed);
 }

@@ -335,7 +335,7 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_bytes(out, text, n);
     write_tokens(out, call->plan.returns_tokens ? &c->tokens : NULL);
     if (!call->plan.streams) write_probabilities(out, call, &c->tokens);
-    json_out_key_int(out, "id_slot", c->index);
+    json_out_key_int(out, "id_slot", c->slot);
     json_out_key_bool(out, "stop", true);
     json_out_key_text(out, "model", call->plan.model->name);
     json_out_key_int(out, "tokens_predicted", c->result->stats.n_generated);
@@ -366,7 +366,7 @@ static void stream_native_progress(Buf *out, const ApiCall *call, const Choice *
     json_out_key_text(&j, "content", "");
     write_tokens(&j, NULL);
     json_out_key_bool(&j, "stop", false);
-    json_out_key_int(&j, "id_slot", c->index);
+    json_out_key_int(&j, "id_slot", c->slot);
     json_out_key_int(&j, "tokens_predicted", 0);
     json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
     openai_write_progress(&j, c);
@@ -383,7 +383,7 @@ static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const 
     write_tokens(&j, fresh);
     write_probabilities(&j, call, fresh);
     json_out_key_bool(&j, "stop", false);
-    json_out_key_int(&j, "id_slot", c->index);
+    json_out_key_int(&j, "id_slot", c->slot);
     json_out_key_int(&j, "tokens_predicted", c->n_tokens);
     json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
     if (call->plan.shows_timings) openai_write_timings(&j, call);
@@ -406,8 +406,13 @@ static const ApiFormat native_format = {
     .stream_error = openai_stream_error,
 };
 
+static int prepare_render(ApiCall *call, const json_t *body) {
+    return prepare(call, body) ? -1 : openai_render(call, true);
+}
+
 const Endpoint text_completions_endpoints[] = {
     {.method = "POST", .path = "/v1/completions", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/v1/completions/render", .format = &format, .prepare = prepare_render},
     {.method = "POST", .path = "/completion", .format = &native_format, .prepare = prepare_native},
     {.method = "POST", .path = "/completions", .format = &native_format, .prepare = prepare_native},
     {.method = "POST", .path = "/infill", .format = &native_format, .prepare = prepare_infill},

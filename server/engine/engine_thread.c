@@ -8,6 +8,7 @@
 #include "base/system.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/generation.h"
+#include "server/engine/slots.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -112,7 +113,10 @@ static void end_generation(Generation *g, fr_finish finish, const fr_error *why)
     if (why) fail(out, why);
     else if (finish == FR_FINISH_CANCELLED && out->error.code)
         out->finish = FR_FINISH_ERROR; /* add_token ran out of memory */
-    if (g->request) read_result(g);
+    if (g->request) {
+        slot_end(g->model, g);
+        read_result(g);
+    }
     generation_end(g);
 }
 
@@ -135,8 +139,10 @@ static void open_waiting(ServedModel *m) {
             end_generation(g, FR_FINISH_ERROR, &err);
             continue;
         }
+        int slot = slot_begin(m, g);
         pthread_mutex_lock(&g->mailbox->lock);
         g->is_open = true;
+        g->slot = slot;
         step_notes_begin(g);
         pthread_mutex_unlock(&g->mailbox->lock);
         g->result->opened_s = clock_s();
@@ -221,7 +227,7 @@ static void run_model(ServedModel *m) {
 /* ---- the thread ------------------------------------------------------------------------------------- */
 
 static bool has_work(const EngineThread *t) {
-    bool any = t->submitted != NULL;
+    bool any = t->submitted != NULL || t->tasks != NULL;
     for (int i = 0; i < t->n_models; i++) any = any || t->models[i].running || t->models[i].waiting;
     return any;
 }
@@ -246,10 +252,39 @@ static void enqueue(Generation *list) {
     }
 }
 
+/* Runs the tasks, or drops them if the thread stops. */
+static void run_tasks(EngineThread *t, bool stops) {
+    pthread_mutex_lock(&t->lock);
+    for (EngineTask *task; (task = t->tasks) != NULL;) {
+        t->tasks = task->next;
+        pthread_mutex_unlock(&t->lock);
+        if (!stops) task->run(task->user);
+        pthread_mutex_lock(&t->lock);
+        task->was_run = !stops;
+        task->is_done = true;
+    }
+    pthread_cond_broadcast(&t->task_done);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool engine_thread_run(EngineThread *t, void (*run)(void *user), void *user) {
+    EngineTask task = {.run = run, .user = user};
+    pthread_mutex_lock(&t->lock);
+    EngineTask **last = &t->tasks;
+    while (*last) last = &(*last)->next;
+    if (t->stops) task.is_done = true;
+    else *last = &task;
+    pthread_cond_signal(&t->wake);
+    while (!task.is_done) pthread_cond_wait(&t->task_done, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return task.was_run;
+}
+
 static void *run(void *arg) {
     EngineThread *t = arg;
     for (bool stops = false; !stops;) {
         enqueue(wait_for_work(t, &stops));
+        run_tasks(t, stops);
         for (int i = 0; i < t->n_models; i++) {
             if (stops) drop_cancelled(&t->models[i], true);
             else run_model(&t->models[i]);
@@ -263,6 +298,7 @@ int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mail
     for (int i = 0; i < n_models; i++) models[i].waiting_last = &models[i].waiting;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
+    pthread_cond_init(&t->task_done, NULL);
     int failure = pthread_create(&t->thread, NULL, run, t);
     if (failure)
         return error_set(err, FR_ERR_MEMORY, "the thread of the engines cannot be started: %s", strerror(failure));
@@ -277,9 +313,14 @@ void engine_thread_stop(EngineThread *t) {
     pthread_cond_signal(&t->wake);
     pthread_mutex_unlock(&t->lock);
     pthread_join(t->thread, NULL);
+    t->is_running = false;
+}
+
+void engine_thread_close(EngineThread *t) {
+    if (!t->models) return;
+    pthread_cond_destroy(&t->task_done);
     pthread_cond_destroy(&t->wake);
     pthread_mutex_destroy(&t->lock);
-    t->is_running = false;
 }
 
 bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n) {

@@ -71,10 +71,19 @@ void worker_submit(Worker *w, Job *job);
 
 /* ---- the engine thread, which steps the engines of all models ----------------------------------------------- */
 
+/* Work on an engine that the engine thread does between two steps, while another thread waits for it. */
+typedef struct EngineTask {
+    void (*run)(void *user);
+    void *user;
+    bool is_done, was_run;
+    struct EngineTask *next;
+} EngineTask;
+
 typedef struct EngineThread {
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, task_done;
+    EngineTask *tasks;                       /* protected by the lock */
     Generation *submitted, **submitted_last; /* protected by the lock */
     bool is_running, stops;
     ServedModel *models; /* [n_models] */
@@ -85,8 +94,13 @@ typedef struct EngineThread {
 int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err);
 /* Cancels all generations, which are then reported as ended, and waits for the thread. */
 void engine_thread_stop(EngineThread *t);
+/* Call it when no other thread uses the struct any more. A zeroed struct is fine. */
+void engine_thread_close(EngineThread *t);
 /* Submits n generations of one model, all or none. False: they do not fit into its queue. Only the event loop calls
  * it. */
 bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n);
+/* Runs a function in the engine thread and waits for it. False: the engine thread stops, and the function did not run.
+ * Only the worker calls it. */
+bool engine_thread_run(EngineThread *t, void (*run)(void *user), void *user);
 
 #endif

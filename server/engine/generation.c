@@ -79,6 +79,7 @@ Generation *generation_new(ServedModel *model, const fr_request_options *options
     g->message.deliver = deliver;
     g->mailbox = mailbox;
     g->model = model;
+    g->slot = g->wanted_slot = -1;
     g->options = *options;
     g->result = new_result(model, options);
     if (g->result) return g;
@@ -120,6 +121,13 @@ bool generation_is_open(Generation *g) {
     bool is_open = g->is_open;
     pthread_mutex_unlock(&g->mailbox->lock);
     return is_open;
+}
+
+int generation_slot(Generation *g) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    int slot = g->slot;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return slot;
 }
 
 fr_stats generation_stats(Generation *g) {

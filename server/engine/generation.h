@@ -82,6 +82,7 @@ struct Generation {
     void *user;
     atomic_bool wants_cancel;
     bool keeps_trees, keeps_stats; /* set before the generation is submitted */
+    int wanted_slot;               /* the slot that the client asks for; -1: any. Set before it is submitted */
 
     /* Only the engine thread uses these: */
     Generation *next;
@@ -92,6 +93,7 @@ struct Generation {
     /* The lock of the mailbox protects these: */
     TokenBatch fresh;
     bool is_open; /* it has left the queue */
+    int slot;     /* its slot; -1 until it is open */
     bool is_ended;
     SourceNames sources; /* set together with is_open */
     fr_stats stats;      /* after the last step, if keeps_stats is set */
@@ -110,6 +112,8 @@ bool generation_take(Generation *g, TokenBatch *out);
 void generation_end(Generation *g);
 /* Returns whether the generation has left the queue. */
 bool generation_is_open(Generation *g);
+/* Returns its slot; -1: it waits in the queue. */
+int generation_slot(Generation *g);
 /* Returns the statistics after the last step, if it keeps them. */
 fr_stats generation_stats(Generation *g);
 void generation_cancel(Generation *g);

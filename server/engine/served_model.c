@@ -70,6 +70,8 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     int status = fr_engine_open(&m->engine, m->model, &options, err);
     if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field "prediction" */
     if (!status) status = fr_engine_measure_costs(m->engine, err);
+    if (!status && !(m->slots = calloc((size_t)m->max_requests, sizeof *m->slots)))
+        status = error_memory(err, "slots", (size_t)m->max_requests);
     if (!status) note_costs(m);
     if (!status) note_cache(m);
     return status;
@@ -149,6 +151,9 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
 void served_model_close(ServedModel *m) {
     fr_engine_close(m->engine);
     fr_model_close(m->model);
+    for (int i = 0; m->slots && i < m->max_requests; i++) free(m->slots[i].tokens);
+    free(m->slots);
+    m->slots = NULL;
     free(m->chat_template);
     m->chat_template = NULL;
     m->engine = NULL;

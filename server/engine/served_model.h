@@ -10,9 +10,17 @@
 #include <stdint.h>
 
 /* A request has at most 8 drafts. `auto` counts as two, and `prediction` may be added: 6 + 1 + 1. */
-enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8, SERVED_COST_ROWS = 32 };
+enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8, SERVED_COST_ROWS = 32, SERVE_MAX_PARALLEL = 256 };
 
 typedef struct Generation Generation;
+
+/* One of the places in which requests run, and the tokens of the request that ran there last. */
+typedef struct Slot {
+    int32_t *tokens; /* [n_tokens] its prompt and its answer; 0: the slot is empty */
+    int64_t n_tokens;
+    uint64_t last_use;
+    bool is_busy;
+} Slot;
 
 typedef struct ServedModel {
     char name[128]; /* the name by which clients call it */
@@ -21,6 +29,7 @@ typedef struct ServedModel {
     fr_engine *engine; /* only the engine thread uses it, once that runs */
     fr_model_info info;
     int n_ctx, max_requests, max_queued, tree_budget;
+    int first_slot; /* the number of its first slot; the slots of all models are counted through */
     const char *drafts[SERVED_MAX_DRAFTS]; /* the operator's; the default of requests */
     int n_drafts;
     /* What the API shows of the model's file: */
@@ -42,6 +51,8 @@ typedef struct ServedModel {
     Generation *waiting, **waiting_last; /* in order of arrival */
     Generation *running;
     int n_running;
+    Slot *slots; /* [max_requests] */
+    uint64_t n_slot_uses;
 
     /* Only the event loop uses this: */
     int n_active; /* generations that were submitted and have not ended */

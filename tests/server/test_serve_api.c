@@ -633,6 +633,28 @@ static void models_are_chosen_by_name(void **state) {
     assert_int_equal(serve_stop(&two), 0);
 }
 
+/* vLLM's endpoints for routers: the tokens of a request are those that are counted when it is generated. */
+static void prompts_are_rendered(void **state) {
+    (void)state;
+    static const char chat[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 2, \"top_k\": 5}",
+                      two[] = "{\"prompt\": [\"One day\", [5, 6, 7]], \"max_tokens\": 2}";
+    json_t *rendered = serve_json(&server, "/v1/chat/completions/render", 200, chat),
+           *answered = serve_json(&server, "/v1/chat/completions", 200, chat);
+    assert_int_equal(json_array_size(json_at(rendered, "token_ids")), json_int_at(answered, "usage.prompt_tokens"));
+    assert_int_equal(json_int_at(rendered, "sampling_params.max_tokens"), 2);
+    assert_int_equal(json_int_at(rendered, "sampling_params.top_k"), 5);
+    assert_int_equal(strncmp(json_text_at(rendered, "request_id"), "chatcmpl-", 9), 0);
+    json_decref(rendered), json_decref(answered);
+    rendered = serve_json(&server, "/v1/completions/render", 200, two);
+    answered = serve_json(&server, "/tokenize", 200, "{\"prompt\": \"One day\"}");
+    assert_int_equal(json_array_size(rendered), 2);
+    assert_true(json_equal(json_at(rendered, "0.token_ids"), json_at(answered, "tokens")));
+    assert_int_equal(json_int_at(rendered, "1.token_ids.2"), 7);
+    json_decref(rendered), json_decref(answered);
+    json_decref(serve_json(&server, "/v1/chat/completions/render", 400, "{\"messages\": 3}"));
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -667,6 +689,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(unknown_fields_are_ignored_if_the_operator_wants_it),
         cmocka_unit_test(a_stream_reports_progress_and_timings),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
+        cmocka_unit_test(prompts_are_rendered),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
