@@ -107,6 +107,60 @@ static void the_kubernetes_files_fit_the_program(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* The files for the inference extension of the Gateway API, and for LeaderWorkerSets, whose pods are those of
+ * kubernetes.yaml but for the key. */
+static const char check_gateway[] =
+    "import yaml, re, subprocess, sys\n"
+    "load = lambda name: {d['kind']: d for d in yaml.safe_load_all(open('deploy/' + name))}\n"
+    "pool, config = load('endpoint-picker.yaml')['InferencePool'], load('endpoint-picker.yaml')['ConfigMap']\n"
+    "group = load('leaderworkerset.yaml')['LeaderWorkerSet']['spec']['leaderWorkerTemplate']\n"
+    "deployed = load('kubernetes.yaml')['Deployment']['spec']['template']\n"
+    "pod = group['workerTemplate']\n"
+    "assert group['size'] == 1\n"
+    "for p in (pod, deployed): assert p['metadata']['labels'] == pool['spec']['selector']['matchLabels']\n"
+    "serve, other = pod['spec']['containers'][0], deployed['spec']['containers'][0]\n"
+    "assert pod['spec']['initContainers'] == deployed['spec']['initContainers']\n"
+    "assert [a for a in serve['args'] if a != '--allowed-host=*'] == other['args']\n"
+    "for key in ('image', 'ports', 'startupProbe', 'readinessProbe', 'livenessProbe', 'resources', 'volumeMounts', "
+    "'securityContext'):\n"
+    "    assert serve[key] == other[key], key\n"
+    "assert pool['spec']['targetPorts'] == [{'number': serve['ports'][0]['containerPort']}]\n"
+    "picker = yaml.safe_load(config['data']['endpoint-picker.yaml'])\n"
+    "assert picker['kind'] == 'EndpointPickerConfig'\n"
+    "plugins = {p.get('name', p['type']): p.get('parameters', {}) for p in picker['plugins']}\n"
+    "for profile in picker['schedulingProfiles']:\n"
+    "    for p in profile['plugins']: assert p['pluginRef'] in plugins, p\n"
+    "for source in picker['data']['sources']:\n"
+    "    assert source['pluginRef'] in plugins and source['extractors'][0]['pluginRef'] in plugins\n"
+    "engines = plugins['core-metrics-extractor']\n"
+    "assert engines['defaultEngine'] in [e['name'] for e in engines['engineConfigs']]\n"
+    "metrics = open(sys.argv[2]).read()\n"
+    "for e in engines['engineConfigs']:\n"
+    "    for key, name in e.items():\n"
+    "        assert key == 'name' or re.search('(?m)^' + name + '[{ ]', metrics), name\n"
+    "assert re.search(r'(?m)^forerun_cache_config_info\\{[^}]*block_size=', metrics)\n";
+
+static void the_gateway_files_name_metrics_that_exist(void **state) {
+    (void)state;
+    ServeRig s;
+    char script[700], metrics[700], command[2048];
+    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
+    serve_start(&s, "-t 1 --draft none");
+    Answer a = serve_get(&s, "/metrics");
+    snprintf(script, sizeof script, "%s/check_gateway.py", serve_rig_folder());
+    snprintf(metrics, sizeof metrics, "%s/metrics.txt", serve_rig_folder());
+    FILE *f = fopen(script, "w");
+    fputs(check_gateway, f);
+    fclose(f);
+    f = fopen(metrics, "w");
+    fputs(a.body, f);
+    fclose(f);
+    answer_free(&a);
+    assert_int_equal(serve_stop(&s), 0);
+    snprintf(command, sizeof command, "python3 %s %s/../forerun %s", script, serve_rig_folder(), metrics);
+    assert_int_equal(system(command), 0);
+}
+
 /* ---- Grafana ------------------------------------------------------------------------------------------------ */
 
 /* Checks that /metrics has each name that occurs in an expression. */
@@ -184,6 +238,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_unit_is_valid_and_confined),
         cmocka_unit_test(the_default_options_are_understood),
         cmocka_unit_test(the_kubernetes_files_fit_the_program),
+        cmocka_unit_test(the_gateway_files_name_metrics_that_exist),
         cmocka_unit_test(the_dashboard_shows_metrics_that_exist),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
