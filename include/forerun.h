@@ -333,11 +333,11 @@ FR_API int fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
  * engine that saved them. */
 
 /* Gives the tokens [*n_tokens] of prefix i of the cache, counted from the least recently used one on, and returns 1;
- * returns 0 if there are not so many. The tokens are borrowed until the next call of a function of this engine. Both
- * pointers may be NULL. */
+ * returns 0 if there are not so many. The tokens are borrowed until the next step, and until another prefix is restored.
+ * Both pointers may be NULL. */
 FR_API int fr_engine_get_prefix(const fr_engine *engine, int i, const int32_t **tokens, int64_t *n_tokens);
-/* Saves the prefix that begins with all tokens [n_tokens], or all but the last, such as the prompt and the answer of a
- * request that has ended. *data [*n_bytes] is malloc'ed. FR_ERR_ARGUMENT: the cache does not hold them, or not any
+/* Saves the prefix that begins with all tokens [n_tokens], else with all but the last, such as the prompt and the answer
+ * of a request that has ended. *data [*n_bytes] is malloc'ed. FR_ERR_ARGUMENT: the cache does not hold them, or not any
  * more. */
 FR_API int fr_engine_save_prefix(fr_engine *engine, const int32_t *tokens, int64_t n_tokens, void **data,
                                  size_t *n_bytes, fr_error *err);
@@ -350,7 +350,7 @@ FR_API int fr_engine_save_prefix(fr_engine *engine, const int32_t *tokens, int64
  * with the prefix. */
 FR_API int fr_engine_restore_prefix(fr_engine *engine, const void *data, size_t n_bytes, const int32_t **tokens,
                                     int64_t *n_tokens, fr_error *err);
-/* Removes the prefixes that begin with these tokens, or all but the last, from the cache. There may be none. */
+/* Removes the prefix that fr_engine_save_prefix would save from the cache. There may be none. */
 FR_API int fr_engine_forget_prefix(fr_engine *engine, const int32_t *tokens, int64_t n_tokens, fr_error *err);
 
 /* ---- request: one text being generated ----------------------------------------------------------- */

@@ -114,11 +114,13 @@ void prefix_cache_keep(const fr_request *r) {
 }
 
 CachedPrefix *prefix_cache_find(const fr_engine *e, const int32_t *tokens, int64_t n) {
+    CachedPrefix *found = NULL;
+    int32_t n_most = 0;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
         int32_t n_common = count_common(c->tokens, c->n_known, tokens, n);
-        if (n_common && n_common >= n - 1) return c;
+        if (n_common > n_most && n_common >= n - 1) found = c, n_most = n_common;
     }
-    return NULL;
+    return found;
 }
 
 CachedPrefix *prefix_cache_make_place(fr_engine *e, const int32_t *tokens, int32_t n) {

@@ -37,7 +37,7 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n);
 void prefix_cache_keep(const fr_request *r);
 /* Frees the pages of the least recently used entry. False: there is no entry. */
 bool prefix_cache_drop(fr_engine *e);
-/* Returns the entry that holds at least all but the last of n tokens; NULL: there is none. */
+/* Returns the entry that begins with most of the n tokens, at least all but the last; NULL: there is none. */
 CachedPrefix *prefix_cache_find(const fr_engine *e, const int32_t *tokens, int64_t n);
 /* Returns an empty entry for n tokens: one whose tokens they begin with, or else the least recently used one. */
 CachedPrefix *prefix_cache_make_place(fr_engine *e, const int32_t *tokens, int32_t n);

@@ -358,7 +358,8 @@ int fr_engine_forget_prefix(fr_engine *e, const int32_t *tokens, int64_t n_token
     int status = check_tokens(e, "fr_engine_forget_prefix", tokens, n_tokens, err);
     if (status) return status;
     FpEnv caller_env = fp_env_enter();
-    for (CachedPrefix *c; (c = prefix_cache_find(e, tokens, n_tokens)) != NULL;) prefix_cache_empty(e, c);
+    CachedPrefix *c = prefix_cache_find(e, tokens, n_tokens);
+    if (c) prefix_cache_empty(e, c);
     fp_env_leave(&caller_env);
     return FR_OK;
 }

@@ -174,6 +174,19 @@ static void engines(void **state) {
     refused(fr_engine_open_draft(engine, NULL, &err), "fr_engine_open_draft: spec is NULL");
     refused(fr_engine_open_draft(engine, "", &err), "");
     refused(fr_engine_measure_costs(NULL, &err), "fr_engine_measure_costs: engine is NULL");
+    void *data = &data;
+    size_t n_bytes = 1;
+    const int32_t token = 5;
+    refused(fr_engine_save_prefix(NULL, &token, 1, &data, &n_bytes, &err), "fr_engine_save_prefix: engine is NULL");
+    assert_true(data == NULL && n_bytes == 0);
+    refused(fr_engine_save_prefix(engine, NULL, 1, &data, &n_bytes, &err), "fr_engine_save_prefix: tokens is NULL");
+    refused(fr_engine_save_prefix(engine, &token, -1, &data, &n_bytes, &err), "n_tokens is -1");
+    refused(fr_engine_save_prefix(engine, &token, 1, NULL, &n_bytes, &err), "fr_engine_save_prefix: data is NULL");
+    refused(fr_engine_restore_prefix(NULL, &token, 4, NULL, NULL, &err), "fr_engine_restore_prefix: engine is NULL");
+    refused(fr_engine_restore_prefix(engine, NULL, 4, NULL, NULL, &err), "fr_engine_restore_prefix: data is NULL");
+    refused(fr_engine_forget_prefix(NULL, &token, 1, &err), "fr_engine_forget_prefix: engine is NULL");
+    assert_int_equal(fr_engine_get_prefix(NULL, 0, NULL, NULL), 0);
+    assert_int_equal(fr_engine_get_prefix(engine, -1, NULL, NULL), 0);
     refused(fr_engine_step(NULL, &err), "fr_engine_step: engine is NULL");
     fr_engine_close(NULL);
 }
@@ -317,6 +330,8 @@ static int read_everything(Caller *c, int i) {
     refused(fr_engine_step(c->engine, &err), "fr_engine_step was called within on_token");
     refused(fr_engine_open_draft(c->engine, "pld", &err), "fr_engine_open_draft was called within on_token");
     refused(fr_engine_measure_costs(c->engine, &err), "fr_engine_measure_costs was called within on_token");
+    refused(fr_engine_forget_prefix(c->engine, o.prompt, 1, &err), "fr_engine_forget_prefix was called within");
+    refused(fr_engine_restore_prefix(c->engine, o.prompt, 4, NULL, NULL, &err), "was called within on_token");
     refused(fr_request_open(&opened, c->engine, &o, &err), "fr_request_open was called within on_token");
     assert_null(opened);
     assert_int_equal(fr_request_open(&opened, engine, &o, &err), FR_OK); /* another engine */
