@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "draft/drafter.h"
 #include "server/api/api.h"
+#include "server/engine/kv_events.h"
 #include "server/engine/slots.h"
 
 #include <openssl/err.h>
@@ -43,7 +44,7 @@ typedef struct ServeOptions {
     const char *host;
     int64_t port, n_queued, max_body_mib, max_connections;
     double request_timeout_s, max_gap_ms;
-    const char *api_key_file, *tls_cert, *tls_key, *slot_folder, *prefix_folder;
+    const char *api_key_file, *tls_cert, *tls_key, *slot_folder, *prefix_folder, *events_endpoint, *events_topic;
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
     const char *hosts[ACCESS_MAX_HOSTS];
@@ -54,6 +55,7 @@ typedef struct Server {
     const ServeOptions *options;
     Service service;
     ServedModel models[SERVED_MAX_MODELS];
+    KvEvents *events;
     struct event_base *base;
     struct event *mail, *clock, *signals[2];
     pthread_t loader;
@@ -295,6 +297,7 @@ static int open_server(Server *s, fr_error *err) {
     if (!status && !(s->base = event_base_new())) status = error_memory(err, "an event loop", 1);
     if (!status) status = mailbox_open(&service->mailbox, err);
     if (!status) status = open_mail(s, err);
+    if (!status && o->events_endpoint) status = kv_events_open(&s->events, o->events_endpoint, o->events_topic, err);
     service->loads = true;
     return status ? status : open_http(s, err); /* before the models: an address in use is reported at once */
 }
@@ -326,6 +329,7 @@ static int load_models(Server *s, fr_error *err) {
         *err = s->load_error;
         return s->load_status;
     }
+    for (int i = 0; i < service->n_models; i++) s->models[i].events = s->events;
     int status = worker_start(&service->worker, &service->mailbox, err);
     if (!status) status = engine_thread_start(&service->engine, s->models, service->n_models, &service->mailbox, err);
     if (!status) status = open_events(s, err);
@@ -337,6 +341,7 @@ static void close_server(Server *s) {
     engine_thread_stop(&s->service.engine);
     worker_stop(&s->service.worker);
     engine_thread_close(&s->service.engine);
+    kv_events_close(s->events);
     http_server_close(s->service.http);
     api_call_free_all(&s->service);
     grammar_cache_close(&s->service.grammars);
@@ -488,6 +493,17 @@ static const Option option_table[] = {
      OPT_CHOICE(ServeOptions, metrics_names, "forerun", "vllm", "both"),
      .default_value = "forerun",
      .help = "names of the metrics that vLLM has, too: forerun_NAME, vllm:NAME or both"},
+    {.key = "kv-events",
+     OPT_TEXT(ServeOptions, events_endpoint),
+     .metavar = "ENDPOINT",
+     .help =
+         "publish what the prefix cache holds to routers, at this endpoint of ZeroMQ (tcp://*:5557), in the form of "
+         "vLLM; needs libzmq"},
+    {.key = "kv-events-topic",
+     OPT_TEXT(ServeOptions, events_topic),
+     .default_value = "kv@{host}@{model}",
+     .metavar = "TOPIC",
+     .help = "topic of these messages; {host} and {model} are replaced by names"},
     {.key = "quiet", OPT_FLAG(ServeOptions, is_quiet), .help = "do not log requests"},
     {.key = NULL},
 };

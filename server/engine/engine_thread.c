@@ -8,6 +8,7 @@
 #include "base/system.h"
 #include "server/engine/engine_thread.h"
 #include "server/engine/generation.h"
+#include "server/engine/kv_events.h"
 #include "server/engine/slots.h"
 
 #include <errno.h>
@@ -113,6 +114,7 @@ static void end_generation(Generation *g, fr_finish finish, const fr_error *why)
     if (why) fail(out, why);
     else if (finish == FR_FINISH_CANCELLED && out->error.code)
         out->finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    g->model->n_changes++;
     if (g->request) {
         slot_end(g->model, g);
         read_result(g);
@@ -288,6 +290,7 @@ static void *run(void *arg) {
         for (int i = 0; i < t->n_models; i++) {
             if (stops) drop_cancelled(&t->models[i], true);
             else run_model(&t->models[i]);
+            if (t->models[i].events) kv_events_update(t->models[i].events, &t->models[i]);
         }
     }
     return NULL;

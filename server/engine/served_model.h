@@ -53,6 +53,8 @@ typedef struct ServedModel {
     int n_running;
     Slot *slots; /* [max_requests] */
     uint64_t n_slot_uses;
+    uint64_t n_changes; /* requests that have ended and slots that were restored, after which other texts are cached */
+    struct KvEvents *events; /* NULL: routers are told nothing */
 
     /* Only the event loop uses this: */
     int n_active; /* generations that were submitted and have not ended */

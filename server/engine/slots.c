@@ -85,6 +85,7 @@ void slot_action_run(void *action) {
     else if (a->kind == SLOT_RESTORE) a->status = restore(a, s);
     else if (s->n_tokens) a->status = fr_engine_forget_prefix(a->model->engine, s->tokens, s->n_tokens, &a->error);
     if (a->kind == SLOT_ERASE) s->n_tokens = 0;
+    a->model->n_changes++;
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------- */

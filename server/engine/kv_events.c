@@ -1,0 +1,347 @@
+/* kv_events.c - events about blocks of the prefix cache, in the wire form of vLLM.
+ *
+ * A router with precise prefix awareness sends a request to the server that holds the longest part of its prompt. It
+ * learns what each server holds from messages of three parts: a topic, the number of the message as 8 bytes, the highest
+ * first, and a batch of events in msgpack:
+ *
+ *     [time, [event, ...], 0]
+ *     ["BlockStored", [hash, ...], hash of the block before or nil, [token, ...], block size, nil, nil]
+ *     ["BlockRemoved", [hash, ...], nil]
+ *     ["AllBlocksCleared"]
+ *
+ * A block is block_size tokens (a page of the KV cache), and its hash is that of its tokens seeded with the hash of
+ * the block before, so that equal hashes mean equal prefixes. Only whole blocks of requests that have ended are
+ * reported, and only when the prefix cache has changed. A model with a recurrent state or windows can continue a
+ * prefix only at some lengths, so a block of such a model may have to be read again.
+ *
+ * libzmq is loaded when it is needed, as libcurl is by `forerun pull`. */
+#include "server/engine/kv_events.h"
+
+#include "base/hash.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- msgpack: the few forms that the events need ----------------------------------------------------------- */
+
+static bool put_bytes(Buf *out, uint8_t first, uint64_t value, int n) {
+    uint8_t bytes[9] = {first};
+    for (int i = 0; i < n; i++) bytes[1 + i] = (uint8_t)(value >> 8 * (n - 1 - i));
+    return buf_append(out, bytes, (size_t)n + 1);
+}
+
+static bool put_uint(Buf *out, uint64_t v) {
+    if (v < 128) return put_bytes(out, (uint8_t)v, 0, 0);
+    return v <= UINT16_MAX   ? put_bytes(out, 0xcd, v, 2)
+           : v <= UINT32_MAX ? put_bytes(out, 0xce, v, 4)
+                             : put_bytes(out, 0xcf, v, 8);
+}
+
+static bool put_array(Buf *out, size_t n) {
+    return n < 16 ? put_bytes(out, (uint8_t)(0x90 | n), 0, 0) : put_bytes(out, 0xdd, n, 4);
+}
+
+static bool put_text(Buf *out, const char *text) {
+    size_t n = strlen(text); /* below 32 */
+    return put_bytes(out, (uint8_t)(0xa0 | n), 0, 0) && buf_append(out, text, n);
+}
+
+static bool put_nil(Buf *out) { return put_bytes(out, 0xc0, 0, 0); }
+
+static bool put_begin(Buf *out, double now_s, size_t n_events) {
+    uint64_t bits;
+    memcpy(&bits, &now_s, sizeof bits);
+    return put_array(out, 3) && put_bytes(out, 0xcb, bits, 8) && put_array(out, n_events);
+}
+
+static bool put_end(Buf *out) { return put_uint(out, 0); } /* the rank of the server among parallel ones */
+
+/* ---- sets of blocks ------------------------------------------------------------------------------------------ */
+
+static bool add(KvBlockSet *s, uint64_t hash) {
+    if (s->n == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        uint64_t *grown = realloc(s->hashes, capacity * sizeof *grown);
+        if (!grown) return false;
+        s->hashes = grown;
+        s->capacity = capacity;
+    }
+    s->hashes[s->n++] = hash;
+    return true;
+}
+
+static int compare(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static void sort(KvBlockSet *s) {
+    size_t n = 0;
+    if (s->n) qsort(s->hashes, s->n, sizeof *s->hashes, compare);
+    for (size_t i = 0; i < s->n; i++)
+        if (n == 0 || s->hashes[i] != s->hashes[n - 1]) s->hashes[n++] = s->hashes[i];
+    s->n = n;
+}
+
+static bool has(const KvBlockSet *s, uint64_t hash) {
+    return s->n && bsearch(&hash, s->hashes, s->n, sizeof hash, compare) != NULL;
+}
+
+static uint64_t hash_block(const int32_t *tokens, int block_size, uint64_t before) {
+    return hash64(tokens, (size_t)block_size * sizeof *tokens, before);
+}
+
+/* ---- events --------------------------------------------------------------------------------------------------- */
+
+/* Puts the hashes of s that are not in `other` into *out, which is empty. */
+static bool subtract(const KvBlockSet *s, const KvBlockSet *other, KvBlockSet *out) {
+    bool fits = true;
+    for (size_t i = 0; i < s->n && fits; i++)
+        if (!has(other, s->hashes[i])) fits = add(out, s->hashes[i]);
+    return fits;
+}
+
+static bool put_hashes(Buf *out, const KvBlockSet *s) {
+    bool fits = put_array(out, s->n);
+    for (size_t i = 0; i < s->n && fits; i++) fits = put_uint(out, s->hashes[i]);
+    return fits;
+}
+
+static bool put_removed(Buf *out, const KvBlockSet *s) {
+    return put_array(out, 3) && put_text(out, "BlockRemoved") && put_hashes(out, s) && put_nil(out);
+}
+
+/* Puts the blocks of a prefix that are not in *held, which follow each other, and adds them to *held. *n_events is
+ * raised if there are any. */
+static bool put_stored(Buf *out, KvBlockSet *held, const KvPrefix *p, int block_size, int *n_events) {
+    KvBlockSet fresh = {.n = 0};
+    uint64_t hash = 0, before = 0;
+    int64_t first = 0, n_blocks = p->n_tokens / block_size;
+    bool fits = true;
+    for (int64_t i = 0; i < n_blocks && fits; i++) {
+        uint64_t last = hash;
+        hash = hash_block(p->tokens + i * block_size, block_size, last);
+        if (fresh.n == 0 && has(held, hash)) continue;
+        if (fresh.n == 0) before = last, first = i;
+        fits = add(&fresh, hash);
+    }
+    if (fits && fresh.n) {
+        size_t n_tokens = fresh.n * (size_t)block_size;
+        fits = put_array(out, 7) && put_text(out, "BlockStored") && put_hashes(out, &fresh) &&
+               (first ? put_uint(out, before) : put_nil(out)) && put_array(out, n_tokens);
+        for (size_t i = 0; i < n_tokens && fits; i++)
+            fits = put_uint(out, (uint64_t)p->tokens[first * block_size + (int64_t)i]);
+        fits = fits && put_uint(out, (uint64_t)block_size) && put_nil(out) && put_nil(out);
+        for (size_t i = 0; i < fresh.n && fits; i++) fits = add(held, fresh.hashes[i]);
+        sort(held);
+        ++*n_events;
+    }
+    free(fresh.hashes);
+    return fits;
+}
+
+/* Collects the blocks of all prefixes. */
+static bool collect(KvBlockSet *all, const KvPrefix *prefixes, int n, int block_size) {
+    bool fits = true;
+    for (const KvPrefix *p = prefixes; p < prefixes + n; p++) {
+        uint64_t hash = 0;
+        for (int64_t i = 0; i < p->n_tokens / block_size && fits; i++)
+            fits = add(all, hash = hash_block(p->tokens + i * block_size, block_size, hash));
+    }
+    sort(all);
+    return fits;
+}
+
+int kv_events_write(Buf *out, KvBlockSet *held, const KvPrefix *prefixes, int n, int block_size, double now_s) {
+    KvBlockSet all = {.n = 0}, removed = {.n = 0}, kept = {.n = 0};
+    Buf events = {.max_bytes = out->max_bytes};
+    int n_events = 0;
+    bool fits = collect(&all, prefixes, n, block_size) && subtract(held, &all, &removed) &&
+                subtract(held, &removed, &kept);
+    if (fits && removed.n) fits = put_removed(&events, &removed), n_events++;
+    for (int i = 0; i < n && fits; i++) fits = put_stored(&events, &kept, &prefixes[i], block_size, &n_events);
+    if (fits && n_events)
+        fits = put_begin(out, now_s, (size_t)n_events) && buf_append(out, events.data, events.n) && put_end(out);
+    free(held->hashes);
+    *held = kept;
+    free(all.hashes);
+    free(removed.hashes);
+    buf_free(&events);
+    return fits ? n_events : -1;
+}
+
+bool kv_events_write_cleared(Buf *out, double now_s) {
+    return put_begin(out, now_s, 1) && put_array(out, 1) && put_text(out, "AllBlocksCleared") && put_end(out);
+}
+
+/* ---- the socket ------------------------------------------------------------------------------------------------ */
+
+/* The functions of libzmq that are used, with the constants of its interface, which does not change. */
+enum { PUB = 1, DONTWAIT = 1, SNDMORE = 2, LINGER = 17, LINGER_MS = 200, MAX_PREFIXES = 4096 };
+static struct {
+    void *(*ctx_new)(void);
+    int (*ctx_term)(void *context);
+    void *(*socket)(void *context, int type);
+    int (*close)(void *socket);
+    int (*setsockopt)(void *socket, int option, const void *value, size_t n);
+    int (*bind)(void *socket, const char *endpoint);
+    int (*send)(void *socket, const void *bytes, size_t n, int flags);
+    int (*error)(void);
+    const char *(*strerror)(int error);
+} zmq;
+
+typedef struct ModelBlocks {
+    const ServedModel *model;
+    char topic[256];
+    KvBlockSet held;
+    uint64_t signature; /* of the number of changes and the lengths of the prefixes at the last update */
+    uint64_t n_sent;
+} ModelBlocks;
+
+struct KvEvents {
+    void *context, *socket;
+    const char *topic;
+    ModelBlocks models[SERVED_MAX_MODELS];
+    int n_models;
+    KvPrefix prefixes[MAX_PREFIXES];
+    Buf out;
+};
+
+static int load_library(fr_error *err) {
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        {"zmq_ctx_new", &zmq.ctx_new}, {"zmq_ctx_term", &zmq.ctx_term}, {"zmq_socket", &zmq.socket},
+        {"zmq_close", &zmq.close},     {"zmq_bind", &zmq.bind},         {"zmq_setsockopt", &zmq.setsockopt},
+        {"zmq_send", &zmq.send},       {"zmq_errno", &zmq.error},       {"zmq_strerror", &zmq.strerror}};
+    void *library = dlopen("libzmq.so.5", RTLD_NOW | RTLD_LOCAL);
+    bool is_whole = library != NULL;
+    for (size_t i = 0; i < sizeof functions / sizeof *functions && is_whole; i++) {
+        void *found = dlsym(library, functions[i].name);
+        memcpy(functions[i].function, &found, sizeof found);
+        is_whole = found != NULL;
+    }
+    if (is_whole) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "--kv-events needs libzmq 4, which cannot be loaded (%.200s); install the package libzmq5",
+                     dlerror());
+}
+
+int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_error *err) {
+    *out = NULL;
+    int status = load_library(err);
+    if (status) return status;
+    KvEvents *k = calloc(1, sizeof *k);
+    if (!k) return error_memory(err, "KV events", sizeof *k);
+    static const int linger = LINGER_MS;
+    k->topic = topic;
+    k->out.max_bytes = SIZE_MAX / 2;
+    k->context = zmq.ctx_new();
+    k->socket = k->context ? zmq.socket(k->context, PUB) : NULL;
+    if (!k->socket || zmq.setsockopt(k->socket, LINGER, &linger, sizeof linger) || zmq.bind(k->socket, endpoint)) {
+        status = error_set(err, FR_ERR_IO, "--kv-events: %.200s: %s", endpoint, zmq.strerror(zmq.error()));
+        kv_events_close(k);
+        return status;
+    }
+    *out = k;
+    return FR_OK;
+}
+
+/* Sends k->out. A subscriber that does not read misses messages, which it sees by their numbers. */
+static void send_batch(KvEvents *k, ModelBlocks *m) {
+    uint8_t number[8];
+    for (int i = 0; i < 8; i++) number[i] = (uint8_t)(m->n_sent >> 8 * (7 - i));
+    m->n_sent++;
+    (void)zmq.send(k->socket, m->topic, strlen(m->topic), SNDMORE | DONTWAIT);
+    (void)zmq.send(k->socket, number, sizeof number, SNDMORE | DONTWAIT);
+    (void)zmq.send(k->socket, k->out.data, k->out.n, DONTWAIT);
+    buf_clear(&k->out);
+}
+
+/* Seconds since 1970. */
+static double wall_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void clear(KvEvents *k, ModelBlocks *m) {
+    if (kv_events_write_cleared(&k->out, wall_s())) send_batch(k, m);
+}
+
+void kv_events_close(KvEvents *k) {
+    if (!k) return;
+    for (ModelBlocks *m = k->models; m < k->models + k->n_models; m++) {
+        clear(k, m);
+        free(m->held.hashes);
+    }
+    if (k->socket) zmq.close(k->socket);
+    if (k->context) zmq.ctx_term(k->context);
+    buf_free(&k->out);
+    free(k);
+}
+
+/* Copies the topic, with the names of the model and the machine. */
+static void write_topic(ModelBlocks *m, const char *topic) {
+    char host[128] = "";
+    size_t n = 0;
+    (void)gethostname(host, sizeof host - 1);
+    while (*topic && n < sizeof m->topic - 1) {
+        const char *name = strncmp(topic, "{model}", 7) == 0  ? m->model->name
+                           : strncmp(topic, "{host}", 6) == 0 ? host
+                                                              : NULL;
+        if (name) {
+            int room = (int)(sizeof m->topic - n), written = snprintf(m->topic + n, (size_t)room, "%s", name);
+            n += (size_t)(written < room ? written : room - 1);
+            topic = strchr(topic, '}') + 1;
+        } else {
+            m->topic[n++] = *topic++;
+        }
+    }
+    m->topic[n] = '\0';
+}
+
+static ModelBlocks *blocks_of(KvEvents *k, const ServedModel *model) {
+    for (ModelBlocks *m = k->models; m < k->models + k->n_models; m++)
+        if (m->model == model) return m;
+    ModelBlocks *m = &k->models[k->n_models++];
+    m->model = model;
+    write_topic(m, k->topic);
+    clear(k, m);
+    return m;
+}
+
+/* Finds the prefixes of the cache, without the last token of each, which the next request reads. Returns how many. */
+static int find_prefixes(KvEvents *k, const ServedModel *m, uint64_t *signature) {
+    int n = 0;
+    *signature = m->n_changes;
+    for (const int32_t *tokens;
+         n < MAX_PREFIXES && fr_engine_get_prefix(m->engine, n, &tokens, &k->prefixes[n].n_tokens); n++) {
+        k->prefixes[n].tokens = tokens;
+        k->prefixes[n].n_tokens--;
+        *signature = hash64(&k->prefixes[n], sizeof k->prefixes[n], *signature);
+    }
+    return n;
+}
+
+void kv_events_update(KvEvents *k, const ServedModel *model) {
+    ModelBlocks *m = blocks_of(k, model);
+    uint64_t signature;
+    int n = find_prefixes(k, model, &signature);
+    if (signature == m->signature) return;
+    m->signature = signature;
+    int n_events = kv_events_write(&k->out, &m->held, k->prefixes, n, model->kv_page_size, wall_s());
+    if (n_events > 0) {
+        send_batch(k, m);
+    } else if (n_events < 0) { /* memory ran out: routers forget everything, and learn it again */
+        m->held.n = 0;
+        m->signature = 0;
+        buf_clear(&k->out);
+        clear(k, m);
+    }
+}
