@@ -1,8 +1,8 @@
 /* kv_events.c - events about blocks of the prefix cache, in the wire form of vLLM.
  *
  * A router with precise prefix awareness sends a request to the server that holds the longest part of its prompt. It
- * learns what each server holds from messages of three parts: a topic, the number of the message as 8 bytes, the highest
- * first, and a batch of events in msgpack:
+ * learns what each server holds from messages of three parts: a topic, the number of the message as 8 bytes, the
+ * highest first, and a batch of events in msgpack:
  *
  *     [time, [event, ...], 0]
  *     ["BlockStored", [hash, ...], hash of the block before or nil, [token, ...], block size, nil, nil]

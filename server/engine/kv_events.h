@@ -7,8 +7,8 @@
 
 typedef struct KvEvents KvEvents;
 
-/* Loads libzmq, and binds a PUB socket to an endpoint such as "tcp://127.0.0.1:5557". In the topic, "{model}" means the name of
- * the model, and "{host}" that of the machine. The strings are borrowed until kv_events_close. */
+/* Loads libzmq, and binds a PUB socket to an endpoint such as "tcp://127.0.0.1:5557". In the topic, "{model}" means the
+ * name of the model, and "{host}" that of the machine. The strings are borrowed until kv_events_close. */
 int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_error *err);
 /* Publishes that nothing is held any more. NULL is fine. */
 void kv_events_close(KvEvents *k);

@@ -94,7 +94,8 @@ int slot_file_write(const char *path, const void *data, size_t n, fr_error *err)
     ReplaceFile out;
     int status = replace_file_begin(&out, path, err);
     if (status) return status;
-    (void)!fwrite(data, 1, n, out.file); /* replace_file_end reports errors of the stream */
+    (void)fchmod(fileno(out.file), 0600); /* it contains texts of users */
+    (void)!fwrite(data, 1, n, out.file);  /* replace_file_end reports errors of the stream */
     return replace_file_end(&out, FR_OK, err);
 }
 

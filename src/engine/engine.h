@@ -1,11 +1,11 @@
 /* engine.h - the inside of the opaque types fr_model and fr_engine of forerun.h.
  *
  * Where to start: fr_engine_step, at the end of step.c, runs one step and fits on a screen. engine.c opens and closes
- * engines. request.c follows one request from its options to its last token, request_reasoning.c bounds its reasoning, and
- * results.c has what callers learn about it. drafter_pool.c keeps the open drafters, and request_drafts.c calls them. request_queue.c decides which requests
- * run and which wait, prompts.c which prompts are read, kv_policy.c which request gets KV pages, prefix_cache.c which
- * pages requests share, saved_prefix.c how they are kept outside the process, and draft_policy.c how much is drafted. public_api.c has the functions of forerun.h that need
- * no engine. */
+ * engines. request.c follows one request from its options to its last token, request_reasoning.c bounds its reasoning,
+ * and results.c has what callers learn about it. drafter_pool.c keeps the open drafters, and request_drafts.c calls
+ * them. request_queue.c decides which requests run and which wait, prompts.c which prompts are read, kv_policy.c which
+ * request gets KV pages, prefix_cache.c which pages requests share, saved_prefix.c how they are kept outside the
+ * process, and draft_policy.c how much is drafted. public_api.c has the functions of forerun.h that need no engine. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 

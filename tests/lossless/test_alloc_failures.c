@@ -242,11 +242,71 @@ static void opening_a_model_may_fail(void **state) {
     assert_true(n > 20);
 }
 
+/* Saves the prefix of a request, and restores it in another engine. A drafter that got nothing changes no text. */
+static void saving_a_prefix_may_fail(void **state) {
+    (void)state;
+    static const char *const specs[] = {"eagle:file=build/all-eagle.gguf", "suffix", "lookahead-trie",
+                                        "specinfer:length=2,models=" ALL_DRAFTERS_MODEL "+" ALL_DRAFTERS_MODEL};
+    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL);
+    model = opened;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        const Case c = {specs[i], "sampled", 8};
+        const fr_engine_options o = {.struct_size = sizeof o,
+                                     .n_threads = 1,
+                                     .n_ctx = 64,
+                                     .max_requests = 2,
+                                     .max_queued = 1,
+                                     .drafts = &c.draft,
+                                     .n_drafts = 1};
+        fr_engine *from = rig_open_engine(opened, &o), *to;
+        fr_error err = {0};
+        const int32_t *tokens;
+        int64_t n_tokens;
+        void *data;
+        size_t n_bytes;
+        assert_int_equal(run_requests(from, &c, &whole, &err), FR_OK);
+        assert_true(fr_engine_get_prefix(from, 0, &tokens, &n_tokens));
+        assert_int_equal(fr_engine_save_prefix(from, tokens, n_tokens, &data, &n_bytes, &err), FR_OK);
+        for (long k = 1, n = 1; k <= n; k++) {
+            void *other;
+            size_t n_other;
+            long n_live_before = n_live;
+            n_calls = 0, fail_at = k;
+            int status = fr_engine_save_prefix(from, tokens, n_tokens, &other, &n_other, &err);
+            fail_at = 0;
+            n = n_calls;
+            if (status) assert_true(status == FR_ERR_MEMORY && err.message[0] && !other);
+            else assert_true(n_other == n_bytes && memcmp(other, data, n_bytes) == 0);
+            fr_free(other);
+            assert_int_equal(n_live, n_live_before);
+        }
+        for (long k = 1, n = 1; k <= n; k++) {
+            long n_live_before = n_live;
+            to = rig_open_engine(opened, &o);
+            n_calls = 0, fail_at = k;
+            int status = fr_engine_restore_prefix(to, data, n_bytes, NULL, NULL, &err);
+            fail_at = 0;
+            n = n_calls;
+            if (status) assert_true(status == FR_ERR_MEMORY && err.message[0]);
+            assert_int_equal(fr_engine_get_prefix(to, 0, NULL, NULL), status == FR_OK);
+            got.status = run_requests(to, &c, &got, &err);
+            assert_int_equal(got.status, FR_OK);
+            check(&c, k);
+            fr_engine_close(to);
+            assert_int_equal(n_live, n_live_before);
+        }
+        fr_free(data);
+        fr_engine_close(from);
+    }
+    fr_model_close(opened);
+}
+
 int main(int argc, char **argv) {
     does_all = argc > 1 && strcmp(argv[1], "all") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(opening_a_model_may_fail),
+        cmocka_unit_test(saving_a_prefix_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a decoder of the forms of msgpack that occur, into JSON; floats, and numbers of 64 bits as their signed value -- */
+/* ---- a decoder of the forms of msgpack that occur, into JSON; numbers of 64 bits become signed ------------------- */
 
 typedef struct Packed {
     const uint8_t *at, *end;
