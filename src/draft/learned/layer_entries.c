@@ -293,8 +293,8 @@ static int take_queue(const EntryQueue *q, int32_t *n, const char **tokens, cons
 
 int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *err) {
     EntrySequence *s = &q->sequences[sequence < 0 ? 0 : sequence];
-    const char *tokens, *hidden;
-    int32_t n;
+    const char *tokens = NULL, *hidden = NULL;
+    int32_t n = 0;
     int status = take_queue(q, &n, &tokens, &hidden, in, err);
     if (!status) status = executor_sequence_load(q->layer->executor, sequence < 0 ? -1 : s->kv, in, err);
     if (sequence < 0) return status;
