@@ -32,7 +32,7 @@ FpEnv fp_env_enter(void);
 /* Sets what fp_env_enter returned. */
 void fp_env_leave(const FpEnv *before);
 
-/* ---- what a machine can do at best: the limits that a forward pass is measured against ----------------------- */
+/* ---- what a machine can do at best: the limits that a forward is measured against ----------------------- */
 
 /* The kinds of arithmetic whose peak is measured. */
 typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;

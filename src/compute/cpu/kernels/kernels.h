@@ -1,4 +1,4 @@
-/* kernels.h - the arithmetic of a forward pass: one table of function pointers, chosen once at run time.
+/* kernels.h - the arithmetic of a forward: one table of function pointers, chosen once at run time.
  *
  * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision operations for each
  * output element; ref.c is that specification in plain C. An output element depends on its own inputs and the inner
@@ -164,7 +164,7 @@ typedef struct Kernels {
     const struct TileProducts *tiles;
 } Kernels;
 
-/* Measures the two limits of this machine with which the time of a forward pass is compared. Takes about half a
+/* Measures the two limits of this machine with which the time of a forward is compared. Takes about half a
  * second; fails only where memory runs out. */
 int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err);
 

@@ -66,7 +66,7 @@
  *
  * Rows are read back where the output matrix of a model is also its embedding. They are kept once, packed, and the row
  * of a token is read out of its tile: some hundred words, each in a cache line of its own. That is slow compared with
- * reading a row of the file, but a negligible part of a forward pass. The result is the bytes of the file, so that the
+ * reading a row of the file, but a negligible part of a forward. The result is the bytes of the file, so that the
  * numbers are the same; the only exception is BF16, whose subnormal weights are packed as zeros. Proof:
  * tests/compute/test_pack.c unpacks every type and compares with blocks_dequantize, and reads back every row.
  */
