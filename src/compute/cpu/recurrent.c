@@ -41,7 +41,7 @@
 
 /* ---- the order of rows ------------------------------------------------------------------------------------------
  *
- * In which order a forwards the rows of its token trees, where layers have a recurrent state.
+ * In which order a forward computes the rows of its token trees, where layers have a recurrent state.
  *
  * The problem. A row begins with the state that its parent leaves: dim x dim numbers for each head, which lie in the
  * cache of a core for one head and are far too many for one copy a row.
