@@ -439,9 +439,11 @@ static double last_accuracy(const Auto *a) {
 
 static bool is(const MethodRow *r, const char *verdict) { return r->verdict && strcmp(r->verdict, verdict) == 0; }
 
-static void print_use(const Auto *a, const char *draft) {
-    printf("  forerun chat  -m %s --draft %s --tree-budget auto\n  forerun serve -m %s --draft %s\n", a->args->model,
-           draft, a->args->model, draft);
+/* Prints the commands that use the drafter; with_auto: together with `auto`. */
+static void print_use(const Auto *a, bool with_auto) {
+    const char *model = a->args->model, *more = with_auto ? " --draft auto" : "";
+    printf("  forerun chat  -m %s --draft %s%s --tree-budget auto\n  forerun serve -m %s --draft %s%s\n", model,
+           a->spec, more, model, a->spec, more);
 }
 
 /* Prints whether the drafter pays, and what to do. */
@@ -460,7 +462,7 @@ static int print_result(const Auto *a, fr_error *err) {
         printf("\nThe drafter pays: on held-out prompts, generation is %.2f times as fast as plain decoding, with\n"
                "%.2f tokens per step and the same texts. Use it like this:\n\n",
                own.speed_up, own.acceptance);
-        print_use(a, own.method);
+        print_use(a, strcmp(own.method, a->spec) != 0);
     } else {
         printf("\nThe drafter does not pay: on held-out prompts, generation with it is %.2f times as fast as plain\n"
                "decoding, with %.2f tokens per step.",
