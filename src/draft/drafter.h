@@ -143,10 +143,10 @@ typedef struct DrafterClass {
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
-    /* Only methods that have n_held have these two, and all of them do. `save` appends what the method keeps for a
-     * sequence of an ended request, with a mark of the weights that computed it; false: memory ran out. `load` replaces
-     * what it keeps by what was saved. Sequence -1: the bytes are only checked. Errors have no subject. FR_ERR_MISMATCH:
-     * other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. */
+    /* Methods with n_held have these two. `save` appends what the method keeps for a sequence of an ended request, and a
+     * mark of the weights that computed it; false: memory ran out. `load` replaces what it keeps; with sequence -1 it only
+     * checks. FR_ERR_MISMATCH: other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. A method that
+     * remembers what a text does not give back has them for all that it remembers; `sequence` has no meaning then. */
     bool (*save)(const Drafter *d, int32_t sequence, Buf *out);
     int (*load)(Drafter *d, int32_t sequence, ByteReader *in, fr_error *err);
 

@@ -15,8 +15,8 @@
  *     checksum       uint64: hash64 of all bytes before it
  *
  * Numbers are in the byte order of the machine, by which another order is recognised. What drafters with other specs
- * or weights kept is passed over. A drafter that has learned from the text (DrafterClass.remembers) keeps nothing here:
- * it is shown the text again, as that of a request that has just ended. What `recycling` learns from logits is lost.
+ * or weights kept is passed over. A drafter that has learned from the text (DrafterClass.remembers) is shown it again, as
+ * that of a request that has just ended. Only `recycling`, which learns from logits, saves all that it remembers.
  *
  * A checksum finds damage, not intent: somebody who can write such bytes can give a prefix other keys and thus other
  * answers, as with the file of the model. Proof: tests/engine/test_saved_prefix.c, tests/fuzz/fuzz_prefix.c. */
@@ -110,8 +110,10 @@ static int check_head(const SavedHead *head, const SavedHead *own, fr_error *err
 /* Appends what a drafter keeps, if it keeps anything; or its name, if it has learned from the text. */
 static bool save_draft(const EngineDrafter *d, int32_t sequence, bool has_learned, int32_t *n_drafts, Buf *out) {
     const DrafterClass *class = d->spec ? d->drafter->class : NULL;
-    bool keeps = class && class->save && class->n_held(d->drafter, sequence) > 0;
-    if (!class || (!keeps && !(has_learned && class->remembers))) return true;
+    if (!class) return true;
+    has_learned = has_learned && class->remembers;
+    bool keeps = class->save && (class->n_held ? class->n_held(d->drafter, sequence) > 0 : has_learned);
+    if (!keeps && !has_learned) return true;
     SavedDraft head = {.n_spec = strlen(d->spec)};
     size_t at = out->n;
     if (!buf_append(out, &head, sizeof head) || !buf_append(out, d->spec, head.n_spec)) return false;
@@ -285,7 +287,8 @@ static uint32_t restore_drafts(fr_engine *e, const SavedPrefix *p, int32_t seque
         ByteReader kept;
         if (!take_draft(e, &in, &d, &kept) || !d) continue;
         if (d->drafter->class->load) (void)d->drafter->class->load(d->drafter, sequence, &kept, NULL);
-        else teach(e, d->drafter, p), learners |= UINT32_C(1) << (d - e->drafters);
+        else teach(e, d->drafter, p);
+        if (d->drafter->class->remembers) learners |= UINT32_C(1) << (d - e->drafters);
     }
     return learners;
 }

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { N_PROMPT = 24, BOUND_BYTES = 72, N_BYTES_AT = 16, CHECKSUM_BYTES = 8 };
 
-static const char *const draft = "sps:length=2,model=tests/fuzz/target.gguf";
+static const char *const draft = "sps:length=2,model=tests/fuzz/target.gguf+recycling:k=2,depth=2";
 
 static fr_model *target;
 

@@ -278,6 +278,56 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
 
 static void end(Drafter *drafter, int32_t sequence) { noise_of((Recycling *)drafter, sequence)->is_known = false; }
 
+/* ---- saving: the counts of right guesses, and the rows of the matrix that are known, each after its token ------- */
+
+static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    const Recycling *d = (const Recycling *)drafter;
+    size_t k = (size_t)d->k;
+    (void)sequence;
+    bool fits = buf_append(out, d->at, sizeof d->at) && buf_append(out, d->anywhere, sizeof d->anywhere);
+    for (int32_t token = 0; token < d->n_vocab && fits; token++) {
+        Row row = row_of(d, token);
+        if (row.tokens[0] >= 0)
+            fits = buf_append(out, &token, sizeof token) && buf_append(out, row.tokens, k * sizeof *row.tokens) &&
+                   buf_append(out, row.shares, k * sizeof *row.shares);
+    }
+    return fits;
+}
+
+/* Copies n counts that were saved; `to` is NULL: only checks them. */
+static bool load_tallies(Tally *to, size_t n, ByteReader *in) {
+    for (size_t i = 0; i < n; i++) {
+        Tally t;
+        if (!bytes_read(in, &t, sizeof t) || t.n_right < 0 || t.n_right > t.n || t.n >= TALLY_FULL) return false;
+        if (to) to[i] = t;
+    }
+    return true;
+}
+
+static bool load_row(const Recycling *d, bool only_checks, ByteReader *in) {
+    int32_t token, tokens[MAX_K];
+    float shares[MAX_K];
+    size_t k = (size_t)d->k;
+    bool is_sound = bytes_read(in, &token, sizeof token) && token >= 0 && token < d->n_vocab &&
+                    bytes_read(in, tokens, k * sizeof *tokens) && bytes_read(in, shares, k * sizeof *shares);
+    for (size_t i = 0; i < k && is_sound; i++)
+        is_sound = tokens[i] >= -1 && tokens[i] < d->n_vocab && shares[i] >= 0 && shares[i] <= 2;
+    if (!is_sound || only_checks) return is_sound;
+    Row row = row_of(d, token);
+    memcpy(row.tokens, tokens, k * sizeof *tokens);
+    memcpy(row.shares, shares, k * sizeof *shares);
+    return true;
+}
+
+static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    Recycling *d = (Recycling *)drafter;
+    bool only_checks = sequence < 0;
+    bool is_sound = load_tallies(only_checks ? NULL : &d->at[0][0], (size_t)MAX_DEPTH * MAX_K, in) &&
+                    load_tallies(only_checks ? NULL : d->anywhere, MAX_K, in);
+    while (is_sound && in->at < in->end) is_sound = load_row(d, only_checks, in);
+    return is_sound ? FR_OK : error_set(err, FR_ERR_FORMAT, "the matrix of a drafter is damaged");
+}
+
 /* ---- drafting ----------------------------------------------------------------------------------- */
 
 /* The ranks at one depth, the one that is right most often first, with their shares. */
@@ -399,6 +449,8 @@ const DrafterClass draft_recycling_class = {
     .close = close_recycling,
     .set_sampling = set_sampling,
     .begin = begin,
+    .save = save,
+    .load = load,
     .observe_tree = observe_tree,
     .observe = observe,
     .propose = propose,
