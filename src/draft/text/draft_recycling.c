@@ -305,8 +305,8 @@ static bool load_tallies(Tally *to, size_t n, ByteReader *in) {
 }
 
 static bool load_row(const Recycling *d, bool only_checks, ByteReader *in) {
-    int32_t token, tokens[MAX_K];
-    float shares[MAX_K];
+    int32_t token, tokens[MAX_K] = {0};
+    float shares[MAX_K] = {0};
     size_t k = (size_t)d->k;
     bool is_sound = bytes_read(in, &token, sizeof token) && token >= 0 && token < d->n_vocab &&
                     bytes_read(in, tokens, k * sizeof *tokens) && bytes_read(in, shares, k * sizeof *shares);
