@@ -83,7 +83,7 @@ $(BUILD)/src/compute/cpu/kernels/%.o $(BUILD)/tidy/src/compute/cpu/kernels/%.ok:
 $(BUILD)/train/gemm%.o $(BUILD)/train/ops.o $(BUILD)/train/attention_ops.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
 # The rooms, in the order of their dependencies (docs/ARCHITECTURE.md): the library, training, the program with its server, research.
-LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu compute/cpu/kernels compute/reference tree verify draft \
+LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu compute/cpu/kernels compute/ranks compute/reference tree verify draft \
                draft/text draft/models draft/learned engine
 TRAIN_ROOMS := train
 CLI_ROOMS   := cli cli/run cli/chat cli/bench cli/train cli/inspect cli/perf cli/model cli/convert \

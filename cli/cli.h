@@ -89,6 +89,12 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
         .key = "pin", OPT_FLAG(S, field), \
         .help = "keep each thread on a core of its own; for a machine that runs nothing else" \
     }
+#define CLI_ROW_RANKS(S, field) \
+    { \
+        .key = "ranks", OPT_INT(S, field, 1, 64), .default_value = "1", \
+        .help = "number of processes that divide the model; each has --threads threads, by default its share of the " \
+                "cores" \
+    }
 #define CLI_ROW_CTX(S, field) \
     { \
         .key = "ctx", .letter = 'c', OPT_INT(S, field, 1, 1 << 24), .default_help = "the model's own, at most 4096", \

@@ -110,6 +110,9 @@ typedef struct fr_model_options {
     int n_threads;                             /* used while loading; 0: all cores */
     void (*progress)(void *user, double part); /* called while loading, with part rising from 0 to 1; may be NULL */
     void *progress_user;                       /* passed to progress */
+    /* Divides the weights among this many processes of this machine, which compute each forward together with the same
+     * results as one process. fr_model_open starts the others, and fr_model_close ends them. 0 or 1: one process. */
+    int64_t n_ranks;
 } fr_model_options;
 
 /* The strings are borrowed until fr_model_close. */

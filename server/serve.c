@@ -40,6 +40,7 @@ typedef struct ServeOptions {
     const char *drafts[SERVED_MAX_DRAFTS];
     int n_drafts, tree_budget;
     const char *backend, *kernels, *activations;
+    int n_ranks;
     fr_engine_options engine;
     const char *host;
     int64_t port, n_queued, max_body_mib, max_connections;
@@ -220,6 +221,7 @@ static int open_models(Server *s, fr_error *err) {
     ServedModelOptions options = {.backend = o->backend,
                                   .kernels = o->kernels,
                                   .activations = o->activations,
+                                  .n_ranks = o->n_ranks,
                                   .cost_cache = cli_cache_folder(),
                                   .engine = o->engine,
                                   .drafts = o->n_drafts ? o->drafts : automatic,
@@ -472,6 +474,7 @@ static const Option option_table[] = {
      .help = "connections at once; one more closes the connection that has been silent longest"},
 
     CLI_ROW_THREADS(ServeOptions, engine.n_threads, .section = "Machine"),
+    CLI_ROW_RANKS(ServeOptions, n_ranks),
     CLI_ROW_CTX(ServeOptions, engine.n_ctx),
     CLI_ROW_KV(ServeOptions, engine.kv_type),
     {.key = "kv-tokens",

@@ -41,6 +41,7 @@ struct('fr_error', { code: 'int', message: string(508) });
 struct('fr_model_options', {
     struct_size: 'size_t', backend: 'const char *', kernels: 'const char *', activations: 'const char *',
     packed_file: 'const char *', n_threads: 'int', progress: 'void *', progress_user: 'void *',
+    n_ranks: 'int64_t',
 });
 struct('fr_model_info', {
     struct_size: 'size_t', name: 'const char *', architecture: 'const char *', backend: 'const char *',

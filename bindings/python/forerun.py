@@ -62,6 +62,7 @@ class fr_model_options(_Sized):
         ("n_threads", c_int),
         ("progress", ctypes.CFUNCTYPE(None, c_void_p, c_double)),
         ("progress_user", c_void_p),
+        ("n_ranks", c_int64),
     ]
 
 

@@ -42,7 +42,7 @@ typedef struct GenerateArgs {
     int n_bias;
     fr_logit_bias bias[GENERATE_MAX_BIASES]; /* [n_bias] bias_texts as generate_check has read them */
     fr_engine_options engine;
-    int tree_budget, ignore_eos, want_logprobs, n_top_logprobs;
+    int tree_budget, ignore_eos, want_logprobs, n_top_logprobs, n_ranks;
     ColorWhen color;
 } GenerateArgs;
 

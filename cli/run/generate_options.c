@@ -121,6 +121,7 @@ const Option generate_options[] = {
 
     CLI_ROW_THREADS(GenerateArgs, engine.n_threads, .section = "Machine"),
     CLI_ROW_PIN(GenerateArgs, engine.pin_threads),
+    CLI_ROW_RANKS(GenerateArgs, n_ranks),
     CLI_ROW_CTX(GenerateArgs, engine.n_ctx),
     CLI_ROW_KV(GenerateArgs, engine.kv_type),
     {.key = "page-size",

@@ -134,6 +134,7 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
                                       .backend = o->backend,
                                       .kernels = o->kernels,
                                       .activations = o->activations,
+                                      .n_ranks = o->n_ranks,
                                       .n_threads = o->engine.n_threads};
     int status = served_model_read_spec(m, o->spec, err);
     if (!status) status = fr_model_open(&m->model, m->path, &options, err);

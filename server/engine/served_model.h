@@ -63,6 +63,7 @@ typedef struct ServedModel {
 typedef struct ServedModelOptions {
     const char *spec; /* FILE or NAME=FILE */
     const char *backend, *kernels, *activations, *cost_cache;
+    int n_ranks;
     fr_engine_options engine; /* without drafts */
     const char *const *drafts;
     int n_drafts, tree_budget, max_queued;

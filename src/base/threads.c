@@ -89,12 +89,6 @@ static uint64_t make_word(uint64_t stage, int n) { return stage << 16 | (uint64_
 static uint64_t word_stage(uint64_t word) { return word >> 16; }
 static int word_count(uint64_t word) { return (int)(word & 0xffff); }
 
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static void wake_sleepers(ThreadPool *p) {
     if (atomic_load(&p->n_asleep) == 0) return;
     pthread_mutex_lock(&p->mutex);
@@ -171,7 +165,7 @@ static void wait_a_little(ThreadPool *p, int i_thread, int i) {
     const char *later = atomic_load_explicit(&p->later, memory_order_relaxed);
     size_t share = atomic_load_explicit(&p->later_bytes, memory_order_relaxed) / (size_t)p->n_threads;
     size_t limit = share < PREFETCH_BYTES ? share : PREFETCH_BYTES, at = (size_t)i * PREFETCH_PIECE;
-    if (!later || at >= limit) relax();
+    if (!later || at >= limit) threads_relax();
     else
         for (size_t line = 0; line < PREFETCH_PIECE; line += 64)
             __builtin_prefetch(later + share * (size_t)i_thread + at + line, 0, 2);

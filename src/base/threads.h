@@ -56,6 +56,13 @@ void threads_run_once(int n_threads, PartFn fn, void *ctx);
 /* Returns the cores that this process could use when a function of this file was first called. */
 int threads_n_cores(void);
 
+/* Lets the other thread of a core run while the caller polls. */
+static inline void threads_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* Cuts n items into n_parts at multiples of `grain`; part i_part is [*begin, *end). */
 static inline void threads_split(int64_t n, int64_t grain, int i_part, int n_parts, int64_t *begin, int64_t *end) {
     int64_t n_grains = (n + grain - 1) / grain;

@@ -31,6 +31,7 @@
 #include "model/model.h"
 
 typedef struct Backend Backend;
+struct Ranks; /* compute/ranks/ranks.h */
 
 /* Each backend's own structs begin with these. */
 typedef struct Device {
@@ -42,10 +43,11 @@ typedef struct Device {
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations;                  /* how the inputs of block types are rounded */
-    const char *packed_file;                   /* packed weights, which are mapped if the file exists; NULL: none */
-    int n_threads;                             /* how many threads convert the weights */
+    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations; /* how the inputs of block types are rounded */
+    const char *packed_file;  /* packed weights, which are mapped if the file exists; NULL: none */
+    int n_threads;            /* how many threads convert the weights */
+    struct Ranks *ranks; /* the processes among which the weights are divided, borrowed; NULL: they are not divided */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -54,6 +56,7 @@ typedef struct Weights {
     const Backend *backend;
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
+    int n_ranks;            /* the processes of options.ranks, if each has a part of the matrices; 0: they are whole */
     size_t bytes;           /* bytes of matrices that one forward reads */
     MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
     char packed_error[508]; /* why that file is not used although it exists; "" otherwise */

@@ -348,6 +348,8 @@ void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) 
              "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
              w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations),
              kv_type_name(o->kv_type), o->n_ctx, shape_hash(w->model->gguf));
+    size_t n = strlen(out);
+    if (w->n_ranks) snprintf(out + n, COST_KEY_BYTES - n, "; %d ranks", w->n_ranks);
 }
 
 static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/system.h"
+#include "compute/ranks/ranks.h"
 #include "engine/draft_policy.h"
 #include "engine/drafter_pool.h"
 #include "engine/prefix_cache.h"
@@ -30,10 +31,14 @@ struct fr_model {
     Model *model;
     Weights *weights;                          /* the model's weights in the form of its backend */
     ChatTemplate chat_template, tool_template; /* tool_template: for conversations with tools, if the file has one */
+    Ranks *ranks; /* the processes among which the weights are divided; NULL: they are whole */
     char *name;
     pthread_mutex_t trie_lock; /* protects trie */
     TokenTrie *trie;           /* NULL until the first grammar of the model is opened */
 };
+
+/* Returns how many threads a process of the model uses unless it is asked for another number. */
+int model_n_threads(const fr_model *m);
 
 struct fr_grammar {
     fr_model *model;

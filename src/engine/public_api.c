@@ -99,11 +99,24 @@ static void call_progress(void *user, double part) {
     p->caller_env = fp_env_enter();
 }
 
+int model_n_threads(const fr_model *m) {
+    int n_ranks = m->ranks ? comm_size(m->ranks->comm) : 1;
+    return threads_n_cores() < n_ranks ? 1 : threads_n_cores() / n_ranks;
+}
+
+/* Opens the weights, on all ranks if there are several. */
+static int open_weights(fr_model *m, const Backend *backend, const WeightsOptions *options, fr_error *err) {
+    int status = backend->weights_open(&m->weights, m->model, options, err);
+    if (!options->ranks) return status;
+    return ranks_compare(options->ranks, m->weights, status, status ? 0 : drafter_target_fingerprint(m->model), err);
+}
+
 static int load(fr_model *m, const char *path, const fr_model_options *o, Progress *progress, fr_error *err) {
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
                               .packed_file = o->packed_file,
-                              .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
+                              .n_threads = o->n_threads ? o->n_threads : model_n_threads(m),
+                              .ranks = m->ranks,
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};
     if (o->n_threads < 0)
@@ -111,6 +124,10 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
                          THREADS_MAX);
     int status = backend_find(o->backend, &backend, err);
     if (status) return status;
+    if (m->ranks && backend != &backend_cpu)
+        return error_set(err, FR_ERR_UNSUPPORTED, "the backend '%s' cannot divide a model among ranks; use cpu",
+                         backend->name);
+    if (m->ranks) backend = ranks_backend();
     if (!act_precision_from_name(o->activations, &options.activations))
         return error_set(err, FR_ERR_ARGUMENT, "there are no activations '%s'; choose q16 or q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
@@ -118,7 +135,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     if (!status) status = drafter_file_refuse_as_target(m->gguf, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
     if (!status) status = model_open(&m->model, m->gguf, err);
-    if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
+    if (!status) status = open_weights(m, backend, &options, err);
     if (status) return status;
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings",
@@ -128,6 +145,18 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     if (status) return status;
     m->name = copy_name(m->gguf);
     return m->name ? FR_OK : error_memory(err, "a name", 0);
+}
+
+/* Loads the model in this process and in those of the other ranks, which do not return from here. */
+static int load_in_ranks(fr_model *m, const char *path, Progress *progress, fr_error *err) {
+    fr_error why = {.code = FR_OK};
+    bool is_first = !m->ranks || comm_rank(m->ranks->comm) == 0;
+    if (!is_first) progress->options.progress = NULL;
+    progress->caller_env = fp_env_enter();
+    int status = load(m, path, &progress->options, progress, &why);
+    if (!is_first) ranks_work_and_exit(m->ranks, status ? why.message : NULL);
+    fp_env_leave(&progress->caller_env);
+    return status ? (int)error_set(err, status, "%s", why.message) : FR_OK;
 }
 
 int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err) {
@@ -143,9 +172,11 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
     if (!m) return error_memory(err, "a model", sizeof *m);
     atomic_init(&m->n_users, 1);
     pthread_mutex_init(&m->trie_lock, NULL);
-    progress.caller_env = fp_env_enter();
-    status = load(m, path, &progress.options, &progress, err);
-    fp_env_leave(&progress.caller_env);
+    if (progress.options.n_ranks < 0 || progress.options.n_ranks > COMM_MAX_RANKS)
+        status = error_set(err, FR_ERR_ARGUMENT, "n_ranks is %lld; it must be 0 to %d",
+                           (long long)progress.options.n_ranks, COMM_MAX_RANKS);
+    else if (progress.options.n_ranks > 1) status = ranks_start(&m->ranks, (int)progress.options.n_ranks, err);
+    if (!status) status = load_in_ranks(m, path, &progress, err);
     if (status) {
         fr_model_close(m);
         return status;
@@ -162,6 +193,7 @@ void model_release(fr_model *m) {
     if (!m || atomic_fetch_sub(&m->n_users, 1) > 1) return;
     token_trie_close(m->trie);
     pthread_mutex_destroy(&m->trie_lock);
+    ranks_close(m->ranks);
     weights_close(m->weights);
     model_close(m->model);
     chat_template_close(&m->chat_template);

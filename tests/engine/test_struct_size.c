@@ -225,7 +225,7 @@ static void the_header_has_the_version_of_the_makefile(void **state) {
  * there. */
 #define ENDS_WITH(type, field) \
     _Static_assert(offsetof(type, field) + sizeof(((type *)0)->field) == sizeof(type), #type " ends with padding")
-ENDS_WITH(fr_model_options, progress_user);
+ENDS_WITH(fr_model_options, n_ranks);
 ENDS_WITH(fr_chat_options, variables);
 ENDS_WITH(fr_engine_options, max_gap_s);
 ENDS_WITH(fr_request_options, max_reasoning);

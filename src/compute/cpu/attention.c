@@ -64,7 +64,7 @@ int64_t attention_widest_group(const Model *m) {
 
 Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores) {
     const CpuContext *c = a->c;
-    int32_t head = a->h->latent.rank ? 0 : (int32_t)unit;
+    int32_t head = a->h->latent.rank ? 0 : (int32_t)(unit - a->first_unit);
     return (Pair){.row = &c->rows[row],
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
@@ -85,7 +85,7 @@ static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place
 
 /* Returns pair i of all pairs, which are in the order of heads. */
 static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
-    return pair_of(a, i % a->c->n_rows, i / a->c->n_rows, place);
+    return pair_of(a, i % a->c->n_rows, a->first_unit + i / a->c->n_rows, place);
 }
 
 /* The keys [begin, end) of a context. Those before `split` are in committed slots, the others in slots of the path. */
@@ -235,7 +235,8 @@ static Attention attention_of(const Op *op) {
                        .o = op->l->matrices[MATRIX_O],
                        .n_head = layer_n_head(h, op->l->spec),
                        .group = attention_group(h, op->l->spec),
-                       .n_pairs = c->n_rows * (layer_n_head(h, op->l->spec) / attention_group(h, op->l->spec)),
+                       .first_unit = op->l->units.first,
+                       .n_pairs = c->n_rows * share_size(op->l->units),
                        .value_dim = hparams_value_dim(h),
                        .n_tiles = attn_n_tiles(c->longest)};
 }
@@ -256,7 +257,7 @@ static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         const RowGroup *g = &a.c->row_groups[i % a.c->n_row_groups];
-        int64_t unit = i / a.c->n_row_groups;
+        int64_t unit = a.first_unit + i / a.c->n_row_groups;
         if (attention_shares_keys(&a, g)) {
             attention_of_group(&a, g, unit, i_thread);
             continue;

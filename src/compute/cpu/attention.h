@@ -23,7 +23,8 @@ typedef struct Attention {
     const PackedMatrix *o; /* the output projection, which reads the result */
     int64_t n_head;        /* query heads */
     int64_t group;         /* query heads of a unit: those that share a KV head, or some of those that share a latent */
-    int64_t n_pairs;       /* pairs of a row and a unit */
+    int64_t first_unit;    /* the first unit that this rank computes */
+    int64_t n_pairs;       /* pairs of a row and one of its units */
     int64_t value_dim;     /* the size of a value: head_dim, or the rank of the latents */
     int64_t n_tiles;       /* tiles of keys of the longest context */
 } Attention;

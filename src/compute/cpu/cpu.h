@@ -6,6 +6,7 @@
  *   experts.c, latent_attention.c, attention.c with attention_rows.c, recurrent.c with state_cells.c
  *                        the parts of layers of each kind
  *   layer_parts.c        what these parts share
+ *   split.c              which part of each of them a rank computes, and the exchange of its outputs
  *   cpu_context.c        the memory of a forward
  *   cpu_weights.c        packing of the weights; packed_file.c: weights that were packed before
  *   cpu_linear.c         matrices and tables of drafters, the LM head, norms, softmax
@@ -19,6 +20,7 @@
 #include "base/threads.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"
+#include "compute/ranks/ranks.h"
 
 /* ---- device --------------------------------------------------------------------------------------- */
 
@@ -38,8 +40,15 @@ int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows
 
 /* ---- weights -------------------------------------------------------------------------------------- */
 
+/* The things [first, last) that a rank computes or keeps; all of them, if there is one rank. */
+typedef struct Share {
+    int64_t first, last;
+} Share;
+static inline int64_t share_size(Share s) { return s.last - s.first; }
+
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
+    Share units;           /* the units of attention of this rank: KV heads, or some heads that share a latent */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
     PackedMatrix *matrices[LAYER_MATRICES]; /* an array if each head or expert has one; NULL: the layer has none */
     float *conv;                            /* [n_conv][channels] of a layer with a recurrent state; NULL: none */
@@ -50,24 +59,25 @@ typedef struct CpuWeights {
     const Kernels *kernels;
     PackedMatrix output;    /* [n_vocab][n_embd]; usually a submodel has that of its target */
     CpuLayer *layers;       /* [n_layer] */
-    PackedMatrix *matrices; /* the matrices of all layers */
-    size_t block_bytes;     /* bytes of all matrices; base.bytes counts only the experts that one row uses */
+    PackedMatrix *matrices; /* the matrices of all layers; each has data for the tiles of this rank only */
+    size_t block_bytes;     /* bytes of these tiles; base.bytes counts only the experts that one row uses */
     void *block;            /* holds all matrices in the order in which a forward reads them; NULL: they are mapped */
     /* The embedding, in memory of its own, because nothing is read from the model's file after loading. data is NULL
      * where its rows are those of `output`. */
     GgufTensor embedding;
     void *embedding_memory; /* NULL: the embedding is the target's, or is mapped */
+    int64_t n_embedded;     /* the number of rows in embedding_memory: those of the tokens of this rank */
 } CpuWeights;
 
-/* Writes the embedding of a token to out [n_embd]. */
+/* Writes the embedding of a token, which this rank must have, to out [n_embd]. */
 void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out);
 /* Packs a matrix of the file into memory of its own. */
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err);
 
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
-/* The keys and values of the layers of a group. Those of one head are contiguous: [layer][keys |
- * values][head][slot][head_dim]. A layer with fewer KV heads than others leaves the last ones unused. Latent attention
+/* The keys and values of the layers of a group, of the heads of this rank. Those of one head are contiguous:
+ * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. Latent attention
  * keeps latents, which are both keys and values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
@@ -195,22 +205,36 @@ typedef struct Product {
     float *y; /* [n_rows][n_out] */
 } Product;
 
+/* How the values of a row are divided among ranks: whole groups of query heads, whole blocks of activations, or whole
+ * tiles. */
+typedef enum Cut { CUT_HEADS, CUT_BLOCKS, CUT_TILES } Cut;
+
+/* Rows whose values are divided among ranks, and become complete. */
+typedef struct Exchange {
+    void *rows;
+    int64_t n_rows, n; /* n: values in a row */
+    Cut cut;
+    bool is_acts; /* they are activations of this form; false: floats */
+    ActForm form;
+} Exchange;
+
 /* One operation of a forward, which is one stage of the parallel region (base/threads.h). */
 struct Op {
     CpuContext *c;
     OpFn fn;
     ForwardKind kind;
-    int64_t n_items;
-    int64_t n_rows; /* rows of activations that it multiplies; 0: none */
+    int64_t n_items, first_item; /* items [first_item, first_item + n_items) */
+    int64_t n_rows;              /* rows of activations that it multiplies; 0: none */
     int32_t layer;
     const CpuLayer *l;      /* that layer; NULL before the first layer and after the last */
     const float *norm;      /* [n_embd] a norm; NULL: none */
     const float *bias;      /* [n_embd] is added to what is added to the residual stream, before its norm; NULL: none */
     const float *post_norm; /* [n_embd] a norm of what is added to the residual stream; NULL: none */
-    int64_t n_items_of_group; /* items for each expert (experts.c) */
-    const float *x;           /* [n_rows][n_in of the products] what is converted */
+    int64_t n_items_of_group, first_of_group; /* items of each expert, and the first of them (experts.c) */
+    const float *x;                           /* [n_rows][n_in of the products] what is converted */
     int n_products;
     Product products[5];
+    Exchange exchange;
     InputKind inputs; /* the index in InputSquares.sums of what the squares of x are added to */
 };
 
@@ -224,8 +248,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
  * are split, two if what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares of inputs
- * are summed. */
-enum { OPS_PER_LAYER = 40, OPS_AROUND = 3 };
+ * are summed, five exchanges. */
+enum { OPS_PER_LAYER = 40, OPS_AROUND = 5 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */
 typedef struct ExpertChoice {
@@ -279,6 +303,7 @@ struct CpuContext {
     float *place_weights;              /* [max_rows * n_expert_used] the factor of what an expert reads */
     void *expert_acts[ACT_FORM_COUNT]; /* [max_rows * n_expert_used] activations of each place; NULL: unused */
     float *expert_out;                 /* [max_rows * n_expert_used][n_embd] */
+    int32_t *tokens;                   /* [max_rows] the tokens of rows, or -1 for rows with an input of their own */
     float *hidden;                     /* [n_hidden][n_embd] after the final norm */
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
@@ -313,6 +338,12 @@ static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, in
  * the scale of that matrix, which is one more rounding for each output, in every batch and with every kernel table. */
 void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
                   int64_t stride, int64_t first, int64_t last);
+/* Returns the smallest number of heads that fills whole tiles. */
+static inline int64_t heads_of_unit(const Hparams *h) {
+    int64_t n = 1;
+    while (n * h->head_dim % TILE_ROWS) n++;
+    return n;
+}
 /* Runs a forward of rows (forward.c). */
 void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* Each of the following functions that returns an Op writes operations from `at` on and returns the place after them.
@@ -365,19 +396,47 @@ Op *put_down(Op *at, Op down);
 /* Returns the products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
 Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up);
 Op *put_gate_up(Op *at, Op gate_up);
+/* Writes what follows gate = f(gate) * up for `down` in n_rows rows of c->ff_acts, of which each rank has its blocks. */
+Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows);
+/* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
+ * stage of its own. put_added writes what follows a product, whose outputs are in the tiles of each rank of c->delta if
+ * they must be finished; otherwise they have been added to c->x. */
+bool finishes_rows(const LayerSpec *l, const float *post_norm);
+Op *put_added(Op *at, Op op);
 /* Parts of operations (layer_parts.c). norm_rows normalises and converts rows; convert_rows converts op->x. activate
- * computes gate = f(gate) * up for outputs [from, from + n) of row i and converts them for the matrix `down`.
- * add_to_residual computes x += scale * norm(delta) for row i. */
+ * computes gate = f(gate) * up for outputs [from, from + n) of row i and converts them for the matrix `down`. */
 void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
 void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
 void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n);
-void add_to_residual(const Op *op, int64_t i);
 /* Converts row i of the inputs x into every form that the products of the operation want. */
 void convert_row(const Op *op, const float *x, int64_t i);
 /* Scales and caps n logits, if the model does so. */
 void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n);
 /* Writes the norm of a row, or the row itself if there is no norm. */
 void norm_row(const CpuContext *c, float *out, const float *x, const float *norm);
+
+/* ---- ranks (split.c) -------------------------------------------------------------------------------- */
+
+/* Returns how the weights are exchanged; NULL: they are not divided. */
+static inline Comm *cpu_comm(const CpuWeights *w) { return w->base.n_ranks ? w->base.options.ranks->comm : NULL; }
+int cpu_rank(const CpuWeights *w); /* the rank of this process */
+/* Returns the share of rank `rank` in n things; cpu_share that of this rank. */
+Share cpu_share_of(const CpuWeights *w, int rank, int64_t n);
+Share cpu_share(const CpuWeights *w, int64_t n);
+/* These return what this rank computes of a layer: its units of attention, and its tiles of the matrices in a slot, all
+ * of which have the shape of m. */
+Share cpu_share_units(const CpuWeights *w, const LayerSpec *l);
+Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot, const PackedMatrix *m);
+/* Returns the tokens whose embeddings and logits a rank has. */
+Share cpu_share_tokens(const CpuWeights *w, int rank);
+/* Writes an operation as put_op does, of which this rank computes its share of n_items. */
+Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows);
+/* Writes an operation that completes rows, unless there is only one rank. */
+Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
+/* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][n_embd], on all ranks. A rank
+ * has written those of its own tokens. A token below 0 belongs to no rank. Nothing is done where there is one rank. */
+void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows);
+void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows);
 
 /* ---- entries of the table, by file ------------------------------------------------------------------ */
 

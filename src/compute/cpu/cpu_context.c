@@ -53,10 +53,12 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     CpuKv *kv = &c->kv[group];
+    int64_t n_heads = 0;
+    for (int32_t i = 0; i < h->n_layer; i++) n_heads = max_i64(n_heads, share_size(c->weights->layers[i].units));
     *kv = (CpuKv){.type = c->options.kv_type,
                   .is_latent = h->latent.rank > 0,
                   .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,
-                  .n_head_kv = h->n_head_kv,
+                  .n_head_kv = h->latent.rank ? 1 : (int32_t)n_heads,
                   .n_slots = c->options.n_slots[group],
                   .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
     size_t bytes = kv->slot_bytes;
@@ -86,6 +88,7 @@ static int allocate(CpuContext *c, fr_error *err) {
         void *out;
         size_t n, each;
     } wants[] = {
+        {&c->tokens, rows, sizeof *c->tokens},
         {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)h->rope.n_rot, sizeof(float)},
         {&c->x, rows * embd, sizeof(float)},
         {&c->normed, rows * embd, sizeof(float)},

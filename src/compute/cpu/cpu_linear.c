@@ -74,6 +74,7 @@ typedef struct Job {
     const PackedMatrix *m;
     const float *bias;
     LinearOp op;
+    Share tiles;
     int64_t n_rows;
     float *y;
 } Job;
@@ -91,8 +92,9 @@ static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Job *j = ctx;
     int64_t begin, end, n_out = j->m->n_out;
-    threads_split(packed_n_tiles(j->m), 1, i_part, n_parts, &begin, &end);
+    threads_split(share_size(j->tiles), 1, i_part, n_parts, &begin, &end);
     if (begin == end) return;
+    begin += j->tiles.first, end += j->tiles.first;
     float *product = j->op == LINEAR_SET ? j->y : j->d->products;
     j->d->kernels->matmul(j->m, j->d->acts, j->n_rows, product, n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = (end * TILE_ROWS < n_out ? end * TILE_ROWS : n_out) - from;
@@ -100,7 +102,7 @@ static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
         finish(j, product + row_at(i, n_out) + from, j->y + row_at(i, n_out) + from, from, n);
 }
 
-static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, LinearOp op, const float *x,
+static void multiply(CpuDevice *d, const PackedMatrix *m, Share tiles, const float *bias, LinearOp op, const float *x,
                      int32_t n_rows, float *y) {
     if (n_rows < 1) return;
     ActForm form = m->act;
@@ -109,14 +111,15 @@ static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, Lin
     fr_assert(op == LINEAR_SET || row_at(n_rows, m->n_out) <= d->n_products);
     for (int32_t i = 0; i < n_rows; i++)
         d->kernels->act_convert(form, x + row_at(i, m->n_in), m->n_in, d->acts + (size_t)i * row_bytes);
-    Job job = {.d = d, .m = m, .bias = bias, .op = op, .n_rows = n_rows, .y = y};
-    int64_t n_tiles = packed_n_tiles(m), n_parts = (int64_t)threads_count(d->threads) * 2;
+    Job job = {.d = d, .m = m, .bias = bias, .op = op, .tiles = tiles, .n_rows = n_rows, .y = y};
+    int64_t n_tiles = share_size(tiles), n_parts = (int64_t)threads_count(d->threads) * 2;
     threads_run(d->threads, (int)(n_tiles < n_parts ? n_tiles : n_parts), multiply_part, &job);
 }
 
 void cpu_linear(Device *d, const Linear *linear, LinearOp op, Slice x, int32_t n_rows, Slice y) {
     const CpuLinear *l = (const CpuLinear *)linear;
-    multiply((CpuDevice *)d, &l->m, l->bias, op, slice_floats(x), n_rows, slice_floats(y));
+    multiply((CpuDevice *)d, &l->m, (Share){0, packed_n_tiles(&l->m)}, l->bias, op, slice_floats(x), n_rows,
+             slice_floats(y));
 }
 
 int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err) {
@@ -124,16 +127,24 @@ int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *er
 }
 
 void cpu_head(Device *d, const Weights *w, Slice x, int32_t n_rows, Slice y) {
-    multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, w->model->output_bias, LINEAR_SET, slice_floats(x),
-             n_rows, slice_floats(y));
+    const CpuWeights *weights = (const CpuWeights *)w;
+    Share tiles = cpu_share(weights, packed_n_tiles(&weights->output));
+    multiply((CpuDevice *)d, &weights->output, tiles, w->model->output_bias, LINEAR_SET, slice_floats(x), n_rows,
+             slice_floats(y));
+    if (cpu_comm(weights)) cpu_exchange_logits(weights, slice_floats(y), n_rows);
     const Hparams *h = &w->model->hparams;
     cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, slice_floats(y), (int64_t)n_rows * h->n_vocab);
 }
 
 void cpu_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Slice out) {
     (void)d;
+    const CpuWeights *weights = (const CpuWeights *)w;
+    Share own = cpu_share_tokens(weights, cpu_rank(weights));
     int64_t n_embd = w->model->hparams.n_embd;
-    for (int32_t i = 0; i < n; i++) cpu_embedding_row((const CpuWeights *)w, tokens[i], slice_floats(out) + i * n_embd);
+    for (int32_t i = 0; i < n; i++)
+        if (tokens[i] >= own.first && tokens[i] < own.last)
+            cpu_embedding_row(weights, tokens[i], slice_floats(out) + i * n_embd);
+    if (cpu_comm(weights)) cpu_exchange_embeddings(weights, tokens, n, slice_floats(out));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */

@@ -18,6 +18,7 @@ enum { RELEASE_BYTES = 1 << 20 };
 /* A matrix to be packed, and where it is in the file. */
 typedef struct Packing {
     PackedMatrix *m;
+    Share tiles;            /* the tiles that are packed */
     const GgufTensor *from; /* the tensor that errors name */
     const void *data;       /* the matrix: all of the tensor, or one of its experts */
     int64_t n_rows;
@@ -28,6 +29,7 @@ typedef struct Loader {
     CpuWeights *w;
     Packing *packings; /* [n_packings] in the order in which a forward reads them */
     int64_t n_packings;
+    size_t file_bytes; /* the bytes of all tiles, of all ranks */
     fr_error *err;
 } Loader;
 
@@ -69,7 +71,8 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     Packing *p = ctx;
     int64_t begin, end;
-    threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    threads_split(share_size(p->tiles), 1, i_part, n_parts, &begin, &end);
+    begin += p->tiles.first, end += p->tiles.first;
     int64_t kept = begin * TILE_ROWS;
     for (int64_t i = begin; i < end; i++) {
         check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
@@ -89,35 +92,46 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
 /* The embedding is copied and not packed, so it is checked here. */
 static int check_embedding(const CpuWeights *w, fr_error *err) {
     const Model *m = w->base.model;
-    Packing p = {.from = &w->embedding, .data = w->embedding.data, .n_rows = m->token_embd->dims[1]};
+    Packing p = {.from = m->token_embd, .data = w->embedding_memory, .n_rows = w->n_embedded};
     threads_run_once(w->base.options.n_threads, check_part, &p);
     return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
 }
 
-/* Sets the shape of a matrix that pack_all will fill with matrix i of the tensor. */
-static int will_pack(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *out) {
+static size_t own_bytes(const Packing *p) { return (size_t)share_size(p->tiles) * p->m->tile_bytes; }
+
+/* Sets the shape of a matrix that pack_all will fill with matrix i of the tensor. spec and slot say where it is; the LM
+ * head has no spec. */
+static int will_pack(Loader *l, const GgufTensor *t, int64_t i, const LayerSpec *spec, LayerMatrix slot,
+                     PackedMatrix *out) {
     GgufTensor one = expert_matrix(t, i);
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
-    l->packings[l->n_packings++] = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
-    if (!size_add(l->w->block_bytes, packed_bytes(out), &l->w->block_bytes))
+    Packing *p = &l->packings[l->n_packings++];
+    *p = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
+    p->tiles = spec ? cpu_share_tiles(l->w, spec, slot, out) : cpu_share(l->w, packed_n_tiles(out));
+    if (!size_add(l->w->block_bytes, own_bytes(p), &l->w->block_bytes) ||
+        !size_add(l->file_bytes, packed_bytes(out), &l->file_bytes))
         return error_memory(l->err, "the weights", SIZE_MAX);
     return FR_OK;
 }
+
+/* Returns the address of what is `bytes` bytes before p, and may not exist: tile 0 of a matrix, or row 0 of a table,
+ * whose first tiles or rows belong to other ranks. */
+static void *before(const void *p, size_t bytes) { return (void *)((uintptr_t)p - bytes); }
 
 /* Packs all matrices into one block of memory, so that small ones are in huge pages, too, and no page is left half
  * empty. */
 static int pack_all(Loader *l) {
     const WeightsOptions *o = &l->w->base.options;
     size_t done = 0, all = l->w->block_bytes;
-    char *at = l->w->block = mem_alloc(all);
+    char *at = l->w->block = mem_alloc(all ? all : 1);
     if (!at) return error_memory(l->err, "the weights", all);
     for (int64_t i = 0; i < l->n_packings; i++) {
-        PackedMatrix *m = l->packings[i].m;
-        m->data = at + done;
-        threads_run_once(o->n_threads, fill_part, &l->packings[i]);
-        if (l->packings[i].is_not_finite) return model_refuse_not_finite(l->w->base.model, l->packings[i].from, l->err);
-        done += packed_bytes(m);
+        Packing *p = &l->packings[i];
+        p->m->data = before(at + done, (size_t)p->tiles.first * p->m->tile_bytes);
+        threads_run_once(o->n_threads, fill_part, p);
+        if (p->is_not_finite) return model_refuse_not_finite(l->w->base.model, p->from, l->err);
+        done += own_bytes(p);
         if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
     }
     return FR_OK;
@@ -140,7 +154,7 @@ static bool map_packed(Loader *l) {
     const void *matrices, *embedding;
     fr_error why;
     if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
-    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->block_bytes, own.bytes, o->n_threads,
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes, own.bytes, o->n_threads,
                          &matrices, &embedding, &why)) {
         snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
         return false;
@@ -161,10 +175,15 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     const GgufTensor *t = w->base.model->token_embd;
     w->embedding = target ? target->embedding : own_embedding(w->base.model);
     if (target || !w->embedding.data) return FR_OK;
-    w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
-    if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
-    memcpy(w->embedding_memory, t->data, t->bytes);
-    mapped_file_release(t->data, t->bytes);
+    Share own = cpu_share_tokens(w, cpu_rank(w));
+    size_t row_bytes = t->bytes / (size_t)t->dims[1], first = (size_t)own.first * row_bytes;
+    w->n_embedded = share_size(own);
+    size_t bytes = (size_t)w->n_embedded * row_bytes;
+    w->embedding_memory = mem_alloc(bytes ? bytes : 1);
+    if (!w->embedding_memory) return error_memory(err, "the embedding", bytes);
+    memcpy(w->embedding_memory, (const char *)t->data + first, bytes);
+    mapped_file_release((const char *)t->data + first, bytes);
+    w->embedding.data = before(w->embedding_memory, first);
     return FR_OK;
 }
 
@@ -180,7 +199,7 @@ static int check_experts(const Model *m, int32_t i, fr_error *err) {
 
 static int load_matrix(Loader *l, CpuLayer *layer, LayerMatrix m, int64_t i) {
     const LayerSpec *s = layer->spec;
-    int status = will_pack(l, s->matrices[m], i, &layer->matrices[m][i]);
+    int status = will_pack(l, s->matrices[m], i, s, m, &layer->matrices[m][i]);
     layer->matrices[m][i].scale = layer_matrix_scale(s, m, i);
     return status;
 }
@@ -238,6 +257,7 @@ static int load_layers(Loader *l) {
         CpuLayer *layer = &l->w->layers[i];
         layer->spec = &m->layers[i];
         layer->place = model_mixer_place(m, i);
+        layer->units = cpu_share_units(l->w, layer->spec);
         at = place_matrices(layer, at);
         status = check_experts(m, i, l->err);
         if (!status && layer_has_state(layer->spec)) status = copy_conv(l, layer->spec->conv, layer);
@@ -269,6 +289,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     CpuWeights *w = mem_calloc(1, sizeof *w);
     if (!w) return error_memory(err, "the weights", sizeof *w);
     w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
+    w->base.n_ranks = options->ranks && !target ? comm_size(options->ranks->comm) : 0;
     size_t n_layer = (size_t)model->hparams.n_layer;
     size_t n_matrices = count_matrices(model) + 1; /* the LM head is one more */
     Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices, sizeof *l.packings)};
@@ -279,8 +300,8 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!status) w->base.options.kernels = w->kernels->name;
     if (!status) status = load_layers(&l);
     if (target && model->output == target->base.model->output) w->output = target->output;
-    else if (!status && !(status = will_pack(&l, model->output, 0, &w->output)))
-        w->base.bytes += packed_bytes(&w->output);
+    else if (!status && !(status = will_pack(&l, model->output, 0, NULL, MATRIX_O, &w->output)))
+        w->base.bytes += own_bytes(&l.packings[l.n_packings - 1]);
     if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);

@@ -24,7 +24,7 @@
  *     copy        places                        the activations of each place
  *     gate, up    groups x 32 outputs of both   f(gate) * up, conversion for down
  *     down        groups x tiles of 16
- *     sum         rows                          the weighted sum in order of the choice; the shared expert; x +=
+ *     sum         tiles of 16 outputs           the weighted sum in order of the choice; the shared expert; x +=
  *
  * Example. Three rows choose {0, 2}, {2, 1}, {2, 0}: groups 0: rows 0, 2; 1: row 1; 2: rows 0, 1, 2. Six places, and
  * three products instead of six.
@@ -153,6 +153,29 @@ static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     }
 }
 
+/* ---- the sum --------------------------------------------------------------------------------------- */
+
+static void add_weighted(float *sum, float weight, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = fmaf(weight, x[i], sum[i]);
+}
+
+static void sum_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    CpuContext *c = op->c;
+    const LayerSpec *l = op->l->spec;
+    int64_t n_embd = c->model->hparams.n_embd, from = begin * TILE_ROWS, n = min_i64(end * TILE_ROWS, n_embd) - from;
+    for (int64_t i = 0; i < c->n_rows && n > 0; i++) {
+        float *sum = c->delta + row_at(i, n_embd) + from;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        const ExpertChoice *choices = c->choices + row_at(i, l->n_expert_used);
+        for (int32_t k = 0; k < l->n_expert_used; k++)
+            add_weighted(sum, choices[k].weight, c->expert_out + row_at(choices[k].place, n_embd) + from, n);
+        if (l->matrices[MATRIX_SHARED_GATE])
+            add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n_embd) + from, n);
+        if (!finishes_rows(l, op->post_norm)) c->kernels->add(c->x + row_at(i, n_embd) + from, sum, n);
+    }
+}
+
 /* ---- places ---------------------------------------------------------------------------------------- */
 
 /* Gives places to choices, by expert and by row within an expert, on one thread, and sets the numbers of items of
@@ -179,10 +202,8 @@ static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
         if (l->weights_inputs && isfinite(c->choices[i].weight)) c->choices[i].weight = 1;
         c->place_rows[at] = i / l->n_expert_used;
     }
-    Op *behind = c->ops + (op - c->ops) + 1;
-    fr_assert(behind[1].n_products == 2 && behind[2].n_products == 1);
-    behind[1].n_items = c->n_groups * behind[1].n_items_of_group;
-    behind[2].n_items = c->n_groups * behind[2].n_items_of_group;
+    for (Op *of_groups = c->ops + (op - c->ops); of_groups->fn != sum_tiles; of_groups++)
+        if (of_groups->n_items_of_group) of_groups->n_items = c->n_groups * of_groups->n_items_of_group;
 }
 
 static void copy_places(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -243,7 +264,8 @@ static void by_group(const Op *op, int64_t begin, int64_t end,
     int64_t each = op->n_items_of_group;
     while (begin < end) {
         int64_t group = begin / each, last = min_i64((group + 1) * each, end);
-        fn(op, &op->c->groups[group], begin - group * each, last - group * each);
+        int64_t first = op->first_of_group - group * each;
+        fn(op, &op->c->groups[group], begin + first, last + first);
         begin = last;
     }
 }
@@ -267,28 +289,6 @@ static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
     by_group(op, begin, end, group_down);
 }
 
-/* ---- the sum --------------------------------------------------------------------------------------- */
-
-static void add_weighted(float *sum, float weight, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] = fmaf(weight, x[i], sum[i]);
-}
-
-static void sum_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
-    CpuContext *c = op->c;
-    const LayerSpec *l = op->l->spec;
-    int64_t n = c->model->hparams.n_embd;
-    for (int64_t i = begin; i < end; i++) {
-        float *sum = c->delta + row_at(i, n);
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        const ExpertChoice *choices = c->choices + row_at(i, l->n_expert_used);
-        for (int32_t k = 0; k < l->n_expert_used; k++)
-            add_weighted(sum, choices[k].weight, c->expert_out + row_at(choices[k].place, n), n);
-        if (l->matrices[MATRIX_SHARED_GATE]) add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n), n);
-        add_to_residual(op, i);
-    }
-}
-
 /* ---- operations ------------------------------------------------------------------------------------ */
 
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
@@ -297,7 +297,8 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const PackedMatrix *gate = l->matrices[MATRIX_EXPERT_GATE], *up = l->matrices[MATRIX_EXPERT_UP],
                        *down = l->matrices[MATRIX_EXPERT_DOWN], *shared = l->matrices[MATRIX_SHARED_GATE];
     int64_t rows = c->n_rows, n_choices = rows * l->spec->n_expert_used;
-    int64_t units = (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK, tiles = packed_n_tiles(down);
+    Share units = cpu_share(c->weights, (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK),
+          tiles = cpu_share(c->weights, packed_n_tiles(down));
     int64_t most = min_i64(n_choices, layer_n_experts(l->spec));
     const Op base = {.c = c, .layer = layer, .l = l, .post_norm = l->spec->post_ffn_norm};
 
@@ -315,14 +316,18 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     at = put_op(at, base, FORWARD_GATE_UP, gather, 1, 0);
 
     Op gate_up = base;
-    gate_up.n_products = 2, gate_up.n_items_of_group = units;
+    gate_up.n_products = 2;
     gate_up.products[0] = (Product){gate, c->gate}, gate_up.products[1] = (Product){up, c->up};
     at = put_op(at, gate_up, FORWARD_GATE_UP, copy_places, n_choices, 0);
-    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_items, most * units, 0);
+    gate_up.n_items_of_group = share_size(units), gate_up.first_of_group = units.first;
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_items, most * share_size(units), 0);
+    at = put_activated(at, base, down, n_choices);
 
     Op last = base;
-    last.n_products = 1, last.n_items_of_group = tiles, last.products[0] = (Product){down, c->expert_out};
-    at = put_op(at, last, FORWARD_DOWN, down_items, most * tiles, 0);
+    last.n_products = 1, last.n_items_of_group = share_size(tiles), last.first_of_group = tiles.first;
+    last.products[0] = (Product){down, c->expert_out};
+    at = put_op(at, last, FORWARD_DOWN, down_items, most * share_size(tiles), 0);
     at = expert_squares_ops(c, layer, at);
-    return put_op(at, base, FORWARD_DOWN, sum_rows, rows, 0);
+    at = put_split(at, base, FORWARD_DOWN, sum_tiles, packed_n_tiles(down), 0);
+    return put_added(at, base);
 }

@@ -19,16 +19,30 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
+    const Share own = cpu_share_tokens(c->weights, cpu_rank(c->weights));
     for (int64_t i = begin; i < end; i++) {
-        float *x = c->x + row_at(i, h->n_embd);
-        if (c->rows[i].input) memcpy(x, c->rows[i].input, (size_t)h->n_embd * sizeof *x);
-        else cpu_embedding_row(c->weights, c->rows[i].token, x);
-        float scale = c->rows[i].input ? 1 : h->embedding_scale;
-        for (int64_t k = 0; scale != 1 && k < h->n_embd; k++) x[k] *= scale;
+        const RowPlace *r = &c->rows[i];
+        float *x = c->x + row_at(i, h->n_embd), scale = r->input ? 1 : h->embedding_scale;
+        bool is_own = !r->input && r->token >= own.first && r->token < own.last;
+        if (r->input) memcpy(x, r->input, (size_t)h->n_embd * sizeof *x);
+        if (is_own) cpu_embedding_row(c->weights, r->token, x);
+        for (int64_t k = 0; is_own && scale != 1 && k < h->n_embd; k++) x[k] *= scale;
+        c->tokens[i] = r->input ? -1 : r->token;
         for (int k = 0; k < c->model->n_ropes; k++)
             rope_angles(model_rope(c->model, k, c->options.n_ctx), c->rows[i].position,
                         c->cos_sin + row_at((int64_t)k * c->options.max_rows + i, h->rope.n_rot));
     }
+}
+
+static void exchange_embeddings(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)begin, (void)end, (void)i_thread;
+    const CpuContext *c = op->c;
+    cpu_exchange_embeddings(c->weights, c->tokens, c->n_rows, c->x);
+}
+
+static void exchange_logits(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)begin, (void)end, (void)i_thread;
+    cpu_exchange_logits(op->c->weights, op->c->logits, op->n_rows);
 }
 
 /* Computes the final norm of the rows whose logits or hidden state are wanted. */
@@ -61,12 +75,15 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
 /* Writes the operations of a forward, and returns their number. */
 static int write_ops(CpuContext *c) {
     Op around = {.c = c, .n_products = 1, .products = {{&c->weights->output, c->logits}}, .norm = c->model->output_norm};
+    bool is_split = cpu_comm(c->weights) != NULL;
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
+    if (is_split) at = put_op(at, around, FORWARD_EMBED, exchange_embeddings, 1, 0);
     for (int32_t i = 0; i < c->model->hparams.n_layer; i++)
         if (context_runs(&c->base, i)) at = layer_ops(c, i, at);
     at = put_op(at, around, FORWARD_NORM, finish_rows, c->n_rows, 0);
     if (c->n_logits)
-        at = put_op(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);
+        at = put_split(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);
+    if (c->n_logits && is_split) at = put_op(at, around, FORWARD_OUTPUT, exchange_logits, 1, c->n_logits);
     return (int)(at - c->ops);
 }
 
@@ -74,7 +91,7 @@ static void op_part(void *ctx, int i_part, int n_parts, int i_thread) {
     const Op *op = ctx;
     int64_t begin, end;
     threads_split(op->n_items, 1, i_part, n_parts, &begin, &end);
-    op->fn(op, begin, end, i_thread);
+    op->fn(op, op->first_item + begin, op->first_item + end, i_thread);
 }
 
 /* Writes a stage for each operation, with the weights that the next product after it reads. */

@@ -43,14 +43,10 @@
 
 /* ---- queries, keys and values --------------------------------------------------------------------- */
 
-/* Returns the smallest number of heads that fills whole tiles. */
-static int64_t heads_of_unit(const Hparams *h) {
-    int64_t n = 1;
-    while (n * h->head_dim % TILE_ROWS) n++;
-    return n;
-}
-static int64_t n_units(const Hparams *h, int64_t n_heads) {
-    return (n_heads + heads_of_unit(h) - 1) / heads_of_unit(h);
+/* Returns the units of the queries (k = 0), keys (1) or values (2) that this rank computes. */
+static Share units_of(const Hparams *h, const CpuLayer *l, int k) {
+    int64_t unit = heads_of_unit(h), heads = k ? 1 : layer_n_head(h, l->spec) / layer_n_head_kv(h, l->spec);
+    return (Share){l->units.first * heads / unit, (l->units.last * heads + unit - 1) / unit};
 }
 
 /* Applies bias, norm and rotation to heads of one row. If cos_sin is NULL, there is no rotation. */
@@ -69,7 +65,8 @@ static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_h
     const CpuKv *kv = &op->c->kv[kv_group_of(op->l->spec)];
     int64_t dim = op->c->model->hparams.head_dim;
     for (int64_t i = 0; i < n_heads; i++)
-        op->c->kernels->kv_store(kv->type, x + i * dim, dim, place(kv, op->l->place, (int32_t)(first + i)) + at);
+        op->c->kernels->kv_store(kv->type, x + i * dim, dim,
+                                 place(kv, op->l->place, (int32_t)(first + i - op->l->units.first)) + at);
 }
 
 /* Copies the queries of heads [first, last) out of c->q_gated, where gates of the output are between them. */
@@ -116,10 +113,10 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
 
 static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    const Hparams *h = &op->c->model->hparams;
     for (int k = 0; k < 3; k++) {
-        int64_t n = n_units(h, n_heads_of(h, op->l->spec, k)), first = begin > 0 ? begin : 0, last = min_i64(end, n);
-        if (first < last) heads_of(op, k, first, last);
+        Share own = units_of(&op->c->model->hparams, op->l, k);
+        int64_t n = share_size(own), first = begin > 0 ? begin : 0, last = min_i64(end, n);
+        if (first < last) heads_of(op, k, own.first + first, own.first + last);
         begin -= n, end -= n;
     }
 }
@@ -145,8 +142,7 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
 static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    int64_t rows = c->n_rows,
-            n_qkv = n_units(h, layer_n_head(h, l->spec)) + 2 * n_units(h, layer_n_head_kv(h, l->spec));
+    int64_t rows = c->n_rows, n_qkv = share_size(units_of(h, l, 0)) + 2 * share_size(units_of(h, l, 1));
     Op qkv = {.c = c,
               .layer = layer,
               .l = l,
@@ -166,7 +162,12 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
             .x = c->attended,
             .n_products = 1,
             .products = {{l->matrices[MATRIX_O], c->delta}}};
-    return attention_converts(c, l->spec) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    const PackedMatrix *m = l->matrices[MATRIX_O];
+    Exchange heads = {.rows = c->attended, .n_rows = rows, .n = m->n_in, .cut = CUT_HEADS};
+    if (!attention_converts(c, l->spec))
+        return put_op(put_exchange(at, o, FORWARD_ATTENTION, heads), o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    heads.rows = c->acts[m->act], heads.is_acts = true, heads.form = m->act;
+    return put_exchange(at, o, FORWARD_ATTENTION, heads);
 }
 
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {

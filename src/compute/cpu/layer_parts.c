@@ -61,26 +61,22 @@ void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, 
 
 /* ---- the residual stream ------------------------------------------------------------------------------------ */
 
-/* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
- * stage of its own. */
-static bool finishes_rows(const LayerSpec *l, const float *post_norm) {
+bool finishes_rows(const LayerSpec *l, const float *post_norm) {
     return post_norm || (l->residual_scale != 0 && l->residual_scale != 1);
-}
-
-void add_to_residual(const Op *op, int64_t i) {
-    const CpuContext *c = op->c;
-    const Hparams *h = &c->model->hparams;
-    int64_t n = h->n_embd;
-    float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
-    if (op->bias) c->kernels->add(delta, op->bias, n);
-    if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
-    for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
-    c->kernels->add(c->x + row_at(i, n), delta, n);
 }
 
 static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    for (int64_t i = begin; i < end; i++) add_to_residual(op, i);
+    const CpuContext *c = op->c;
+    const Hparams *h = &c->model->hparams;
+    int64_t n = h->n_embd;
+    for (int64_t i = begin; i < end; i++) {
+        float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
+        if (op->bias) c->kernels->add(delta, op->bias, n);
+        if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
+        for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
+        c->kernels->add(c->x + row_at(i, n), delta, n);
+    }
 }
 
 /* Computes tiles of the only product of an operation, and leaves them in its y. */
@@ -125,11 +121,21 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 /* Puts a product whose outputs are added to the residual stream, either at once or by a further stage that finishes
  * them first. */
 static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, const float *post_norm) {
-    int64_t rows = op.c->n_rows, n_tiles = packed_n_tiles(op.products[0].m);
+    const PackedMatrix *m = op.products[0].m;
     op.n_products = 1, op.post_norm = post_norm;
-    if (!finishes_rows(op.l->spec, post_norm)) return put_op(at, op, kind, add, n_tiles, rows);
-    at = put_op(at, op, kind, keep, n_tiles, rows);
-    return put_op(at, op, FORWARD_NORM, residual_rows, rows, 0);
+    at = put_split(at, op, kind, finishes_rows(op.l->spec, post_norm) ? keep : add, packed_n_tiles(m), op.c->n_rows);
+    return put_added(at, op);
+}
+
+Op *put_added(Op *at, Op op) {
+    CpuContext *c = op.c;
+    bool finishes = finishes_rows(op.l->spec, op.post_norm);
+    Exchange tiles = {.rows = finishes ? c->delta : c->x,
+                      .n_rows = c->n_rows,
+                      .n = c->model->hparams.n_embd,
+                      .cut = CUT_TILES};
+    at = put_exchange(at, op, FORWARD_NORM, tiles);
+    return finishes ? put_op(at, op, FORWARD_NORM, residual_rows, c->n_rows, 0) : at;
 }
 
 Op *put_o(Op *at, Op o) { return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, o.l->spec->post_attn_norm); }
@@ -165,6 +171,11 @@ void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, i
                             (char *)c->ff_acts + (size_t)i * row_bytes + act_offset(down->act, from));
 }
 
+/* Returns the matrix that reads what gate_up_units computes: that of the dense part, or of the shared expert. */
+static const PackedMatrix *down_of(const CpuLayer *l) {
+    return l->matrices[l->spec->ffn == FFN_EXPERTS ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
+}
+
 static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
@@ -174,12 +185,11 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
                      begin * FF_UNIT_TILES, min_i64(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = min_i64(end * ACT_BLOCK, n_ff) - from;
     bool is_shared = op->l->spec->ffn == FFN_EXPERTS; /* the shared expert, which has no biases */
-    const PackedMatrix *down = op->l->matrices[is_shared ? MATRIX_SHARED_DOWN : MATRIX_DOWN];
     const float *biases[] = {is_shared ? NULL : op->l->spec->gate_bias, is_shared ? NULL : op->l->spec->up_bias};
     for (int64_t i = 0; i < op->n_rows; i++) {
         for (int k = 0; k < 2; k++)
             if (biases[k]) c->kernels->add(op->products[k].y + row_at(i, n_ff) + from, biases[k] + from, n);
-        activate(op, down, i, from, n);
+        activate(op, down_of(op->l), i, from, n);
     }
 }
 
@@ -195,7 +205,18 @@ Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const Pack
 
 Op *put_gate_up(Op *at, Op gate_up) {
     int64_t n_units = (gate_up.products[0].m->n_out + ACT_BLOCK - 1) / ACT_BLOCK;
-    return put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, n_units, gate_up.c->n_rows);
+    at = put_split(at, gate_up, FORWARD_GATE_UP, gate_up_units, n_units, gate_up.c->n_rows);
+    return put_activated(at, gate_up, down_of(gate_up.l), gate_up.c->n_rows);
+}
+
+Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows) {
+    Exchange blocks = {.rows = op.c->ff_acts,
+                       .n_rows = n_rows,
+                       .n = down->n_in,
+                       .cut = CUT_BLOCKS,
+                       .is_acts = true,
+                       .form = down->act};
+    return put_exchange(at, op, FORWARD_GATE_UP, blocks);
 }
 
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
@@ -205,7 +226,7 @@ Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
     Op add = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{down, c->shared_out}}};
     at = put_gate_up(at, gate_up);
     at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, down->n_in, at);
-    return put_op(at, add, FORWARD_DOWN, down_tiles_only, packed_n_tiles(down), c->n_rows);
+    return put_split(at, add, FORWARD_DOWN, down_tiles_only, packed_n_tiles(down), c->n_rows);
 }
 
 /* ---- squares of inputs, for importance matrices ---------------------------------------------------------------

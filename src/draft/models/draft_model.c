@@ -210,6 +210,7 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
                                .max_logits = env->max_sequences * r->n_nodes};
     WeightsOptions weights = env->weights->options;
     weights.progress = NULL;
+    weights.ranks = NULL; /* rank 0 has the whole draft model */
     int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
     if (!status) status = executor_open(&r->executor, env->device, r->weights, &options, err);
     if (!status) status = cached_kv_open(&r->cached, r->executor, env, err);

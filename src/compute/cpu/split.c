@@ -1,0 +1,197 @@
+/* split.c - a forward that several ranks compute together (compute/ranks): what each rank computes, and the exchange of
+ * what it has finished.
+ *
+ * The problem. A model is read faster by several sockets or machines than by one, but a sum that crosses them has other
+ * bits: its order would depend on their number.
+ *
+ * The idea. Every rank runs the same operations, but only on its share of the items. A matrix is divided by its
+ * outputs, so a rank computes whole sums. What a rank lacks before the next product are values that other ranks have
+ * finished:
+ *
+ *     stage          divided by                            exchanged after it
+ *     q, k, v        KV heads, with their query heads
+ *     attention      KV heads                              the inputs of o, as activations where heads are whole blocks
+ *     o              tiles of 16 outputs                   x, or what will be added to it after a norm
+ *     gate, up       blocks of 32 outputs                  the inputs of down, as activations
+ *     down           tiles of 16 outputs                   x, or what will be added to it after a norm
+ *     embeddings     tokens                                rows of x
+ *     LM head        tokens                                logits, to rank 0 only
+ *
+ * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
+ * much to do, whichever experts are chosen. Norms, routers, latent attention and recurrent states are computed by all
+ * ranks in full.
+ *
+ * Example. 32 query heads, 8 KV heads, 3 ranks: the ranks have KV heads 0-1, 2-4 and 5-7. Rank 0 computes query heads
+ * 0-7, and it keeps the keys and values of heads 0 and 1 only.
+ *
+ * Invariants. An output results from the same operations as with one rank, so the number of ranks changes no bit.
+ *
+ * Cost. A forward of n rows over L layers with attention and a dense part has 4 L + 2 exchanges. With n_in inputs of o,
+ * n_ff of down, and a(n) bytes of n activations, they carry n (4 n_embd + L (a(n_in) + a(n_ff) + 8 n_embd)) bytes and
+ * the logits. Proof: tests/compute/test_ranks.c. */
+#include "compute/cpu/cpu.h"
+#include "base/mem.h"
+
+Share cpu_share_of(const CpuWeights *w, int rank, int64_t n) {
+    int64_t n_ranks = cpu_comm(w) ? comm_size(cpu_comm(w)) : 1;
+    return (Share){n * rank / n_ranks, n * (rank + 1) / n_ranks};
+}
+
+int cpu_rank(const CpuWeights *w) { return cpu_comm(w) ? comm_rank(cpu_comm(w)) : 0; }
+Share cpu_share(const CpuWeights *w, int64_t n) { return cpu_share_of(w, cpu_rank(w), n); }
+
+/* Returns the units of attention of a rank. Those of latent attention are not divided. */
+static Share units_of_rank(const CpuWeights *w, const LayerSpec *l, int rank) {
+    const Hparams *h = &w->base.model->hparams;
+    if (layer_has_state(l)) return (Share){0, 0};
+    int64_t n = layer_n_head(h, l) / attention_group(h, l), each = heads_of_unit(h);
+    if (l->mixer == MIXER_LATENT) return (Share){0, n};
+    Share s = cpu_share_of(w, rank, (n + each - 1) / each);
+    return (Share){s.first * each, min_i64(s.last * each, n)};
+}
+
+Share cpu_share_units(const CpuWeights *w, const LayerSpec *l) { return units_of_rank(w, l, cpu_rank(w)); }
+
+/* Returns the tiles that have the outputs of `heads` heads for each KV head in the share. */
+static Share tiles_of_heads(const CpuWeights *w, Share kv_heads, int64_t heads) {
+    int64_t n = heads * w->base.model->hparams.head_dim;
+    return (Share){kv_heads.first * n / TILE_ROWS, (kv_heads.last * n + TILE_ROWS - 1) / TILE_ROWS};
+}
+
+Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot, const PackedMatrix *m) {
+    const Hparams *h = &w->base.model->hparams;
+    int64_t n = packed_n_tiles(m), each = ACT_BLOCK / TILE_ROWS;
+    switch (slot) {
+    case MATRIX_Q:
+        if (l->mixer == MIXER_LATENT) return (Share){0, n};
+        return tiles_of_heads(w, cpu_share_units(w, l), attention_group(h, l) * (l->gates_output ? 2 : 1));
+    case MATRIX_K:
+    case MATRIX_V: return tiles_of_heads(w, cpu_share_units(w, l), 1);
+    case MATRIX_O:
+    case MATRIX_DOWN:
+    case MATRIX_SHARED_DOWN:
+    case MATRIX_EXPERT_DOWN: return cpu_share(w, n);
+    case MATRIX_GATE:
+    case MATRIX_UP:
+    case MATRIX_SHARED_GATE:
+    case MATRIX_SHARED_UP:
+    case MATRIX_EXPERT_GATE:
+    case MATRIX_EXPERT_UP: {
+        Share blocks = cpu_share(w, (m->n_out + ACT_BLOCK - 1) / ACT_BLOCK);
+        return (Share){blocks.first * each, min_i64(blocks.last * each, n)};
+    }
+    default: return (Share){0, n};
+    }
+}
+
+Share cpu_share_tokens(const CpuWeights *w, int rank) {
+    int64_t n = w->base.model->hparams.n_vocab;
+    Share tiles = cpu_share_of(w, rank, (n + TILE_ROWS - 1) / TILE_ROWS);
+    return (Share){tiles.first * TILE_ROWS, min_i64(tiles.last * TILE_ROWS, n)};
+}
+
+Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
+    Share own = cpu_share(base.c->weights, n_items);
+    base.first_item = own.first;
+    return put_op(at, base, kind, fn, share_size(own), n_rows);
+}
+
+/* ---- exchanges -------------------------------------------------------------------------------------------- */
+
+/* The bytes of a row of which each rank has a part: rank i those from edges[i] to edges[i + 1]. */
+typedef struct DividedRows {
+    char *rows;
+    size_t row_bytes, edges[COMM_MAX_RANKS + 1];
+} DividedRows;
+
+static char *part_of_row(const void *ctx, int rank, int64_t i) {
+    const DividedRows *d = ctx;
+    return d->rows + (size_t)i * d->row_bytes + d->edges[rank];
+}
+
+static void exchange_rows(Comm *comm, const DividedRows *d, int64_t n_rows, bool to_all) {
+    CommPart parts[COMM_MAX_RANKS];
+    for (int i = 0; i < comm_size(comm); i++) parts[i] = (CommPart){n_rows, d->edges[i + 1] - d->edges[i]};
+    comm_gather(comm, parts, part_of_row, d, to_all);
+}
+
+/* Returns the first value of a row that a rank has. */
+static int64_t first_value(const Op *op, int rank) {
+    const CpuWeights *w = op->c->weights;
+    const Hparams *h = &op->c->model->hparams;
+    const LayerSpec *l = op->l->spec;
+    int64_t n = op->exchange.n, each = op->exchange.cut == CUT_TILES ? TILE_ROWS : ACT_BLOCK;
+    if (op->exchange.cut == CUT_HEADS)
+        return units_of_rank(w, l, rank).first * attention_group(h, l) * hparams_value_dim(h);
+    return min_i64(n, cpu_share_of(w, rank, (n + each - 1) / each).first * each);
+}
+
+static void exchange(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)begin, (void)end, (void)i_thread;
+    const Exchange *e = &op->exchange;
+    Comm *comm = cpu_comm(op->c->weights);
+    int n_ranks = comm_size(comm);
+    DividedRows d = {.rows = e->rows,
+                     .row_bytes = e->is_acts ? act_row_bytes(e->form, e->n) : (size_t)e->n * sizeof(float)};
+    for (int i = 0; i < n_ranks; i++) {
+        int64_t first = first_value(op, i);
+        bool is_end = first == e->n;
+        d.edges[i] = is_end ? d.row_bytes : e->is_acts ? act_offset(e->form, first) : (size_t)first * sizeof(float);
+    }
+    d.edges[n_ranks] = d.row_bytes;
+    exchange_rows(comm, &d, e->n_rows, true);
+}
+
+Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange what) {
+    if (!cpu_comm(base.c->weights)) return at;
+    base.exchange = what;
+    return put_op(at, base, kind, exchange, 1, 0);
+}
+
+void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows) {
+    int n_ranks = comm_size(cpu_comm(w));
+    int64_t n = w->base.model->hparams.n_vocab;
+    DividedRows d = {.rows = (char *)logits, .row_bytes = (size_t)n * sizeof *logits};
+    for (int i = 0; i < n_ranks; i++) d.edges[i] = (size_t)cpu_share_tokens(w, i).first * sizeof *logits;
+    d.edges[n_ranks] = d.row_bytes;
+    exchange_rows(cpu_comm(w), &d, n_rows, false);
+}
+
+/* The place of a row among those of a rank. */
+typedef struct EmbeddedRow {
+    int rank;
+    int32_t row;
+    int64_t i;
+} EmbeddedRow;
+
+typedef struct EmbeddedRows {
+    const CpuWeights *w;
+    const int32_t *tokens;
+    float *rows;
+    int64_t n_embd;
+    EmbeddedRow *last; /* the row that was looked up last: rows are looked up in ascending order */
+} EmbeddedRows;
+
+static bool has_token(Share s, int32_t token) { return token >= s.first && token < s.last; }
+
+/* Returns row i of those whose tokens belong to a rank. */
+static char *embedded_row(const void *ctx, int rank, int64_t i) {
+    const EmbeddedRows *e = ctx;
+    Share own = cpu_share_tokens(e->w, rank);
+    if (rank != e->last->rank || i < e->last->i) *e->last = (EmbeddedRow){.rank = rank, .row = -1, .i = -1};
+    while (e->last->i < i) e->last->i += has_token(own, e->tokens[++e->last->row]);
+    return (char *)(e->rows + row_at(e->last->row, e->n_embd));
+}
+
+void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows) {
+    CommPart parts[COMM_MAX_RANKS];
+    int n_ranks = comm_size(cpu_comm(w));
+    EmbeddedRow last = {.rank = -1};
+    EmbeddedRows e = {.w = w, .tokens = tokens, .rows = rows, .n_embd = w->base.model->hparams.n_embd, .last = &last};
+    for (int i = 0; i < n_ranks; i++) {
+        Share own = cpu_share_tokens(w, i);
+        parts[i] = (CommPart){.bytes = (size_t)e.n_embd * sizeof *rows};
+        for (int32_t k = 0; k < n; k++) parts[i].n += has_token(own, tokens[k]);
+    }
+    comm_gather(cpu_comm(w), parts, embedded_row, &e, true);
+}

@@ -1,0 +1,140 @@
+/* ranks_start.c - the processes of ranks: how they begin, compare what they have loaded, and end.
+ *
+ * The ranks of one machine are forked before the model is loaded. A process that has been forked takes part in
+ * exchanges and nothing else: it closes the files of its parent, prints nothing, and leaves an interrupt from the
+ * terminal to rank 0. */
+#include "compute/ranks/ranks.h"
+
+#include "base/system.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err) {
+    *out = NULL;
+    Ranks *r = mem_calloc(1, sizeof *r);
+    if (!r) return error_memory(err, "a rank", sizeof *r);
+    int status = comm_open(&r->comm, memory, rank, err);
+    if (status) mem_free(r);
+    else *out = r;
+    return status;
+}
+
+/* Cuts what a forked process has inherited and must not use. */
+static void leave_parent(void) {
+    int null = open("/dev/null", O_RDWR);
+    if (null >= 0) dup2(null, STDIN_FILENO), dup2(null, STDOUT_FILENO);
+    syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+}
+
+/* Forks the processes of the ranks after 0. Returns the rank of the calling one, or -1. */
+static int fork_ranks(int n_ranks, pid_t processes[COMM_MAX_RANKS]) {
+    for (int rank = 1; rank < n_ranks; rank++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            leave_parent();
+            return rank;
+        }
+        if (pid < 0) return -1;
+        processes[rank] = pid;
+    }
+    return 0;
+}
+
+static void end_processes(const pid_t processes[COMM_MAX_RANKS]) {
+    for (int i = 1; i < COMM_MAX_RANKS; i++) {
+        if (!processes[i]) continue;
+        kill(processes[i], SIGKILL);
+        waitpid(processes[i], NULL, 0);
+    }
+}
+
+int ranks_start(Ranks **out, int n_ranks, fr_error *err) {
+    CommMemory *memory = NULL;
+    pid_t processes[COMM_MAX_RANKS] = {0};
+    *out = NULL;
+    int status = comm_memory_open(&memory, n_ranks, err);
+    if (status) return status;
+    int rank = fork_ranks(n_ranks, processes);
+    if (rank < 0) status = error_set(err, FR_ERR_MEMORY, "a process could not be started: %s", strerror(errno));
+    if (!status) status = ranks_join(out, memory, rank, err);
+    if (status) {
+        if (rank > 0) _exit(1);
+        end_processes(processes);
+        comm_memory_close(memory);
+        return status;
+    }
+    (*out)->memory = memory;
+    if (rank == 0) memcpy((*out)->processes, processes, sizeof processes);
+    return FR_OK;
+}
+
+/* What must be the same on all ranks. */
+typedef struct Loaded {
+    uint64_t fingerprint;
+    int32_t activations;
+    char version[28];
+} Loaded;
+
+int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, fr_error *err) {
+    fr_error why = {.code = FR_OK};
+    Loaded own = {.fingerprint = fingerprint}, first;
+    if (status && err) why = *err;
+    if (w) own.activations = (int32_t)w->options.activations;
+    strncpy(own.version, fr_version(), sizeof own.version - 1);
+    first = own;
+    comm_broadcast(r->comm, &first, sizeof first);
+    if (!status && strcmp(first.version, own.version) != 0)
+        status = error_set(&why, FR_ERR_MISMATCH, "version %s of forerun, where rank 0 has %s", own.version,
+                           first.version);
+    else if (!status && memcmp(&first, &own, sizeof own) != 0 && first.fingerprint)
+        status = error_set(&why, FR_ERR_MISMATCH, "another model file, or other options, than rank 0");
+    status = ranks_agree(r, status, &why);
+    if (status) return error_set(err, status, "%s", why.message);
+    r->weights = w;
+    return FR_OK;
+}
+
+void ranks_work_and_exit(Ranks *r, const char *failure) {
+    char reason[sizeof((fr_error *)0)->message];
+    snprintf(reason, sizeof reason, "rank %d: %.480s", comm_rank(r->comm), failure ? failure : "");
+    if (failure) comm_abort(r->comm, reason);
+    else ranks_work(r);
+    comm_close(r->comm);
+    _exit(failure ? 1 : 0);
+}
+
+/* Waits a little for a process to end by itself. */
+static bool has_ended(pid_t process) {
+    enum { TRIES = 200 };
+    const struct timespec pause = {.tv_nsec = 5000000};
+    for (int i = 0; i < TRIES; i++) {
+        if (waitpid(process, NULL, WNOHANG) != 0) return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
+void ranks_close(Ranks *r) {
+    if (!r) return;
+    bool is_first = comm_rank(r->comm) == 0, has_failed = comm_check(r->comm, NULL) != FR_OK;
+    if (is_first && r->weights) ranks_send(r, (Call){.kind = CALL_END, .context = -1});
+    comm_close(r->comm);
+    for (int i = 1; is_first && !has_failed && i < COMM_MAX_RANKS; i++)
+        if (r->processes[i] && has_ended(r->processes[i])) r->processes[i] = 0;
+    if (is_first) end_processes(r->processes);
+    comm_memory_close(r->memory);
+    buf_free(&r->body);
+    buf_free(&r->copies);
+    mem_free(r);
+}

@@ -1,0 +1,181 @@
+/* test_ranks.c - forwards that several ranks compute together: the same bits as one process for every small model,
+ * number of ranks and number of threads; only what the formula says is exchanged; and ranks that fail end the group.
+ * The ranks are threads here; tests/lossless/test_ranks_text.c starts processes. */
+#include "testing.h"
+
+#include "compute/cpu/cpu.h"
+#include "compute/executor.h"
+#include "compute/ranks/ranks.h"
+#include "model_rig.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 4, N_TOKENS = 23, N_TREE = 5, N_CTX = 64, N_VOCAB = SMALL_MODELS_VOCAB };
+
+/* ---- a group of threads ---------------------------------------------------------------------------------- */
+
+typedef struct Rank {
+    const Gguf *gguf;
+    const char *packed_file;
+    uint64_t fingerprint;
+    Ranks *ranks;
+    Weights *weights;
+    int n_threads, status;
+    fr_error err;
+    pthread_t thread;
+} Rank;
+
+typedef struct Group {
+    CommMemory *memory;
+    int n;
+    Rank ranks[MOST_RANKS];
+} Group;
+
+static void load(Rank *r) {
+    Model *m = NULL;
+    const WeightsOptions options = {.n_threads = 1, .ranks = r->ranks};
+    const Backend *backend = comm_rank(r->ranks->comm) == 0 ? ranks_backend() : &backend_cpu;
+    r->status = model_open(&m, r->gguf, &r->err);
+    if (!r->status) r->status = backend->weights_open(&r->weights, m, &options, &r->err);
+    r->status = ranks_compare(r->ranks, r->weights, r->status, r->fingerprint, &r->err);
+}
+
+static void *work(void *rank) {
+    Rank *r = rank;
+    load(r);
+    if (!r->status) ranks_work(r->ranks);
+    ranks_close(r->ranks);
+    rig_weights_close(r->weights);
+    return NULL;
+}
+
+/* Opens a group in which rank `other` has the fingerprint 2 and all others 1. Returns the status of rank 0. */
+static int group_open(Group *g, const Gguf *gguf, int n, int other) {
+    fr_error err;
+    *g = (Group){.n = n};
+    if (comm_memory_open(&g->memory, n, &err)) fail_msg("%s", err.message);
+    for (int i = 0; i < n; i++) {
+        g->ranks[i] = (Rank){.gguf = gguf, .fingerprint = i == other ? 2 : 1};
+        if (ranks_join(&g->ranks[i].ranks, g->memory, i, &err)) fail_msg("%s", err.message);
+        if (i > 0) assert_int_equal(pthread_create(&g->ranks[i].thread, NULL, work, &g->ranks[i]), 0);
+    }
+    load(&g->ranks[0]);
+    return g->ranks[0].status;
+}
+
+static void group_close(Group *g) {
+    ranks_close(g->ranks[0].ranks);
+    rig_weights_close(g->ranks[0].weights);
+    for (int i = 1; i < g->n; i++) pthread_join(g->ranks[i].thread, NULL);
+    comm_memory_close(g->memory);
+}
+
+/* ---- the same bits ---------------------------------------------------------------------------------------- */
+
+/* The logits of a prompt in chunks of 7, of a tree after it, and of the row after a path of the tree. */
+typedef struct Logits {
+    float prompt[N_TOKENS][N_VOCAB], tree[N_TREE][N_VOCAB], last[N_VOCAB];
+} Logits;
+
+static void run(const Weights *w, KvType kv, int n_threads, Logits *out) {
+    RigOptions o = rig_options(N_CTX, 7);
+    int32_t tokens[N_TOKENS + 1];
+    const int32_t parents[N_TREE] = {-1, 0, 0, 2, 3}, path[] = {0, 2, 3};
+    Row rows[N_TREE];
+    fr_error err;
+    o.n_threads = n_threads, o.kv_type = kv, o.page_size = 3;
+    Executor *e = rig_executor(w, &o);
+    int32_t s = rig_sequence(e);
+    rig_tokens(5, N_VOCAB, tokens, N_TOKENS + 1);
+    rig_append(e, s, tokens, N_TOKENS, 7, N_VOCAB, out->prompt[0]);
+    for (int i = 0; i < N_TREE; i++)
+        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = parents[i], .want_logits = true};
+    if (executor_reserve(e, s, N_TREE, &err) || executor_forward(e, rows, N_TREE, &err)) fail_msg("%s", err.message);
+    for (int i = 0; i < N_TREE; i++) memcpy(out->tree[i], executor_logits(e, i), sizeof out->tree[i]);
+    executor_commit(e, s, path, 3);
+    rig_append(e, s, &tokens[N_TOKENS], 1, 1, N_VOCAB, out->last);
+    rig_executor_close(e);
+}
+
+static void ranks_change_no_bit(void **state) {
+    (void)state;
+    static Logits one, several;
+    for (int m = 0; m < n_small_models; m++) {
+        Gguf *gguf = rig_random_gguf(&small_models[m]);
+        Weights *whole = rig_weights_in(&backend_cpu, gguf);
+        KvType kv = m % 3 == 0 ? KV_F32 : m % 3 == 1 ? KV_Q8 : KV_F16;
+        run(whole, kv, 1, &one);
+        for (int n = 2 + m % 2; n <= MOST_RANKS; n += 2 - m % 2) { /* 2 and 4, or 3 and 4 */
+            Group g;
+            if (group_open(&g, gguf, n, -1)) fail_msg("%s", g.ranks[0].err.message);
+            run(g.ranks[0].weights, kv, 1 + (m + n) % 2, &several);
+            if (memcmp(&one, &several, sizeof one) != 0)
+                fail_msg("%s (number %d): %d ranks give other logits", small_models[m].arch, m, n);
+            group_close(&g);
+        }
+        rig_weights_close(whole);
+        gguf_close(gguf);
+    }
+}
+
+/* A llama of two layers, whose heads of 12 numbers are not blocks of activations, so that floats are exchanged before
+ * o; and one with heads of 32 and Q8_0 weights, whose inputs are exchanged in the form of the product. */
+static void only_what_the_formula_says_is_exchanged(void **state) {
+    (void)state;
+    const RandomModel models[] = {small_models[0],
+                                  {.arch = "llama",
+                                   .n_layer = 1,
+                                   .n_embd = 64,
+                                   .n_head = 2,
+                                   .n_head_kv = 1,
+                                   .n_ff = 32,
+                                   .n_vocab = N_VOCAB,
+                                   .types = {TYPE_Q8_0},
+                                   .n_types = 1,
+                                   .seed = 3}};
+    for (int i = 0; i < 2; i++) {
+        Gguf *gguf = rig_random_gguf(&models[i]);
+        Group g;
+        if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
+        const Comm *comm = g.ranks[0].ranks->comm;
+        RigOptions o = rig_options(N_CTX, 3);
+        Executor *e = rig_executor(g.ranks[0].weights, &o);
+        float logits[3][N_VOCAB];
+        const int32_t tokens[3] = {5, 200, 299};
+        int32_t s = rig_sequence(e);
+        CommCounts before = comm_counts(comm);
+        rig_append(e, s, tokens, 3, 3, N_VOCAB, logits[0]);
+        CommCounts after = comm_counts(comm);
+        int64_t n_layer = models[i].n_layer, row = models[i].n_embd * 4, n_ff = models[i].n_ff;
+        int64_t attended = i == 0 ? row : (int64_t)act_row_bytes(ACT_Q16, models[i].n_embd);
+        int64_t inner = (int64_t)act_row_bytes(i == 0 ? ACT_F32 : ACT_Q16, n_ff);
+        assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 2);
+        assert_int_equal(after.n_gather_bytes - before.n_gather_bytes,
+                         3 * (row + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
+        assert_int_equal(after.n_broadcasts - before.n_broadcasts, 2); /* the call and its rows */
+        rig_executor_close(e);
+        group_close(&g);
+        gguf_close(gguf);
+    }
+}
+
+static void another_model_is_refused_by_name(void **state) {
+    (void)state;
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Group g;
+    assert_int_equal(group_open(&g, gguf, 3, 2), FR_ERR_MISMATCH);
+    assert_string_equal(g.ranks[0].err.message, "rank 2: another model file, or other options, than rank 0");
+    group_close(&g);
+    gguf_close(gguf);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_change_no_bit),
+        cmocka_unit_test(only_what_the_formula_says_is_exchanged),
+        cmocka_unit_test(another_model_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* test_ranks_text.c - a model that is divided among processes: texts and hashes of logits are those of one process with
+ * every drafter, and a process that dies or is stopped ends the request within two seconds, with its rank. */
+#include "engine_rig.h"
+
+#include "all_drafters.h"
+#include "base/system.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_PROMPT = 40, N_TOKENS = 12 };
+
+static fr_model *open_divided(const char *path, int n_ranks) {
+    fr_error err;
+    fr_model *m = NULL;
+    const fr_model_options options = {.struct_size = sizeof options, .n_threads = 1, .n_ranks = n_ranks};
+    if (fr_model_open(&m, path, &options, &err)) fail_msg("%s", err.message);
+    return m;
+}
+
+static fr_engine *open_engine(const fr_model *m) {
+    return rig_open_engine(m, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                   .n_ctx = 128,
+                                                   .n_threads = 1,
+                                                   .prefill_chunk = 16});
+}
+
+static fr_request_options request_of(int32_t prompt[N_PROMPT], const char *const *draft) {
+    for (int i = 0; i < N_PROMPT; i++) prompt[i] = ALL_DRAFTERS_TOKEN(i);
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
+                            .n_prompt = N_PROMPT,
+                            .max_tokens = N_TOKENS,
+                            .sampling = fr_sampling_default(),
+                            .tree_budget = 6,
+                            .ignore_eos = 1};
+    if (*draft) o.drafts = draft, o.n_drafts = 1;
+    return o;
+}
+
+static void check_target(const char *path, const char *const *drafts) {
+    static Stream plain, got;
+    const char *none = NULL;
+    int32_t prompt[N_PROMPT];
+    fr_model *whole = open_divided(path, 1), *divided = open_divided(path, 3);
+    fr_engine *e = open_engine(whole);
+    fr_request_options o = request_of(prompt, &none);
+    int64_t drafted = 0;
+    rig_run_request(e, &o, &plain);
+    fr_engine_close(e);
+    fr_model_close(whole);
+    for (const char *const *draft = drafts; *draft; draft++) {
+        e = open_engine(divided);
+        o = request_of(prompt, draft);
+        rig_run_request(e, &o, &got);
+        assert_string_equal(got.draft_error, "");
+        rig_assert_same(&plain, &got, *draft);
+        drafted += got.stats.drafted;
+        fr_engine_close(e);
+    }
+    assert_true(drafted > 0);
+    fr_model_close(divided);
+}
+
+static void processes_change_no_text(void **state) {
+    (void)state;
+    const char *const mtp[] = {ALL_DRAFTERS_MTP, NULL};
+    all_drafters_write_files();
+    check_target(ALL_DRAFTERS_TARGET, all_drafters);
+    check_target(ALL_DRAFTERS_NEXTN, mtp);
+}
+
+/* Returns the processes that this one has started, the latest last. */
+static int find_children(pid_t out[8]) {
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    char *at = fgets(line, sizeof line, f), *end;
+    int n = 0;
+    fclose(f);
+    for (long pid; at && n < 8 && (pid = strtol(at, &end, 10)) > 0; at = end) out[n++] = (pid_t)pid;
+    return n;
+}
+
+/* Runs until the engine fails, and checks how. */
+static void expect_end(fr_engine *e, const char *reason) {
+    int32_t prompt[N_PROMPT];
+    const char *none = NULL;
+    fr_request *request;
+    fr_error err = {.message = ""};
+    fr_request_options o = request_of(prompt, &none);
+    double start_s = clock_s();
+    int left = fr_request_open(&request, e, &o, &err);
+    while (left >= 0 && clock_s() < start_s + 10) left = fr_engine_step(e, &err);
+    assert_true(left < 0);
+    assert_string_equal(err.message, reason);
+    if (clock_s() - start_s > 2) fail_msg("the group ended after %.1f s", clock_s() - start_s);
+}
+
+static void a_process_that_fails_ends_the_group(void **state) {
+    (void)state;
+    pid_t before[8], after[8];
+    int n = find_children(before);
+    if (access("/proc/self/task", F_OK) != 0) skip();
+    fr_model *model = open_divided(ALL_DRAFTERS_TARGET, 3), *other = open_divided(ALL_DRAFTERS_TARGET, 2);
+    if (find_children(after) != n + 3) skip(); /* the kernel does not list children */
+    fr_engine *e = open_engine(model), *of_other = open_engine(other);
+    kill(after[n + 1], SIGKILL);
+    kill(after[n + 2], SIGSTOP);
+    expect_end(e, "rank 2 of 3 has died or does not respond; the other ranks have ended, too");
+    expect_end(of_other, "rank 1 of 2 has died or does not respond; the other ranks have ended, too");
+    fr_engine_close(e);
+    fr_engine_close(of_other);
+    fr_model_close(model);
+    fr_model_close(other);
+    assert_int_equal(find_children(after), n);
+}
+
+static void a_wrong_file_is_refused_once(void **state) {
+    (void)state;
+    fr_error err;
+    fr_model *m = NULL;
+    const fr_model_options options = {.struct_size = sizeof options, .n_ranks = 2};
+    assert_int_equal(fr_model_open(&m, "build/no-such-file.gguf", &options, &err), FR_ERR_IO);
+    assert_non_null(strstr(err.message, "build/no-such-file.gguf"));
+    const fr_model_options reference = {.struct_size = sizeof reference, .backend = "reference", .n_ranks = 2};
+    assert_int_equal(fr_model_open(&m, ALL_DRAFTERS_TARGET, &reference, &err), FR_ERR_UNSUPPORTED);
+    const fr_model_options many = {.struct_size = sizeof many, .n_ranks = 65};
+    assert_int_equal(fr_model_open(&m, ALL_DRAFTERS_TARGET, &many, &err), FR_ERR_ARGUMENT);
+    assert_string_equal(err.message, "n_ranks is 65; it must be 0 to 64");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_change_no_text),
+        cmocka_unit_test(a_process_that_fails_ends_the_group),
+        cmocka_unit_test(a_wrong_file_is_refused_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
