@@ -91,9 +91,9 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
     }
 #define CLI_ROW_RANKS(S, field) \
     { \
-        .key = "ranks", OPT_INT(S, field, 1, 64), .default_value = "1", \
-        .help = "number of processes that divide the model; each has --threads threads, by default its share of the " \
-                "cores" \
+        .key = "ranks", OPT_INT(S, field, 1, 64), .word = "numa", .word_value = FR_RANKS_NUMA, .default_value = "1", \
+        .help = "number of processes that divide the model, each with --threads threads, by default all of its share " \
+                "of the cores; numa: one for each NUMA node" \
     }
 #define CLI_ROW_CTX(S, field) \
     { \

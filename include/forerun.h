@@ -95,6 +95,8 @@ FR_API void fr_free(void *p);
 
 typedef struct fr_model fr_model;
 
+#define FR_RANKS_NUMA (-1)
+
 typedef struct fr_model_options {
     size_t struct_size;
     const char *backend; /* NULL or "cpu"; "reference" computes in double precision on one thread, as an oracle */
@@ -111,7 +113,8 @@ typedef struct fr_model_options {
     void (*progress)(void *user, double part); /* called while loading, with part rising from 0 to 1; may be NULL */
     void *progress_user;                       /* passed to progress */
     /* Divides the weights among this many processes of this machine, which compute each forward together with the same
-     * results as one process. fr_model_open starts the others, and fr_model_close ends them. 0 or 1: one process. */
+     * results as one process. fr_model_open starts the others, and fr_model_close ends them. Until then each process,
+     * including this one, uses a share of the cores. FR_RANKS_NUMA: one process for each NUMA node. 0 or 1: one process. */
     int64_t n_ranks;
 } fr_model_options;
 

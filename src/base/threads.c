@@ -39,6 +39,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 /* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
  * virtual machine costs as much again (research/DIARY.md). */
@@ -199,15 +202,69 @@ static void *worker(void *arg) {
     return NULL;
 }
 
-/* The cores that this process may use, read once before anything here pins a thread. */
-static cpu_set_t allowed;
+/* The cores that this process may use, read once before anything here pins a thread; and the share of them that it
+ * uses. */
+static cpu_set_t granted, allowed;
 static void find_allowed(void) {
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof granted, &granted) != 0) CPU_ZERO(&granted);
+    allowed = granted;
 }
 static const cpu_set_t *allowed_cores(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_allowed);
     return &allowed;
+}
+
+/* A core and where it is in the machine. */
+typedef struct CorePlace {
+    int cpu, node, core;
+} CorePlace;
+
+static int compare_places(const void *a, const void *b) {
+    const CorePlace *p = a, *q = b;
+    return p->node != q->node ? p->node - q->node : p->core != q->core ? p->core - q->core : p->cpu - q->cpu;
+}
+
+/* Returns the place of a core; what the system does not tell is 0. */
+static CorePlace place_of(int cpu) {
+    enum { MOST_NODES = 64 };
+    CorePlace p = {.cpu = cpu};
+    char path[96];
+    for (int node = 1; node < MOST_NODES && !p.node; node++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
+        if (access(path, F_OK) == 0) p.node = node;
+    }
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", cpu);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%d", &p.core) != 1) p.core = 0;
+    if (f) fclose(f);
+    return p;
+}
+
+/* Lists the cores that this process may use, those of a NUMA node together. Returns their number. */
+static int list_cores(CorePlace out[CPU_SETSIZE]) {
+    int n = 0;
+    (void)allowed_cores();
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &granted)) out[n++] = place_of(cpu);
+    qsort(out, (size_t)n, sizeof *out, compare_places);
+    return n;
+}
+
+int threads_n_nodes(void) {
+    CorePlace cores[CPU_SETSIZE];
+    int n = list_cores(cores), n_nodes = n > 0;
+    for (int i = 1; i < n; i++) n_nodes += cores[i].node != cores[i - 1].node;
+    return n_nodes > 0 ? n_nodes : 1;
+}
+
+void threads_take_share(int i_share, int n_shares) {
+    CorePlace cores[CPU_SETSIZE];
+    int n = list_cores(cores), from = n * i_share / n_shares, to = n * (i_share + 1) / n_shares;
+    if (to == from && n > 0) to = from + 1;
+    CPU_ZERO(&allowed);
+    for (int i = from; i < to; i++) CPU_SET((size_t)cores[i].cpu, &allowed);
+    (void)sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
 /* Returns a new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all

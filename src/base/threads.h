@@ -53,8 +53,14 @@ void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
  * than parts. */
 void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
-/* Returns the cores that this process could use when a function of this file was first called. */
+/* Returns how many cores this process uses: all that it could use when a function of this file was first called, or its
+ * share of them. */
 int threads_n_cores(void);
+/* Returns on how many NUMA nodes all of them are. */
+int threads_n_nodes(void);
+/* Restricts the calling thread and all pools that are opened from now on to a share of the cores, at least one. Cores of
+ * a NUMA node are in the same share, as far as possible. Share 0 of 1 is all cores again. */
+void threads_take_share(int i_share, int n_shares);
 
 /* Lets the other thread of a core run while the caller polls. */
 static inline void threads_relax(void) {

@@ -37,9 +37,6 @@ struct fr_model {
     TokenTrie *trie;           /* NULL until the first grammar of the model is opened */
 };
 
-/* Returns how many threads a process of the model uses unless it is asked for another number. */
-int model_n_threads(const fr_model *m);
-
 struct fr_grammar {
     fr_model *model;
     Grammar *grammar;

@@ -99,11 +99,6 @@ static void call_progress(void *user, double part) {
     p->caller_env = fp_env_enter();
 }
 
-int model_n_threads(const fr_model *m) {
-    int n_ranks = m->ranks ? comm_size(m->ranks->comm) : 1;
-    return threads_n_cores() < n_ranks ? 1 : threads_n_cores() / n_ranks;
-}
-
 /* Opens the weights, on all ranks if there are several. */
 static int open_weights(fr_model *m, const Backend *backend, const WeightsOptions *options, fr_error *err) {
     int status = backend->weights_open(&m->weights, m->model, options, err);
@@ -115,7 +110,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
                               .packed_file = o->packed_file,
-                              .n_threads = o->n_threads ? o->n_threads : model_n_threads(m),
+                              .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
                               .ranks = m->ranks,
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};
@@ -147,6 +142,14 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     return m->name ? FR_OK : error_memory(err, "a name", 0);
 }
 
+static int start_ranks(fr_model *m, const fr_model_options *o, fr_error *err) {
+    int64_t n = o->n_ranks == FR_RANKS_NUMA ? threads_n_nodes() : o->n_ranks;
+    if (n < 0 || n > COMM_MAX_RANKS)
+        return error_set(err, FR_ERR_ARGUMENT, "n_ranks is %lld; it must be 0 to %d, or FR_RANKS_NUMA", (long long)n,
+                         COMM_MAX_RANKS);
+    return n > 1 ? ranks_start(&m->ranks, (int)n, err) : FR_OK;
+}
+
 /* Loads the model in this process and in those of the other ranks, which do not return from here. */
 static int load_in_ranks(fr_model *m, const char *path, Progress *progress, fr_error *err) {
     fr_error why = {.code = FR_OK};
@@ -172,10 +175,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
     if (!m) return error_memory(err, "a model", sizeof *m);
     atomic_init(&m->n_users, 1);
     pthread_mutex_init(&m->trie_lock, NULL);
-    if (progress.options.n_ranks < 0 || progress.options.n_ranks > COMM_MAX_RANKS)
-        status = error_set(err, FR_ERR_ARGUMENT, "n_ranks is %lld; it must be 0 to %d",
-                           (long long)progress.options.n_ranks, COMM_MAX_RANKS);
-    else if (progress.options.n_ranks > 1) status = ranks_start(&m->ranks, (int)progress.options.n_ranks, err);
+    status = start_ranks(m, &progress.options, err);
     if (!status) status = load_in_ranks(m, path, &progress, err);
     if (status) {
         fr_model_close(m);

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void error_is_filled_and_optional(void **state) {
@@ -221,6 +223,40 @@ static void pinned_threads_have_a_core_each(void **state) {
     threads_close(pool);
 }
 
+/* Processes that take shares of the cores have all cores together and none twice, and so have their threads. */
+static void shares_of_cores_are_disjoint(void **state) {
+    (void)state;
+    cpu_set_t before, all;
+    int n = threads_n_cores() < 3 ? threads_n_cores() : 3, n_all = 0;
+    cpu_set_t *taken = mmap(NULL, 3 * sizeof *taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(taken, MAP_FAILED);
+    sched_getaffinity(0, sizeof before, &before);
+    assert_in_range(threads_n_nodes(), 1, threads_n_cores());
+    CPU_ZERO(&all);
+    for (int i = 0; i < n; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            static Places places;
+            ThreadPool *pool;
+            threads_take_share(0, n);
+            threads_take_share(i, n);
+            if (threads_open(&pool, 2, NULL)) _exit(1);
+            threads_run(pool, 2, note_place, &places);
+            bool is_same = CPU_EQUAL(&places.allowed[0], &places.allowed[1]);
+            taken[i] = places.allowed[0];
+            _exit(is_same && threads_n_cores() == CPU_COUNT(&taken[i]) ? 0 : 1);
+        }
+        int status = 1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        n_all += CPU_COUNT(&taken[i]);
+        CPU_OR(&all, &all, &taken[i]);
+    }
+    assert_true(CPU_EQUAL(&all, &before));
+    assert_int_equal(n_all, CPU_COUNT(&before));
+    munmap(taken, 3 * sizeof *taken);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_is_filled_and_optional),
@@ -232,6 +268,7 @@ int main(void) {
         cmocka_unit_test(sleepers_wake),
         cmocka_unit_test(stages_follow_each_other),
         cmocka_unit_test(pinned_threads_have_a_core_each),
+        cmocka_unit_test(shares_of_cores_are_disjoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,12 +338,6 @@ static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, in
  * the scale of that matrix, which is one more rounding for each output, in every batch and with every kernel table. */
 void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
                   int64_t stride, int64_t first, int64_t last);
-/* Returns the smallest number of heads that fills whole tiles. */
-static inline int64_t heads_of_unit(const Hparams *h) {
-    int64_t n = 1;
-    while (n * h->head_dim % TILE_ROWS) n++;
-    return n;
-}
 /* Runs a forward of rows (forward.c). */
 void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* Each of the following functions that returns an Op writes operations from `at` on and returns the place after them.

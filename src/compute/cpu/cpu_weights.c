@@ -99,6 +99,13 @@ static int check_embedding(const CpuWeights *w, fr_error *err) {
 
 static size_t own_bytes(const Packing *p) { return (size_t)share_size(p->tiles) * p->m->tile_bytes; }
 
+/* Returns whether this rank computes a head of latent attention. */
+static bool has_head(const CpuWeights *w, const LayerSpec *spec, int64_t head) {
+    Share units = cpu_share_units(w, spec);
+    int64_t unit = head / attention_group(&w->base.model->hparams, spec);
+    return unit >= units.first && unit < units.last;
+}
+
 /* Sets the shape of a matrix that pack_all will fill with matrix i of the tensor. spec and slot say where it is; the LM
  * head has no spec. */
 static int will_pack(Loader *l, const GgufTensor *t, int64_t i, const LayerSpec *spec, LayerMatrix slot,
@@ -109,6 +116,7 @@ static int will_pack(Loader *l, const GgufTensor *t, int64_t i, const LayerSpec 
     Packing *p = &l->packings[l->n_packings++];
     *p = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
     p->tiles = spec ? cpu_share_tiles(l->w, spec, slot, out) : cpu_share(l->w, packed_n_tiles(out));
+    if (spec && layer_matrix_info[slot].count == MATRIX_OF_HEADS && !has_head(l->w, spec, i)) p->tiles = (Share){0, 0};
     if (!size_add(l->w->block_bytes, own_bytes(p), &l->w->block_bytes) ||
         !size_add(l->file_bytes, packed_bytes(out), &l->file_bytes))
         return error_memory(l->err, "the weights", SIZE_MAX);

@@ -48,16 +48,31 @@ size_t latent_act_bytes(const CpuLayer *l) {
 
 /* ---- latents ----------------------------------------------------------------------------------------- */
 
+/* Returns the tiles of a product that this rank computes: its heads of the queries, and all of the latents. */
+static Share own_tiles(const CpuContext *c, const CpuLayer *l, const PackedMatrix *m) {
+    if (m != l->matrices[MATRIX_Q]) return (Share){0, packed_n_tiles(m)};
+    return cpu_share_tiles(c->weights, l->spec, MATRIX_Q, m);
+}
+
 /* Computes tiles of the products of the operation, which are counted one product after another. */
 static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     const CpuContext *c = op->c;
     for (int k = 0; k < op->n_products; k++) {
         const Product *p = &op->products[k];
-        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = min_i64(end, n);
-        if (first < last) cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, first, last);
+        Share own = own_tiles(c, op->l, p->m);
+        int64_t n = share_size(own), first = begin > 0 ? begin : 0, last = min_i64(end, n);
+        if (first < last)
+            cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, own.first + first,
+                         own.first + last);
         begin -= n, end -= n;
     }
+}
+
+static Op *put_products(Op *at, Op op) {
+    int64_t n = 0;
+    for (int k = 0; k < op.n_products; k++) n += share_size(own_tiles(op.c, op.l, op.products[k].m));
+    return put_op(at, op, FORWARD_QKV, product_tiles, n, op.c->n_rows);
 }
 
 static void latent_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -126,7 +141,7 @@ static void value_heads(const Op *op, int64_t begin, int64_t end, int i_thread) 
 Op *latent_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    const int64_t rows = c->n_rows, n_tiles = packed_n_tiles(l->matrices[MATRIX_KV_A]);
+    const int64_t rows = c->n_rows, n_heads = share_size(l->units) * attention_group(h, l->spec);
     const bool has_q_latent = l->matrices[MATRIX_Q_A] != NULL;
     const Op base = {.c = c, .layer = layer, .l = l};
     Op down = base;
@@ -136,23 +151,24 @@ Op *latent_ops(CpuContext *c, int32_t layer, Op *at) {
                                     : (Product){l->matrices[MATRIX_Q], c->queries};
     at = put_op(at, down, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
-    at = put_op(at, down, FORWARD_QKV, product_tiles, n_tiles + packed_n_tiles(down.products[1].m), rows);
+    at = put_products(at, down);
 
     Op queries = base;
     queries.n_products = 1, queries.products[0] = (Product){l->matrices[MATRIX_Q], c->queries};
     at = put_op(at, queries, FORWARD_QKV, latent_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_LATENT, c->k, h->head_dim, at);
     if (has_q_latent) at = input_squares_op(c, layer, INPUT_Q_LATENT, c->q_latent, h->latent.q_rank, at);
-    if (has_q_latent) at = put_op(at, queries, FORWARD_QKV, product_tiles, packed_n_tiles(l->matrices[MATRIX_Q]), rows);
+    if (has_q_latent) at = put_products(at, queries);
 
     Op heads = base;
+    heads.first_item = l->units.first * attention_group(h, l->spec);
     heads.n_products = 1, heads.products[0] = (Product){l->matrices[MATRIX_K_B], c->q};
     at = input_squares_op(c, layer, INPUT_LATENT_QUERIES, c->queries, latent_query_dim(h), at);
-    at = put_op(at, heads, FORWARD_QKV, absorb_heads, h->n_head, rows);
+    at = put_op(at, heads, FORWARD_QKV, absorb_heads, n_heads, rows);
     at = attention_ops(c, layer, at);
     at = input_squares_op(c, layer, INPUT_READ_LATENTS, c->attended, (int64_t)h->n_head * h->latent.rank, at);
     heads.products[0] = (Product){l->matrices[MATRIX_V_B], c->head_values};
-    at = put_op(at, heads, FORWARD_O, value_heads, h->n_head, rows);
+    at = put_op(at, heads, FORWARD_O, value_heads, n_heads, rows);
     at = input_squares_op(c, layer, INPUT_LATENT_O, c->head_values, latent_values_dim(h), at);
 
     Op o = {.c = c,
@@ -161,5 +177,6 @@ Op *latent_ops(CpuContext *c, int32_t layer, Op *at) {
             .x = c->head_values,
             .n_products = 1,
             .products = {{l->matrices[MATRIX_O], c->delta}}};
-    return put_op(at, o, FORWARD_O, convert_rows, rows, 0);
+    Exchange values = {.rows = c->head_values, .n_rows = rows, .n = latent_values_dim(h), .cut = CUT_HEADS};
+    return put_op(put_exchange(at, o, FORWARD_O, values), o, FORWARD_O, convert_rows, rows, 0);
 }

@@ -43,6 +43,12 @@
 
 /* ---- queries, keys and values --------------------------------------------------------------------- */
 
+/* Returns the smallest number of heads that fills whole tiles. */
+static int64_t heads_of_unit(const Hparams *h) {
+    int64_t n = 1;
+    while (n * h->head_dim % TILE_ROWS) n++;
+    return n;
+}
 /* Returns the units of the queries (k = 0), keys (1) or values (2) that this rank computes. */
 static Share units_of(const Hparams *h, const CpuLayer *l, int k) {
     int64_t unit = heads_of_unit(h), heads = k ? 1 : layer_n_head(h, l->spec) / layer_n_head_kv(h, l->spec);

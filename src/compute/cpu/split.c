@@ -18,8 +18,8 @@
  *     LM head        tokens                                logits, to rank 0 only
  *
  * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
- * much to do, whichever experts are chosen. Norms, routers, latent attention and recurrent states are computed by all
- * ranks in full.
+ * much to do, whichever experts are chosen. Latent attention is divided by heads, but every rank computes and keeps the
+ * latents, which all heads read. Norms, routers and recurrent states are computed by all ranks in full.
  *
  * Example. 32 query heads, 8 KV heads, 3 ranks: the ranks have KV heads 0-1, 2-4 and 5-7. Rank 0 computes query heads
  * 0-7, and it keeps the keys and values of heads 0 and 1 only.
@@ -40,22 +40,27 @@ Share cpu_share_of(const CpuWeights *w, int rank, int64_t n) {
 int cpu_rank(const CpuWeights *w) { return cpu_comm(w) ? comm_rank(cpu_comm(w)) : 0; }
 Share cpu_share(const CpuWeights *w, int64_t n) { return cpu_share_of(w, cpu_rank(w), n); }
 
-/* Returns the units of attention of a rank. Those of latent attention are not divided. */
+/* Returns how many outputs of MATRIX_Q a unit of latent attention has, or of MATRIX_K a KV head. */
+static int64_t outputs_of_unit(const Hparams *h, const LayerSpec *l) {
+    return l->mixer == MIXER_LATENT ? attention_group(h, l) * (h->latent.plain_dim + h->rope.n_rot) : h->head_dim;
+}
+
+/* Returns the units of attention of a rank, whose outputs are whole tiles. */
 static Share units_of_rank(const CpuWeights *w, const LayerSpec *l, int rank) {
     const Hparams *h = &w->base.model->hparams;
     if (layer_has_state(l)) return (Share){0, 0};
-    int64_t n = layer_n_head(h, l) / attention_group(h, l), each = heads_of_unit(h);
-    if (l->mixer == MIXER_LATENT) return (Share){0, n};
+    int64_t n = layer_n_head(h, l) / attention_group(h, l), each = 1;
+    while (each * outputs_of_unit(h, l) % TILE_ROWS) each++;
     Share s = cpu_share_of(w, rank, (n + each - 1) / each);
-    return (Share){s.first * each, min_i64(s.last * each, n)};
+    return (Share){min_i64(s.first * each, n), min_i64(s.last * each, n)};
 }
 
 Share cpu_share_units(const CpuWeights *w, const LayerSpec *l) { return units_of_rank(w, l, cpu_rank(w)); }
 
-/* Returns the tiles that have the outputs of `heads` heads for each KV head in the share. */
-static Share tiles_of_heads(const CpuWeights *w, Share kv_heads, int64_t heads) {
-    int64_t n = heads * w->base.model->hparams.head_dim;
-    return (Share){kv_heads.first * n / TILE_ROWS, (kv_heads.last * n + TILE_ROWS - 1) / TILE_ROWS};
+/* Returns the tiles that have n outputs for each unit of this rank. */
+static Share tiles_of_units(const CpuWeights *w, const LayerSpec *l, int64_t n) {
+    Share units = cpu_share_units(w, l);
+    return (Share){units.first * n / TILE_ROWS, (units.last * n + TILE_ROWS - 1) / TILE_ROWS};
 }
 
 Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot, const PackedMatrix *m) {
@@ -63,10 +68,10 @@ Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot,
     int64_t n = packed_n_tiles(m), each = ACT_BLOCK / TILE_ROWS;
     switch (slot) {
     case MATRIX_Q:
-        if (l->mixer == MIXER_LATENT) return (Share){0, n};
-        return tiles_of_heads(w, cpu_share_units(w, l), attention_group(h, l) * (l->gates_output ? 2 : 1));
+        if (l->mixer == MIXER_LATENT) return tiles_of_units(w, l, outputs_of_unit(h, l));
+        return tiles_of_units(w, l, attention_group(h, l) * h->head_dim * (l->gates_output ? 2 : 1));
     case MATRIX_K:
-    case MATRIX_V: return tiles_of_heads(w, cpu_share_units(w, l), 1);
+    case MATRIX_V: return tiles_of_units(w, l, h->head_dim);
     case MATRIX_O:
     case MATRIX_DOWN:
     case MATRIX_SHARED_DOWN:
@@ -122,7 +127,8 @@ static int64_t first_value(const Op *op, int rank) {
     const LayerSpec *l = op->l->spec;
     int64_t n = op->exchange.n, each = op->exchange.cut == CUT_TILES ? TILE_ROWS : ACT_BLOCK;
     if (op->exchange.cut == CUT_HEADS)
-        return units_of_rank(w, l, rank).first * attention_group(h, l) * hparams_value_dim(h);
+        return units_of_rank(w, l, rank).first * attention_group(h, l) *
+               (h->latent.rank ? h->latent.value_dim : h->head_dim);
     return min_i64(n, cpu_share_of(w, rank, (n + each - 1) / each).first * each);
 }
 

@@ -2,10 +2,11 @@
  *
  * The ranks of one machine are forked before the model is loaded. A process that has been forked takes part in
  * exchanges and nothing else: it closes the files of its parent, prints nothing, and leaves an interrupt from the
- * terminal to rank 0. */
+ * terminal to rank 0. Each rank, including rank 0, uses cores of its own from then on, so that its weights are in the
+ * memory of its NUMA node. */
 #include "compute/ranks/ranks.h"
 
-#include "base/system.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,6 +76,7 @@ int ranks_start(Ranks **out, int n_ranks, fr_error *err) {
         return status;
     }
     (*out)->memory = memory;
+    threads_take_share(rank, n_ranks);
     if (rank == 0) memcpy((*out)->processes, processes, sizeof processes);
     return FR_OK;
 }
@@ -133,6 +135,7 @@ void ranks_close(Ranks *r) {
     for (int i = 1; is_first && !has_failed && i < COMM_MAX_RANKS; i++)
         if (r->processes[i] && has_ended(r->processes[i])) r->processes[i] = 0;
     if (is_first) end_processes(r->processes);
+    if (is_first && r->memory) threads_take_share(0, 1);
     comm_memory_close(r->memory);
     buf_free(&r->body);
     buf_free(&r->copies);
