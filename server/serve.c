@@ -165,6 +165,13 @@ static void on_idle(void *user) {
     event_base_loopexit(s->base, &moment);
 }
 
+/* The processes of a model have ended: ends the server, so that its supervisor starts it again. */
+static void on_failed(Message *m) {
+    EngineThread *t = (EngineThread *)(void *)((char *)m - offsetof(EngineThread, failed));
+    Service *service = (Service *)(void *)((char *)t - offsetof(Service, engine));
+    on_idle((char *)service - offsetof(Server, service));
+}
+
 static void on_signal(evutil_socket_t number, short what, void *user) {
     (void)what;
     Server *s = user;
@@ -333,6 +340,7 @@ static int load_models(Server *s, fr_error *err) {
     }
     for (int i = 0; i < service->n_models; i++) s->models[i].events = s->events;
     int status = worker_start(&service->worker, &service->mailbox, err);
+    service->engine.failed.deliver = on_failed;
     if (!status) status = engine_thread_start(&service->engine, s->models, service->n_models, &service->mailbox, err);
     if (!status) status = open_events(s, err);
     service->loads = status != FR_OK;
@@ -379,6 +387,8 @@ static int serve(const ServeOptions *o, fr_error *err) {
     if (!status) {
         announce(s);
         if (event_base_dispatch(s->base) < 0) status = error_set(err, FR_ERR_IO, "the event loop failed");
+        const fr_error *why = &s->service.engine.why;
+        if (why->code) status = error_set(err, why->code, "%s", why->message);
     }
     close_server(s);
     return status;

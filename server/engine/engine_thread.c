@@ -214,12 +214,20 @@ static void fail_running(ServedModel *m, const fr_error *why) {
     }
 }
 
-static void run_model(ServedModel *m) {
+/* Ends the generations of a model whose step has failed. A model that was divided among processes cannot go on. */
+static void fail_model(EngineThread *t, ServedModel *m, const fr_error *why) {
+    fail_running(m, why);
+    if (!m->is_divided || t->why.code) return;
+    t->why = *why;
+    mailbox_post(t->mailbox, &t->failed);
+}
+
+static void run_model(EngineThread *t, ServedModel *m) {
     fr_error err;
     drop_cancelled(m, false);
     open_waiting(m);
     if (!m->running) return;
-    if (fr_engine_step(m->engine, &err) < 0) fail_running(m, &err);
+    if (fr_engine_step(m->engine, &err) < 0) fail_model(t, m, &err);
     else report(m);
     fr_engine_stats stats = {.struct_size = sizeof stats};
     (void)fr_engine_get_stats(m->engine, &stats);
@@ -289,7 +297,7 @@ static void *run(void *arg) {
         run_tasks(t, stops);
         for (int i = 0; i < t->n_models; i++) {
             if (stops) drop_cancelled(&t->models[i], true);
-            else run_model(&t->models[i]);
+            else run_model(t, &t->models[i]);
             if (t->models[i].events) kv_events_update(t->models[i].events, &t->models[i]);
         }
     }
@@ -297,7 +305,11 @@ static void *run(void *arg) {
 }
 
 int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err) {
-    *t = (EngineThread){.models = models, .n_models = n_models, .mailbox = mailbox, .submitted_last = &t->submitted};
+    *t = (EngineThread){.models = models,
+                        .n_models = n_models,
+                        .mailbox = mailbox,
+                        .failed = t->failed,
+                        .submitted_last = &t->submitted};
     for (int i = 0; i < n_models; i++) models[i].waiting_last = &models[i].waiting;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);

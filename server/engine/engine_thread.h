@@ -89,6 +89,8 @@ typedef struct EngineThread {
     ServedModel *models; /* [n_models] */
     int n_models;
     Mailbox *mailbox;
+    Message failed; /* is posted when the processes of a divided model have ended; `why` has the reason then */
+    fr_error why;
 } EngineThread;
 
 int engine_thread_start(EngineThread *t, ServedModel *models, int n_models, Mailbox *mailbox, fr_error *err);

@@ -28,6 +28,7 @@ typedef struct ServedModel {
     fr_model *model;
     fr_engine *engine; /* only the engine thread uses it, once that runs */
     fr_model_info info;
+    bool is_divided; /* among processes */
     int n_ctx, max_requests, max_queued, tree_budget;
     int first_slot; /* the number of its first slot; the slots of all models are counted through */
     const char *drafts[SERVED_MAX_DRAFTS]; /* the operator's; the default of requests */
