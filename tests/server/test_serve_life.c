@@ -5,6 +5,7 @@
 #include "base/system.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -302,6 +303,54 @@ static void a_server_that_loads_says_so(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
+/* Returns a process whose parent is `parent`; 0: there is none. */
+static pid_t child_of(pid_t parent) {
+    DIR *d = opendir("/proc");
+    pid_t found = 0;
+    for (const struct dirent *e; d && !found && (e = readdir(d));) {
+        char path[300], line[512] = "";
+        int ppid = 0;
+        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+        FILE *f = atoi(e->d_name) > 0 ? fopen(path, "r") : NULL;
+        if (!f) continue;
+        const char *after = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+        fclose(f);
+        if (after && sscanf(after, ") %*c %d", &ppid) == 1 && ppid == parent) found = (pid_t)atoi(e->d_name);
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+/* A model that is divided among processes: an answer is that of one process; when a process dies, the request that runs
+ * gets an error, and the server ends, so that its supervisor starts it again. */
+static void a_dead_rank_ends_the_server(void **state) {
+    (void)state;
+    ServeRig whole, s;
+    serve_start(&whole, "-t 1 --draft none --quiet");
+    serve_start(&s, "-t 1 --draft none --ranks 2");
+    json_t *expected = serve_json(&whole, "/v1/completions", 200, SHORT),
+           *got = serve_json(&s, "/v1/completions", 200, SHORT);
+    assert_string_equal(json_text_at(expected, "choices.0.text"), json_text_at(got, "choices.0.text"));
+    json_decref(expected);
+    json_decref(got);
+    assert_int_equal(serve_stop(&whole), 0);
+    pid_t child = child_of(s.pid);
+    if (!child) {
+        print_message("skipped: /proc does not list processes\n");
+        assert_int_equal(serve_stop(&s), 0);
+        skip();
+    }
+    int fd = post(&s, "/v1/completions", LONG_WHOLE);
+    serve_wait_metric(&s, RUNNING, 1);
+    kill(child, SIGKILL);
+    Answer a = serve_read_answer(fd);
+    assert_int_equal(a.status, 500);
+    assert_non_null(strstr(a.body, "rank 1 of 2 has died or does not respond"));
+    answer_free(&a);
+    close(fd);
+    assert_int_equal(serve_wait_end(&s), 1);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -314,6 +363,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_second_signal_ends_the_server),
         cmocka_unit_test(a_server_that_cannot_start_gives_the_reason),
         cmocka_unit_test(a_server_that_loads_says_so),
+        cmocka_unit_test(a_dead_rank_ends_the_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
