@@ -75,6 +75,7 @@ static int reserve_head(Worker *w, int32_t max_rows, int n_threads) {
 
 static void repeat_head(Worker *w, int32_t n_rows) {
     size_t bytes = (size_t)n_rows * (size_t)w->weights->model->hparams.n_embd * sizeof(float);
+    fr_assert(w->x && w->y); /* CALL_RESERVE_HEAD has opened them */
     memcpy(w->x->floats, w->ranks->body.data, bytes);
     w->backend->head(w->device, w->weights, (Slice){w->x, 0}, n_rows, (Slice){w->y, 0});
 }
