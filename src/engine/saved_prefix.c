@@ -151,6 +151,15 @@ static int check_tokens(const fr_engine *e, const char *function, const int32_t 
     return status ? status : check_array(tokens, n, function, "tokens", err);
 }
 
+/* Each rank of a divided model has keys and values of its own heads only. */
+static int refuse_ranks(const fr_engine *e, const char *function, fr_error *err) {
+    if (!e->model->ranks) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: prefixes of a model that is divided among processes cannot be saved or restored; open the "
+                     "model in one process",
+                     function);
+}
+
 int fr_engine_save_prefix(fr_engine *e, const int32_t *tokens, int64_t n_tokens, void **data, size_t *n_bytes,
                           fr_error *err) {
     static const char function[] = "fr_engine_save_prefix";
@@ -160,6 +169,7 @@ int fr_engine_save_prefix(fr_engine *e, const int32_t *tokens, int64_t n_tokens,
     *data = NULL;
     *n_bytes = 0;
     if ((status = check_tokens(e, function, tokens, n_tokens, err))) return status;
+    if ((status = refuse_ranks(e, function, err))) return status;
     const CachedPrefix *c = prefix_cache_find(e, tokens, n_tokens);
     if (!c)
         return error_set(err, FR_ERR_ARGUMENT, "the prefix cache does not hold these %lld tokens", (long long)n_tokens);
@@ -319,6 +329,7 @@ int fr_engine_restore_prefix(fr_engine *e, const void *data, size_t n_bytes, con
                              fr_error *err) {
     static const char function[] = "fr_engine_restore_prefix";
     int status = engine_check_call(e, function, err);
+    if (!status) status = refuse_ranks(e, function, err);
     if (!status) status = check_given(data, function, "data", err);
     if (tokens) *tokens = NULL;
     if (n_tokens) *n_tokens = 0;

@@ -62,6 +62,13 @@ static void check_target(const char *path, const char *const *drafts) {
         fr_engine_close(e);
     }
     assert_true(drafted > 0);
+    fr_error err;
+    void *data = NULL;
+    size_t n_bytes;
+    e = open_engine(divided);
+    assert_int_equal(fr_engine_save_prefix(e, plain.tokens, plain.n, &data, &n_bytes, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(fr_engine_restore_prefix(e, "x", 1, NULL, NULL, &err), FR_ERR_UNSUPPORTED);
+    fr_engine_close(e);
     fr_model_close(divided);
 }
 
