@@ -364,7 +364,7 @@ static void begin_generating(ApiCall *call) {
 /* Runs within json_memory_limit: everything that it allocates is reachable from `call`. */
 static void prepare(void *user) {
     ApiCall *call = user;
-    json_error_t why;
+    json_error_t why = {.text = "out of memory"}; /* of json_object() */
     const json_t *body = call->n_body == 0 && call->endpoint->needs_no_body
                              ? json_object()
                              : json_loadb(call->body, call->n_body, 0, &why);
