@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* Where the prefix of a group comes from. */
+/* Values of SentRow.prefix_of that are no row: the runs of the prefix follow, or it is the prefix of group 0. */
 enum { PREFIX_FOLLOWS = -1, PREFIX_OF_GROUP_0 = -2 };
 
 typedef struct SentRow {
