@@ -284,9 +284,8 @@ test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 	@$(RUNNER) -j $(TEST_JOBS) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
 # ones, our golden files, the readers of training data, and the fuzz inputs.
-SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_mtp test_draft_redrafter test_finite \
-               test_forward test_grammar_states test_gumbel_max test_kernels_matmul test_kernels_vector test_lyanna_text \
-               test_rule_transport test_rules test_shipped_drafters test_step_memory test_tokenizer_bpe test_window_pages
+SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
+               test_gumbel_max test_kernels_vector test_lyanna_text test_rules test_shipped_drafters test_step_memory
 QUICK_ROOMS := base gguf text grammar model compute tree verify draft engine research
 QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call sources,tests,$(QUICK_ROOMS))))) \
                $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_import test_safetensors test_chat_input \
@@ -307,8 +306,7 @@ asan ubsan tsan: deps
 CLANG_FORMAT ?= clang-format-14
 CLANG_TIDY   ?= clang-tidy-14
 FORMATTED     = $(shell find src include train cli server research tests tools bench -name '*.[ch]')
-# Tables of kernels are made of the same headers; those of avx2, avx512_bf16 and amx have all of their code.
-TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(filter-out %_avx_vnni.c %_avx512.c,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS)))
+TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS))
 .PHONY: format check-format tidy
 format:
 	@$(CLANG_FORMAT) -i $(FORMATTED)
