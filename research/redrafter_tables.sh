@@ -3,6 +3,8 @@
 #
 #   table3      tokens/s by beam width (1 .. 64) and batch (1 .. 80), relative to plain decoding of the same batch. It
 #               measures times, so run it on a quiet machine
+#   packing     Fig. 6, right: the same with width 45, with packed candidates and with rows for each candidate; a quiet
+#               machine, too (its left half is research/redrafter_packing.py)
 #   categories  Fig. 5: acceptance by category of the held-out prompts (acceptance does not depend on the machine)
 #
 # At most 4096 rows run in a step (EXECUTOR_MAX_ROWS), so each of 80 requests gets 47 nodes, whatever its beam; table3 prints
@@ -43,7 +45,16 @@ stage_table3() {
   printf '\n'
 }
 
-# The columns: acceptance length, and the share of steps that accepted at depth 1.
+stage_packing() {
+  held_out packing --limit 4 -n 32 --runs 1 --parallel 1,2,4,8,16 --tree-budget 225 --draft "redrafter:file=$DRAFTER,width=45" \
+    --draft "redrafter:file=$DRAFTER,width=45,packed=0"
+  printf '| batch | rows of a step: packed, not packed | tokens/s, of plain decoding: packed, not packed |\n|---|---|---|\n'
+  jq -r '[.summary[] | select(.category == "all" and .method != "plain")] | group_by(.n_parallel)[] | sort_by(.method) |
+    "| \(.[0].n_parallel) | " + (map(.drafted_per_step | round | tostring) | join(", ")) + " | " +
+    (map(.speed_up.mean * 100 | round / 100 | tostring) | join(", ")) + " |"' "$OUT/packing.json"
+}
+
+# A row for each category: tokens per step with beams of width 4 and 8.
 stage_categories() {
   held_out categories --limit 9 -n 96 --runs 1 --tree-budget 16 --draft "redrafter:file=$DRAFTER" --draft "redrafter:file=$DRAFTER,width=8"
   printf '| category | width 4 | width 8 |\n|---|---|---|\n'
@@ -51,5 +62,5 @@ stage_categories() {
     "| \(.[0].category) | " + (map(.acceptance_length * 100 | round / 100 | tostring) | join(" | ")) + " |"' "$OUT/categories.json"
 }
 
-[ $# -gt 0 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

@@ -203,6 +203,31 @@ static void trees_are_those_of_a_plain_beam_search(void **state) {
     learned_rig_close_reader(&reader);
 }
 
+/* Without packing there are as many nodes as the candidates have tokens. The packed ones come first. */
+static void without_packing_each_candidate_has_its_rows(void **state) {
+    (void)state;
+    enum { W = 8, L = 4 };
+    static Tree packed, whole;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    Drafter *one = learned_rig_open_drafter(&reader, "redrafter:file=build/redrafter-0.gguf,width=8,length=4", 2);
+    Drafter *two = learned_rig_open_drafter(&reader, "redrafter:file=build/redrafter-0.gguf,width=8,length=4,packed=0",
+                                            2);
+    int32_t text[N_TEXT];
+    rig_tokens(20, V, text, N_TEXT);
+    learned_rig_feed(&reader, one, 1, text, N_TEXT, 3);
+    learned_rig_feed(&reader, two, 1, text, N_TEXT, 3);
+    rig_propose(one, 1, text[N_TEXT - 1], W * L, V, &packed);
+    rig_propose(two, 1, text[N_TEXT - 1], W * L, V, &whole);
+    assert_in_range(packed.n, L + 1, W * L);
+    assert_int_equal(whole.n, W * L + 1);
+    whole.n = packed.n;
+    rig_assert_same_tree(&packed, &whole, "packed=0");
+    drafter_close(one);
+    drafter_close(two);
+    learned_rig_close_reader(&reader);
+}
+
 static void a_step_leads_where_the_prompt_leads(void **state) {
     (void)state;
     learned_rig_check_step(target, "redrafter:file=build/redrafter-0.gguf");
@@ -268,6 +293,7 @@ static void a_beam_beyond_a_tree_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_a_plain_beam_search),
+        cmocka_unit_test(without_packing_each_candidate_has_its_rows),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(the_text_is_the_plain_one),
         cmocka_unit_test(broken_arithmetic_is_harmless),

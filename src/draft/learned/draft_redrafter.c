@@ -23,6 +23,8 @@
  *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
  *                   dog .4  ran .9  = .36          └─ dog ── ran
  *
+ * packed=0 measures what this sharing saves: every token that packing left out gets a row all the same (add_copies).
+ *
  * Under the rules `recursive` and `transport` the beams are drawn: continuations are chosen by psi instead of their
  * log-probability, which makes it a stochastic beam search (learned_top.c). Candidates that end before the last level
  * are the last draws of their node, since a first draw has its parent's psi. Under other ratio rules nothing is
@@ -70,7 +72,7 @@ typedef struct Member {
 typedef struct Redrafter {
     LearnedDrafter learned;
     int32_t width, length, n_blocks, max_rows;
-    bool starts_at_embedding;
+    bool starts_at_embedding, is_packed;
     Linear *w, *u, *blocks[REDRAFTER_MAX_BLOCKS], *output;
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
@@ -87,7 +89,7 @@ typedef struct Redrafter {
 
 typedef struct RedrafterOptions {
     const char *file;
-    bool coupled, draws;
+    bool coupled, draws, packed;
     int32_t width, length;
 } RedrafterOptions;
 
@@ -101,6 +103,11 @@ static const Option option_table[] = {
      OPT_INT(RedrafterOptions, length, 1, MAX_LENGTH),
      .default_value = "5",
      .help = "tokens of a candidate"},
+    {.key = "packed",
+     OPT_FLAG(RedrafterOptions, packed),
+     .default_value = "1",
+     .help = "1: candidates share the rows of their common beginnings; 0: each has its own rows, which is slower and "
+             "accepts no more (for comparison)"},
     LEARNED_OPTION_COUPLED(RedrafterOptions),
     LEARNED_OPTION_DRAW(RedrafterOptions),
     {.key = NULL},
@@ -176,6 +183,7 @@ static int apply_options(Redrafter *d, const RedrafterOptions *o, const DrafterE
                          o->width, o->length, TREE_MAX_NODES - 1);
     d->width = o->width;
     d->length = o->length;
+    d->is_packed = o->packed;
     int32_t max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
     d->max_rows = max_group * d->width;
     return learned_reserve_group(&d->learned, max_group, draft_group, err);
@@ -293,6 +301,20 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
+/* Gives each token that packing left out a row of its own: the shared beginning of each candidate becomes a chain below
+ * the pending token. The packed nodes already offer these tokens, and siblings must differ, so a copy has another token,
+ * and is expected never to be accepted. Its row costs what the token's own would. */
+static void add_copies(const Redrafter *d, const Member *m, const int32_t *beam, const int32_t *prefix) {
+    int32_t n_vocab = d->learned.n_vocab;
+    if (n_vocab < 2 * d->width) return; /* the children of the pending token might need them all */
+    for (int32_t b = 0; b < m->n_beams; b++)
+        for (int32_t j = 0, at = 0; j < m->length && prefix[b * m->length + j] != b; j++) {
+            int32_t token = beam[b * m->length + j];
+            while (tree_child(m->tree, at, token) >= 0) token = (token + 1) % n_vocab;
+            at = tree_add(m->tree, at, token, 0, d->learned.base.source);
+        }
+}
+
 static void write_tree(Redrafter *d, const Member *m) {
     int32_t n_all = d->width * d->length, *beam = d->pack, *prefix = beam + n_all, node[TREE_MAX_NODES];
     PackedBeam packed = {.tokens = prefix + n_all,
@@ -309,6 +331,7 @@ static void write_tree(Redrafter *d, const Member *m) {
     for (int32_t i = 0; i < packed.n; i++)
         node[i] = tree_add(m->tree, packed.parents[i] < 0 ? 0 : node[packed.parents[i]], packed.tokens[i], p_accept[i],
                            d->learned.base.source);
+    if (!d->is_packed && !d->learned.sequences[m->sequence].is_drawing) add_copies(d, m, beam, prefix);
     learned_prune(&d->learned, m->sequence, m->tree, m->budget);
 }
 
