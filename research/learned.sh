@@ -303,6 +303,8 @@ stage_tables() {
       --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off,live=0" \
       --draft "lyanna:file=$OUT/lyanna-neither.gguf,depth=3,resample=off,live=0"
     held_out "lyanna-fig12-t$temp" --temp $temp --tree-budget 16 --draft "$L,resample=off" --draft "$L,fusion=off" --draft "$L"
+    held_out "lyanna-beyond-t$temp" --temp $temp --tree-budget 24 --draft "$L,depth=3,fresh=12,resample=off" \
+      --draft "$L,depth=3,fresh=12,resample=0"
     held_out "labels-t$temp" --temp $temp --tree-budget 16 $(for text in answers greedy corpus; do for labels in soft hard; do
       printf -- '--draft redrafter:file=%s/redrafter-%s-%s.gguf ' "$OUT" $labels $text; done; done)
     held_out "info-t$temp" --temp $temp --tree-budget 16 --draft "eagle:file=$OUT/eagle-short.gguf,top=4" \

@@ -278,6 +278,39 @@ static void what_is_left_is_sampled_again(void **state) {
     learned_rig_close_reader(&reader);
 }
 
+/* With fresh=N the N best nodes of the fresh tree are verified, and beyond them only re-sampled nodes. */
+static void fresh_nodes_can_be_limited(void **state) {
+    (void)state;
+    enum { N = 6, BUDGET = 30 };
+    static AfterStep after;
+    static Tree best, got;
+    LearnedReader reader;
+    char spec[160];
+    learned_rig_open_reader(&reader, lyanna_target.model);
+    plan_step(&reader, &weights[0], 1, &after);
+    best = after.fresh;
+    union_prune(&best, N);
+    for (int i = 0; i < 2; i++) {
+        int32_t n_fresh = 0, at[TREE_MAX_NODES] = {0};
+        snprintf(spec, sizeof spec, "lyanna:file=%s,table=factors,live=0,fresh=%d,resample=%s", shapes[0].path, N,
+                 i ? "0" : "off");
+        Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+        show_prompt(d, 0, &after.text, N_BEFORE, 4);
+        rig_propose(d, 0, after.text.tokens[N_BEFORE - 1], 8, V, &got);
+        show_step(d, 0, &after.text, N_BEFORE, 1);
+        rig_propose(d, 0, after.text.tokens[N_BEFORE], BUDGET, V, &got);
+        for (int32_t k = 1; k < got.n; k++) n_fresh += got.nodes[k].tag == LYANNA_FRESH;
+        assert_int_equal(n_fresh, N);
+        assert_true(i ? got.n > N + 1 : got.n == N + 1);
+        for (int32_t k = 1; k < best.n; k++) {
+            at[k] = tree_child(&got, at[best.nodes[k].parent], best.nodes[k].token);
+            assert_true(at[k] > 0);
+        }
+        drafter_close(d);
+    }
+    learned_rig_close_reader(&reader);
+}
+
 static bool is_near(double a, double b) { return fabs(a - b) < 1e-6; }
 
 static void hits_are_counted_along_the_text(void **state) {
@@ -379,6 +412,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_algorithm_1),
         cmocka_unit_test(what_is_left_is_sampled_again),
+        cmocka_unit_test(fresh_nodes_can_be_limited),
         cmocka_unit_test(hits_are_counted_along_the_text),
         cmocka_unit_test(invalid_files_and_options_are_refused),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),

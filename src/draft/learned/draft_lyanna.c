@@ -73,6 +73,7 @@ typedef struct Lyanna {
     Confidence confidence;
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
+    int32_t max_fresh; /* nodes of a fresh tree that are verified; the rest of the budget is for re-sampled ones */
     int32_t threshold; /* re-samples if more rows than this are left; equal to the depth: never */
     Fusion fusion;
     LyannaTimes times;
@@ -85,7 +86,7 @@ typedef struct Lyanna {
 typedef struct LyannaOptions {
     const char *file;
     bool coupled, draws;
-    int32_t depth, top;
+    int32_t depth, top, fresh;
     int32_t resample; /* -1: off */
     bool is_live;
     int fusion; /* a value of enum Fusion */
@@ -114,6 +115,13 @@ static const Option option_table[] = {
      .help =
          "on: re-sampled trees are verified with the next fresh tree; off: by themselves; auto: by themselves where "
          "they promise more tokens per time (rule sampled only)"},
+    {.key = "fresh",
+     OPT_INT(LyannaOptions, fresh, 1, TREE_MAX_NODES - 1),
+     .word = "all",
+     .word_value = TREE_MAX_NODES - 1,
+     .default_value = "all",
+     .help = "verify at most that many nodes of a fresh tree, so that the rest of the budget is left for re-sampled "
+             "nodes; all: both compete for the whole budget"},
     {.key = "table",
      OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"),
      .default_value = "f16",
@@ -142,6 +150,7 @@ static void close_lyanna(Drafter *drafter) {
 static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
     d->depth = o->depth;
     d->sampler.top = o->top;
+    d->max_fresh = o->fresh;
     d->fusion = (Fusion)o->fusion;
     d->threshold = o->resample < 0 ? o->depth : o->resample;
     if (o->top + (o->depth - 1) * o->top * o->top < TREE_MAX_NODES) return FR_OK;
@@ -357,7 +366,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);
-    learned_prune(&d->learned, sequence, tree, budget);
+    learned_prune(&d->learned, sequence, tree, budget < d->max_fresh ? budget : d->max_fresh);
     if (s->resampled.n == 1) return;
     lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
     union_prune(&d->scratch, budget); /* both together must fit into one tree */
