@@ -73,12 +73,16 @@ typedef struct BenchRig {
     const GenerateArgs *args;
     const fr_model *model;
     bool chat;                /* turns use the model's chat format; otherwise they are raw text */
+    BenchQuestions warm_up;   /* answered before each measurement, for drafters that remember answers; may be empty */
     const volatile int *stop; /* not 0: stop with FR_ERR_CANCELLED */
     char draft_error[256];    /* why a drafter was first switched off; "": none was */
 } BenchRig;
 
 /* Opens a new engine with the method's drafters. It remembers no earlier answers. */
 int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int n_parallel, fr_error *err);
+
+/* Answers the questions of rig->warm_up, n_parallel at a time, and drops the measurements. */
+int bench_warm_up(BenchRig *rig, fr_engine *engine, const BenchMethod *m, int n_parallel, fr_error *err);
 
 /* Answers questions [0, n), n_parallel at a time. Fills records[0..n) and the total wall time. */
 int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const BenchQuestion *questions, int n,
@@ -138,7 +142,8 @@ typedef struct BenchTuning {
 
 typedef struct BenchReport {
     const BenchRig *rig;
-    const char *path; /* the file of questions */
+    const char *path;         /* the file of questions */
+    const char *warm_up_path; /* NULL: none */
     int n_runs_wanted, n_left_out;
     BenchTuning tuning;
     const BenchResults *results; /* [n_results] one, or one for each batch size */

@@ -116,7 +116,8 @@ int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
         add_rows(rows, &r->results[b]);
         add_records(records, &r->results[b]);
     }
-    int failed = json_object_set_new(j, "methods", methods_json(&r->results[0]));
+    int failed = json_object_set_new(j, "warm_up_file", json_string_or_null(r->warm_up_path));
+    failed |= json_object_set_new(j, "methods", methods_json(&r->results[0]));
     failed |= json_object_set_new(j, "tuning", tuning_json(&r->tuning));
     failed |= json_object_set_new(j, "summary", rows);
     failed |= json_object_set_new(j, "records", records);

@@ -123,7 +123,8 @@ static void print_head(const BenchReport *r) {
     if (results->n_runs > 1) printf("mean ± standard deviation of %d runs", results->n_runs);
     else printf("one run");
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
-    printf(";\ndrafters that remember answers begin each run without any\n");
+    if (r->warm_up_path) printf(";\ndrafters that remember answers begin each run with those to %s\n", r->warm_up_path);
+    else printf(";\ndrafters that remember answers begin each run without any\n");
 }
 
 static void print_tuning(const BenchTuning *t) {

@@ -192,12 +192,26 @@ int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int 
     return generate_open_engine(out, rig->model, &options, m->drafts, m->n_drafts, m->tree_budget, err);
 }
 
+int bench_warm_up(BenchRig *rig, fr_engine *engine, const BenchMethod *m, int n_parallel, fr_error *err) {
+    int n = rig->warm_up.n;
+    double wall_s;
+    if (n == 0) return FR_OK;
+    BenchRecord *records = calloc((size_t)n, sizeof *records);
+    if (!records) return error_memory(err, "records", (size_t)n * sizeof *records);
+    int status = bench_pass(rig, engine, m, rig->warm_up.items, n, n_parallel, records, &wall_s, err);
+    free(records);
+    return status;
+}
+
 int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n,
                 int i_run, BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err) {
     fr_engine *engines[BENCH_MAX_METHODS] = {0};
     int status = FR_OK;
     *n_done = 0;
-    for (int m = 0; m < n_methods && !status; m++) status = bench_engine_open(&engines[m], rig, &methods[m], 1, err);
+    for (int m = 0; m < n_methods && !status; m++) {
+        status = bench_engine_open(&engines[m], rig, &methods[m], 1, err);
+        if (!status) status = bench_warm_up(rig, engines[m], &methods[m], 1, err);
+    }
     for (int q = 0; q < n && !status; q++) {
         for (int k = 0; k < n_methods && !status; k++) {
             int m = (i_run + q + k) % n_methods;

@@ -18,7 +18,7 @@ enum { N_LENGTHS = sizeof chain_lengths / sizeof *chain_lengths };
 
 typedef struct BenchArgs {
     GenerateArgs generate;
-    const char *questions, *json, *plot, *chain, *parallel;
+    const char *questions, *warm_up, *json, *plot, *chain, *parallel;
     int n_runs, limit, raw;
 } BenchArgs;
 
@@ -72,6 +72,11 @@ static const Option option_table[] = {
      OPT_TEXT(BenchArgs, parallel),
      .metavar = "N,N,...",
      .help = "instead, measure the throughput of N requests at once, for each N, such as 1,2,4,8,16"},
+    {.key = "warm-up",
+     OPT_FILE(BenchArgs, warm_up),
+     .metavar = "FILE.jsonl",
+     .help = "answer the questions of this file before each measurement, so that drafters that remember answers know "
+             "these (default: they know none)"},
     {.key = "json",
      OPT_OUTPUT(BenchArgs, json),
      .help = "write all settings, sums and measurements of single answers to FILE"},
@@ -202,6 +207,7 @@ static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
         int m = (i_run + k) % r->n_methods;
         fr_engine *engine = NULL;
         status = bench_engine_open(&engine, &b->rig, &b->methods[m], r->n_parallel, err);
+        if (!status) status = bench_warm_up(&b->rig, engine, &b->methods[m], r->n_parallel, err);
         if (!status)
             status = bench_pass(&b->rig, engine, &b->methods[m], b->questions.items, n, r->n_parallel, records,
                                 &r->wall_s[i_run * r->n_methods + m], err);
@@ -316,6 +322,13 @@ static int make_results(Bench *b, fr_error *err) {
     return status;
 }
 
+/* Questions that do not fit the context are left out. */
+static int read_warm_up(Bench *b, fr_error *err) {
+    int status = bench_questions_read(&b->rig.warm_up, b->args.warm_up, err);
+    if (!status) status = bench_questions_choose(&b->rig.warm_up, 0, question_fits, b, err);
+    return status < 0 ? status : FR_OK;
+}
+
 static int prepare(Bench *b, fr_error *err) {
     BenchArgs *a = &b->args;
     int status = a->plot ? plot_check(err) : FR_OK;
@@ -330,7 +343,8 @@ static int prepare(Bench *b, fr_error *err) {
                         .chat = !a->raw && (a->generate.chat_template || strcmp(info.chat_family, "none") != 0)};
     if (!b->rig.chat && a->generate.system)
         return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, but the turns are used as raw text");
-    status = choose_questions(b, err);
+    if (a->warm_up) status = read_warm_up(b, err);
+    if (!status) status = choose_questions(b, err);
     if (!status) status = make_methods(b, err);
     return status;
 }
@@ -338,6 +352,7 @@ static int prepare(Bench *b, fr_error *err) {
 static int report(Bench *b, fr_error *err) {
     const BenchReport r = {.rig = &b->rig,
                            .path = b->args.questions,
+                           .warm_up_path = b->args.warm_up,
                            .n_runs_wanted = b->args.n_runs,
                            .n_left_out = b->n_left_out,
                            .tuning = b->tuning,
@@ -361,6 +376,7 @@ static void bench_close(Bench *b) {
     }
     for (int i = 0; i < b->n_methods; i++) bench_method_free(&b->methods[i]);
     bench_questions_free(&b->questions);
+    bench_questions_free(&b->rig.warm_up);
     fr_model_close(b->model);
 }
 

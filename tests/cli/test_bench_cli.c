@@ -287,6 +287,30 @@ static void what_does_not_fit_is_left_out(void **state) {
     json_decref(j);
 }
 
+/* A drafter that remembers answers accepts more after it has given them. */
+static void warm_ups_teach_drafters(void **state) {
+    (void)state;
+    double tokens[2];
+    ask("{\"prompt\": \"Tell me of a fox.\"}\n");
+    for (int i = 0; i < 2; i++) {
+        char args[256];
+        snprintf(args, sizeof args, DRAFT "-n 24 --ignore-eos --runs 1 --chain none --draft suffix --warm-up %s",
+                 questions);
+        if (i == 0) *strstr(args, " --warm-up") = '\0';
+        json_t *j = measured(args);
+        const json_t *row = json_array_get(json_object_get(j, "summary"),
+                                           3); /* plain and suffix: a category, then all */
+        assert_string_equal(string(row, "method"), "suffix");
+        tokens[i] = number(row, "acceptance_length");
+        assert_true(json_is_true(json_object_get(row, "identical")));
+        json_decref(j);
+    }
+    assert_true(tokens[1] > tokens[0] + 0.5);
+    char args[256];
+    snprintf(args, sizeof args, DRAFT "--draft suffix --warm-up /nowhere.jsonl %s", questions);
+    cli_expect(args, 1, "/nowhere.jsonl");
+}
+
 static void batches_change_no_text(void **state) {
     (void)state;
     ask(two_categories);
@@ -370,6 +394,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(table_names_methods_and_verdicts),
         cmocka_unit_test(answers_become_part_of_the_conversation),
         cmocka_unit_test(what_does_not_fit_is_left_out),
+        cmocka_unit_test(warm_ups_teach_drafters),
         cmocka_unit_test(batches_change_no_text),
         cmocka_unit_test(figure_shows_names_as_they_are),
     };
