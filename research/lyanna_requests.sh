@@ -2,6 +2,8 @@
 # research/lyanna_requests.sh STAGE... - Figs. 8 to 11 of Lyanna's paper: throughput of 1 to 16 requests at once, relative to
 # plain decoding in the same run, of plain decoding, sps, ngram-trie, eagle and lyanna.
 #
+#   paper     the shipped target with the paper's shape and baselines: 12 nodes of depth 3, a tree of the draft model, and
+#             lookahead-trie, which has seen the answers to other questions             OUT/paper-12-3.json
 #   shipped   the shipped target: 4, 8 and 16 nodes, depth 3 and 5                     OUT/shipped-B-D.json
 #   grown     the same text from 32 layers whose weights are read from memory: 4, 8, 16 nodes of depth 5  OUT/grown-B-5.json
 #   cost      a random target of the TinyLlama shape, 32,000 tokens: ms of a proposal for 1 to 16 sequences, of a forward
@@ -11,10 +13,11 @@
 #   all       these in turn: fifteen minutes of two quiet cores
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), OUT (build/requests),
-# PROMPTS (bench/prompts/questions.jsonl, at least 16). Needs jq and gnuplot.
+# PROMPTS (bench/prompts/questions.jsonl, at least 16), WARM_UP (the questions whose answers lookahead-trie has
+# seen; bench/prompts/study.jsonl). Needs jq and gnuplot.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTERS:=models}" "${OUT:=build/requests}"
-: "${PROMPTS:=bench/prompts/questions.jsonl}"
+: "${PROMPTS:=bench/prompts/questions.jsonl}" "${WARM_UP:=bench/prompts/study.jsonl}"
 REQUESTS=1,2,4,8,16
 mkdir -p "$OUT"
 
@@ -22,6 +25,13 @@ compare() { # NAME TARGET TOKENS BUDGET DEPTH EAGLE LYANNA
   "$FORERUN" bench -m "$2" "$PROMPTS" -n "$3" --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget "$4" \
     --json "$OUT/$1-$4-$5.json" --draft "sps:model=$DRAFTERS/draft.gguf,length=$5" --draft ngram-trie \
     --draft "eagle:file=$6,top=4,depth=$5" --draft "lyanna:file=$7,depth=$5"
+}
+
+stage_paper() {
+  "$FORERUN" bench -m "$TARGET" "$PROMPTS" -n 64 --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget 12 \
+    --json "$OUT/paper-12-3.json" --warm-up "$WARM_UP" --draft "rsd-s:model=$DRAFTERS/draft.gguf,width=4,depth=3" \
+    --draft lookahead-trie --draft "eagle:file=$DRAFTERS/eagle.gguf,top=4,depth=3" \
+    --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3,live=0" --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3"
 }
 
 stage_shipped() {
@@ -66,10 +76,11 @@ stage_cost() {
 
 cells() { # every measured cell: target, nodes, depth, requests, method, speed-up, tokens per step
   local file name
-  for file in "$OUT"/{shipped,grown}-*.json; do
+  for file in "$OUT"/{paper,shipped,grown}-*.json; do
+    [ -e "$file" ] || continue
     name=$(basename "$file" .json)
     jq -r --arg name "$name" '($name | split("-")) as $n | .summary[] | select(.category == "all") |
-      [$n[0], $n[1], $n[2], .n_parallel, (.method | split(":")[0]), .speed_up.mean, .acceptance_length] | @tsv' "$file"
+      [$n[0], $n[1], $n[2], .n_parallel, (.method | split(":")[0] + (if contains("live=0") then ", live=0" else "" end)), .speed_up.mean, .acceptance_length] | @tsv' "$file"
   done
 }
 
@@ -114,7 +125,7 @@ HEAD
   gnuplot "$OUT/plot.gp"
 }
 
-stage_all() { for stage in shipped grown cost report plot; do "stage_$stage"; done; }
+stage_all() { for stage in paper shipped grown cost report plot; do "stage_$stage"; done; }
 
-[ $# -gt 0 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
