@@ -50,6 +50,9 @@ PKG_CFLAGS  = $(if $(filter src/%,$<),$(LIB_CFLAGS),$(TOP_CFLAGS))
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 CLI_LIBS   := $(shell pkg-config --libs $(CLI_PKGS) 2>/dev/null)
+# Ranks over MPI are a shared object of their own, which is built where Open MPI's headers are installed and loaded where it is needed.
+MPI_FOUND  := $(shell pkg-config --exists ompi-c 2>/dev/null && echo yes)
+MPI_MODULE  = $(if $(MPI_FOUND),$(BUILD)/libforerun-mpi.so)
 # Without a library or a compiler nothing is compiled, and the reason is given once.
 HASH       := \#
 LIB_FOUND  := $(shell pkg-config --exists $(LIB_PKGS) 2>/dev/null && \
@@ -121,8 +124,9 @@ all: build/forerun lib $(TOOLS)
 	  '  make demo                              see what drafting gains' \
 	  '  sudo make install                      put forerun, its library and its man pages into $(PREFIX)' \
 	  '  build/forerun pull OWNER/NAME          fetch a model from huggingface.co' \
-	  '  build/forerun chat -m OWNER/NAME       talk to it')
-lib: $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(BUILD)/forerun.pc
+	  '  build/forerun chat -m OWNER/NAME       talk to it' \
+	  $(if $(MPI_FOUND),,'Open MPI (libopenmpi-dev) is not installed: mpirun cannot divide a model among machines.'))
+lib: $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(BUILD)/forerun.pc $(MPI_MODULE)
 
 # ---- compile -------------------------------------------------------------------------------------
 # Instruction sets are switched on for the files that hold their kernels, and nowhere else.
@@ -176,13 +180,19 @@ $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS) $(filter-out $(MAIN_OBJ),$(CLI
 $(BUILD)/libforerun.so: $(LIB_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
+MPI_OBJS := $(call obj,$(wildcard src/compute/ranks/mpi/*.c))
+$(MPI_OBJS) $(patsubst $(BUILD)/%.o,$(BUILD)/tidy/%.ok,$(MPI_OBJS)): LIB_CFLAGS += $(call system_headers,ompi-c)
+$(BUILD)/libforerun-mpi.so: $(MPI_OBJS)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,libforerun-mpi.so.0 $^ \
+	  $(shell pkg-config --libs ompi-c 2>/dev/null) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	$(call say,AR,$@)
 	$(Q)ld -r $^ -o $(BUILD)/forerun-hidden.o
 	$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
-$(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a
+$(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a | $(MPI_MODULE)
 	$(call say,LD,$@)
 	$(Q)$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
@@ -232,7 +242,7 @@ $(RUNNER): tests/support/run_tests.c
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
                 librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev \
-                gnuplot-nox python3 libevent-dev
+                gnuplot-nox python3 libevent-dev openmpi-bin libopenmpi-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14 locales
 define install_missing
@@ -306,7 +316,7 @@ asan ubsan tsan: deps
 CLANG_FORMAT ?= clang-format-14
 CLANG_TIDY   ?= clang-tidy-14
 FORMATTED     = $(shell find src include train cli server research tests tools bench -name '*.[ch]')
-TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS))
+TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS)) $(if $(MPI_FOUND),$(MPI_OBJS:$(BUILD)/%.o=$(BUILD)/tidy/%.ok))
 .PHONY: format check-format tidy
 format:
 	@$(CLANG_FORMAT) -i $(FORMATTED)
@@ -378,7 +388,8 @@ $(BUILD)/forerun.pc: Makefile
 	  'includedir=$${prefix}/include' '' \
 	  'Name: forerun' 'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
 	  'Requires.private: $(LIB_PKGS)' 'Libs: -L"$${libdir}" -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I"$${includedir}"' > $@
-install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
+install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc \
+         $(if $(MPI_FOUND),build/release/libforerun-mpi.so)
 	@install -d $(INTO)/bin $(INTO)/include $(LIB_INTO)/pkgconfig $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
 	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d $(SHARE)/forerun $(PY_INTO)
 	@install -m 755 build/release/forerun $(INTO)/bin/forerun
@@ -387,6 +398,7 @@ install: build/release/forerun build/release/libforerun.a build/release/libforer
 	@install -m 644 build/release/libforerun.so $(LIB_INTO)/libforerun.so.$(VERSION)
 	@ln -sf libforerun.so.$(VERSION) $(LIB_INTO)/$(SONAME)
 	@ln -sf $(SONAME) $(LIB_INTO)/libforerun.so
+	$(if $(MPI_FOUND),@install -m 644 build/release/libforerun-mpi.so $(LIB_INTO)/libforerun-mpi.so.0)
 	@install -m 644 build/release/forerun.pc $(LIB_INTO)/pkgconfig/forerun.pc
 	@install -m 644 man/forerun.1 $(SHARE)/man/man1/forerun.1
 	@build/release/forerun --man-pages $(SHARE)/man/man1
@@ -404,7 +416,7 @@ install: build/release/forerun build/release/libforerun.a build/release/libforer
 	  $(call quoted,Node:     npm install "$(DESTDIR)$(PREFIX)/share/forerun/forerun-node.tgz") \
 	  'Next:     forerun pull OWNER/NAME, then forerun chat -m OWNER/NAME')
 uninstall:
-	@rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/pkgconfig/forerun.pc $(PY_INTO)/forerun.py
+	@rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/libforerun-mpi.so.0 $(LIB_INTO)/pkgconfig/forerun.pc $(PY_INTO)/forerun.py
 	@cd $(INTO) && rm -f bin/forerun include/forerun.h share/man/man1/forerun.1 share/man/man1/forerun-*.1 \
 	  share/bash-completion/completions/forerun share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish \
 	  share/forerun/forerun-node.tgz
@@ -504,4 +516,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(wildcard bench/*.c) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(MPI_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(wildcard bench/*.c) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

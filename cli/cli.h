@@ -91,7 +91,8 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
     }
 #define CLI_ROW_RANKS(S, field) \
     { \
-        .key = "ranks", OPT_INT(S, field, 1, 64), .word = "numa", .word_value = FR_RANKS_NUMA, .default_value = "1", \
+        .key = "ranks", OPT_INT(S, field, 1, 64), .word = "numa", .word_value = FR_RANKS_NUMA, \
+        .default_help = "1, or the processes that mpirun has started", \
         .help = "number of processes that divide the model, each with --threads threads, by default all of its share " \
                 "of the cores; numa: one for each NUMA node" \
     }
@@ -123,6 +124,14 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
         .help = "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact", \
         __VA_ARGS__ \
     }
+
+/* Ranks over MPI (mpi_rank.c): the process of rank 0 runs the command, and the others serve it. mpi_rank_option returns
+ * fr_model_options.n_ranks for a value of --ranks, where 0 means that the option is missing. mpi_rank_serves returns
+ * whether mpirun has started this process as a later rank of a command with these arguments, and mpi_rank_serve does
+ * what rank 0 asks for and returns an exit status. */
+int mpi_rank_option(int n_ranks);
+bool mpi_rank_serves(int argc, char **argv);
+int mpi_rank_serve(void);
 
 enum { TABLE_COLUMNS = 80 }; /* tables fit a terminal of this width */
 

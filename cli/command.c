@@ -5,6 +5,7 @@
  * misspelt or shortened key the error suggests the nearest one. If an option is given twice, the last value counts,
  * except for lists, which grow. */
 #include "base/files.h"
+#include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/model_name.h"
 #include "draft/drafter.h"
@@ -572,6 +573,8 @@ static int run_method(const Command *c, int argc, char **argv) {
 
 int command_main(const Command *c, int argc, char **argv) {
     int status;
+    CommandRow ranks;
     if (c->method) return run_method(c, argc, argv);
+    if (find_key(c, "ranks", strlen("ranks"), &ranks) && mpi_rank_serves(argc, argv)) return mpi_rank_serve();
     return command_parse(c, argc, argv, &status) ? c->run(argc, argv) : status;
 }

@@ -96,6 +96,7 @@ FR_API void fr_free(void *p);
 typedef struct fr_model fr_model;
 
 #define FR_RANKS_NUMA (-1)
+#define FR_RANKS_MPI (-2)
 
 typedef struct fr_model_options {
     size_t struct_size;
@@ -114,7 +115,12 @@ typedef struct fr_model_options {
     void *progress_user;                       /* passed to progress */
     /* Divides the weights among this many processes of this machine, which compute each forward together with the same
      * results as one process. fr_model_open starts the others, and fr_model_close ends them. Until then each process,
-     * including this one, uses a share of the cores. FR_RANKS_NUMA: one process for each NUMA node. 0 or 1: one process. */
+     * including this one, uses a share of the cores. FR_RANKS_NUMA: one process for each NUMA node. 0 or 1: one process.
+     *
+     * FR_RANKS_MPI: the processes that mpirun has started, on one machine or several; it needs libforerun-mpi.so. All of
+     * them call fr_model_open, once. In that of rank 0 it opens the model as usual. In the others it does what rank 0
+     * asks for, with the path and the options of rank 0, until that closes the model, and then returns
+     * FR_ERR_CANCELLED, or the error for which the ranks have ended. */
     int64_t n_ranks;
 } fr_model_options;
 

@@ -228,7 +228,7 @@ static int open_models(Server *s, fr_error *err) {
     ServedModelOptions options = {.backend = o->backend,
                                   .kernels = o->kernels,
                                   .activations = o->activations,
-                                  .n_ranks = o->n_ranks,
+                                  .n_ranks = mpi_rank_option(o->n_ranks),
                                   .cost_cache = cli_cache_folder(),
                                   .engine = o->engine,
                                   .drafts = o->n_drafts ? o->drafts : automatic,

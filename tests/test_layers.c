@@ -35,6 +35,7 @@ static const struct {
     {"src/compute/cpu", " base gguf compute/cpu/kernels compute/ranks model compute "},
     {"src/compute/cpu/kernels", " base gguf "},
     {"src/compute/ranks", " base model compute "},
+    {"src/compute/ranks/mpi", " compute/ranks "},
     {"src/compute/reference", " base gguf model compute "},
     {"src/tree", " base gguf "},
     {"src/verify", " base gguf grammar tree "},
@@ -205,8 +206,8 @@ static bool is_for_library(const char *header) {
         "math.h",      "setjmp.h",     "signal.h",      "stdarg.h",
         "stdatomic.h", "stdbool.h",    "stddef.h",      "stdint.h",
         "stdio.h",     "stdlib.h",     "string.h",      "time.h",
-        "dirent.h",    "fcntl.h",      "pthread.h",     "sched.h",
-        "strings.h",   "unistd.h",     "sys/auxv.h", /* the system */
+        "dirent.h",    "dlfcn.h",      "fcntl.h",       "pthread.h",
+        "sched.h",     "strings.h",    "unistd.h",      "sys/auxv.h", /* the system */
         "sys/mman.h",  "sys/random.h", "sys/stat.h",    "sys/syscall.h",
         "sys/types.h", "sys/wait.h",   "linux/futex.h", "arm_neon.h",
         "cpuid.h",     "emmintrin.h",  "immintrin.h",   "xmmintrin.h", /* the compiler */
@@ -216,7 +217,9 @@ static bool is_for_library(const char *header) {
     return false;
 }
 
+/* The shared object for MPI is not linked into the library. */
 static bool is_of_library(const char *file) {
+    if (strncmp(file, "src/compute/ranks/mpi/", 22) == 0) return false;
     return strncmp(file, "src/", 4) == 0 || strncmp(file, "include/", 8) == 0;
 }
 

@@ -90,7 +90,7 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
                                 .activations = a->activations,
                                 .packed_file = cli_packed_file(a->model),
                                 .n_threads = a->engine.n_threads,
-                                .n_ranks = a->n_ranks,
+                                .n_ranks = mpi_rank_option(a->n_ranks),
                                 .progress = show_loading,
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);

@@ -130,7 +130,7 @@ static bool template_writes_blank(const fr_model *model) {
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     *m = (ServedModel){.created_s = (int64_t)time(NULL)};
     m->waiting_last = &m->waiting;
-    m->is_divided = o->n_ranks > 1 || o->n_ranks == FR_RANKS_NUMA;
+    m->is_divided = o->n_ranks > 1 || o->n_ranks < 0;
     const fr_model_options options = {.struct_size = sizeof options,
                                       .backend = o->backend,
                                       .kernels = o->kernels,

@@ -36,11 +36,13 @@
 #include "base/system.h"
 #include "base/mem.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
@@ -267,7 +269,32 @@ void threads_take_share(int i_share, int n_shares) {
     (void)sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
-/* Returns a new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all
+/* Sets the affinity of all threads of this process. */
+static void set_affinity_of_process(const cpu_set_t *cores) {
+    DIR *threads = opendir("/proc/self/task");
+    const struct dirent *entry;
+    while (threads && (entry = readdir(threads)) != NULL)
+        if (entry->d_name[0] != '.') (void)sched_setaffinity((pid_t)atoi(entry->d_name), sizeof *cores, cores);
+    if (threads) closedir(threads);
+}
+
+void threads_take_share_of_machine(int i_process, int n_processes) {
+    cpu_set_t all;
+    (void)allowed_cores();
+    const cpu_set_t own = granted;
+    memset(&all, 0xff, sizeof all);
+    set_affinity_of_process(&all);
+    if (sched_getaffinity(0, sizeof all, &all) != 0) all = own;
+    int n_own = CPU_COUNT(&own), n_all = CPU_COUNT(&all);
+    bool is_bound = n_own < n_all && !(n_own == 1 && n_all >= 2 * n_processes);
+    if (is_bound) set_affinity_of_process(&own);
+    else {
+        granted = all;
+        threads_take_share(i_process, n_processes);
+    }
+}
+
+/* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all
  * cores. */
 static bool start_worker(ThreadPool *p) {
     Start *start = &p->starts[p->n_started];

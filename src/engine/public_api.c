@@ -144,20 +144,58 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
 
 static int start_ranks(fr_model *m, const fr_model_options *o, fr_error *err) {
     int64_t n = o->n_ranks == FR_RANKS_NUMA ? threads_n_nodes() : o->n_ranks;
+    if (n == FR_RANKS_MPI) return ranks_join_mpi(&m->ranks, err);
     if (n < 0 || n > COMM_MAX_RANKS)
-        return error_set(err, FR_ERR_ARGUMENT, "n_ranks is %lld; it must be 0 to %d, or FR_RANKS_NUMA", (long long)n,
-                         COMM_MAX_RANKS);
+        return error_set(err, FR_ERR_ARGUMENT, "n_ranks is %lld; it must be 0 to %d, FR_RANKS_NUMA or FR_RANKS_MPI",
+                         (long long)n, COMM_MAX_RANKS);
     return n > 1 ? ranks_start(&m->ranks, (int)n, err) : FR_OK;
 }
 
-/* Loads the model in this process and in those of the other ranks, which do not return from here. */
+static bool is_over_mpi(const Ranks *r) { return r && comm_transport(r->comm)->is_own_process; }
+static bool is_later_rank(const Ranks *r) { return r && comm_rank(r->comm) > 0; }
+
+/* What rank 0 was asked to open. */
+typedef struct SharedOptions {
+    int32_t n_threads;
+    char path[4096], packed_file[4096], backend[64], kernels[64], activations[64]; /* "": NULL */
+} SharedOptions;
+
+static bool copy_text(char *to, size_t size, const char *text) {
+    return !text || (size_t)snprintf(to, size, "%s", text) < size;
+}
+
+/* Gives all ranks over MPI the path and the options of rank 0. The texts are in *shared. */
+static int share_options(const Ranks *r, SharedOptions *shared, const char **path, fr_model_options *o, fr_error *err) {
+    memset(shared, 0, sizeof *shared);
+    shared->n_threads = o->n_threads;
+    bool fits = copy_text(shared->path, sizeof shared->path, *path) &&
+                copy_text(shared->packed_file, sizeof shared->packed_file, o->packed_file) &&
+                copy_text(shared->backend, sizeof shared->backend, o->backend) &&
+                copy_text(shared->kernels, sizeof shared->kernels, o->kernels) &&
+                copy_text(shared->activations, sizeof shared->activations, o->activations);
+    if (!fits && !is_later_rank(r)) comm_abort(r->comm, "a path or the name of an option is too long for ranks");
+    comm_broadcast(r->comm, shared, sizeof *shared);
+    if (!is_later_rank(r)) return comm_check(r->comm, err);
+    *path = shared->path;
+    *o = (fr_model_options){.struct_size = o->struct_size, .n_ranks = o->n_ranks, .n_threads = shared->n_threads};
+    if (*shared->packed_file) o->packed_file = shared->packed_file;
+    if (*shared->backend) o->backend = shared->backend;
+    if (*shared->kernels) o->kernels = shared->kernels;
+    if (*shared->activations) o->activations = shared->activations;
+    return comm_check(r->comm, err);
+}
+
+/* Loads the model in this process and in those of the other ranks. Processes that ranks_start has started do not return
+ * from here. */
 static int load_in_ranks(fr_model *m, const char *path, Progress *progress, fr_error *err) {
     fr_error why = {.code = FR_OK};
-    bool is_first = !m->ranks || comm_rank(m->ranks->comm) == 0;
+    SharedOptions shared;
+    bool is_first = !is_later_rank(m->ranks);
     if (!is_first) progress->options.progress = NULL;
+    int status = is_over_mpi(m->ranks) ? share_options(m->ranks, &shared, &path, &progress->options, &why) : FR_OK;
     progress->caller_env = fp_env_enter();
-    int status = load(m, path, &progress->options, progress, &why);
-    if (!is_first) ranks_work_and_exit(m->ranks, status ? why.message : NULL);
+    if (!status) status = load(m, path, &progress->options, progress, &why);
+    if (!is_first) status = ranks_work_to_the_end(m->ranks, status ? why.message : NULL, &why);
     fp_env_leave(&progress->caller_env);
     return status ? (int)error_set(err, status, "%s", why.message) : FR_OK;
 }

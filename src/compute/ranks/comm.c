@@ -1,134 +1,64 @@
-/* comm.c - exchanges through shared memory.
+/* comm.c - exchanges between ranks, over any transport (transport.h), and the end of the group if one of them fails.
  *
- * The idea. Each rank has two buffers that all ranks can read, and a counter of the exchanges that it has published. In
- * exchange number n a rank writes to buffer n % 2, publishes n, waits until all other ranks have published n, and
- * copies what it needs from their buffers. A rank may write to the buffer of exchange n again in exchange n + 2, because
- * by then it has seen every other rank publish n + 1, which they do after they have read the buffers of exchange n.
- * Parts that are larger than a buffer take several exchanges.
- *
- * Waiting. The next counter usually comes within microseconds, so a rank polls, then lets other threads run, and sleeps
- * on a futex if it has to wait longer: the ranks after 0 wait for the next request of a user in that way.
+ * Parts that are larger than a message of the transport take several exchanges.
  *
  * Failures. A thread of each rank counts beats, and looks at the beats of the others. A rank that does not beat for
- * SILENT_TICKS ticks has died or was stopped. Time is counted in ticks of the thread that watches, so that nobody is
- * suspected after the whole group was stopped and continued.
+ * SILENT_TICKS ticks has died, was stopped, or is cut off. Time is counted in ticks of the thread that watches, so that
+ * nobody is suspected after the whole group was stopped and continued.
  *
  * Proof: tests/compute/test_comm.c. */
 #include "compute/ranks/comm.h"
 
 #include "base/mem.h"
+#include "base/system.h"
 #include "base/threads.h"
 
-#include <linux/futex.h>
+#include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sched.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 20, POLLS = 4000, YIELDS = 100, SLEEP_MS = 100, TICK_MS = 100, SILENT_TICKS = 15 };
-enum { IS_ALIVE, IS_ENDING, HAS_ENDED };
-
-/* What the others see of a rank. */
-typedef struct Slot {
-    _Alignas(64) atomic_uint published; /* exchanges */
-    atomic_int n_sleepers;              /* ranks that sleep until `published` grows */
-    atomic_uint beats;
-    atomic_bool has_left;
-} Slot;
-
-struct CommMemory {
-    int n_ranks;
-    size_t bytes;
-    atomic_int state; /* IS_ALIVE ... */
-    char reason[sizeof((fr_error *)0)->message];
-    Slot slots[COMM_MAX_RANKS];
-    _Alignas(64) char buffers[]; /* [n_ranks][2][BUFFER_BYTES] */
-};
+enum { TICK_MS = 100, SILENT_TICKS = 15 };
 
 struct Comm {
-    CommMemory *memory;
-    int rank;
-    unsigned n; /* exchanges so far */
+    Transport *transport;
     CommCounts counts;
+    CommNetwork network;
     pthread_t watcher;
     pthread_mutex_t lock; /* of is_closing */
     pthread_cond_t closing;
     bool is_closing, has_watcher;
 };
 
-/* ---- memory ----------------------------------------------------------------------------------------------- */
+/* ---- the end ---------------------------------------------------------------------------------------------- */
 
-int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err) {
-    *out = NULL;
-    if (n_ranks < 1 || n_ranks > COMM_MAX_RANKS)
-        return error_set(err, FR_ERR_ARGUMENT, "%d ranks were asked for; 1 to %d are possible", n_ranks,
-                         COMM_MAX_RANKS);
-    size_t bytes = sizeof **out + (size_t)n_ranks * 2 * BUFFER_BYTES;
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return error_memory(err, "the memory that ranks share", bytes);
-    CommMemory *m = *out = p;
-    m->n_ranks = n_ranks, m->bytes = bytes;
-    return FR_OK;
+static bool has_ended(const Transport *t) { return atomic_load(&t->end->state) != GROUP_IS_ALIVE; }
+
+static void end_group(Transport *t, const char *reason) {
+    int alive = GROUP_IS_ALIVE;
+    if (!atomic_compare_exchange_strong(&t->end->state, &alive, GROUP_IS_ENDING)) return;
+    snprintf(t->end->reason, sizeof t->end->reason, "%s", reason);
+    atomic_store(&t->end->state, GROUP_HAS_ENDED);
+    t->table->announce_end(t);
 }
 
-void comm_memory_close(CommMemory *m) {
-    if (m) munmap(m, m->bytes);
+void comm_end_because_of(Transport *t, int rank, const char *what) {
+    char reason[sizeof t->end->reason];
+    snprintf(reason, sizeof reason, "rank %d of %d %s; the other ranks have ended, too", rank, t->n_ranks, what);
+    end_group(t, reason);
 }
 
-static char *buffer_of(const Comm *c, int rank) {
-    return c->memory->buffers + ((size_t)rank * 2 + c->n % 2) * BUFFER_BYTES;
-}
+void comm_abort(Comm *c, const char *reason) { end_group(c->transport, reason); }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------- */
-
-static void wake(Slot *s) { syscall(SYS_futex, &s->published, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
-
-static bool has_ended(const CommMemory *m) { return atomic_load(&m->state) != IS_ALIVE; }
-
-static void end_group(CommMemory *m, const char *reason) {
-    int alive = IS_ALIVE;
-    if (!atomic_compare_exchange_strong(&m->state, &alive, IS_ENDING)) return;
-    snprintf(m->reason, sizeof m->reason, "%s", reason);
-    atomic_store(&m->state, HAS_ENDED);
-    for (int i = 0; i < m->n_ranks; i++) wake(&m->slots[i]);
-}
-
-static void end_because_of(CommMemory *m, int rank, const char *what) {
-    char reason[sizeof m->reason];
-    snprintf(reason, sizeof reason, "rank %d of %d %s; the other ranks have ended, too", rank, m->n_ranks, what);
-    end_group(m, reason);
-}
-
-static bool has_published(const Slot *s, unsigned n) { return (int)(atomic_load(&s->published) - n) >= 0; }
-
-static void sleep_until_published(CommMemory *m, int rank, unsigned n) {
-    Slot *s = &m->slots[rank];
-    const struct timespec most = {.tv_nsec = SLEEP_MS * 1000000L};
-    atomic_fetch_add(&s->n_sleepers, 1);
-    while (!has_published(s, n) && !has_ended(m)) {
-        unsigned seen = atomic_load(&s->published);
-        if (atomic_load(&s->has_left) && !has_published(s, n)) end_because_of(m, rank, "has left");
-        else if ((int)(seen - n) < 0) syscall(SYS_futex, &s->published, FUTEX_WAIT, seen, &most, NULL, 0);
-    }
-    atomic_fetch_sub(&s->n_sleepers, 1);
-}
-
-static void wait_for(CommMemory *m, int rank, unsigned n) {
-    const Slot *s = &m->slots[rank];
-    for (int i = 0; i < POLLS; i++) {
-        if (has_published(s, n)) return;
-        threads_relax();
-    }
-    for (int i = 0; i < YIELDS; i++) {
-        if (has_published(s, n)) return;
-        sched_yield();
-    }
-    sleep_until_published(m, rank, n);
+int comm_check(const Comm *c, fr_error *err) {
+    const GroupEnd *end = c->transport->end;
+    int state;
+    while ((state = atomic_load(&end->state)) == GROUP_IS_ENDING) sched_yield();
+    return state == GROUP_IS_ALIVE ? FR_OK : (int)error_set(err, FR_ERR_IO, "%s", end->reason);
 }
 
 /* ---- watching --------------------------------------------------------------------------------------------- */
@@ -148,28 +78,39 @@ static bool wait_for_tick(Comm *c) {
 
 static void *watch(void *comm) {
     Comm *c = comm;
-    CommMemory *m = c->memory;
+    Transport *t = c->transport;
     unsigned beats[COMM_MAX_RANKS] = {0};
     int n_silent[COMM_MAX_RANKS] = {0};
-    while (wait_for_tick(c) && !has_ended(m)) {
-        atomic_fetch_add(&m->slots[c->rank].beats, 1);
-        for (int i = 0; i < m->n_ranks; i++) {
-            unsigned n = atomic_load(&m->slots[i].beats);
-            bool is_silent = n == beats[i] && n > 0 && !atomic_load(&m->slots[i].has_left);
-            n_silent[i] = is_silent ? n_silent[i] + 1 : 0;
+    while (wait_for_tick(c) && !has_ended(t)) {
+        t->table->beat(t);
+        for (int i = 0; i < t->n_ranks; i++) {
+            unsigned n = t->table->beats_of(t, i);
+            n_silent[i] = i != t->rank && n > 0 && n == beats[i] ? n_silent[i] + 1 : 0;
             beats[i] = n;
-            if (n_silent[i] == SILENT_TICKS) end_because_of(m, i, "has died or does not respond");
+            if (n_silent[i] == SILENT_TICKS) comm_end_because_of(t, i, "has died or does not respond");
         }
     }
     return NULL;
 }
 
-int comm_open(Comm **out, CommMemory *memory, int rank, fr_error *err) {
-    *out = NULL;
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static CommNetwork network_of_environment(void) {
+    double delay_us, mbit_s;
+    const char *text = getenv("FORERUN_RANKS_NETWORK");
+    if (!text || sscanf(text, "%lf,%lf", &delay_us, &mbit_s) != 2) return (CommNetwork){0};
+    return (CommNetwork){delay_us * 1e-6, mbit_s * 1e6 / 8};
+}
+
+/* Takes over the transport, also if it fails. */
+static int open_over(Comm **out, Transport *t, fr_error *err) {
     Comm *c = mem_calloc(1, sizeof *c);
-    if (!c) return error_memory(err, "a rank", sizeof *c);
-    c->memory = memory, c->rank = rank;
-    atomic_store(&memory->slots[rank].beats, 1);
+    if (!c) {
+        t->table->close(t);
+        return error_memory(err, "a rank", sizeof *c);
+    }
+    c->transport = t;
+    c->network = network_of_environment();
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -185,32 +126,70 @@ int comm_open(Comm **out, CommMemory *memory, int rank, fr_error *err) {
     return FR_OK;
 }
 
-void comm_close(Comm *c) {
-    if (!c) return;
+int comm_open(Comm **out, CommMemory *memory, int rank, fr_error *err) {
+    Transport *t;
+    *out = NULL;
+    int status = transport_memory_open(&t, memory, rank, err);
+    return status ? status : open_over(out, t, err);
+}
+
+/* Loads the shared object from the folder of a file. */
+static void *load_beside(const char *file) {
+    char path[PATH_MAX];
+    if (!file || !realpath(file, path)) return NULL;
+    char *name = strrchr(path, '/') + 1;
+    if ((size_t)(name - path) + sizeof "libforerun-mpi.so" > sizeof path) return NULL;
+    strcpy(name, "libforerun-mpi.so");
+    return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+}
+
+/* Looks in the folder of this program or library, where a build has the shared object, and then where the system looks
+ * for libraries. Open MPI loads parts of itself later, which need its symbols: RTLD_GLOBAL. */
+static void *load_mpi(void) {
+    Dl_info self;
+    void *library = load_beside("/proc/self/exe");
+    if (!library && dladdr((void *)(uintptr_t)load_mpi, &self)) library = load_beside(self.dli_fname);
+    return library ? library : dlopen("libforerun-mpi.so.0", RTLD_NOW | RTLD_GLOBAL);
+}
+
+int comm_open_mpi(Comm **out, fr_error *err) {
+    Transport *t;
+    TransportMpiOpen open = NULL;
+    *out = NULL;
+    void *library = load_mpi();
+    if (library) *(void **)&open = dlsym(library, "transport_mpi_open");
+    if (!open)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "ranks over MPI need libforerun-mpi.so and Open MPI, which cannot be loaded (%.200s); install "
+                         "the packages forerun-mpi and openmpi-bin, or build forerun where libopenmpi-dev is installed",
+                         dlerror());
+    int status = open(&t, COMM_MAX_RANKS, err);
+    return status ? status : open_over(out, t, err);
+}
+
+static void stop_watching(Comm *c) {
     pthread_mutex_lock(&c->lock);
     c->is_closing = true;
     pthread_cond_signal(&c->closing);
     pthread_mutex_unlock(&c->lock);
     if (c->has_watcher) pthread_join(c->watcher, NULL);
+}
+
+void comm_close(Comm *c) {
+    if (!c) return;
+    if (c->has_watcher) c->transport->table->leave(c->transport);
+    stop_watching(c);
     pthread_cond_destroy(&c->closing);
     pthread_mutex_destroy(&c->lock);
-    Slot *own = &c->memory->slots[c->rank];
-    atomic_store(&own->has_left, true);
-    wake(own);
+    c->transport->table->close(c->transport);
     mem_free(c);
 }
 
-int comm_rank(const Comm *c) { return c->rank; }
-int comm_size(const Comm *c) { return c->memory->n_ranks; }
+int comm_rank(const Comm *c) { return c->transport->rank; }
+int comm_size(const Comm *c) { return c->transport->n_ranks; }
+const Transport *comm_transport(const Comm *c) { return c->transport; }
 CommCounts comm_counts(const Comm *c) { return c->counts; }
-void comm_abort(Comm *c, const char *reason) { end_group(c->memory, reason); }
-
-int comm_check(const Comm *c, fr_error *err) {
-    const CommMemory *m = c->memory;
-    int state;
-    while ((state = atomic_load(&m->state)) == IS_ENDING) sched_yield();
-    return state == IS_ALIVE ? FR_OK : (int)error_set(err, FR_ERR_IO, "%s", m->reason);
-}
+void comm_slow_down(Comm *c, CommNetwork network) { c->network = network; }
 
 /* ---- exchanges -------------------------------------------------------------------------------------------- */
 
@@ -227,38 +206,56 @@ static void copy_pieces(CommPart part, CommPieceFn piece, const void *ctx, int r
 
 static size_t bytes_of(CommPart part) { return (size_t)part.n * part.bytes; }
 
-/* Exchanges bytes [from, from + BUFFER_BYTES) of the parts. */
-static void exchange(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, size_t from, bool receives) {
-    CommMemory *m = c->memory;
-    Slot *own = &m->slots[c->rank];
-    c->n++;
-    for (int k = 0; k < m->n_ranks; k++) {
-        int rank = (c->rank + k) % m->n_ranks;
-        size_t end = bytes_of(parts[rank]), to = end < from + BUFFER_BYTES ? end : from + BUFFER_BYTES;
-        if (k > 0) wait_for(m, rank, c->n);
-        if (has_ended(m)) return;
-        if (k == 0 || receives) copy_pieces(parts[rank], piece, ctx, rank, from, to, buffer_of(c, rank), k == 0);
-        if (k > 0) continue;
-        atomic_store(&own->published, c->n);
-        if (atomic_load(&own->n_sleepers)) wake(own);
+/* Returns how many bytes of a part are in the exchange that begins at byte `from`. */
+static size_t bytes_from(CommPart part, size_t from) {
+    size_t n = bytes_of(part);
+    return n <= from ? 0 : n - from < TRANSPORT_BYTES ? n - from : TRANSPORT_BYTES;
+}
+
+/* Waits as long as n bytes would take over the network that is to be imitated. */
+static void slow_down(const Comm *c, size_t n) {
+    const CommNetwork *net = &c->network;
+    if (n == 0 || (net->delay_s <= 0 && net->bytes_per_s <= 0)) return;
+    double end_s = clock_s() + net->delay_s + (net->bytes_per_s > 0 ? (double)n / net->bytes_per_s : 0);
+    while (clock_s() < end_s) threads_relax();
+}
+
+/* Exchanges bytes [from, from + TRANSPORT_BYTES) of the parts. */
+static void exchange(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, size_t from, bool to_all) {
+    Transport *t = c->transport;
+    bool receives = to_all || t->rank == 0;
+    size_t n = bytes_from(parts[t->rank], from), n_received = 0;
+    char *own = t->table->part(t);
+    if (!own) return;
+    copy_pieces(parts[t->rank], piece, ctx, t->rank, from, from + n, own, true);
+    t->table->send(t, n, to_all);
+    for (int k = 1; k < t->n_ranks; k++) {
+        int rank = (t->rank + k) % t->n_ranks;
+        n = receives ? bytes_from(parts[rank], from) : 0;
+        /* The buffer is written by another rank; copy_pieces only reads it. */
+        char *theirs = (char *)(uintptr_t)t->table->receive(t, rank, n);
+        if (!theirs) return;
+        copy_pieces(parts[rank], piece, ctx, rank, from, from + n, theirs, false);
+        n_received += n;
     }
+    slow_down(c, n_received);
 }
 
 /* Exchanges the parts and adds them to what is counted. */
-static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool receives,
+static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all,
                          int64_t *n_calls, int64_t *n_bytes) {
     size_t longest = 0;
-    for (int i = 0; i < c->memory->n_ranks; i++) {
+    for (int i = 0; i < c->transport->n_ranks; i++) {
         longest = max_size(longest, bytes_of(parts[i]));
         *n_bytes += (int64_t)bytes_of(parts[i]);
     }
     *n_calls += longest > 0;
-    for (size_t from = 0; from < longest && !has_ended(c->memory); from += BUFFER_BYTES)
-        exchange(c, parts, piece, ctx, from, receives);
+    for (size_t from = 0; from < longest && !has_ended(c->transport); from += TRANSPORT_BYTES)
+        exchange(c, parts, piece, ctx, from, to_all);
 }
 
 void comm_gather(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all) {
-    exchange_all(c, parts, piece, ctx, to_all || c->rank == 0, &c->counts.n_gathers, &c->counts.n_gather_bytes);
+    exchange_all(c, parts, piece, ctx, to_all, &c->counts.n_gathers, &c->counts.n_gather_bytes);
 }
 
 static char *all_of(const void *ctx, int rank, int64_t i) {

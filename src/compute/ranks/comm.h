@@ -11,8 +11,8 @@
 #define RANKS_COMM_H
 
 #include "base/error.h"
+#include "compute/ranks/transport.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum { COMM_MAX_RANKS = 64 };
@@ -26,9 +26,13 @@ int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err);
 void comm_memory_close(CommMemory *m); /* NULL is fine */
 
 int comm_open(Comm **out, CommMemory *memory, int rank, fr_error *err);
-void comm_close(Comm *c); /* NULL is fine */
+/* Joins the ranks that mpirun has started; once in a process. All of them call this. */
+int comm_open_mpi(Comm **out, fr_error *err);
+/* Over MPI, waits until all ranks close theirs, unless the group has ended. NULL is fine. */
+void comm_close(Comm *c);
 int comm_rank(const Comm *c);
 int comm_size(const Comm *c);
+const Transport *comm_transport(const Comm *c);
 
 /* What a rank contributes to an exchange: n pieces of equal size. */
 typedef struct CommPart {
@@ -53,5 +57,19 @@ typedef struct CommCounts {
     int64_t n_gathers, n_gather_bytes, n_broadcasts, n_broadcast_bytes;
 } CommCounts;
 CommCounts comm_counts(const Comm *c);
+
+/* From now on each exchange takes this much longer on this rank, as over a network; for tests and measurements. The
+ * environment variable FORERUN_RANKS_NETWORK=DELAY_US,MBIT_S sets it for all groups of a process. */
+typedef struct CommNetwork {
+    double delay_s;
+    double bytes_per_s; /* of what the rank receives; 0: unlimited */
+} CommNetwork;
+void comm_slow_down(Comm *c, CommNetwork network);
+
+/* ---- for transports --------------------------------------------------------------------------------------- */
+
+int transport_memory_open(Transport **out, CommMemory *memory, int rank, fr_error *err);
+/* Ends the group with "rank N of M WHAT; the other ranks have ended, too". */
+void comm_end_because_of(Transport *t, int rank, const char *what);
 
 #endif

@@ -10,7 +10,7 @@
  *   ranks_layers.c   the layers of a drafter, which are whole, between the divided embedding and LM head
  *   ranks_rows.c     rows of a forward as bytes
  *   ranks_start.c    starts the processes and compares what they have loaded
- *   comm.c           exchanges
+ *   comm.c           exchanges; what carries them: transport.h
  */
 #ifndef RANKS_RANKS_H
 #define RANKS_RANKS_H
@@ -66,13 +66,16 @@ const Backend *ranks_backend(void);
 int ranks_start(Ranks **out, int n_ranks, fr_error *err);
 /* Makes this process, or this thread of a test, one of the ranks. */
 int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err);
+/* Makes this process one of the ranks that mpirun has started, with its share of the cores. */
+int ranks_join_mpi(Ranks **out, fr_error *err);
 /* To be called by all ranks when they have opened the weights, with the status of that and the fingerprint of the
  * model. Returns FR_OK on all ranks, or an error on all of them if one has failed or has another model than rank 0. */
 int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, fr_error *err);
 /* Repeats the calls of rank 0 until it closes the model or the group ends. */
 void ranks_work(Ranks *r);
-/* Does so in a process that ranks_start has started, and ends it. If the rank has failed, its reason ends the group. */
-__attribute__((noreturn)) void ranks_work_and_exit(Ranks *r, const char *failure);
+/* Does so in a rank that is a process, unless it has failed: then the failure ends the group. A process that ranks_start
+ * has started ends here. A rank over MPI returns FR_ERR_CANCELLED, or the error for which the group has ended. */
+int ranks_work_to_the_end(Ranks *r, const char *failure, fr_error *err);
 /* Ends the other ranks if this is rank 0. NULL is fine. */
 void ranks_close(Ranks *r);
 

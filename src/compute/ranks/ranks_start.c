@@ -2,8 +2,8 @@
  *
  * The ranks of one machine are forked before the model is loaded. A process that has been forked takes part in
  * exchanges and nothing else: it closes the files of its parent, prints nothing, and leaves an interrupt from the
- * terminal to rank 0. Each rank, including rank 0, uses cores of its own from then on, so that its weights are in the
- * memory of its NUMA node. */
+ * terminal to rank 0. Ranks over MPI are processes that mpirun has started, and each of them opens the model. Each rank,
+ * including rank 0, uses cores of its own from then on, so that its weights are in the memory of its NUMA node. */
 #include "compute/ranks/ranks.h"
 
 #include "base/threads.h"
@@ -18,14 +18,25 @@
 #include <time.h>
 #include <unistd.h>
 
-int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err) {
+/* memory NULL: the ranks that mpirun has started. */
+static int join(Ranks **out, CommMemory *memory, int rank, fr_error *err) {
     *out = NULL;
     Ranks *r = mem_calloc(1, sizeof *r);
     if (!r) return error_memory(err, "a rank", sizeof *r);
-    int status = comm_open(&r->comm, memory, rank, err);
+    int status = memory ? comm_open(&r->comm, memory, rank, err) : comm_open_mpi(&r->comm, err);
     if (status) mem_free(r);
     else *out = r;
     return status;
+}
+
+int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err) { return join(out, memory, rank, err); }
+
+int ranks_join_mpi(Ranks **out, fr_error *err) {
+    int status = join(out, NULL, 0, err);
+    if (status) return status;
+    const Transport *t = comm_transport((*out)->comm);
+    threads_take_share_of_machine(t->local_rank, t->n_local);
+    return FR_OK;
 }
 
 /* Cuts what a forked process has inherited and must not use. */
@@ -107,11 +118,18 @@ int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, 
     return FR_OK;
 }
 
-void ranks_work_and_exit(Ranks *r, const char *failure) {
-    char reason[sizeof((fr_error *)0)->message];
-    snprintf(reason, sizeof reason, "rank %d: %.480s", comm_rank(r->comm), failure ? failure : "");
-    if (failure) comm_abort(r->comm, reason);
-    else ranks_work(r);
+int ranks_work_to_the_end(Ranks *r, const char *failure, fr_error *err) {
+    char reason[sizeof((fr_error *)0)->message] = "";
+    bool names_rank = failure && strncmp(failure, "rank ", 5) == 0; /* the ranks have agreed on it */
+    if (!names_rank) snprintf(reason, sizeof reason, "rank %d: ", comm_rank(r->comm));
+    if (failure) {
+        strncat(reason, failure, sizeof reason - strlen(reason) - 1);
+        comm_abort(r->comm, reason);
+    } else ranks_work(r);
+    if (comm_transport(r->comm)->is_own_process) {
+        int status = comm_check(r->comm, err);
+        return status ? status : (int)error_set(err, FR_ERR_CANCELLED, "rank 0 has closed the model");
+    }
     comm_close(r->comm);
     _exit(failure ? 1 : 0);
 }

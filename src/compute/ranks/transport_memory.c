@@ -1,0 +1,171 @@
+/* transport_memory.c - exchanges through shared memory.
+ *
+ * The idea. Each rank has two buffers that all ranks can read, and a counter of the exchanges that it has published. In
+ * exchange number n a rank writes to buffer n % 2, publishes n, waits until all other ranks have published n, and
+ * copies what it needs from their buffers. A rank may write to the buffer of exchange n again in exchange n + 2, because
+ * by then it has seen every other rank publish n + 1, which they do after they have read the buffers of exchange n.
+ *
+ * Waiting. The next counter usually comes within microseconds, so a rank polls, then lets other threads run, and sleeps
+ * on a futex if it has to wait longer: the ranks after 0 wait for the next request of a user in that way.
+ *
+ * Proof: tests/compute/test_comm.c. */
+#include "compute/ranks/comm.h"
+
+#include "base/mem.h"
+#include "base/threads.h"
+
+#include <linux/futex.h>
+#include <stdio.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { POLLS = 4000, YIELDS = 100, SLEEP_MS = 100 };
+
+/* What the others see of a rank. */
+typedef struct Slot {
+    _Alignas(64) atomic_uint published; /* exchanges */
+    atomic_int n_sleepers;              /* ranks that sleep until `published` grows */
+    atomic_uint beats;
+    atomic_bool has_left;
+} Slot;
+
+struct CommMemory {
+    int n_ranks;
+    size_t bytes;
+    GroupEnd end;
+    Slot slots[COMM_MAX_RANKS];
+    _Alignas(64) char buffers[]; /* [n_ranks][2][TRANSPORT_BYTES] */
+};
+
+typedef struct MemoryTransport {
+    Transport base;
+    CommMemory *memory;
+    unsigned n; /* exchanges so far */
+} MemoryTransport;
+
+int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err) {
+    *out = NULL;
+    if (n_ranks < 1 || n_ranks > COMM_MAX_RANKS)
+        return error_set(err, FR_ERR_ARGUMENT, "%d ranks were asked for; 1 to %d are possible", n_ranks,
+                         COMM_MAX_RANKS);
+    size_t bytes = sizeof **out + (size_t)n_ranks * 2 * TRANSPORT_BYTES;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return error_memory(err, "the memory that ranks share", bytes);
+    CommMemory *m = *out = p;
+    m->n_ranks = n_ranks, m->bytes = bytes;
+    return FR_OK;
+}
+
+void comm_memory_close(CommMemory *m) {
+    if (m) munmap(m, m->bytes);
+}
+
+static CommMemory *memory_of(const Transport *t) { return ((const MemoryTransport *)(const void *)t)->memory; }
+
+static char *buffer_of(const MemoryTransport *t, int rank) {
+    return t->memory->buffers + ((size_t)rank * 2 + t->n % 2) * TRANSPORT_BYTES;
+}
+
+/* ---- exchanges -------------------------------------------------------------------------------------------- */
+
+static void wake(Slot *s) { syscall(SYS_futex, &s->published, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+static bool has_published(const Slot *s, unsigned n) { return (int)(atomic_load(&s->published) - n) >= 0; }
+
+static bool has_ended(const CommMemory *m) { return atomic_load(&m->end.state) != GROUP_IS_ALIVE; }
+
+/* Returns false if the rank has left and will not publish exchange n. */
+static bool sleep_until_published(CommMemory *m, int rank, unsigned n) {
+    Slot *s = &m->slots[rank];
+    const struct timespec most = {.tv_nsec = SLEEP_MS * 1000000L};
+    bool comes = true;
+    atomic_fetch_add(&s->n_sleepers, 1);
+    while (comes && !has_published(s, n) && !has_ended(m)) {
+        unsigned seen = atomic_load(&s->published);
+        if (atomic_load(&s->has_left) && !has_published(s, n)) comes = false;
+        else if ((int)(seen - n) < 0) syscall(SYS_futex, &s->published, FUTEX_WAIT, seen, &most, NULL, 0);
+    }
+    atomic_fetch_sub(&s->n_sleepers, 1);
+    return comes;
+}
+
+static bool wait_for(CommMemory *m, int rank, unsigned n) {
+    const Slot *s = &m->slots[rank];
+    for (int i = 0; i < POLLS; i++) {
+        if (has_published(s, n)) return true;
+        threads_relax();
+    }
+    for (int i = 0; i < YIELDS; i++) {
+        if (has_published(s, n)) return true;
+        sched_yield();
+    }
+    return sleep_until_published(m, rank, n);
+}
+
+static char *part(Transport *base) {
+    MemoryTransport *t = (MemoryTransport *)base;
+    t->n++;
+    return buffer_of(t, base->rank);
+}
+
+static void send(Transport *base, size_t bytes, bool to_all) {
+    (void)bytes, (void)to_all;
+    const MemoryTransport *t = (const MemoryTransport *)base;
+    Slot *own = &t->memory->slots[base->rank];
+    atomic_store(&own->published, t->n);
+    if (atomic_load(&own->n_sleepers)) wake(own);
+}
+
+/* Waits also where nothing is needed, because that keeps the buffers in step. */
+static const char *receive(Transport *base, int rank, size_t bytes) {
+    (void)bytes;
+    const MemoryTransport *t = (const MemoryTransport *)base;
+    if (!wait_for(t->memory, rank, t->n)) comm_end_because_of(base, rank, "has left");
+    return has_ended(t->memory) ? NULL : buffer_of(t, rank);
+}
+
+/* ---- watching --------------------------------------------------------------------------------------------- */
+
+static void beat(Transport *t) { atomic_fetch_add(&memory_of(t)->slots[t->rank].beats, 1); }
+
+static unsigned beats_of(Transport *t, int rank) {
+    const Slot *s = &memory_of(t)->slots[rank];
+    return atomic_load(&s->has_left) ? 0 : atomic_load(&s->beats);
+}
+
+static void announce_end(Transport *t) {
+    CommMemory *m = memory_of(t);
+    for (int i = 0; i < m->n_ranks; i++) wake(&m->slots[i]);
+}
+
+static void leave(Transport *t) {
+    Slot *own = &memory_of(t)->slots[t->rank];
+    atomic_store(&own->has_left, true);
+    wake(own);
+}
+
+static void close_transport(Transport *t) { mem_free(t); }
+
+int transport_memory_open(Transport **out, CommMemory *memory, int rank, fr_error *err) {
+    static const TransportTable table = {.name = "memory",
+                                         .part = part,
+                                         .send = send,
+                                         .receive = receive,
+                                         .beat = beat,
+                                         .beats_of = beats_of,
+                                         .announce_end = announce_end,
+                                         .leave = leave,
+                                         .close = close_transport};
+    *out = NULL;
+    MemoryTransport *t = mem_calloc(1, sizeof *t);
+    if (!t) return error_memory(err, "a rank", sizeof *t);
+    t->base = (Transport){.table = &table, .rank = rank, .n_ranks = memory->n_ranks, .end = &memory->end};
+    t->base.local_rank = rank, t->base.n_local = memory->n_ranks;
+    t->memory = memory;
+    atomic_store(&memory->slots[rank].beats, 1);
+    *out = &t->base;
+    return FR_OK;
+}

@@ -1,0 +1,79 @@
+/* test_ranks_mpi.c - `mpirun forerun run`: the processes divide the model, and logits and text are those of one
+ * process; a process that fails ends all of them with its rank; without the shared object for MPI the error names a
+ * package. Skipped without mpirun. */
+#include "cli_rig.h"
+
+#include "random_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A process of this test may be root in a container, with fewer cores than ranks. */
+#define MPIRUN \
+    "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0 timeout 60 " \
+    "mpirun --oversubscribe -n %d %s "
+#define RUN "run -m %s/mpi.gguf -p 'Once upon a time' -n 6 -t 1 -c 64 --seed 1 --ignore-eos --stats --draft %s"
+
+static const char *program;
+
+/* Runs a command line and returns its exit status; `text` is all that it printed. */
+static int run(const char *command, char *text, size_t size) {
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    size_t n = fread(text, 1, size - 1, out);
+    text[n] = '\0';
+    return pclose(out);
+}
+
+static void skip_without_mpirun(void) {
+    char library[700];
+    snprintf(library, sizeof library, "%s/../libforerun-mpi.so", cli_rig_folder());
+    if (access(library, R_OK) == 0 && system("command -v mpirun >/dev/null 2>&1") == 0) return;
+    print_message("skipped: mpirun is not installed, or forerun was built without Open MPI\n");
+    skip();
+}
+
+/* Copies the hash from the line of --stats. */
+static void find_hash(const char *text, char hash[17]) {
+    const char *at = strstr(text, "logits ");
+    if (!at || sscanf(at, "logits %16[0-9a-f]", hash) != 1) fail_msg("no hash of logits in '%s'", text);
+}
+
+static void processes_of_mpirun_give_the_same_logits(void **state) {
+    (void)state;
+    /* llama; qwen3moe in Q8_0; qwen35, which has recurrent layers */
+    static const struct {
+        int model, n_ranks;
+        const char *draft;
+    } cases[] = {{0, 4, "none"}, {5, 3, "ngram-trie"}, {11, 2, "none"}};
+    char command[3000], args[900], text[6000], one[17], several[17], path[700];
+    fr_error err;
+    skip_without_mpirun();
+    snprintf(path, sizeof path, "%s/mpi.gguf", cli_rig_folder());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (random_model_write(&small_models[cases[i].model], path, &err)) fail_msg("%s", err.message);
+        snprintf(args, sizeof args, RUN " 2>&1", cli_rig_folder(), cases[i].draft);
+        snprintf(command, sizeof command, "%s %s", program, args);
+        assert_int_equal(run(command, text, sizeof text), 0);
+        find_hash(text, one);
+        snprintf(command, sizeof command, MPIRUN "%s", cases[i].n_ranks, program, args);
+        if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
+        find_hash(text, several);
+        assert_string_equal(one, several);
+    }
+    unlink(path);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    static char path[700];
+    cli_rig_begin(argv[0]);
+    snprintf(path, sizeof path, "%s/../forerun", cli_rig_folder());
+    program = path;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_of_mpirun_give_the_same_logits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
