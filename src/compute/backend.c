@@ -45,6 +45,24 @@ int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab,
     return FR_OK;
 }
 
+int32_t kept_layers_add(KeptLayers *k, int32_t after) {
+    for (int32_t i = 0; i < k->n; i++)
+        if (k->after[i] == after) return i;
+    if (k->n == MAX_KEPT_LAYERS) return -1;
+    k->after[k->n] = after;
+    return k->n++;
+}
+
+int backend_keep_layers(Context *c, float **hidden, int32_t max_rows, const KeptLayers *layers, fr_error *err) {
+    size_t bytes = (size_t)c->weights->model->hparams.n_embd * (1 + (size_t)layers->n) * sizeof **hidden;
+    float *wider = size_mul(bytes, (size_t)max_rows, &bytes) ? mem_alloc(bytes) : NULL;
+    if (!wider) return error_memory(err, "the hidden states of a forward", bytes);
+    mem_free(*hidden);
+    *hidden = wider;
+    c->kept = *layers;
+    return FR_OK;
+}
+
 int device_fail(Device *d, int code, const char *reason) {
     if (!d->status) d->status = error_set(&d->error, code, "%s", reason);
     return d->status;

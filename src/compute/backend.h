@@ -62,11 +62,28 @@ typedef struct Weights {
     char packed_error[508]; /* why that file is not used although it exists; "" otherwise */
 } Weights;
 
+/* The residual streams that a context keeps with each hidden state, for drafters that read them. */
+enum { MAX_KEPT_LAYERS = 16 };
+typedef struct KeptLayers {
+    int32_t n;
+    int32_t after[MAX_KEPT_LAYERS]; /* how many layers have run: 0 is the embedding, n_layer is before the final norm */
+} KeptLayers;
+
+/* Returns the index of the stream after that many layers, which is added if it is missing; -1: there is no room. */
+int32_t kept_layers_add(KeptLayers *k, int32_t after);
+
 typedef struct Context {
     const Weights *weights;
     Device *device;
-    int32_t layer; /* the layer that a forward runs, if the model's layers take turns */
+    int32_t layer;   /* the layer that a forward runs, if the model's layers take turns */
+    KeptLayers kept; /* set by keep_layers */
 } Context;
+
+/* Returns the floats of a RESULT_HIDDEN: the hidden state after the final norm [n_embd], then the kept streams in their
+ * order, [n_embd] each. */
+static inline int64_t context_hidden_width(const Context *c) {
+    return (1 + (int64_t)c->kept.n) * c->weights->model->hparams.n_embd;
+}
 
 static inline bool context_runs(const Context *c, int32_t layer) {
     return !c->weights->model->takes_turns || layer == c->layer;
@@ -124,7 +141,7 @@ typedef struct RowSlots {
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
-    const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
+    const float *input;       /* [model_input_width] in the place of the token's embedding, or NULL */
     int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
     int32_t index;            /* among the rows of its sequence since executor_forward */
     int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path, itself last */
@@ -203,7 +220,8 @@ struct Backend {
 
     /* A context. forward runs rows [n_rows]. The keys of earlier rows since executor_forward are in their slots, and
      * the places of these rows are before `rows` in the same array: row number 0 is rows[-rows[0].row]. read gives
-     * result number i of the last forward in memory of the CPU, until the next forward: [n_vocab] or [n_embd]. */
+     * result number i of the last forward in memory of the CPU, until the next forward: [n_vocab] or
+     * [context_hidden_width]. */
     int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
     void (*context_close)(Context *c);
     void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
@@ -211,6 +229,9 @@ struct Backend {
     /* Takes memory for the logits of n rows of one forward, if there is less so far: with a large vocabulary they are
      * the largest results. After a failure everything is as before. NULL: context_open takes it for max_rows. */
     int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
+    /* Replaces Context.kept, which later forwards follow, and takes memory for it. The results of the last forward are
+     * lost. After a failure the streams are those from before. */
+    int (*keep_layers)(Context *c, const KeptLayers *layers, fr_error *err);
     /* Moves different recurrent states on, none of which is `from` of another step. A forward only reads the states of
      * the committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
@@ -287,6 +308,10 @@ void buffer_pull(Buffer *b, int64_t first, int64_t n);
 /* For backends whose logits are floats in memory: *logits has room for n rows afterwards, and *max_logits is the most
  * so far. */
 int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
+
+/* For backends whose hidden states are floats in memory: *hidden has room for max_rows rows of context_hidden_width
+ * afterwards. It implements keep_layers, and opens a context with no layers. */
+int backend_keep_layers(Context *c, float **hidden, int32_t max_rows, const KeptLayers *layers, fr_error *err);
 
 /* Notes that the device has failed; the reason is a whole sentence. Only the first failure is kept. Returns its
  * code. */

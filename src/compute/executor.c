@@ -168,6 +168,11 @@ int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
     return status;
 }
 
+int executor_keep_layers(Executor *e, const KeptLayers *layers, fr_error *err) {
+    e->n_rows = 0;
+    return e->backend->keep_layers(e->context, layers, err);
+}
+
 /* ---- placing rows --------------------------------------------------------------------------------- */
 
 /* Returns where the visible tree slots of row `i` may be written: after those of the row before it. */

@@ -16,7 +16,8 @@ typedef struct Row {
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
     bool want_hidden;   /* its hidden state is wanted; a row that wants logits has it in any case */
-    const float *input; /* [n_embd] the input of the first layer; NULL: the token's embedding. Borrowed for the call */
+    const float *input; /* [model_input_width] the input of the first layer; NULL: the token's embedding. Borrowed for
+                         * the call */
 } Row;
 
 typedef struct ExecutorOptions {
@@ -100,6 +101,10 @@ int executor_sequence_load(Executor *e, int32_t sequence, ByteReader *in, fr_err
  * the results of the last run. */
 int executor_reserve_logits(Executor *e, int32_t n, fr_error *err);
 
+/* Keeps, from the next forward on, the residual stream of each row whose hidden state is read, after these numbers of
+ * layers. Takes memory, and forgets the results of the last run. */
+int executor_keep_layers(Executor *e, const KeptLayers *layers, fr_error *err);
+
 /* Runs the rows, at most max_rows, for which room was reserved before. Refuses impossible batches. Returns the error
  * of the device if it has failed (backend.h). */
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
@@ -112,7 +117,8 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
 void executor_choose_layer(Executor *e, int32_t layer);
 
 /* Reads a result of the last forward: the logits [n_vocab] of a row that wanted them, and the hidden state after the
- * final norm [n_embd] of a row that wanted either; NULL for other rows. Until it is read, a result stays where the
+ * final norm [n_embd] of a row that wanted either, which is followed by the kept streams, [n_embd] each; NULL for other
+ * rows. Until it is read, a result stays where the
  * backend computed it. Valid until the next forward. */
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);

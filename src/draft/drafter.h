@@ -64,13 +64,17 @@ typedef struct DrafterEnv {
      * number of tokens in all of them. */
     int32_t n_cached;
     int64_t cached_tokens;
+    /* What the target keeps of its layers for the drafters. A method that reads residual streams adds them in `open`
+     * (kept_layers_add); `hidden` then has them at the index that this returns. NULL: the target keeps none. */
+    KeptLayers *kept;
 } DrafterEnv;
 
 /* A tree after the target's forward, for methods that learn from the target at every node, accepted or not. */
 typedef struct VerifiedTree {
     const Tree *tree;
     const float *const *logits; /* [tree->n] rows [n_vocab] after each node, before penalties and filters */
-    const float *const *hidden; /* [tree->n] rows [n_embd]: the target's hidden state after its final norm */
+    /* [tree->n] rows: the target's hidden state after its final norm [n_embd], then the streams of DrafterEnv.kept */
+    const float *const *hidden;
     const VerifyResult *verdict;
     int32_t n_extra; /* rows of this drafter's own (add_rows), with their hidden states, [n_extra] rows [n_embd] */
     const float *const *extra_hidden;
@@ -125,7 +129,7 @@ typedef struct DrafterClass {
     /* Optional; for methods that need the target's hidden states, and for methods that run the prompt through a model
      * of their own, which they do here piece by piece, so that no other request waits for long. The target has read the
      * context tokens first .. first + n - 1. With needs_hidden, `hidden` has the target's hidden states at these
-     * tokens, [n_embd] each, after its final norm; otherwise it is NULL. Every context token except the last is passed
+     * tokens, as in VerifiedTree; otherwise it is NULL. Every context token except the last is passed
      * exactly once, in order, in several calls, unless it was taken over; with needs_hidden, the hidden states of later
      * tokens come with observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,

@@ -40,7 +40,7 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
 
 /* Returns the environment of a drafter for all requests of the engine and its prefix cache or, if is_own, for a single
  * request. */
-static DrafterEnv env_of(const fr_engine *e, bool is_own) {
+static DrafterEnv env_of(fr_engine *e, bool is_own) {
     return (DrafterEnv){.n_vocab = e->model->model->hparams.n_vocab,
                         .max_sequences = is_own ? 1 : e->options.max_requests,
                         .vocab = e->model->gguf,
@@ -50,14 +50,27 @@ static DrafterEnv env_of(const fr_engine *e, bool is_own) {
                         .n_ctx = e->options.n_ctx,
                         .page_size = e->options.kv_page_size,
                         .n_cached = is_own ? 0 : e->prefixes.n,
-                        .cached_tokens = (int64_t)executor_n_pages(e->executor) * e->options.kv_page_size};
+                        .cached_tokens = (int64_t)executor_n_pages(e->executor) * e->options.kv_page_size,
+                        .kept = &e->kept};
+}
+
+/* Opens a drafter, and lets the target keep the residual streams that it reads. */
+static int open_drafter(Drafter **out, fr_engine *e, const char *spec, bool is_own, fr_error *err) {
+    const DrafterEnv env = env_of(e, is_own);
+    const KeptLayers before = e->kept;
+    int status = drafter_open(out, spec, &env, 0, err);
+    if (!status && e->kept.n > before.n) status = executor_keep_layers(e->executor, &e->kept, err);
+    if (!status) return FR_OK;
+    e->kept = before;
+    drafter_close(*out);
+    *out = NULL;
+    return status;
 }
 
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (find(e, spec)) return FR_OK;
-    const DrafterEnv env = env_of(e, false);
     Drafter *drafter;
-    int status = drafter_open(&drafter, spec, &env, 0, err);
+    int status = open_drafter(&drafter, e, spec, false, err);
     if (status || !drafter) return status; /* "none" is no drafter */
     EngineDrafter *place = find_place(e);
     char *copy = place ? strdup(spec) : NULL;
@@ -73,10 +86,9 @@ int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
 }
 
 int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err) {
-    const DrafterEnv env = env_of(e, true);
     *own = (EngineDrafter){.n_users = 1, .spec = strdup(pooled->spec)};
     if (!own->spec) return error_memory(err, "a drafter", strlen(pooled->spec));
-    int status = drafter_open(&own->drafter, own->spec, &env, 0, err);
+    int status = open_drafter(&own->drafter, e, own->spec, true, err);
     if (!status) calibration_init(&own->calibration, NULL);
     else drafter_pool_close_own(own);
     return status;

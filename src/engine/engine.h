@@ -56,6 +56,7 @@ struct fr_engine {
     int64_t grammar_work; /* how much work all grammars may do in one step, in the units of grammar/states.h */
     uint64_t n_arrivals;  /* how many requests have been opened so far */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
+    KeptLayers kept; /* the residual streams that drafters read, open or closed */
     PrefixCache prefixes;
     DraftPolicy policy;
     uint64_t fingerprint; /* of the model, for saved prefixes; 0: not computed yet */

@@ -197,6 +197,9 @@ typedef struct LayerSpec {
     AttnTemperature temperature; /* the growth of scores with the position */
     float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay as they are */
     const float *attn_norm;      /* [n_embd]; the layer of a drafter may have none */
+    /* The layer of a drafter: q, k and v read a pair of vectors, [2 n_embd], that each row brings along. The input of a
+     * row is [3][n_embd]: the residual stream, then the pair. */
+    bool reads_pairs;
     /* MATRIX_Q makes for each head its queries and then a gate g; what the head reads is multiplied by 1 / (1 +
      * exp(-g)). */
     bool gates_output;
@@ -289,6 +292,11 @@ typedef struct Model {
     bool takes_turns; /* a forward runs one of the layers, Context.layer, and all have one cache: for drafters */
     struct ModelMemory *memory; /* vectors and specs; NULL in a model_of_layers */
 } Model;
+
+/* Returns the width of the input of a row that has one. */
+static inline int64_t model_input_width(const Model *m) {
+    return (m->layers[0].reads_pairs ? 3 : 1) * (int64_t)m->hparams.n_embd;
+}
 
 /* These count the layers of a kind, those with a recurrent state, those with keys and values, and the layers before
  * layer i that are of its kind. Layers that take turns count as one with keys and values. */

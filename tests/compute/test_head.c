@@ -1,10 +1,11 @@
 /* test_head.c - the parts of the target that drafters use: its LM head outside a forward gives the bits of the forward,
- * hidden states can be requested without logits, and embeddings are the rows of the file. */
+ * hidden states can be requested without logits, residual streams can be kept, and embeddings are the rows of the file. */
 #include "model_rig.h"
 #include "testing.h"
 
 #include "gguf/tensor_type.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +109,85 @@ static void hidden_states_come_with_and_without_logits(void **state) {
     gguf_close(g);
 }
 
+/* Runs the rows of run_rows in chunks, and copies the hidden states with their streams; 0 for rows that want none. */
+static void run_keeping(const Weights *m, const KeptLayers *kept, const int32_t *tokens, int32_t chunk, int n_threads,
+                        float *out) {
+    RigOptions options = rig_options(64, 64);
+    options.n_threads = n_threads;
+    Executor *e = rig_executor(m, &options);
+    int32_t s = rig_sequence(e), ids[N];
+    size_t width = (size_t)(1 + kept->n) * (size_t)m->model->hparams.n_embd;
+    Row rows[N];
+    fr_error err;
+    if (executor_keep_layers(e, kept, &err)) fail_msg("%s", err.message);
+    for (int32_t first = 0; first < N; first += chunk) {
+        int32_t n = first + chunk < N ? chunk : N - first;
+        for (int32_t i = 0; i < n; i++) {
+            ids[i] = i;
+            rows[i] = (Row){.token = tokens[first + i],
+                            .sequence = s,
+                            .parent = i - 1,
+                            .want_logits = (first + i) % 3 == 0,
+                            .want_hidden = (first + i) % 3 == 1};
+        }
+        if (executor_reserve(e, s, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
+        for (int32_t i = 0; i < n; i++)
+            if ((first + i) % 3 != 2)
+                memcpy(out + (size_t)(first + i) * width, executor_hidden(e, i), width * sizeof *out);
+        executor_commit(e, s, ids, n);
+    }
+    rig_executor_close(e);
+}
+
+/* The stream after no layer is the embedding, the one after all layers becomes the hidden state by the final norm, and
+ * one between them is the stream after all layers of a model that ends there. All have the same bits in every chunk, for
+ * every number of threads and with every kernel table. */
+static void streams_are_kept_where_they_are_wanted(void **state) {
+    (void)state;
+    enum { LAYERS = 3, H = 96 };
+    static const KeptLayers kept = {3, {0, LAYERS, 2}}, last = {1, {2}};
+    static float first[N][4 * H], again[N][4 * H], shorter[N][2 * H], embedding[H];
+    for (const Backend *const *b = backends(); *b; b++)
+        for (const char *const *kernels = (*b)->kernel_names(); *kernels; kernels++) {
+            RandomModel r = model_of(TYPE_Q8_0, false);
+            r.n_layer = LAYERS;
+            Gguf *g = rig_random_gguf(&r);
+            Model *model;
+            Weights *m, *cut;
+            int32_t tokens[N];
+            fr_error err;
+            const WeightsOptions options = {.kernels = *kernels, .n_threads = 1};
+            if (model_open(&model, g, &err) || (*b)->weights_open(&m, model, &options, &err))
+                fail_msg("%s", err.message);
+            Model prefix = *model;
+            prefix.hparams.n_layer = 2;
+            if ((*b)->weights_open(&cut, &prefix, &options, &err)) fail_msg("%s", err.message);
+            rig_tokens(8, V, tokens, N);
+            run_keeping(m, &kept, tokens, N, 1, first[0]);
+            run_keeping(cut, &last, tokens, N, 1, shorter[0]);
+            for (int32_t i = 0; i < N; i++) {
+                double squares = 0;
+                if (i % 3 == 2) continue;
+                model_embedding(model, tokens[i], embedding);
+                assert_memory_equal(first[i] + H, embedding, sizeof embedding);
+                assert_memory_equal(first[i] + 3 * H, shorter[i] + H, sizeof embedding);
+                for (int32_t k = 0; k < H; k++) squares += pow((double)first[i][2 * H + k], 2) / H;
+                for (int32_t k = 0; k < H; k++) {
+                    double normed = (double)first[i][2 * H + k] / sqrt(squares + (double)model->hparams.rms_eps);
+                    assert_true(fabs((double)first[i][k] - normed * (double)model->output_norm[k]) < 2e-5);
+                }
+            }
+            for (int32_t chunk = 1; chunk < N; chunk += 5) {
+                run_keeping(m, &kept, tokens, chunk, chunk % 3 + 1, again[0]);
+                assert_memory_equal(first, again, sizeof first);
+            }
+            weights_close(cut);
+            weights_close(m);
+            model_close(model);
+            gguf_close(g);
+        }
+}
+
 static void embeddings_are_the_rows_of_the_file(void **state) {
     (void)state;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
@@ -162,6 +242,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_head_gives_the_executors_bits),
         cmocka_unit_test(hidden_states_come_with_and_without_logits),
+        cmocka_unit_test(streams_are_kept_where_they_are_wanted),
         cmocka_unit_test(embeddings_are_the_rows_of_the_file),
         cmocka_unit_test(buffers_move_only_when_they_are_asked_to),
     };

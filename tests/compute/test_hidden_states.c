@@ -1,9 +1,10 @@
 /* test_hidden_states.c - the hidden states that the engine passes to drafters. A test drafter keeps all of them and
  * compares them, when its request ends, with a plain forward over the whole text: each token's state comes once, in
- * order and with the same bits, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
+ * order and with the same bits, and with the residual streams that the target keeps for it, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,19 +12,20 @@
 
 #define TARGET "build/hidden-states-target.gguf"
 
-enum { H = 64, V = 300, N_CTX = 80, N_PLACES = 4, N_REQUESTS = 10 };
+enum { H = 64, WIDTH = 3 * H, V = 300, N_CTX = 80, N_PLACES = 4, N_REQUESTS = 10 };
 
 typedef struct Spy {
     Drafter base;
     int64_t n_tokens[N_PLACES], n_hidden[N_PLACES];
     int32_t text[N_PLACES][N_CTX + 1];
-    float hidden[N_PLACES][N_CTX + 1][H];
+    float hidden[N_PLACES][N_CTX + 1][WIDTH];
     int32_t n_checked, n_accepted;
 } Spy;
 
 static Gguf *target_gguf;
 static Weights *target;
 static Spy spy;
+static const KeptLayers kept = {2, {1, 0}}; /* after the first layer, and before it */
 
 static int spy_begin(Drafter *d, int32_t s, const int32_t *tokens, int64_t n, fr_error *err) {
     (void)d, (void)err;
@@ -79,7 +81,7 @@ static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budg
 
 static void spy_end(Drafter *d, int32_t s) {
     (void)d;
-    static float want[N_CTX][H];
+    static float want[N_CTX][WIDTH];
     int32_t n = (int32_t)spy.n_tokens[s] - 1; /* the target may have read more than the text if the text was cut */
     assert_true(spy.n_hidden[s] >= n && n >= 1);
     RigOptions options = rig_options(N_CTX + 1, N_CTX);
@@ -88,6 +90,7 @@ static void spy_end(Drafter *d, int32_t s) {
     Row rows[N_CTX];
     fr_error err;
     int32_t sequence = rig_sequence(e);
+    if (executor_keep_layers(e, &kept, &err)) fail_msg("%s", err.message);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = spy.text[s][i], .sequence = sequence, .parent = i - 1, .want_hidden = true};
     if (executor_reserve(e, sequence, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
@@ -128,6 +131,7 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
     fr_error err;
     spy.base.class = &spy_class;
     rig_add_drafter(e, "spy", &spy.base);
+    if (executor_keep_layers(e->executor, &kept, &err)) fail_msg("%s", err.message);
     for (int step = 0; n_done < N_REQUESTS; step++) {
         for (int p = 0; p < N_PLACES; p++) {
             if (running[p] && fr_request_finish_reason(running[p])) {

@@ -248,8 +248,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
  * are split, two if what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares of inputs
- * are summed, five exchanges. */
-enum { OPS_PER_LAYER = 40, OPS_AROUND = 5 };
+ * are summed, five exchanges, one if the residual stream is kept. */
+enum { OPS_PER_LAYER = 40, OPS_AROUND = 6 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */
 typedef struct ExpertChoice {
@@ -304,7 +304,7 @@ struct CpuContext {
     void *expert_acts[ACT_FORM_COUNT]; /* [max_rows * n_expert_used] activations of each place; NULL: unused */
     float *expert_out;                 /* [max_rows * n_expert_used][n_embd] */
     int32_t *tokens;                   /* [max_rows] the tokens of rows, or -1 for rows with an input of their own */
-    float *hidden;                     /* [n_hidden][n_embd] after the final norm */
+    float *hidden;                     /* [n_hidden][context_hidden_width] */
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
     int64_t attention_dim; /* the larger one of head_dim and of the size of a value */
@@ -443,6 +443,7 @@ int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOp
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);
 int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
+int cpu_keep_layers(Context *c, const KeptLayers *layers, fr_error *err);
 void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, KvGroup group, int32_t slot);
 size_t cpu_slot_bytes(const Context *c, KvGroup group);

@@ -100,6 +100,7 @@ const Backend backend_cpu = {
     .forward = cpu_forward,
     .read = cpu_read,
     .reserve_logits = cpu_reserve_logits,
+    .keep_layers = cpu_keep_layers,
     .advance_states = cpu_advance_states,
     .copy_slots = cpu_copy_slots,
     .fill_slot = cpu_fill_slot,

@@ -104,7 +104,6 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->gate, rows * w.ff, sizeof(float)},
         {&c->up, rows * w.ff, sizeof(float)},
         {&c->delta, rows * embd, sizeof(float)},
-        {&c->hidden, rows * embd, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
         {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
@@ -168,6 +167,7 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     if (!status) status = allocate_kv(c, KV_WINDOW, err);
     if (!status) status = allocate(c, err);
     if (!status) status = cpu_states_open(c, err);
+    if (!status) status = cpu_keep_layers(&c->base, &(KeptLayers){0}, err);
     if (status) {
         cpu_context_close(&c->base);
         return status;
@@ -180,6 +180,7 @@ void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
     for (int i = 0; i < c->n_blocks; i++) mem_free(c->blocks[i]);
     mem_free(c->logits);
+    mem_free(c->hidden);
     state_walk_close(&c->states.walk);
     mem_free(c);
 }
@@ -189,10 +190,16 @@ int cpu_reserve_logits(Context *context, int32_t n, fr_error *err) {
     return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
 }
 
+int cpu_keep_layers(Context *context, const KeptLayers *layers, fr_error *err) {
+    CpuContext *c = (CpuContext *)context;
+    return backend_keep_layers(context, &c->hidden, c->options.max_rows, layers, err);
+}
+
 const float *cpu_read(Context *context, ResultKind kind, int32_t i) {
     const CpuContext *c = (const CpuContext *)context;
     const Hparams *h = &c->model->hparams;
-    return kind == RESULT_LOGITS ? c->logits + row_at(i, h->n_vocab) : c->hidden + row_at(i, h->n_embd);
+    return kind == RESULT_LOGITS ? c->logits + row_at(i, h->n_vocab)
+                                 : c->hidden + row_at(i, context_hidden_width(context));
 }
 
 /* ---- slots ---------------------------------------------------------------------------------------- */

@@ -53,10 +53,30 @@ static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     for (int64_t i = begin; i < end; i++) {
         const RowPlace *r = &c->rows[i];
         if (r->i_hidden < 0) continue;
-        float *hidden = c->hidden + row_at(r->i_hidden, n);
+        float *hidden = c->hidden + row_at(r->i_hidden, context_hidden_width(&c->base));
         norm_row(c, hidden, c->x + row_at(i, n), op->norm);
         if (r->i_logits >= 0) convert_row(op, hidden, r->i_logits);
     }
+}
+
+/* Keeps the residual stream, in which op->layer layers have run, of the rows whose hidden state is wanted. */
+static void keep_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    const CpuContext *c = op->c;
+    const KeptLayers *kept = &c->base.kept;
+    int64_t n = c->model->hparams.n_embd;
+    for (int64_t i = begin; i < end; i++)
+        for (int32_t k = 0; k < kept->n; k++)
+            if (c->rows[i].i_hidden >= 0 && kept->after[k] == op->layer)
+                memcpy(c->hidden + row_at(c->rows[i].i_hidden, context_hidden_width(&c->base)) + (k + 1) * n,
+                       c->x + row_at(i, n), (size_t)n * sizeof *c->x);
+}
+
+/* Writes an operation that keeps the residual stream after that many layers, if it is to be kept. */
+static Op *keep_ops(CpuContext *c, int32_t n_layers, Op *at) {
+    bool is_kept = false;
+    for (int32_t k = 0; k < c->base.kept.n; k++) is_kept = is_kept || c->base.kept.after[k] == n_layers;
+    return is_kept ? put_op(at, (Op){.c = c, .layer = n_layers}, FORWARD_NORM, keep_rows, c->n_rows, 0) : at;
 }
 
 static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -78,8 +98,11 @@ static int write_ops(CpuContext *c) {
     bool is_split = cpu_comm(c->weights) != NULL;
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
     if (is_split) at = put_op(at, around, FORWARD_EMBED, exchange_embeddings, 1, 0);
-    for (int32_t i = 0; i < c->model->hparams.n_layer; i++)
+    for (int32_t i = 0; i < c->model->hparams.n_layer; i++) {
+        at = keep_ops(c, i, at);
         if (context_runs(&c->base, i)) at = layer_ops(c, i, at);
+    }
+    at = keep_ops(c, c->model->hparams.n_layer, at);
     at = put_op(at, around, FORWARD_NORM, finish_rows, c->n_rows, 0);
     if (c->n_logits)
         at = put_split(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);

@@ -127,6 +127,12 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     }
 }
 
+/* Converts the pairs that rows bring along, as norm_rows converts their norms. */
+static void pair_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    for (int64_t i = begin; i < end; i++) convert_row(op, op->c->rows[i].input + op->c->model->hparams.n_embd, i);
+}
+
 static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     const Hparams *h = &c->model->hparams;
@@ -157,7 +163,7 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
               .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
                            {l->matrices[MATRIX_K], c->k},
                            {l->matrices[MATRIX_V], c->v}}};
-    at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_op(at, qkv, FORWARD_NORM, l->spec->reads_pairs ? pair_rows : norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);

@@ -43,7 +43,7 @@ typedef struct RefContext {
     double *expert_in;      /* [n_embd] what one expert reads of one row */
     double *expert_out;     /* [n_embd] the output of that expert */
     float *weight_row;      /* one row of a matrix, as floats */
-    float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][n_embd]: results */
+    float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][context_hidden_width]: results */
     int32_t max_logits;
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;

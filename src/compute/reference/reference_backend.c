@@ -97,7 +97,7 @@ static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_i64(max_i64(h->n_embd, hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
+    *widest = max_i64(max_i64(model_input_width(m), hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
     *widest = max_i64(*widest, max_i64(h->latent.q_rank, max_i64(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_i64(*n_expert, layer_n_experts(&m->layers[i]));
 }
@@ -115,7 +115,7 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->kv[KV_WINDOW], reference_n_planes(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
          sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
-        {&c->normed, rows * h->n_embd, sizeof(double)},
+        {&c->normed, rows * model_input_width(c->model), sizeof(double)},
         {&c->q, 2 * rows * q_dim,
          sizeof(double)}, /* twice the rows, because gates are among the queries until they are separated */
         {&c->output_gates, rows * q_dim, sizeof(double)},
@@ -133,7 +133,6 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->expert_in, h->n_embd, sizeof(double)},
         {&c->expert_out, h->n_embd, sizeof(double)},
         {&c->weight_row, widest, sizeof(float)},
-        {&c->hidden, rows * h->n_embd, sizeof(float)},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
@@ -141,7 +140,8 @@ static int allocate(RefContext *c, fr_error *err) {
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
     }
-    return reference_states_open(c, err);
+    int status = backend_keep_layers(&c->base, &c->hidden, c->options.max_rows, &(KeptLayers){0}, err);
+    return status ? status : reference_states_open(c, err);
 }
 
 static void context_close(Context *context) {
@@ -194,10 +194,15 @@ static int reserve_logits(Context *context, int32_t n, fr_error *err) {
     return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
 }
 
+static int keep_layers(Context *context, const KeptLayers *layers, fr_error *err) {
+    RefContext *c = (RefContext *)context;
+    return backend_keep_layers(context, &c->hidden, c->options.max_rows, layers, err);
+}
+
 static const float *read_result(Context *context, ResultKind kind, int32_t i) {
     const RefContext *c = (const RefContext *)context;
     const Hparams *h = &c->model->hparams;
-    return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
+    return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + i * context_hidden_width(context);
 }
 
 static void copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
@@ -280,6 +285,7 @@ const Backend backend_reference = {
     .forward = reference_forward,
     .read = read_result,
     .reserve_logits = reserve_logits,
+    .keep_layers = keep_layers,
     .advance_states = reference_advance_states,
     .copy_slots = copy_slots,
     .fill_slot = fill_slot,

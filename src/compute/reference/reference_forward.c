@@ -287,8 +287,16 @@ static void latent_attention(const RefContext *c, const LayerSpec *l, int32_t la
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
 
+/* Puts the pair that each row brings along in the place of its norm. */
+static void take_pairs(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    int64_t n = c->model->hparams.n_embd;
+    for (int32_t i = 0; i < n_rows; i++)
+        for (int64_t k = 0; k < 2 * n; k++) c->normed[2 * n * i + k] = (double)rows[i].input[n + k];
+}
+
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
-    norm_rows(c, l->attn_norm, n_rows);
+    if (l->reads_pairs) take_pairs(c, rows, n_rows);
+    else norm_rows(c, l->attn_norm, n_rows);
     reference_square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
     if (layer_has_state(l)) {
         reference_recurrent(c, layer, rows, n_rows);
@@ -480,7 +488,8 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
     for (int32_t i = 0; i < n_rows; i++) {
         const double *hidden = c->normed + (int64_t)i * h->n_embd;
         if (rows[i].i_hidden < 0) continue;
-        for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
+        float *out = c->hidden + rows[i].i_hidden * context_hidden_width(&c->base);
+        for (int32_t k = 0; k < h->n_embd; k++) out[k] = (float)hidden[k];
         if (rows[i].i_logits < 0) continue;
         reference_product(output, output->data, hidden, 1, rounds, logits, c->weight_row);
         for (int32_t k = 0; k < h->n_vocab; k++)
@@ -489,15 +498,26 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
     }
 }
 
+/* Keeps the residual stream after that many layers, if it is to be kept, of the rows whose hidden state is wanted. */
+static void keep_streams(const RefContext *c, int32_t n_layers, const RowPlace *rows, int32_t n_rows) {
+    int64_t n = c->model->hparams.n_embd, width = context_hidden_width(&c->base);
+    for (int32_t k = 0; k < c->base.kept.n; k++)
+        for (int32_t i = 0; i < n_rows && c->base.kept.after[k] == n_layers; i++)
+            for (int64_t e = 0; e < n && rows[i].i_hidden >= 0; e++)
+                c->hidden[rows[i].i_hidden * width + (k + 1) * n + e] = (float)c->x[i * n + e];
+}
+
 void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     const RefContext *c = (const RefContext *)context;
     embed(c, rows, n_rows);
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
+        keep_streams(c, layer, rows, n_rows);
         if (!context_runs(&c->base, layer)) continue;
         mix(c, l, layer, rows, n_rows);
         if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
     }
+    keep_streams(c, c->model->hparams.n_layer, rows, n_rows);
     if (c->squares) c->squares->n_rows += n_rows;
     write_results(c, rows, n_rows);
 }
