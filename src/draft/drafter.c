@@ -35,7 +35,8 @@
     X(mtp) \
     X(lyanna) \
     X(space) \
-    X(prediction)
+    X(prediction) \
+    X(eagle3)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

@@ -78,8 +78,26 @@ static void write_fingerprint(const Model *target, char out[17]) {
     snprintf(out, 17, "%016" PRIx64, drafter_target_fingerprint(target));
 }
 
+const char *drafter_file_published_method(const Gguf *g) {
+    static const char *const methods[] = {"eagle3"};
+    char is[NAME_MAX_BYTES];
+    get_text(g, "general.architecture", is);
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i], is) == 0) return methods[i];
+    return NULL;
+}
+
+static int refuse_method(const Gguf *g, const char *is, const char *method, fr_error *err) {
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: is a drafter for the method '%s', not for %s; pass a file of %s, or use this one as "
+                     "%s:file=...",
+                     gguf_path(g), is, method, method, is);
+}
+
 static int check_method(const Gguf *g, const char *method, fr_error *err) {
     char is[NAME_MAX_BYTES];
+    const char *published = drafter_file_published_method(g);
+    if (published) return strcmp(published, method) == 0 ? FR_OK : refuse_method(g, published, method, err);
     get_text(g, "general.architecture", is);
     if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
         return error_set(err, FR_ERR_MISMATCH,
@@ -87,11 +105,35 @@ static int check_method(const Gguf *g, const char *method, fr_error *err) {
                          "made by forerun train %s",
                          gguf_path(g), is, method, method);
     get_text(g, DRAFTER_KEY("method"), is);
-    if (strcmp(is, method) == 0) return FR_OK;
-    return error_set(err, FR_ERR_MISMATCH,
-                     "%s: is a drafter for the method '%s', not for %s; pass a file of %s, or use this one as "
-                     "%s:file=...",
-                     gguf_path(g), is, method, method, is);
+    return strcmp(is, method) == 0 ? FR_OK : refuse_method(g, is, method, err);
+}
+
+/* Checks that a published file has the target's vocabulary, if it has one. Tokens that were added to one of the two may
+ * differ, but few do. */
+static int check_vocabulary(const Gguf *g, const Model *target, fr_error *err) {
+    enum { TOLERATED = 100 }; /* one token in so many may differ */
+    int64_t ours = gguf_find_key(target->gguf, "tokenizer.ggml.tokens"),
+            theirs = gguf_find_key(g, "tokenizer.ggml.tokens");
+    if (ours < 0 || theirs < 0) return FR_OK;
+    int64_t n = gguf_kv_count(target->gguf, ours), n_theirs = gguf_kv_count(g, theirs), n_other = 0;
+    for (int64_t i = 0; i < n && n == n_theirs; i++) {
+        GgufString a, b;
+        bool are_texts = gguf_array_string(target->gguf, ours, i, &a) && gguf_array_string(g, theirs, i, &b);
+        n_other += !are_texts || a.n != b.n || memcmp(a.data, b.data, a.n) != 0;
+    }
+    if (n == n_theirs && n_other * TOLERATED <= n) return FR_OK;
+    char name[NAME_MAX_BYTES];
+    name_of_target(target, name);
+    if (n != n_theirs)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: was trained for a target with %lld tokens, and '%s' has %lld; run the target that it was "
+                         "trained for",
+                         gguf_path(g), (long long)n_theirs, name, (long long)n);
+    return error_set(
+        err, FR_ERR_MISMATCH,
+        "%s: was trained for a target with another vocabulary: %lld of the %lld tokens differ from those of "
+        "'%s'; run the target that it was trained for",
+        gguf_path(g), (long long)n_other, (long long)n, name);
 }
 
 static int check_target(const Gguf *g, const Model *target, fr_error *err) {
@@ -109,6 +151,12 @@ static int check_target(const Gguf *g, const Model *target, fr_error *err) {
 
 int drafter_file_refuse_as_target(const Gguf *g, fr_error *err) {
     char is[NAME_MAX_BYTES], name[NAME_MAX_BYTES];
+    const char *published = drafter_file_published_method(g);
+    if (published)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: is a drafter, not a model; give its target as the model, and the drafter as --draft "
+                         "%s:file=%s",
+                         gguf_path(g), published, gguf_path(g));
     get_text(g, "general.architecture", is);
     if (strcmp(is, DRAFTER_ARCHITECTURE) != 0) return FR_OK;
     get_text(g, DRAFTER_KEY("method"), is);
@@ -127,7 +175,10 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     int status = gguf_open(&f->gguf, path, err);
     if (!status) status = check_method(f->gguf, method, err);
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
-    if (!status) status = check_target(f->gguf, target, err);
+    if (!status) {
+        f->is_published = drafter_file_published_method(f->gguf) != NULL;
+        status = f->is_published ? check_vocabulary(f->gguf, target, err) : check_target(f->gguf, target, err);
+    }
     fr_error changed; /* if the target's file has changed meanwhile, that is the real cause of any failure */
     int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
     return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
@@ -139,6 +190,8 @@ void drafter_file_close(DrafterFile *f) {
 }
 
 /* ---- keys and tensors --------------------------------------------------------------------------- */
+
+const char *drafter_file_prefix(const DrafterFile *f) { return f->is_published ? "" : DRAFTER_KEY(""); }
 
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err) {
     char key[128];
@@ -191,6 +244,36 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
     return FR_OK;
 }
 
+int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err) {
+    const GgufTensor *map = gguf_find_tensor(f->gguf, GGUF_MAP);
+    if (!map) return FR_OK;
+    int64_t n_listed = map->is_i64 ? map->dims[0] : 0, token;
+    if (n_listed < 1 || n_listed > n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is not a list of 1 to %d tokens", gguf_path(f->gguf),
+                         GGUF_MAP, n_vocab);
+    int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
+    bool *taken = mem_calloc((size_t)n_vocab, sizeof *taken);
+    int status = tokens && taken ? FR_OK : error_memory(err, GGUF_MAP, (size_t)n_vocab);
+    for (int64_t i = 0; i < n_listed && !status; i++) {
+        memcpy(&token, (const char *)map->data + (size_t)i * sizeof token, sizeof token);
+        if (token < 0 || token >= n_vocab || taken[token])
+            status = error_set(err, FR_ERR_FORMAT,
+                               "%s: item %lld of tensor %s is %lld, which is not a token of the target, or is there "
+                               "twice",
+                               gguf_path(f->gguf), (long long)i, GGUF_MAP, (long long)token);
+        else taken[tokens[i] = (int32_t)token] = true;
+    }
+    mem_free(taken);
+    if (status) {
+        mem_free(tokens);
+        return status;
+    }
+    f->n_taken++;
+    *out = tokens;
+    *n = (int32_t)n_listed;
+    return FR_OK;
+}
+
 static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
     if (finite_weights(t->type, t->data, t->dims[0] * t->dims[1])) return FR_OK;
     return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong",
@@ -201,7 +284,7 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
 static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
     const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
-    if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
+    if (t->is_i64 || t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
         return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld instead of %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));

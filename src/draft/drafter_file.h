@@ -14,6 +14,9 @@
  *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: the number of lines, and their hash
  *                                    in 16 hexadecimal digits
  *   forerun-drafter.<method>.*       its shape (learned/learned_files.h)
+ *
+ * Some methods also read files that others have published in GGUF. The architecture of such a file is the name of the
+ * method, its keys are "<method>.*", and it has the vocabulary of its target in the place of a fingerprint.
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
 #define DRAFTER_DRAFTER_FILE_H
@@ -33,8 +36,12 @@ uint64_t drafter_weights_mark(const Gguf *g);
 
 typedef struct DrafterFile {
     Gguf *gguf;
-    int64_t n_taken; /* tensors that the method has read */
+    int64_t n_taken;   /* tensors that the method has read */
+    bool is_published; /* by others */
 } DrafterFile;
+
+/* Returns the method for which others published the file; NULL: it is none of those. */
+const char *drafter_file_published_method(const Gguf *g);
 
 /* Fails if the file that was given as the model is a learned drafter; the error names its target and method. */
 int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
@@ -44,6 +51,8 @@ int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
 
+/* What is before the names of keys: "forerun-drafter.", or "" in a published file. */
+const char *drafter_file_prefix(const DrafterFile *f);
 /* Read the number or the string under "forerun-drafter.<name>" and check it. */
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);
 int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
@@ -61,6 +70,9 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
+/* Reads the map of a vocabulary of the drafter's own (GGUF_MAP): the target's token for each of its *n > 0 tokens, all
+ * different. If there is none, *out and *n stay as they are. The caller frees *out with mem_free. */
+int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err);
 /* Call this after the last tensor was read and packed. It fails if the file has changed meanwhile, or holds tensors
  * that were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);

@@ -39,6 +39,9 @@ typedef struct GgufString {
 
 enum { GGUF_MAX_DIMS = 4 };
 
+/* The map of a drafter's own vocabulary: for each of its tokens that of the target. */
+#define GGUF_MAP "d2t"
+
 typedef struct GgufTensor {
     const char *name; /* '\0'-terminated, unique in the file */
     TensorType type;
@@ -46,6 +49,7 @@ typedef struct GgufTensor {
     int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
     const void *data;            /* aligned to the file's alignment (8 bytes to a page) */
     size_t bytes;
+    bool is_i64; /* 64-bit integers, and `type` has no meaning: only GGUF_MAP may be that */
     size_t step; /* in a view, bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
 } GgufTensor;
 

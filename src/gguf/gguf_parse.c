@@ -269,7 +269,7 @@ static const struct {
     uint32_t id;
     const char *name;
 } foreign_types[] = {
-    {15, "Q8_K"}, {24, "I8"},    {25, "I16"},   {26, "I32"},  {27, "I64"},
+    {15, "Q8_K"}, {24, "I8"},    {25, "I16"},   {26, "I32"},  {GGUF_TENSOR_I64, "I64"},
     {28, "F64"},  {34, "TQ1_0"}, {35, "TQ2_0"}, {41, "Q1_0"}, {42, "Q2_0"},
 };
 
@@ -309,7 +309,11 @@ static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
 static int parse_type(Reader *r, GgufTensor *t, const char *what) {
     uint32_t id;
     if (reader_u32(r, what, &id)) return FR_ERR_FORMAT;
-    if (!tensor_type_from_gguf(id, &t->type)) return refuse_type(r, what, id);
+    t->is_i64 = id == GGUF_TENSOR_I64 && strcmp(t->name, GGUF_MAP) == 0;
+    t->type = TYPE_F32;
+    if (!t->is_i64 && !tensor_type_from_gguf(id, &t->type)) return refuse_type(r, what, id);
+    if (t->is_i64 && t->n_dims == 1 && size_mul((size_t)t->dims[0], sizeof(int64_t), &t->bytes)) return FR_OK;
+    if (t->is_i64) return reader_refuse(r, FR_ERR_FORMAT, "tensor %s is not a list of tokens", what);
     const TensorTypeInfo *info = tensor_type_info(t->type);
     if (!tensor_type_row_bytes(t->type, t->dims[0], &t->bytes))
         return reader_refuse(r, FR_ERR_FORMAT,

@@ -17,6 +17,7 @@ enum { FILL_BYTES = 32 << 20 }; /* rows made at a time */
 typedef struct OutTensor {
     char *name;
     TensorType type;
+    bool is_i64; /* 64-bit integers in the place of `type` */
     int n_dims;
     int64_t dims[GGUF_MAX_DIMS];
     size_t row_bytes, bytes;
@@ -226,7 +227,9 @@ static bool measure(OutTensor *t) {
     if (t->n_dims < 1 || t->n_dims > GGUF_MAX_DIMS) return false;
     for (int d = 0; d < t->n_dims; d++)
         if (t->dims[d] < 1) return false;
-    if (!tensor_type_row_bytes(t->type, t->dims[0], &t->row_bytes)) return false;
+    bool fits = t->is_i64 ? size_mul((size_t)t->dims[0], sizeof(int64_t), &t->row_bytes)
+                          : tensor_type_row_bytes(t->type, t->dims[0], &t->row_bytes);
+    if (!fits) return false;
     t->bytes = t->row_bytes;
     for (int d = 1; d < t->n_dims; d++)
         if (!size_mul(t->bytes, (size_t)t->dims[d], &t->bytes)) return false;
@@ -255,6 +258,10 @@ static void add_tensor(GgufWriter *w, const char *name, OutTensor t, const int64
 void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                      const void *data) {
     add_tensor(w, name, (OutTensor){.type = type, .n_dims = n_dims, .data = data}, dims);
+}
+
+void gguf_add_map(GgufWriter *w, const int64_t *tokens, int64_t n) {
+    add_tensor(w, GGUF_MAP, (OutTensor){.is_i64 = true, .n_dims = 1, .data = tokens}, &n);
 }
 
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
@@ -301,7 +308,7 @@ static void out_infos(const GgufWriter *w, Out *o) {
         out_bytes(o, t->name, strlen(t->name));
         out_u32(o, (uint32_t)t->n_dims);
         for (int d = 0; d < t->n_dims; d++) out_u64(o, (uint64_t)t->dims[d]);
-        out_u32(o, tensor_type_info(t->type)->gguf_id);
+        out_u32(o, t->is_i64 ? GGUF_TENSOR_I64 : tensor_type_info(t->type)->gguf_id);
         out_u64(o, offset);
         offset += padded(w, t->bytes);
     }

@@ -12,7 +12,6 @@
 #include "model/tensor_table.h"
 
 typedef struct ArchReader ArchReader; /* a model file being read */
-typedef struct KeyReader KeyReader;   /* its keys (model_keys.c) */
 
 typedef struct Architecture {
     const char *name; /* as in general.architecture */

@@ -141,8 +141,8 @@ static int32_t read_attention(KeyReader *r, const Architecture *arch, Hparams *h
     return h->head_dim;
 }
 
-static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
-    const Architecture *arch = arch_find(h->arch);
+/* Reads the keys that all architectures have. Returns the length of value heads. */
+static int32_t read_common_keys(KeyReader *r, const Architecture *arch, Hparams *h) {
     h->n_layer = key_int(r, "block_count", -1, 1, 1024);
     h->n_embd = key_int(r, "embedding_length", -1, 2, 1 << 18);
     read_ff(r, arch, h);
@@ -150,10 +150,39 @@ static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
     h->n_ctx_train = key_int(r, "context_length", -1, 1, 1 << 28);
     h->rms_eps = (float)key_float(r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     h->embedding_scale = h->logit_scale = 1;
-    *value_dim = read_attention(r, arch, h);
+    return read_attention(r, arch, h);
+}
+
+static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
+    const Architecture *arch = arch_find(h->arch);
+    *value_dim = read_common_keys(r, arch, h);
     if (arch->keys) arch->keys(r, h);
     else if (key_int(r, "expert_count", 0, 0, 1 << 20) > 0)
         key_fail(r, FR_ERR_UNSUPPORTED, "experts are not part of architecture %s as forerun knows it", arch->name);
+}
+
+static int check_all_heads(const Hparams *h, int32_t value_dim, const char *path, fr_error *err) {
+    fr_assert(h->n_head_kv > 0); /* key_reader_check has refused other numbers */
+    if (h->n_head % h->n_head_kv)
+        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
+                         h->n_head_kv);
+    if (value_dim != h->head_dim && !h->latent.rank)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
+                         path, value_dim, h->head_dim);
+    return FR_OK;
+}
+
+int hparams_read_drafter(Hparams *h, const Gguf *g, const char *prefix, void (*more)(KeyReader *r, void *user),
+                         void *user, fr_error *err) {
+    *h = (Hparams){.arch = ARCH_LLAMA};
+    int32_t value_dim = 0;
+    KeyReader *r = NULL;
+    int status = key_reader_open(&r, g, prefix, err);
+    if (!status) value_dim = read_common_keys(r, arch_find(h->arch), h);
+    if (!status && more) more(r, user);
+    if (!status) status = key_reader_check(r);
+    key_reader_close(r);
+    return status ? status : check_all_heads(h, value_dim, gguf_path(g), err);
 }
 
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
@@ -165,15 +194,9 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (!status) read_keys(r, h, &value_dim);
     if (!status) status = key_reader_check(r);
     key_reader_close(r);
-    if (status) return status;
     const char *path = gguf_path(g);
-    fr_assert(h->n_head_kv > 0); /* key_reader_check has refused other numbers */
-    if (h->n_head % h->n_head_kv)
-        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
-                         h->n_head_kv);
-    if (value_dim != h->head_dim && !h->latent.rank)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
-                         path, value_dim, h->head_dim);
+    if (!status) status = check_all_heads(h, value_dim, path, err);
+    if (status) return status;
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");
     if (!embd) return error_set(err, FR_ERR_FORMAT, "%s: tensor token_embd.weight is missing", path);
     if (embd->n_dims != 2 || embd->dims[1] > (1 << 24))

@@ -122,16 +122,18 @@ void learned_rig_open_reader(LearnedReader *r, const Weights *model) {
 
 void learned_rig_close_reader(LearnedReader *r) { rig_executor_close(r->executor); }
 
-Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences) {
+Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t max_sequences) {
     const DrafterEnv env = {.n_vocab = r->model->model->hparams.n_vocab,
                             .max_sequences = max_sequences,
                             .target = r->model->model->gguf,
                             .weights = r->model,
                             .device = executor_context(r->executor)->device,
-                            .n_ctx = READER_CTX};
+                            .n_ctx = READER_CTX,
+                            .kept = &r->kept};
     Drafter *d;
     fr_error err;
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
+    if (r->kept.n && executor_keep_layers(r->executor, &r->kept, &err)) fail_msg("%s", err.message);
     return d;
 }
 
@@ -274,11 +276,11 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
 
 /* ---- entries of several sequences -------------------------------------------------------------------- */
 
-enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64 };
+enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64, MAX_STREAMS = 3 };
 
 typedef struct LongText {
     int32_t tokens[N_LONG], n; /* n: tokens that the drafters have seen */
-    float hidden[N_LONG][MAX_EMBD], logits[N_LONG][MAX_VOCAB];
+    float hidden[N_LONG][(1 + MAX_STREAMS) * MAX_EMBD], logits[N_LONG][MAX_VOCAB];
 } LongText;
 
 static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
@@ -290,8 +292,10 @@ static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
     executor_sequence_truncate(r->executor, r->sequence, 0);
     if (executor_reserve(r->executor, r->sequence, N_LONG, &err) || executor_forward(r->executor, rows, N_LONG, &err))
         fail_msg("%s", err.message);
+    size_t width = (size_t)context_hidden_width(executor_context(r->executor));
+    assert_true(width <= sizeof t->hidden[0] / sizeof t->hidden[0][0]);
     for (int32_t i = 0; i < N_LONG; i++) {
-        memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+        memcpy(t->hidden[i], executor_hidden(r->executor, i), width * sizeof t->hidden[i][0]);
         memcpy(t->logits[i], executor_logits(r->executor, i), sizeof t->logits[i]);
     }
 }

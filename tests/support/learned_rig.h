@@ -45,11 +45,12 @@ typedef struct LearnedReader {
     const Weights *model;
     Executor *executor;
     int32_t sequence;
+    KeptLayers kept; /* the streams that its drafters read */
 } LearnedReader;
 void learned_rig_open_reader(LearnedReader *r, const Weights *model);
 void learned_rig_close_reader(LearnedReader *r);
 /* Opens `spec` for the reader's target. */
-Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences);
+Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t max_sequences);
 /* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time. Returns the last hidden state, from
  * which it drafts, valid until the next call. */
 const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,

@@ -1,5 +1,5 @@
-/* eagle_layer.c - the common part of `eagle` and `mtp`: memory, the entries of the sequences, and growing the trees
- * level by level. The essay on the method is in draft_eagle.c.
+/* eagle_layer.c - the common part of `eagle`, `eagle3` and `mtp`: memory, the entries of the sequences, and growing the
+ * trees level by level. The essay on the method is in draft_eagle.c.
  *
  * EAGLE-2's tree (dynamic): each expanded node gets its `top` most probable tokens as children. At each level, only the
  * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
@@ -70,7 +70,7 @@ int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *inpu
     const ArenaItem items[] = {
         ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
         ARENA_ITEM(&d->next, front),         ARENA_ITEM(&d->front_rows, front),
-        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * l->n_embd),
+        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * d->layer.weights->model->hparams.n_embd),
     };
     int status = one_layer_open_executor(&d->layer, l, d->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP, d->max_rows,
                                          (int32_t)front, err);
@@ -81,6 +81,7 @@ int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *inpu
 void eagle_release(Eagle *d) {
     learned_linear_close(&d->learned, d->fc);
     token_info_close(&d->info);
+    mem_free(d->token_of);
     confidence_close(&d->confidence);
     entry_queue_close(&d->entries);
     one_layer_close(&d->layer);
@@ -132,12 +133,23 @@ void eagle_end(Drafter *drafter, int32_t sequence) {
 
 /* ---- growing the trees ---------------------------------------------------------------------------- */
 
+/* Copies the logits of the layer's head. The target's tokens that it does not know have none. */
+static void copy_logits(Eagle *d, const float *logits) {
+    int32_t n = d->learned.n_vocab;
+    if (!d->token_of) {
+        memcpy(d->logits, logits, (size_t)n * sizeof *logits);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) d->logits[i] = -INFINITY;
+    for (int32_t i = 0; i < d->entries.shape->n_vocab; i++) d->logits[d->token_of[i]] = logits[i];
+}
+
 /* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits
  * there. */
 static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                      EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
-    memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
+    copy_logits(d, logits);
     token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
     out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
     if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
@@ -185,7 +197,7 @@ static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_next) {
         int32_t from = m->expanded_by[best], i_next = (*n_next)++;
         const TreeNode *node = &m->tree->nodes[best];
         entry_queue_set_pair(&d->entries, i_next, node->token,
-                             from < 0 ? m->entries->feature : d->features + (int64_t)from * d->learned.n_embd);
+                             from < 0 ? m->entries->feature : d->features + (int64_t)from * d->entries.shape->n_embd);
         d->entries.rows[i_next] = (Row){.token = node->token,
                                         .sequence = m->entries->kv,
                                         .parent = from < 0 ? -1 : d->front_rows[from],
@@ -203,10 +215,11 @@ static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
     EagleFront *old = d->front;
     d->front = d->next;
     d->next = old;
-    size_t h = (size_t)d->learned.n_embd;
+    size_t h = (size_t)d->entries.shape->n_embd;
     for (int32_t i = 0; i < n; i++) {
         d->front_rows[i] = n_run + i;
-        memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i), h * sizeof *d->features);
+        memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i) + d->layer.feature_at,
+               h * sizeof *d->features);
         find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h,
                  executor_logits(d->layer.executor, n_run + i), &d->front[i].top);
     }

@@ -1,6 +1,7 @@
-/* eagle_layer.h - the common part of `eagle` and `mtp`: a layer with a KV cache of its own between a linear layer and
- * an LM head. Its input is a token and the hidden state before it. The two methods differ in where the weights come
- * from (draft_eagle.c, draft_mtp.c); the struct of each begins with an Eagle. */
+/* eagle_layer.h - the common part of `eagle`, `eagle3` and `mtp`: a layer with a KV cache of its own between a linear
+ * layer and an LM head. Its input is a token and the hidden state before it. The methods differ in where the weights
+ * come from and in what the layer reads (draft_eagle.c, draft_eagle3.c, draft_mtp.c); the struct of each begins with an
+ * Eagle. */
 #ifndef LEARNED_EAGLE_LAYER_H
 #define LEARNED_EAGLE_LAYER_H
 
@@ -21,6 +22,7 @@ typedef struct Eagle {
     Linear *fc;
     TokenInfo info;
     Confidence confidence;
+    int32_t *token_of; /* [vocabulary of the layer's head] the target's tokens; NULL: they are the same */
     OneLayer layer;
     EntryQueue entries; /* its rows and pairs are also those of the tree */
     EagleMember *group; /* [max_group] */
@@ -31,7 +33,7 @@ typedef struct Eagle {
     float *logits;            /* [V] */
 } Eagle;
 
-/* The options that both methods have. */
+/* The options that all three methods have. */
 typedef struct EaglePlan {
     int32_t depth, top;
     bool is_static;

@@ -105,10 +105,14 @@ void one_layer_close(OneLayer *l) {
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err) {
     fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH);
-    *q = (EntryQueue){.learned = learned, .layer = layer, .options = *options};
-    int64_t h = learned->n_embd, rows = options->max_rows, n = learned->max_sequences,
-            n_all = n + learned->env.n_cached;
-    int64_t n_vocab = options->wants_logits ? learned->n_vocab : 0;
+    *q = (EntryQueue){.learned = learned,
+                      .layer = layer,
+                      .options = *options,
+                      .shape = &executor_weights(layer->executor)->model->hparams};
+    int64_t h = q->shape->n_embd, rows = options->max_rows, n = learned->max_sequences,
+            n_all = n + learned->env.n_cached, n_streams = options->streams.n;
+    int64_t n_vocab = options->wants_logits ? q->shape->n_vocab : 0;
+    q->width = (n_streams ? n_streams : 1) * (int64_t)learned->n_embd;
     float *features, *last_inputs, *logits, *hidden;
     int32_t *tokens;
     const ArenaItem items[] = {ARENA_ITEM(&q->sequences, n_all),
@@ -116,12 +120,14 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                                ARENA_ITEM(&last_inputs, n * h),
                                ARENA_ITEM(&logits, n * n_vocab),
                                ARENA_ITEM(&tokens, n_all * ENTRY_QUEUE_LENGTH),
-                               ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * h),
+                               ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * q->width),
                                ARENA_ITEM(&q->rows, rows),
                                ARENA_ITEM(&q->row_ids, rows)};
-    const LearnedBuffer buffers[] = {{&q->pairs, rows * 2 * h}, {&q->inputs, rows * h}};
+    const LearnedBuffer buffers[] = {{&q->pairs, rows * (n_streams ? 3 : 2) * h},
+                                     {&q->inputs, rows * h},
+                                     {&q->streams, rows * q->width}};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
-    if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
+    if (!status) status = learned_open_buffers(learned, buffers, n_streams ? 3 : 2, err);
     if (!status) status = cached_kv_open(&q->cached, layer->executor, &learned->env, err);
     for (int64_t i = 0; i < n && !status; i++) {
         q->sequences[i].feature = features + i * h;
@@ -130,7 +136,7 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
     }
     for (int64_t i = 0; i < n_all && !status; i++) {
         q->sequences[i].tokens = tokens + i * ENTRY_QUEUE_LENGTH;
-        q->sequences[i].hidden = hidden + i * ENTRY_QUEUE_LENGTH * h;
+        q->sequences[i].hidden = hidden + i * ENTRY_QUEUE_LENGTH * q->width;
         q->sequences[i].begun = i >= n;
         if (i >= n) q->sequences[i].kv = q->cached.sequences[i - n];
     }
@@ -155,34 +161,67 @@ void entry_queue_end(EntryQueue *q, int32_t sequence) {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
-static void norm(const EntryQueue *q, Slice x, const float *gain) {
-    const LearnedDrafter *l = q->learned;
-    if (gain) l->backend->rmsnorm(l->device, x, 1, l->n_embd, gain, l->target->hparams.rms_eps);
+static void norm(const EntryQueue *q, Slice x, int32_t n_rows, int64_t n, const float *gain) {
+    if (gain) q->learned->backend->rmsnorm(q->learned->device, x, n_rows, n, gain, q->shape->rms_eps);
+}
+
+/* The embedding of a token, with its norm. */
+static void set_token(EntryQueue *q, int32_t token, Slice out) {
+    int64_t h = q->shape->n_embd;
+    if (q->options.embedding) {
+        embedding_row(q->options.embedding, token, q->pairs->floats + out.first);
+        buffer_push(q->pairs, out.first, h);
+    } else {
+        learned_embed(q->learned, &token, 1, out);
+    }
+    norm(q, out, 1, h, q->options.token_norm);
 }
 
 void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden) {
-    int64_t h = q->learned->n_embd, width = q->options.reads_tokens ? 2 * h : h;
-    const Slice of_token = {q->pairs, i * width}, of_hidden = {q->pairs, (i + 1) * width - h};
-    if (q->options.embedding) {
-        embedding_row(q->options.embedding, token, q->pairs->floats + of_token.first);
-        buffer_push(q->pairs, of_token.first, h);
-    } else if (q->options.reads_tokens) {
-        learned_embed(q->learned, &token, 1, of_token);
+    int64_t h = q->shape->n_embd;
+    if (q->options.streams.n) {
+        const Slice stream = {q->pairs, 3 * h * i}, of_hidden = {q->pairs, 3 * h * i + 2 * h};
+        learned_write(q->pairs, stream.first, hidden, h);
+        learned_write(q->pairs, of_hidden.first, hidden, h);
+        set_token(q, token, (Slice){q->pairs, stream.first + h});
+        norm(q, of_hidden, 1, h, q->options.hidden_norm);
+        if (q->options.streams.keeps_normed) norm(q, stream, 1, h, q->options.hidden_norm);
+        return;
     }
+    int64_t width = q->options.reads_tokens ? 2 * h : h;
+    const Slice of_hidden = {q->pairs, (i + 1) * width - h};
+    if (q->options.reads_tokens) set_token(q, token, (Slice){q->pairs, i * width});
     learned_write(q->pairs, of_hidden.first, hidden, h);
-    norm(q, of_token, q->options.token_norm);
-    norm(q, of_hidden, q->options.hidden_norm);
+    norm(q, of_hidden, 1, h, q->options.hidden_norm);
 }
 
 void entry_queue_fuse(EntryQueue *q, int32_t n) {
-    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
-    buffer_pull(q->inputs, 0, (int64_t)n * q->learned->n_embd);
-    for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs->floats + (int64_t)i * q->learned->n_embd;
+    int64_t h = q->shape->n_embd;
+    bool has_streams = q->options.streams.n > 0;
+    Buffer *inputs = has_streams ? q->pairs : q->inputs;
+    int64_t width = has_streams ? 3 * h : h;
+    if (!has_streams) learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
+    buffer_pull(inputs, 0, n * width);
+    for (int32_t i = 0; i < n; i++) {
+        q->rows[i].input = inputs->floats + i * width;
+        if (has_streams) q->rows[i].token = 0; /* the layer's vocabulary may be smaller than the target's */
+    }
 }
 
-/* Row i is an entry of the sequence, after the row before it unless it is the first. */
-static void pack(EntryQueue *q, const EntrySequence *s, int32_t i, bool is_first, int32_t token, const float *hidden) {
-    entry_queue_set_pair(q, i, token, hidden);
+/* Copies what an entry keeps of a hidden state that the engine gave. */
+static void take_hidden(const EntryQueue *q, const float *hidden, float *out) {
+    size_t n = (size_t)q->learned->n_embd;
+    const EntryStreams *s = &q->options.streams;
+    if (s->n == 0) memcpy(out, hidden, n * sizeof *out);
+    for (int32_t k = 0; k < s->n; k++)
+        memcpy(out + (size_t)k * n, hidden + (1 + (size_t)s->at[k]) * n, n * sizeof *out);
+}
+
+/* Row i is an entry of the sequence, after the row before it unless it is the first. `kept` is what it keeps of the
+ * hidden state; NULL: that is already in q->streams. */
+static void pack(EntryQueue *q, const EntrySequence *s, int32_t i, bool is_first, int32_t token, const float *kept) {
+    if (q->options.streams.n == 0) entry_queue_set_pair(q, i, token, kept);
+    else if (kept) learned_write(q->streams, i * q->width, kept, q->width);
     q->rows[i] = (Row){.token = token, .sequence = s->kv, .parent = is_first ? -1 : i - 1};
     q->row_ids[i] = i;
 }
@@ -190,11 +229,27 @@ static void pack(EntryQueue *q, const EntrySequence *s, int32_t i, bool is_first
 /* The queue of a sequence becomes rows from row n on. Returns the new number of rows. */
 static int32_t pack_queue(EntryQueue *q, const EntrySequence *s, int32_t n) {
     for (int32_t i = 0; i < s->n_queued; i++)
-        pack(q, s, n + i, i == 0, s->tokens[i], s->hidden + (int64_t)i * q->learned->n_embd);
+        pack(q, s, n + i, i == 0, s->tokens[i], s->hidden + (int64_t)i * q->width);
     return n + s->n_queued;
 }
 
+/* Makes the pairs of n entries from their streams. */
+static void fuse_streams(EntryQueue *q, int32_t n) {
+    const EntryStreams *s = &q->options.streams;
+    int64_t n_embd = q->learned->n_embd, h = q->shape->n_embd;
+    const float eps = q->shape->rms_eps;
+    if (s->norm && !s->norms_each) norm(q, (Slice){q->streams, 0}, n, q->width, s->norm);
+    for (int32_t i = 0; i < n && s->norm && s->norms_each; i++)
+        for (int32_t k = 0; k < s->n; k++)
+            q->learned->backend->rmsnorm(q->learned->device, (Slice){q->streams, i * q->width + k * n_embd}, 1, n_embd,
+                                         s->norm + k * n_embd, eps);
+    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->streams, n, q->inputs);
+    buffer_pull(q->inputs, 0, n * h);
+    for (int32_t i = 0; i < n; i++) entry_queue_set_pair(q, i, q->rows[i].token, q->inputs->floats + i * h);
+}
+
 static int forward(EntryQueue *q, int32_t n_rows, fr_error *err) {
+    if (q->options.streams.n) fuse_streams(q, n_rows);
     entry_queue_fuse(q, n_rows);
     return executor_forward(q->layer->executor, q->rows, n_rows, err);
 }
@@ -205,7 +260,13 @@ static int forward(EntryQueue *q, int32_t n_rows, fr_error *err) {
 static int run_now(EntryQueue *q, EntrySequence *s, const int32_t *tokens, const float *const *hidden, int32_t n,
                    fr_error *err) {
     int32_t n_rows = pack_queue(q, s, 0);
-    for (int32_t i = 0; i < n; i++, n_rows++) pack(q, s, n_rows, n_rows == 0, tokens[i], hidden[i]);
+    for (int32_t i = 0; i < n; i++, n_rows++) {
+        if (q->options.streams.n) {
+            take_hidden(q, hidden[i], q->streams->floats + n_rows * q->width);
+            buffer_push(q->streams, n_rows * q->width, q->width);
+        }
+        pack(q, s, n_rows, n_rows == 0, tokens[i], q->options.streams.n ? NULL : hidden[i]);
+    }
     int status = cached_kv_reserve(&q->cached, s->kv, n_rows, err);
     if (!status) status = forward(q, n_rows, err);
     if (status) return status;
@@ -217,7 +278,6 @@ static int run_now(EntryQueue *q, EntrySequence *s, const int32_t *tokens, const
 int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
                     fr_error *err) {
     EntrySequence *s = &q->sequences[sequence];
-    int64_t h = q->learned->n_embd;
     int32_t first = 0;
     while (s->n_queued + n - first > ENTRY_QUEUE_LENGTH) {
         int32_t most = q->options.max_rows - s->n_queued, now = n - first - 1 < most ? n - first - 1 : most;
@@ -227,7 +287,7 @@ int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, cons
     }
     for (; first < n; first++, s->n_queued++) {
         s->tokens[s->n_queued] = tokens[first];
-        memcpy(s->hidden + s->n_queued * h, hidden[first], (size_t)h * sizeof **hidden);
+        take_hidden(q, hidden[first], s->hidden + s->n_queued * q->width);
     }
     return FR_OK;
 }
@@ -258,7 +318,7 @@ void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
     b->n_kept = n;
     b->n_queued = n - n_run;
     memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
-    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->learned->n_embd * sizeof *b->hidden);
+    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->width * sizeof *b->hidden);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------
@@ -271,7 +331,7 @@ bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out) {
     size_t n = (size_t)s->n_queued;
     return buf_append(out, &q->learned->weights_mark, sizeof q->learned->weights_mark) &&
            buf_append(out, &s->n_queued, sizeof s->n_queued) && buf_append(out, s->tokens, n * sizeof *s->tokens) &&
-           buf_append(out, s->hidden, n * (size_t)q->learned->n_embd * sizeof *s->hidden) &&
+           buf_append(out, s->hidden, n * (size_t)q->width * sizeof *s->hidden) &&
            executor_sequence_save(q->layer->executor, s->kv, out);
 }
 
@@ -283,7 +343,7 @@ static int take_queue(const EntryQueue *q, int32_t *n, const char **tokens, cons
         return error_set(err, FR_ERR_MISMATCH, "the drafter's file has changed");
     fits = fits && *n >= 0 && *n <= ENTRY_QUEUE_LENGTH &&
            (*tokens = bytes_take(in, (size_t)*n * sizeof(int32_t))) != NULL &&
-           (*hidden = bytes_take(in, (size_t)*n * (size_t)q->learned->n_embd * sizeof(float))) != NULL;
+           (*hidden = bytes_take(in, (size_t)*n * (size_t)q->width * sizeof(float))) != NULL;
     for (int32_t i = 0, token; i < *n && fits; i++) {
         memcpy(&token, *tokens + (size_t)i * sizeof token, sizeof token);
         fits = token >= 0 && token < q->learned->n_vocab;
@@ -303,7 +363,7 @@ int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *
     s->n_queued = n;
     s->n_kept = n + executor_sequence_length(q->layer->executor, s->kv);
     memcpy(s->tokens, tokens, (size_t)n * sizeof *s->tokens);
-    memcpy(s->hidden, hidden, (size_t)n * (size_t)q->learned->n_embd * sizeof *s->hidden);
+    memcpy(s->hidden, hidden, (size_t)n * (size_t)q->width * sizeof *s->hidden);
     return FR_OK;
 }
 
@@ -312,10 +372,10 @@ int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *
 /* Stores the results of the last entry of a sequence, row `last`, and commits its entries, which end there. */
 static void take_results(EntryQueue *q, EntrySequence *s, int32_t last) {
     Executor *e = q->layer->executor;
-    size_t h = (size_t)q->learned->n_embd;
-    memcpy(s->feature, executor_hidden(e, last), h * sizeof *s->feature);
+    size_t h = (size_t)q->shape->n_embd;
+    memcpy(s->feature, executor_hidden(e, last) + q->layer->feature_at, h * sizeof *s->feature);
     memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
-    if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->learned->n_vocab * sizeof *s->logits);
+    if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
     executor_commit(e, s->kv, q->row_ids + last + 1 - s->n_queued, s->n_queued);
     s->n_queued = 0;
 }

@@ -18,6 +18,7 @@ typedef struct OneLayer {
     float *norms[4];    /* for each layer that of attention, which may be NULL, and that of the feed-forward */
     Weights *weights;
     Executor *executor;
+    int32_t feature_at; /* where in the executor's hidden states the feature begins that the layer continues from */
 } OneLayer;
 
 /* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
@@ -46,8 +47,19 @@ typedef struct EntrySequence {
     int32_t n_queued; /* entries that have not run yet */
     int32_t n_kept;   /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
     int32_t *tokens;  /* [ENTRY_QUEUE_LENGTH] */
-    float *hidden;    /* [ENTRY_QUEUE_LENGTH][H] */
+    float *hidden;    /* [ENTRY_QUEUE_LENGTH][width] */
 } EntrySequence;
+
+/* How a layer that reads pairs (LayerSpec.reads_pairs) gets them from streams of the target (DrafterEnv.kept). fc makes
+ * a state g of them; the pair of an entry is [norm E(token) ; norm g], and g itself is its residual stream. Below the
+ * entries the layer's own feature takes the place of g. */
+typedef struct EntryStreams {
+    int32_t n;                   /* 0: the layer reads no pairs */
+    int32_t at[MAX_KEPT_LAYERS]; /* indices of the streams in DrafterEnv.kept */
+    const float *norm;           /* [n][H of the target] an RMS norm before fc; NULL: none */
+    bool norms_each;             /* it is a norm of each stream, not one of all together */
+    bool keeps_normed;           /* the residual stream is norm g */
+} EntryStreams;
 
 typedef struct EntryQueueOptions {
     const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
@@ -56,18 +68,22 @@ typedef struct EntryQueueOptions {
     int32_t max_rows;                      /* rows of a forward; >= ENTRY_QUEUE_LENGTH */
     const float *token_norm, *hidden_norm; /* [H] RMS norms of the two parts before fc; NULL: none */
     const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the embedding of the target */
+    EntryStreams streams;
 } EntryQueueOptions;
 
 typedef struct EntryQueue {
     LearnedDrafter *learned; /* borrowed: target, products, memory */
     OneLayer *layer;         /* borrowed */
     EntryQueueOptions options;
+    const Hparams *shape;     /* of the layer: its n_embd is H, its n_vocab is V */
+    int64_t width;            /* floats that an entry keeps of the target's hidden state or streams */
     EntrySequence *sequences; /* [max_sequences + n_cached] */
     CachedKv cached;
     /* The next forward, which may also be one of the caller's own: */
     Row *rows;              /* [max_rows] */
     int32_t *row_ids;       /* [max_rows] */
     Buffer *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+    Buffer *streams;        /* [max_rows][width] the input of fc if it reads streams; `pairs` is then [max_rows][3H] */
 } EntryQueue;
 
 /* Allocates in the drafter's arena, on a zeroed struct. The layer's executor must be open. */
@@ -97,7 +113,7 @@ int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error
 
 /* Sets the pair that row i of the next forward is computed from: a token, and the hidden state or feature before it. */
 void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden);
-/* Computes the inputs of the first n rows from their pairs. */
+/* Sets the inputs of the first n rows, which are computed from their pairs or are these pairs. */
 void entry_queue_fuse(EntryQueue *q, int32_t n);
 
 #endif

@@ -155,6 +155,54 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define LYANNA_KEY_LATER_INPUT LYANNA LAYER_LATER "input"
 #define LYANNA_KEY_INFO_STEP LYANNA "token_info.first_step"
 
+/* ---- eagle3 ------------------------------------------------------------------------------------------------ */
+
+/* Names of keys and tensors are those of llama.cpp's files of the architecture eagle3, so that these are read as they
+ * are. The names of keys follow EAGLE3; in a published file they have no prefix before it.
+ *
+ *   S number of the target's layers that are read, T hidden size of the target, D size of the drafter's vocabulary
+ *
+ * Keys: those of a layer of the architecture llama (embedding_length H, feed_forward_length F, attention.*, rope.*),
+ *   eagle3.target_layers         S numbers of layers that have run when a stream is read; extract_layers in older files
+ *   eagle3.target_hidden_size    T
+ *   eagle3.norm_before_residual  the residual stream of the layer begins with the normed hidden state
+ *   eagle3.norm_before_fc        the streams have a norm before fc
+ *   eagle3.norm_each_stream      that norm is one of each stream; not in published files
+ *   eagle3.norm_output           the layer continues from its output after the final norm; not in published files
+ * Tensors:
+ *   fc.weight [H][S T], fc.bias [H] (optional), enc.output_norm.weight [S T], with a norm before fc
+ *   blk.0.attn_norm.weight [H] of the embedding, blk.0.attn_norm_2.weight [H] of the hidden state
+ *   blk.0.attn_q, _k, _v.weight, which read 2H numbers, the embedding first; heads rotate pairs of neighbours
+ *   blk.0.attn_output.weight, blk.0.ffn_norm.weight [H], blk.0.ffn_gate, _up, _down.weight
+ *   output_norm.weight [H], output.weight [D][H] and token_embd.weight [V][H]; without them the target's are used
+ *   d2t [D], I64, optional: the target's token for each of the drafter's tokens; without it D = V
+ *   rope_freqs.weight, optional */
+#define EAGLE3 "eagle3."
+#define EAGLE3_KEY_LAYERS "target_layers"
+#define EAGLE3_KEY_OLD_LAYERS "extract_layers"
+#define EAGLE3_KEY_TARGET_WIDTH "target_hidden_size"
+#define EAGLE3_KEY_NORM_BEFORE_RESIDUAL "norm_before_residual"
+#define EAGLE3_KEY_NORM_BEFORE_FC "norm_before_fc"
+#define EAGLE3_KEY_NORM_EACH_STREAM "norm_each_stream"
+#define EAGLE3_KEY_NORM_OUTPUT "norm_output"
+
+#define EAGLE3_FC "fc" /* .weight; .bias is optional */
+#define EAGLE3_STREAM_NORM "enc.output_norm.weight"
+#define EAGLE3_TOKEN_NORM "blk.0.attn_norm.weight"
+#define EAGLE3_HIDDEN_NORM "blk.0.attn_norm_2.weight"
+#define EAGLE3_ATTN_Q "blk.0.attn_q.weight"
+#define EAGLE3_ATTN_K "blk.0.attn_k.weight"
+#define EAGLE3_ATTN_V "blk.0.attn_v.weight"
+#define EAGLE3_ATTN_OUTPUT "blk.0.attn_output.weight"
+#define EAGLE3_FFN_NORM "blk.0.ffn_norm.weight"
+#define EAGLE3_FFN_GATE "blk.0.ffn_gate.weight"
+#define EAGLE3_FFN_UP "blk.0.ffn_up.weight"
+#define EAGLE3_FFN_DOWN "blk.0.ffn_down.weight"
+#define EAGLE3_OUTPUT_NORM "output_norm.weight"
+#define EAGLE3_OUTPUT "output.weight"
+#define EAGLE3_EMBEDDING "token_embd.weight"
+#define EAGLE3_ROPE_FACTORS "rope_freqs.weight"
+
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 
 /* logit_corrections.h has what these numbers are for. The names follow the method's name and a dot.

@@ -1,0 +1,311 @@
+/* draft_eagle3.c - the drafter `eagle3`: EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large
+ * Language Models via Training-Time Test", arXiv 2503.01840), and EAGLE-3.1, which adds norms.
+ *
+ * The problem. EAGLE's layer has to predict the target's hidden state, although only the token matters, so more
+ * training data helps it little. And the last hidden state knows the next token, but less about those after it.
+ *
+ * The idea. The layer f reads residual streams of several layers of the target, and its output is free: it was trained
+ * on its own outputs for several steps, and only its tokens had to be right.
+ *
+ *     g_t = fc [s_1 ; s_2 ; s_3]                        streams at token t after some early, middle and late layers
+ *     f_t = f([norm E(x_{t+1}) ; norm g_t])             q, k and v read both; g_t is the residual stream
+ *     distribution of x_{t+2} = softmax(W norm f_t)     over a vocabulary of the drafter's own, mostly a smaller one
+ *
+ * Below the pending token f_t takes the place of g_t, before the final norm. The layer has a width, heads and a rope
+ * of its own; embedding and LM head may be its own or the target's. Entries, trees, noise, draws and calibrated chances
+ * are those of `eagle` (eagle_layer.c).
+ *
+ *     entry      0             1             2
+ *     input   E(x1) g0      E(x2) g1      E(x3) g2        x3 is the pending token
+ *                                          gives f_2, the distribution of x4
+ *
+ * Files. A GGUF file of the architecture eagle3, as llama.cpp's converter writes it, is read as it is. A file of
+ * `forerun train` or `forerun import-drafter` has the same tensors and keys after a prefix (learned_files.h).
+ *
+ * The trap. A published list of layers counts either layers that have run, or layers whose output is meant. The second
+ * is the same number minus one. A file with the wrong one drafts, but its tokens are accepted far less often; --draft
+ * eagle3:layers=outputs reads a list in the second way.
+ *
+ * Cost: as for `eagle`, and fc reads streams that the target copies. A head over 32,000 tokens costs less than the
+ * target's; tokens that it does not have are never drafted. When it loses: as `eagle`. Proof:
+ * tests/draft/test_draft_eagle3.c, against the layer in double precision, each path by itself. */
+#include "base/mem.h"
+#include "draft/learned/eagle_layer.h"
+#include "draft/learned/learned_files.h"
+#include "model/arch.h"
+
+#include <string.h>
+
+typedef struct Eagle3Options {
+    const char *file;
+    bool coupled, draws;
+    int32_t depth, top;
+    bool is_static, counts_outputs;
+} Eagle3Options;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(Eagle3Options),
+    {.key = "depth",
+     OPT_INT(Eagle3Options, depth, 1, EAGLE_MAX_DEPTH),
+     .default_value = "5",
+     .help = "maximal length of a path"},
+    {.key = "top",
+     OPT_INT(Eagle3Options, top, 1, EAGLE_MAX_TOP),
+     .default_value = "8",
+     .help = "children of a node, and nodes expanded at each level"},
+    {.key = "tree",
+     OPT_CHOICE(Eagle3Options, is_static, "dynamic", "static"),
+     .default_value = "dynamic",
+     .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
+    {.key = "layers",
+     OPT_CHOICE(Eagle3Options, counts_outputs, "inputs", "outputs"),
+     .default_value = "inputs",
+     .help = "what the file's list of the target's layers names: their inputs, as in llama.cpp's files, or their "
+             "outputs; the wrong one lowers the acceptance"},
+    LEARNED_OPTION_COUPLED(Eagle3Options),
+    LEARNED_OPTION_DRAW(Eagle3Options),
+    {.key = NULL},
+};
+
+typedef struct Eagle3 {
+    Eagle eagle;
+    Rope rope;
+    float *token_norm, *hidden_norm, *stream_norm, *ffn_norm, *output_norm, *rope_factors;
+    GgufTensor embedding; /* a copy of its own embedding, whose file may be changed while the drafter is open */
+    void *embedding_memory;
+} Eagle3;
+
+static void close_eagle3(Drafter *drafter) {
+    Eagle3 *e = (Eagle3 *)drafter;
+    float *const vectors[] = {e->token_norm, e->hidden_norm, e->stream_norm,
+                              e->ffn_norm,   e->output_norm, e->rope_factors};
+    eagle_release(&e->eagle);
+    rope_free(&e->rope);
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) mem_free(vectors[i]);
+    mem_free(e->embedding_memory);
+    mem_free(e);
+}
+
+/* ---- keys ----------------------------------------------------------------------------------------------- */
+
+/* The keys that only this method has (learned_files.h). */
+typedef struct Eagle3Keys {
+    const Gguf *gguf;
+    const Model *target;
+    int32_t n_layers, layers[MAX_KEPT_LAYERS];
+    bool norms_before_fc, norms_each_stream, keeps_normed, continues_normed;
+} Eagle3Keys;
+
+static void read_layers(KeyReader *r, Eagle3Keys *k) {
+    const char *what = key_index(r, EAGLE3_KEY_LAYERS) >= 0 ? EAGLE3_KEY_LAYERS : EAGLE3_KEY_OLD_LAYERS;
+    int64_t kv = key_index(r, what), n = kv < 0 ? 0 : gguf_kv_count(k->gguf, kv);
+    if (!key_is_list(r, what) || n < 1 || n > MAX_KEPT_LAYERS) {
+        key_fail(r, FR_ERR_FORMAT, "the key %s is missing, or is not a list of 1 to %d layers", EAGLE3_KEY_LAYERS,
+                 MAX_KEPT_LAYERS);
+        return;
+    }
+    key_check_list(r, what, (int32_t)n, 0, k->target->hparams.n_layer);
+    k->n_layers = (int32_t)n;
+    for (int32_t i = 0; i < n; i++) k->layers[i] = (int32_t)key_number_of_layer(r, what, i, 0);
+}
+
+static void read_keys(KeyReader *r, void *user) {
+    Eagle3Keys *k = user;
+    int32_t n_embd = k->target->hparams.n_embd, n = key_int(r, EAGLE3_KEY_TARGET_WIDTH, n_embd, 1, 1 << 18);
+    if (n != n_embd)
+        key_fail(r, FR_ERR_MISMATCH,
+                 "was trained for a target with hidden states of %d numbers, and those of this target have %d; run the "
+                 "target that it was trained for",
+                 n, n_embd);
+    read_layers(r, k);
+    k->norms_before_fc = key_bool(r, EAGLE3_KEY_NORM_BEFORE_FC, false);
+    k->norms_each_stream = key_bool(r, EAGLE3_KEY_NORM_EACH_STREAM, false);
+    k->keeps_normed = key_bool(r, EAGLE3_KEY_NORM_BEFORE_RESIDUAL, false);
+    k->continues_normed = key_bool(r, EAGLE3_KEY_NORM_OUTPUT, false);
+}
+
+/* ---- weights -------------------------------------------------------------------------------------------- */
+
+/* Reads the embedding, if the file has one. */
+static int read_embedding(Eagle3 *e, int64_t n_embd, fr_error *err) {
+    LearnedDrafter *l = &e->eagle.learned;
+    const GgufTensor *t;
+    if (!drafter_file_has(&l->file, EAGLE3_EMBEDDING)) {
+        if (n_embd == l->n_embd) return FR_OK;
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: has no %s, and its width of %lld is not the target's, whose embedding it would use",
+                         gguf_path(l->file.gguf), EAGLE3_EMBEDDING, (long long)n_embd);
+    }
+    int status = drafter_file_matrix(&l->file, EAGLE3_EMBEDDING, n_embd, l->n_vocab, &t, err);
+    if (status) return status;
+    e->embedding = *t;
+    e->embedding.data = e->embedding_memory = mem_alloc(t->bytes);
+    if (!e->embedding_memory) return error_memory(err, "the embedding of eagle3", t->bytes);
+    memcpy(e->embedding_memory, t->data, t->bytes);
+    return FR_OK;
+}
+
+/* Reads the LM head and its vocabulary, or takes the target's. */
+static int read_head(Eagle3 *e, Model *m, fr_error *err) {
+    LearnedDrafter *l = &e->eagle.learned;
+    Hparams *h = &m->hparams;
+    h->n_vocab = l->n_vocab;
+    int status = drafter_file_map(&l->file, l->n_vocab, &e->eagle.token_of, &h->n_vocab, err);
+    if (status) return status;
+    if (drafter_file_has(&l->file, EAGLE3_OUTPUT) || e->eagle.token_of)
+        return drafter_file_matrix(&l->file, EAGLE3_OUTPUT, h->n_embd, h->n_vocab, &m->output, err);
+    m->output = l->target->output;
+    m->output_bias = l->target->output_bias;
+    h->logit_scale = l->target->hparams.logit_scale;
+    h->logit_cap = l->target->hparams.logit_cap;
+    if (h->n_embd == l->n_embd) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT,
+                     "%s: has no %s, and its width of %d is not the target's, whose LM head it would use",
+                     gguf_path(l->file.gguf), EAGLE3_OUTPUT, h->n_embd);
+}
+
+static int read_vectors(Eagle3 *e, const Eagle3Keys *k, const Hparams *h, fr_error *err) {
+    DrafterFile *f = &e->eagle.learned.file;
+    int64_t n_streams = k->n_layers * (int64_t)e->eagle.learned.n_embd;
+    const struct {
+        const char *name;
+        int64_t n;
+        float **out;
+        bool is_there;
+    } vectors[] = {
+        {EAGLE3_TOKEN_NORM, h->n_embd, &e->token_norm, true},
+        {EAGLE3_HIDDEN_NORM, h->n_embd, &e->hidden_norm, true},
+        {EAGLE3_FFN_NORM, h->n_embd, &e->ffn_norm, true},
+        {EAGLE3_OUTPUT_NORM, h->n_embd, &e->output_norm, true},
+        {EAGLE3_STREAM_NORM, n_streams, &e->stream_norm, k->norms_before_fc || k->norms_each_stream},
+        {EAGLE3_ROPE_FACTORS, h->rope.n_rot / 2, &e->rope_factors, drafter_file_has(f, EAGLE3_ROPE_FACTORS)},
+    };
+    int status = FR_OK;
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors && !status; i++)
+        if (vectors[i].is_there) status = drafter_file_vector(f, vectors[i].name, vectors[i].n, vectors[i].out, err);
+    for (int32_t i = 0; e->rope_factors && i < h->rope.n_rot / 2 && !status; i++)
+        if (!(e->rope_factors[i] > 0))
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
+                               EAGLE3_ROPE_FACTORS);
+    return status ? status : rope_init(&e->rope, &h->rope, e->rope_factors, err);
+}
+
+static int read_matrices(Eagle3 *e, const Hparams *h, fr_error *err) {
+    LayerSpec *spec = &e->eagle.layer.specs[0];
+    int64_t n = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    const struct {
+        const char *name;
+        int64_t n_in, n_out;
+        LayerMatrix to;
+    } matrices[] = {
+        {EAGLE3_ATTN_Q, 2 * n, q_dim, MATRIX_Q},    {EAGLE3_ATTN_K, 2 * n, kv_dim, MATRIX_K},
+        {EAGLE3_ATTN_V, 2 * n, kv_dim, MATRIX_V},   {EAGLE3_ATTN_OUTPUT, q_dim, n, MATRIX_O},
+        {EAGLE3_FFN_GATE, n, h->n_ff, MATRIX_GATE}, {EAGLE3_FFN_UP, n, h->n_ff, MATRIX_UP},
+        {EAGLE3_FFN_DOWN, h->n_ff, n, MATRIX_DOWN},
+    };
+    int status = FR_OK;
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
+        status = drafter_file_matrix(&e->eagle.learned.file, matrices[i].name, matrices[i].n_in, matrices[i].n_out,
+                                     &spec->matrices[matrices[i].to], err);
+    return status;
+}
+
+/* Reads the layer, and everything around it. */
+static int read_weights(Eagle3 *e, Eagle3Keys *k, fr_error *err) {
+    Eagle *d = &e->eagle;
+    LearnedDrafter *l = &d->learned;
+    Hparams h;
+    char prefix[64];
+    *k = (Eagle3Keys){.gguf = l->file.gguf, .target = l->target};
+    snprintf(prefix, sizeof prefix, "%seagle3", drafter_file_prefix(&l->file));
+    int status = hparams_read_drafter(&h, l->file.gguf, prefix, read_keys, k, err);
+    if (!status && h.n_layer != 1)
+        status = error_set(err, FR_ERR_UNSUPPORTED, "%s: has %d layers, and EAGLE-3 drafters have one",
+                           gguf_path(l->file.gguf), h.n_layer);
+    d->layer.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
+    if (!status) status = read_vectors(e, k, &h, err);
+    if (!status) status = read_matrices(e, &h, err);
+    if (!status) status = read_head(e, &d->layer.model, err);
+    if (!status) status = read_embedding(e, h.n_embd, err);
+    if (!status)
+        status = learned_linear_open(l, EAGLE3_FC, k->n_layers * (int64_t)l->n_embd, h.n_embd,
+                                     drafter_file_has(&l->file, EAGLE3_FC ".bias"), d->max_rows, &d->fc, err);
+    if (status) return status;
+    d->layer.specs[0].reads_pairs = true;
+    d->layer.specs[0].ffn_norm = e->ffn_norm;
+    d->layer.model.layers = d->layer.specs;
+    d->layer.model.ropes[0] = e->rope;
+    d->layer.model.output_norm = e->output_norm;
+    return l->backend->submodel(&d->layer.weights, l->weights, &d->layer.model, err);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+/* Asks the target for its streams. */
+static int ask_for_streams(EntryStreams *out, const Eagle3Keys *k, const Eagle3Options *o, const LearnedDrafter *l,
+                           fr_error *err) {
+    for (int32_t i = 0; i < k->n_layers; i++) {
+        int32_t after = k->layers[i] + o->counts_outputs;
+        if (after > l->target->hparams.n_layer)
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "%s: reads layer %d, and the target has no output of such a layer; leave layers=outputs out",
+                gguf_path(l->file.gguf), k->layers[i]);
+        int32_t at = l->env.kept ? kept_layers_add(l->env.kept, after) : -1;
+        if (at < 0)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "eagle3: the target keeps the streams of at most %d layers for all drafters; use fewer of "
+                             "them at once",
+                             MAX_KEPT_LAYERS);
+        out->at[out->n++] = at;
+    }
+    return FR_OK;
+}
+
+static int open_layer(Eagle3 *e, const Eagle3Options *o, const Eagle3Keys *k, fr_error *err) {
+    Eagle *d = &e->eagle;
+    EntryQueueOptions input = {
+        .reads_tokens = true,
+        .token_norm = e->token_norm,
+        .hidden_norm = e->hidden_norm,
+        .embedding = e->embedding_memory ? &e->embedding : NULL,
+        .streams = {.norm = e->stream_norm, .norms_each = k->norms_each_stream, .keeps_normed = k->keeps_normed}};
+    int status = ask_for_streams(&input.streams, k, o, &d->learned, err);
+    if (!status) status = eagle_open_layer(d, "eagle3", &input, err);
+    if (status || k->continues_normed) return status;
+    d->layer.feature_at = d->layer.model.hparams.n_embd;
+    return executor_keep_layers(d->layer.executor, &(KeptLayers){1, {1}}, err); /* the output before the final norm */
+}
+
+static int open_eagle3(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const Eagle3Options *o = options;
+    Eagle3Keys keys;
+    Eagle3 *e = mem_calloc(1, sizeof *e);
+    if (!e) return error_memory(err, "eagle3", sizeof *e);
+    Eagle *d = &e->eagle;
+    const EaglePlan plan = {.depth = o->depth, .top = o->top, .is_static = o->is_static};
+    int status = eagle_plan(d, "eagle3", &plan, env, err);
+    d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
+    if (!status) status = learned_open(&d->learned, o->file, "eagle3", env, err);
+    if (!status) status = read_weights(e, &keys, err);
+    if (!status) status = drafter_file_finish(&d->learned.file, err);
+    if (!status) status = open_layer(e, o, &keys, err);
+    if (status) {
+        close_eagle3(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+extern const DrafterClass draft_eagle3_class;
+const DrafterClass draft_eagle3_class = {
+    .name = "eagle3",
+    .summary = "one layer reads several layers of the target and continues from its own outputs: EAGLE-3",
+    .option_table = option_table,
+    .options_size = sizeof(Eagle3Options),
+    .open = open_eagle3,
+    .close = close_eagle3,
+    EAGLE_CALLS,
+};

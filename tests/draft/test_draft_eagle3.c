@@ -1,0 +1,484 @@
+/* test_draft_eagle3.c - unit tests of the drafter eagle3 with random weights: compares its trees with its layer in
+ * double precision, each node by itself over its own path, for files in the published layout and in ours; steps with
+ * prompts; the text in the engine; and files that do not fit. */
+#include "learned_rig.h"
+#include "plain_layer.h"
+
+#include "draft/learned/eagle_layer.h"
+#include "gguf/tensor_type.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TARGET "build/eagle3-target.gguf"
+#define OTHER "build/eagle3-other.gguf"
+#define BROKEN "build/eagle3-broken.gguf"
+
+enum { T = 64, V = 300, N_TEXT = 14, MAX_STREAMS = 3, MAX_H = 64, MAX_KV = 48 };
+
+static Gguf *target_gguf;
+static Weights *target;
+static float *embeddings, *output; /* [V][T] */
+
+/* The layouts. H is the layer's own width, n_tokens the size of its vocabulary, and 0 that of the target. */
+typedef struct File {
+    const char *path;
+    TensorType type;
+    int32_t H, n_head, n_kv, dim, ff, n_tokens;
+    bool is_published, has_output, has_embedding, norms_before_fc, norms_each, keeps_normed, continues_normed;
+    bool has_rope_factors;
+    int32_t n_streams, streams[MAX_STREAMS];
+} File;
+
+static const File files[] = {
+    {.path = "build/eagle3-0.gguf",
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 80,
+     .n_tokens = 120,
+     .is_published = true,
+     .has_output = true,
+     .n_streams = 3,
+     .streams = {0, 1, 2}},
+    {.path = "build/eagle3-1.gguf",
+     .type = TYPE_F16,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 24,
+     .ff = 64,
+     .norms_before_fc = true,
+     .keeps_normed = true,
+     .has_rope_factors = true,
+     .n_streams = 2,
+     .streams = {2, 1}},
+    {.path = "build/eagle3-2.gguf",
+     .type = TYPE_F32,
+     .H = 48,
+     .n_head = 3,
+     .n_kv = 3,
+     .dim = 16,
+     .ff = 80,
+     .n_tokens = 200,
+     .has_output = true,
+     .has_embedding = true,
+     .norms_each = true,
+     .continues_normed = true,
+     .n_streams = 3,
+     .streams = {1, 0, 2}},
+};
+enum { N_FILES = sizeof files / sizeof *files };
+
+typedef struct FileWeights {
+    const File *file;
+    LearnedRig rig;
+    Rope rope;
+    float *fc, *stream_norm, *token_norm, *hidden_norm, *q, *k, *v, *o, *norm, *gate, *up, *down, *output_norm;
+    float *output, *embedding, *factors;
+    int64_t map[V];
+} FileWeights;
+static FileWeights weights[N_FILES];
+
+static void set_int(const File *f, LearnedRig *r, const char *name, uint32_t value) {
+    char key[96];
+    snprintf(key, sizeof key, "%s%s", f->is_published ? "eagle3." : DRAFTER_KEY("eagle3."), name);
+    gguf_set_u32(r->w, key, value);
+}
+
+static void set_bool(const File *f, LearnedRig *r, const char *name, bool value) {
+    char key[96];
+    snprintf(key, sizeof key, "%s%s", f->is_published ? "eagle3." : DRAFTER_KEY("eagle3."), name);
+    if (value) gguf_set_bool(r->w, key, true);
+}
+
+static void set_keys(const File *f, LearnedRig *r) {
+    char layers[96], base[96], eps[96];
+    const char *prefix = f->is_published ? "eagle3." : DRAFTER_KEY("eagle3.");
+    snprintf(layers, sizeof layers, "%s%s", prefix, f->is_published ? "extract_layers" : "target_layers");
+    snprintf(base, sizeof base, "%srope.freq_base", prefix);
+    snprintf(eps, sizeof eps, "%sattention.layer_norm_rms_epsilon", prefix);
+    set_int(f, r, "block_count", 1);
+    set_int(f, r, "context_length", 2048);
+    set_int(f, r, "embedding_length", (uint32_t)f->H);
+    set_int(f, r, "feed_forward_length", (uint32_t)f->ff);
+    set_int(f, r, "attention.head_count", (uint32_t)f->n_head);
+    set_int(f, r, "attention.head_count_kv", (uint32_t)f->n_kv);
+    set_int(f, r, "attention.key_length", (uint32_t)f->dim);
+    set_int(f, r, "attention.value_length", (uint32_t)f->dim);
+    set_int(f, r, "rope.dimension_count", (uint32_t)f->dim);
+    set_int(f, r, "target_hidden_size", T);
+    gguf_set_i32s(r->w, layers, f->streams, f->n_streams);
+    gguf_set_f32(r->w, base, 50000);
+    gguf_set_f32(r->w, eps, 1e-6f);
+    set_bool(f, r, "norm_before_fc", f->norms_before_fc);
+    set_bool(f, r, "norm_each_stream", f->norms_each);
+    set_bool(f, r, "norm_before_residual", f->keeps_normed);
+    set_bool(f, r, "norm_output", f->continues_normed);
+}
+
+static void add_tensors(const File *f, FileWeights *w) {
+    LearnedRig *r = &w->rig;
+    int32_t H = f->H, q = f->n_head * f->dim, kv = f->n_kv * f->dim, D = f->n_tokens ? f->n_tokens : V;
+    w->fc = learned_rig_tensor(r, "fc.weight", f->type, f->n_streams * T, H, 0.05);
+    w->token_norm = learned_rig_tensor(r, "blk.0.attn_norm.weight", TYPE_F32, H, 0, 1);
+    w->hidden_norm = learned_rig_tensor(r, "blk.0.attn_norm_2.weight", TYPE_F32, H, 0, 1);
+    w->q = learned_rig_tensor(r, "blk.0.attn_q.weight", f->type, 2 * H, q, 0.1);
+    w->k = learned_rig_tensor(r, "blk.0.attn_k.weight", f->type, 2 * H, kv, 0.1);
+    w->v = learned_rig_tensor(r, "blk.0.attn_v.weight", f->type, 2 * H, kv, 0.1);
+    w->o = learned_rig_tensor(r, "blk.0.attn_output.weight", f->type, q, H, 0.12);
+    w->norm = learned_rig_tensor(r, "blk.0.ffn_norm.weight", TYPE_F32, H, 0, 1);
+    w->gate = learned_rig_tensor(r, "blk.0.ffn_gate.weight", f->type, H, f->ff, 0.1);
+    w->up = learned_rig_tensor(r, "blk.0.ffn_up.weight", f->type, H, f->ff, 0.1);
+    w->down = learned_rig_tensor(r, "blk.0.ffn_down.weight", f->type, f->ff, H, 0.1);
+    w->output_norm = learned_rig_tensor(r, "output_norm.weight", TYPE_F32, H, 0, 1);
+    if (f->norms_before_fc || f->norms_each)
+        w->stream_norm = learned_rig_tensor(r, "enc.output_norm.weight", TYPE_F32, f->n_streams * T, 0, 1);
+    if (f->has_output) w->output = learned_rig_tensor(r, "output.weight", f->type, H, D, 0.2);
+    if (f->has_embedding) w->embedding = learned_rig_tensor(r, "token_embd.weight", f->type, H, V, 1);
+    if (f->n_tokens) gguf_add_map(r->w, w->map, f->n_tokens);
+}
+
+/* Every third token and, from the end on, others: not in order. */
+static void fill_map(FileWeights *w) {
+    int32_t n = w->file->n_tokens;
+    for (int32_t i = 0; i < n; i++) w->map[i] = (7 * i + 5) % V;
+}
+
+static void write_drafter(FileWeights *w, const File *f) {
+    LearnedRig *r = &w->rig;
+    w->file = f;
+    learned_rig_begin(r, "eagle3", target, 30 + (uint64_t)(f - files));
+    if (f->is_published) {
+        gguf_writer_free(r->w);
+        r->w = gguf_writer_new();
+        gguf_set_string(r->w, "general.architecture", "eagle3", 6);
+    }
+    fill_map(w);
+    set_keys(f, r);
+    add_tensors(f, w);
+    if (f->has_rope_factors) {
+        w->factors = learned_rig_tensor(r, "rope_freqs.weight", TYPE_F32, f->dim / 2, 0, 0);
+        for (int32_t i = 0; i < f->dim / 2; i++)
+            w->factors[i] = ((float *)r->kept[r->n_kept - 1])[i] = 1 + (float)i / 4; /* an F32 tensor's bytes */
+    }
+    const RopeParams rope = {.style = ROPE_PAIRS, .n_rot = f->dim, .base = 50000, .factor = 1, .magnitude = 1};
+    fr_error err;
+    if (rope_init(&w->rope, &rope, w->factors, &err)) fail_msg("%s", err.message);
+    learned_rig_write(r, f->path);
+}
+
+static float *all_rows(const GgufTensor *t) {
+    float *x = malloc(sizeof *x * V * T);
+    blocks_dequantize(t->type, t->data, V * T, x);
+    return x;
+}
+
+static int open_all(void **state) {
+    (void)state;
+    learned_rig_write_target(TARGET, 7);
+    target_gguf = rig_gguf(TARGET);
+    target = rig_weights(target_gguf, NULL);
+    embeddings = all_rows(gguf_find_tensor(target_gguf, "token_embd.weight"));
+    output = all_rows(gguf_find_tensor(target_gguf, "output.weight"));
+    for (int i = 0; i < N_FILES; i++) write_drafter(&weights[i], &files[i]);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FILES; i++) {
+        learned_rig_free(&weights[i].rig);
+        rope_free(&weights[i].rope);
+    }
+    free(embeddings);
+    free(output);
+    rig_weights_close(target);
+    gguf_close(target_gguf);
+    return 0;
+}
+
+/* ---- the layer in double precision ------------------------------------------------------------------ */
+
+/* An entry, or a node of the tree. */
+typedef struct Place {
+    double log_p[V], feature[MAX_H];
+    PlainKv kv; /* after the entry before, or the parent */
+} Place;
+
+static void find_logits(const FileWeights *w, const double *normed, double *log_p) {
+    const File *f = w->file;
+    int32_t D = f->n_tokens ? f->n_tokens : V;
+    double own[V];
+    learned_rig_linear(f->has_output ? w->output : output, NULL, normed, f->H, D, own);
+    learned_rig_log_softmax(own, D);
+    for (int32_t i = 0; i < V; i++) log_p[i] = -1e9;
+    for (int32_t i = 0; i < D; i++) log_p[f->n_tokens ? w->map[i] : i] = own[i];
+}
+
+static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *hidden, Place *out) {
+    const File *f = w->file;
+    const PlainHeads heads = {f->n_head, f->n_kv, f->dim};
+    int32_t H = f->H, n_q = f->n_head * f->dim, n_kv = f->n_kv * f->dim;
+    double pair[2 * MAX_H], x[MAX_H], y[MAX_H], q[MAX_H], attended[MAX_H];
+    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
+    for (int32_t i = 0; i < H; i++)
+        pair[i] = (double)(f->has_embedding ? w->embedding[token * H + i] : embeddings[token * H + i]);
+    plain_norm(w->token_norm, pair, H, 1e-6, pair);
+    plain_norm(w->hidden_norm, hidden, H, 1e-6, pair + H);
+    for (int32_t i = 0; i < H; i++) x[i] = f->keeps_normed ? pair[H + i] : hidden[i];
+    learned_rig_linear(w->q, NULL, pair, 2 * H, n_q, q);
+    learned_rig_linear(w->k, NULL, pair, 2 * H, n_kv, out->kv.k);
+    learned_rig_linear(w->v, NULL, pair, 2 * H, n_kv, out->kv.v);
+    plain_rotate_pairs(&w->rope, q, f->n_head, f->dim, out->kv.position);
+    plain_rotate_pairs(&w->rope, out->kv.k, f->n_kv, f->dim, out->kv.position);
+    plain_kv_round(&out->kv, heads);
+    plain_attend(heads, &out->kv, q, attended);
+    learned_rig_linear(w->o, NULL, attended, n_q, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(w->norm, x, H, 1e-6, y);
+    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, f->ff}, y, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(w->output_norm, x, H, 1e-6, y);
+    memcpy(out->feature, f->continues_normed ? y : x, sizeof out->feature);
+    find_logits(w, y, out->log_p);
+}
+
+/* Makes an entry from the streams of the target after each number of layers, [3][T]. */
+static void make_entry(const FileWeights *w, const Place *before, int32_t token, double streams[3][T], Place *out) {
+    const File *f = w->file;
+    double all[MAX_STREAMS * T], g[MAX_H];
+    for (int32_t k = 0; k < f->n_streams; k++) {
+        memcpy(all + k * T, streams[f->streams[k]], sizeof streams[0]);
+        if (f->norms_each) plain_norm(w->stream_norm + k * T, all + k * T, T, 1e-6, all + k * T);
+    }
+    if (f->norms_before_fc) plain_norm(w->stream_norm, all, f->n_streams * T, 1e-6, all);
+    learned_rig_linear(w->fc, NULL, all, f->n_streams * T, f->H, g);
+    make_place(w, before, token, g, out);
+}
+
+static void follow(const void *plain, const void *before, int32_t token, void *place) {
+    make_place(plain, before, token, ((const Place *)before)->feature, place);
+}
+
+/* The streams of the reader's rows, from an executor of its own that keeps all of them. */
+static void read_streams(const int32_t *text, int32_t n, double streams[N_TEXT][3][T]) {
+    RigOptions options = rig_options(N_TEXT, N_TEXT);
+    Executor *e = rig_executor(target, &options);
+    int32_t s = rig_sequence(e);
+    Row rows[N_TEXT];
+    fr_error err;
+    if (executor_keep_layers(e, &(KeptLayers){3, {0, 1, 2}}, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = text[i], .sequence = s, .parent = i - 1, .want_hidden = true};
+    if (executor_reserve(e, s, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < 3; k++)
+            for (int32_t c = 0; c < T; c++) streams[i][k][c] = (double)executor_hidden(e, i)[(k + 1) * T + c];
+    rig_executor_close(e);
+}
+
+static void trees_are_those_of_the_plain_layer(void **state) {
+    (void)state;
+    static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}};
+    static const int32_t budgets[] = {60, 2, 17};
+    static Place entries[3][N_TEXT];
+    static Tree want[3];
+    static double streams[N_TEXT][3][T];
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (int f = 0; f < N_FILES; f++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            char spec[128];
+            snprintf(spec, sizeof spec, "eagle3:file=%s,depth=%d,top=%d", files[f].path, shapes[k].depth,
+                     shapes[k].top);
+            Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
+            for (int32_t i = 0; i < 3; i++) {
+                int32_t text[N_TEXT], n = N_TEXT - 2 * i;
+                rig_tokens(50 + (uint64_t)i, V, text, n);
+                learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
+                read_streams(text, n, streams);
+                for (int32_t t = 0; t < n - 1; t++)
+                    make_entry(&weights[f], t ? &entries[i][t - 1] : NULL, text[t + 1], streams[t], &entries[i][t]);
+                learned_rig_search(&(LearnedSearch){V, shapes[k].depth, shapes[k].top, budgets[i], follow,
+                                                    sizeof(Place), &weights[f], &entries[i][n - 2]},
+                                   text[n - 1], &want[i]);
+            }
+            learned_rig_check_proposals(d, want, budgets, V, spec);
+            drafter_close(d);
+        }
+    learned_rig_close_reader(&reader);
+}
+
+static void expect_near(const char *spec, const char *what, int32_t i, double is, double want) {
+    if (fabs(is - want) < 1e-5 * (1 + fabs(want))) return;
+    fail_msg("%s: %s %d is %.9g instead of %.9g", spec, what, i, is, want);
+}
+
+/* The layer's output and logits for the last entry, in the backend that computes in double precision. */
+static void one_forward_has_the_numbers_of_the_plain_layer(void **state) {
+    (void)state;
+    static Place entries[N_TEXT];
+    static double streams[N_TEXT][3][T];
+    Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
+    int32_t text[N_TEXT];
+    rig_tokens(77, V, text, N_TEXT);
+    target = exact;
+    for (int f = 0; f < N_FILES; f++) {
+        LearnedReader reader;
+        Tree tree;
+        char spec[128];
+        learned_rig_open_reader(&reader, exact);
+        snprintf(spec, sizeof spec, "eagle3:file=%s", files[f].path);
+        Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+        const Eagle *e = (const Eagle *)d;
+        learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
+        rig_propose(d, 0, text[N_TEXT - 1], 9, V, &tree);
+        read_streams(text, N_TEXT, streams);
+        for (int32_t t = 0; t < N_TEXT - 1; t++)
+            make_entry(&weights[f], t ? &entries[t - 1] : NULL, text[t + 1], streams[t], &entries[t]);
+        const Place *last = &entries[N_TEXT - 2];
+        const EntrySequence *s = &e->entries.sequences[0];
+        int32_t D = e->entries.shape->n_vocab;
+        double log_p[V];
+        for (int32_t i = 0; i < D; i++) log_p[i] = (double)s->logits[i];
+        learned_rig_log_softmax(log_p, D);
+        for (int32_t i = 0; i < files[f].H; i++)
+            expect_near(spec, "feature", i, (double)s->feature[i], last->feature[i]);
+        for (int32_t i = 0; i < D; i++)
+            expect_near(spec, "log p", i, log_p[i], last->log_p[files[f].n_tokens ? weights[f].map[i] : i]);
+        drafter_close(d);
+        learned_rig_close_reader(&reader);
+    }
+    target = fast;
+    rig_weights_close(exact);
+}
+
+/* layers=outputs reads the streams after the layers that the list names, not before them. */
+static void a_list_of_outputs_is_one_layer_later(void **state) {
+    (void)state;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    fr_error err;
+    for (int is_output = 0; is_output < 2; is_output++) {
+        KeptLayers kept = {0};
+        const DrafterEnv env = {.n_vocab = V,
+                                .max_sequences = 1,
+                                .target = target_gguf,
+                                .weights = target,
+                                .device = executor_context(reader.executor)->device,
+                                .n_ctx = 64,
+                                .kept = &kept};
+        Drafter *d = NULL;
+        const char *spec = is_output ? "eagle3:file=build/eagle3-0.gguf,layers=outputs"
+                                     : "eagle3:file=build/eagle3-0.gguf";
+        int status = drafter_open(&d, spec, &env, 0, &err);
+        assert_int_equal(status, is_output ? FR_ERR_ARGUMENT : FR_OK); /* there is no output of layer 2 */
+        for (int32_t i = 0; !is_output && i < 3; i++) assert_int_equal(kept.after[i], i);
+        drafter_close(d);
+    }
+    learned_rig_close_reader(&reader);
+}
+
+static void a_step_leads_where_the_prompt_leads(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FILES; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "eagle3:file=%s", files[i].path);
+        learned_rig_check_step(target, spec);
+    }
+}
+
+static void sequences_draft_together_as_each_by_itself(void **state) {
+    (void)state;
+    learned_rig_check_together(target, "eagle3:file=build/eagle3-0.gguf,depth=3,top=4");
+    learned_rig_check_together(target, "eagle3:file=build/eagle3-2.gguf,depth=2,top=3");
+}
+
+static void the_text_is_the_plain_one(void **state) {
+    (void)state;
+    learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-0.gguf,depth=4,top=5");
+    learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-2.gguf,tree=static,depth=3,top=4");
+}
+
+/* ---- files that do not fit ------------------------------------------------------------------------------ */
+
+/* Writes the published file with one fault, and expects an error with these words. */
+static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
+    static FileWeights w;
+    File f = files[0];
+    fr_error err = {0};
+    w = (FileWeights){.file = &f};
+    learned_rig_begin(&w.rig, "eagle3", target, 5);
+    gguf_writer_free(w.rig.w);
+    w.rig.w = gguf_writer_new();
+    gguf_set_string(w.rig.w, "general.architecture", "eagle3", 6);
+    fill_map(&w);
+    spoil(&f, &w);
+    set_keys(&f, &w.rig);
+    add_tensors(&f, &w);
+    learned_rig_write(&w.rig, BROKEN);
+    LearnedReader reader;
+    KeptLayers kept = {0};
+    learned_rig_open_reader(&reader, target);
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = target_gguf,
+                            .weights = target,
+                            .device = executor_context(reader.executor)->device,
+                            .n_ctx = 64,
+                            .kept = &kept};
+    Drafter *d;
+    assert_int_not_equal(drafter_open(&d, "eagle3:file=" BROKEN, &env, 0, &err), FR_OK);
+    if (!strstr(err.message, words)) fail_msg("'%s' does not contain '%s'", err.message, words);
+    learned_rig_close_reader(&reader);
+    learned_rig_free(&w.rig);
+}
+
+static void spoil_layer(File *f, FileWeights *w) { (void)w, f->streams[2] = 3; }
+static void spoil_token(File *f, FileWeights *w) { (void)f, w->map[3] = V; }
+static void spoil_twice(File *f, FileWeights *w) { (void)f, w->map[9] = w->map[2]; }
+static void spoil_heads(File *f, FileWeights *w) { (void)w, f->n_kv = 3; }
+static void spoil_head(File *f, FileWeights *w) { (void)w, f->has_output = false; }
+static void spoil_tensor(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "blk.0.attn_q.bias", TYPE_F32, 64, 0, 1);
+}
+static void spoil_key(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "eagle3.attention.sliding_window", 512);
+}
+static void spoil_vocabulary(File *f, FileWeights *w) {
+    (void)f;
+    static const GgufString tokens[] = {{"a", 1}, {"b", 1}};
+    gguf_set_strings(w->rig.w, "tokenizer.ggml.tokens", tokens, 2);
+}
+
+static void files_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    refuse(spoil_layer, "extract_layers has 3");
+    refuse(spoil_token, "item 3 of tensor d2t is 300");
+    refuse(spoil_twice, "item 9 of tensor d2t");
+    refuse(spoil_heads, "evenly");
+    refuse(spoil_head, "tensor output.weight is missing");
+    refuse(spoil_tensor, "another version");
+    refuse(spoil_key, "sliding_window");
+    refuse(spoil_vocabulary, "2 tokens");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_are_those_of_the_plain_layer),
+        cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layer),
+        cmocka_unit_test(a_list_of_outputs_is_one_layer_later),
+        cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_draft_together_as_each_by_itself),
+        cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(files_that_do_not_fit_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
