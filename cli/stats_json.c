@@ -83,6 +83,7 @@ void stats_add(RequestStats *sum, const RequestStats *more) {
         sum->drafts.accepted_at[d] += more->drafts.accepted_at[d];
     }
     for (int i = 0; i < more->drafts.n_counters; i++) add_counter(&sum->drafts, &more->drafts.counters[i]);
+    if (more->drafts.shared_vocab > 0) sum->drafts.shared_vocab = more->drafts.shared_vocab;
 }
 
 /* Returns the share of the steps that accepted a node at depth d among those that accepted one at depth d - 1, or among
@@ -144,6 +145,8 @@ json_t *stats_json(const RequestStats *s) {
     failed |= json_object_set_new(j, "conditional_acceptance", conditional_json(s));
     failed |= json_object_set_new(j, "acceptance_by_step", by_step_json(s));
     failed |= json_object_set_new(j, "counters", counters_json(s));
+    failed |= json_object_set_new(j, "shared_vocab",
+                                  s->drafts.shared_vocab > 0 ? json_real(s->drafts.shared_vocab) : json_null());
     if (!failed) return j;
     json_decref(j);
     return NULL;
@@ -162,6 +165,9 @@ void stats_print_depths(const RequestStats *s, const char *name, int width) {
         printf(" %5.1f", 100 * stats_acceptance(s, d));
     printf("\n");
     double n_steps = (double)s->counts.n_steps;
+    if (s->drafts.shared_vocab > 0)
+        printf("    the draft model has another vocabulary, with %.1f %% of the target's tokens\n",
+               100 * s->drafts.shared_vocab);
     for (int i = 0; i < s->drafts.n_counters; i++) {
         const fr_counter *c = &s->drafts.counters[i];
         if (c->drafted)

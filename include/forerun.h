@@ -561,6 +561,9 @@ typedef struct fr_draft_stats {
     int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
     int64_t n_counters;
     fr_counter counters[FR_MAX_COUNTERS]; /* [n_counters] nodes of the kinds that drafters name */
+    /* The share of the target's tokens that the drafters can propose, if a draft model has another vocabulary; the
+     * smallest one, if several have. 0: none has. */
+    double shared_vocab;
 } fr_draft_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called while the request runs. */

@@ -100,7 +100,7 @@ struct('fr_draft_stats', {
     struct_size: 'size_t', n_proposals: 'int64_t', n_undrafted_steps: 'int64_t',
     accept_histogram: koffi.array('int64_t', MAX_DEPTH + 1), offered_at: koffi.array('int64_t', MAX_DEPTH + 1),
     accepted_at: koffi.array('int64_t', MAX_DEPTH + 1), n_counters: 'int64_t',
-    counters: koffi.array('fr_counter', MAX_COUNTERS),
+    counters: koffi.array('fr_counter', MAX_COUNTERS), shared_vocab: 'double',
 });
 
 const declarations = [

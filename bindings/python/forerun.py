@@ -261,6 +261,7 @@ class fr_draft_stats(_Sized):
         ("accepted_at", c_int64 * (_MAX_DEPTH + 1)),
         ("n_counters", c_int64),
         ("counters", fr_counter * _MAX_COUNTERS),
+        ("shared_vocab", c_double),
     ]
 
 

@@ -7,6 +7,7 @@
 #include "draft/drafter.h"
 #include "draft/drafter_file.h"
 #include "text/chat.h"
+#include "text/vocab.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 typedef struct InspectArgs {
-    const char *path;
+    const char *path, *target;
     bool json, tensors;
 } InspectArgs;
 
@@ -29,6 +30,9 @@ static const Option option_table[] = {
      .is_argument = true,
      .required = "file",
      .help = "GGUF file of a model or a learned drafter"},
+    {.key = "target",
+     OPT_FILE(InspectArgs, target),
+     .help = "tell how many tokens of this model the file's vocabulary contains, if it drafts for it (sps)"},
     {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
     {.key = "tensors",
      .letter = 't',
@@ -60,6 +64,10 @@ typedef struct Summary {
         int64_t n_tensors;
         size_t bytes;
     } types[TYPE_COUNT];
+    const char *target; /* NULL: not given */
+    int64_t n_target_vocab;
+    int32_t n_shared; /* tokens of the target that the vocabulary contains */
+    bool same_ids;
 } Summary;
 
 static const char *type_name(GgufType type) {
@@ -273,6 +281,13 @@ static void print_vocabulary(const Summary *s) {
         print_string(s->vocab_pre, MAX_STRING);
     }
     putchar('\n');
+    if (s->target) {
+        label("shares");
+        printf("%d of the %" PRId64 " tokens of ", (int)s->n_shared, s->n_target_vocab);
+        print_c_string(s->target);
+        printf(" (%.1f %%)%s\n", 100.0 * s->n_shared / (double)s->n_target_vocab,
+               s->same_ids ? ", with the same ids" : "");
+    }
     label("chat template");
     if (!s->chat_family) puts("none");
     else if (s->chat_error[0]) printf("%s, which forerun cannot run: %s\n", s->chat_family, s->chat_error);
@@ -539,6 +554,10 @@ static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
         if (s->chat_error[0]) set(root, "chat_template_error", json_string(s->chat_error));
     }
     if (s->drafter.method.n) set(root, "drafter", drafter(s));
+    if (s->target)
+        set(root, "shared_vocab",
+            json_pack("{s:o, s:i, s:I, s:b}", "target", text((GgufString){s->target, strlen(s->target)}), "tokens",
+                      (int)s->n_shared, "of", (json_int_t)s->n_target_vocab, "same_ids", s->same_ids));
     set(root, "n_tensors", json_integer(gguf_n_tensors(g)));
     set(root, "tensor_types", tensor_types(s));
     set(root, "key_values", key_values(g));
@@ -558,13 +577,33 @@ static int print_json(const Gguf *g, const Summary *s, bool with_tensors, fr_err
 
 /* ---- the command ---------------------------------------------------------------------------------- */
 
+static int compare_vocabularies(const Gguf *g, Summary *s, fr_error *err) {
+    Gguf *target;
+    int status = gguf_open(&target, args.target, err);
+    if (status) return status;
+    int64_t tokens = gguf_find_key(target, "tokenizer.ggml.tokens");
+    s->target = args.target;
+    s->n_target_vocab = tokens >= 0 ? gguf_kv_count(target, tokens) : 0;
+    int32_t n = (int32_t)min_i64(s->n_target_vocab, INT32_MAX), *to_draft = mem_calloc((size_t)n + 1, sizeof *to_draft);
+    status = to_draft ? vocab_shared(g, target, to_draft, n, &s->n_shared, &s->same_ids, err)
+                      : error_memory(err, "a map of tokens", (size_t)n * sizeof *to_draft);
+    mem_free(to_draft);
+    gguf_close(target);
+    return status;
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     Gguf *g;
     fr_error err = {0};
-    if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
+    const char *paths[] = {args.path, args.target};
+    if (sandbox_enter(paths, args.target ? 2 : 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
     Summary s = read_summary(g);
-    int status = FR_OK;
+    int status = args.target ? compare_vocabularies(g, &s, &err) : FR_OK;
+    if (status) {
+        gguf_close(g);
+        return cli_fail(&err);
+    }
     if (args.json) status = print_json(g, &s, args.tensors, &err);
     else if (!print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
         status = error_memory(&err, "the summary", 0);
@@ -579,6 +618,7 @@ const Command command_inspect = {
              "key-values. Long arrays and strings are shortened.",
     .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun inspect models/target.gguf\n"
+                "  forerun inspect --target models/target.gguf models/draft.gguf\n"
                 "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
     .run = run,
 };

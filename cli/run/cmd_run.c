@@ -91,6 +91,11 @@ static void print_summary(const Generator *g, const fr_request *r) {
         stderr, "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
         (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
         s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish_reason(r)));
+    fr_draft_stats drafts = {.struct_size = sizeof drafts};
+    fr_request_get_draft_stats(r, &drafts);
+    if (drafts.shared_vocab > 0)
+        fprintf(stderr, "the draft model has another vocabulary, with %.1f %% of the target's tokens\n",
+                100 * drafts.shared_vocab);
     fprintf(
         stderr,
         "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "

@@ -178,6 +178,8 @@ typedef struct DrafterClass {
     int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* The sequence is finished; its id may be used again by begin. */
     void (*end)(Drafter *d, int32_t sequence);
+    /* Optional: the share of the target's tokens that it can propose (fr_draft_stats.shared_vocab); 0: all of them. */
+    double (*shared_vocab)(const Drafter *d);
 } DrafterClass;
 
 struct Drafter {

@@ -51,6 +51,9 @@ static void begin_counters(fr_request *r, RequestDraft *d) {
     for (int32_t tag = 1; tag < TREE_N_TAGS && class->tags && class->tags[tag - 1]; tag++)
         d->counters[tag] = find_counter(&r->draft_stats, class->name, class->tags[tag - 1]);
     d->extra_counter = class->add_rows ? find_counter(&r->draft_stats, class->name, class->extra_name) : -1;
+    double shared = class->shared_vocab ? class->shared_vocab(d->shared->drafter) : 0,
+           *least = &r->draft_stats.shared_vocab;
+    if (shared > 0 && (*least == 0 || shared < *least)) *least = shared;
 }
 
 void request_drafts_begin(fr_request *r) {

@@ -173,12 +173,12 @@ void tokenizer_close(Tokenizer *t) {
     free(t);
 }
 
-/* Encodes a part between special tokens. It follows the beginning of the text or a special token, so a space is put
- * before it if the vocabulary wants one before the first word. */
-static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
+/* Encodes a part between special tokens. Unless it is continued, it follows the beginning of the text or a special
+ * token, so a space is put before it if the vocabulary wants one before the first word. */
+static int encode_plain(const Tokenizer *t, const char *text, size_t n, bool continued, Encoding *e, fr_error *err) {
     if (n == 0) return FR_OK;
     if (t->vocab.kind != VOCAB_SPM) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
-    return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
+    return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix && !continued, e, err);
 }
 
 /* The first special token of a set at or after a position. It is kept until the position has passed it. */
@@ -209,7 +209,7 @@ static void look_outside(Hit *h, const SpecialSet *set, const char *text, size_t
     }
 }
 
-static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, const TextSpan *data,
+static int encode_text(const Tokenizer *t, const char *text, size_t n, unsigned flags, const TextSpan *data,
                        size_t n_data, Encoding *e, fr_error *err) {
     Hit anywhere = {0}, outside = {0};
     size_t i_data = 0;
@@ -217,13 +217,13 @@ static int encode_text(const Tokenizer *t, const char *text, size_t n, bool spec
     for (size_t at = 0; at < n && !status;) {
         look_for(&anywhere, &t->user_defined, text, n, at);
         Hit first = anywhere;
-        if (special) {
+        if (flags & TOKENIZE_SPECIAL) {
             look_outside(&outside, &t->all_special, text, n, at, data, n_data, &i_data);
             if (outside.at < first.at || (outside.at == first.at && outside.n_bytes > first.n_bytes)) first = outside;
         }
         int32_t id = first.id;
         size_t hit = first.at, n_bytes = first.n_bytes;
-        status = encode_plain(t, text + at, hit - at, e, err);
+        status = encode_plain(t, text + at, hit - at, at == 0 && (flags & TOKENIZE_CONTINUED), e, err);
         if (!status && id >= 0 && !encoding_add(e, id)) status = error_memory(err, "the tokens of a text", n);
         at = hit + n_bytes;
         if (id >= 0 && t->vocab.strips_after[id])
@@ -248,7 +248,7 @@ int tokenizer_encode_marked(const Tokenizer *t, const char *text, size_t n, cons
     Encoding e = {0};
     bool fits = true;
     if ((flags & TOKENIZE_BOS) && t->vocab.bos >= 0) fits = encoding_add(&e, t->vocab.bos);
-    int status = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, data, n_data, &e, err) : FR_OK;
+    int status = fits ? encode_text(t, text, n, flags, data, n_data, &e, err) : FR_OK;
     if (fits && !status && (flags & TOKENIZE_EOS) && t->vocab.eos >= 0) fits = encoding_add(&e, t->vocab.eos);
     if (!fits) status = error_memory(err, "the tokens of a text", n);
     encoding_close(&e);

@@ -14,9 +14,10 @@ int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err);
 void tokenizer_close(Tokenizer *t);
 
 enum {
-    TOKENIZE_BOS = 1,     /* begin with BOS if the vocabulary has one */
-    TOKENIZE_EOS = 2,     /* end with EOS if the vocabulary has one */
-    TOKENIZE_SPECIAL = 4, /* text such as <|im_end|> becomes the special token */
+    TOKENIZE_BOS = 1,       /* begin with BOS if the vocabulary has one */
+    TOKENIZE_EOS = 2,       /* end with EOS if the vocabulary has one */
+    TOKENIZE_SPECIAL = 4,   /* text such as <|im_end|> becomes the special token */
+    TOKENIZE_CONTINUED = 8, /* the text continues another one: no space is put before its first word */
 };
 
 /* Encodes text[0..n), which may be any bytes, including '\0' and invalid UTF-8. *out_tokens has *out_n elements and

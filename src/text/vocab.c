@@ -398,9 +398,9 @@ static const char *kind_name(VocabKind kind) {
     return kind == VOCAB_SPM ? "SentencePiece BPE" : kind == VOCAB_BPE ? "byte-level BPE" : "BPE over characters";
 }
 
-/* Returns the first token that differs, or -1. Both vocabularies have the same number of tokens. */
-static int32_t first_difference(const Vocab *a, const Vocab *b) {
-    for (int32_t i = 0; i < a->n; i++) {
+/* Returns the first of n tokens that differs, or -1. Both vocabularies have at least n tokens. */
+static int32_t first_difference(const Vocab *a, const Vocab *b, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
         Piece x = a->spelling[i], y = b->spelling[i];
         if (x.n != y.n || memcmp(x.data, y.data, x.n) != 0 || a->type[i] != b->type[i] || a->is_eog[i] != b->is_eog[i])
             return i;
@@ -416,7 +416,7 @@ static int compare(const Vocab *draft, const Vocab *target, const char *path, co
     if (draft->n != target->n)
         return error_set(err, FR_ERR_MISMATCH, "%s: the vocabulary has %d tokens, but %d in the target %s; %s", path,
                          draft->n, target->n, target_path, remedy);
-    int32_t i = first_difference(draft, target);
+    int32_t i = first_difference(draft, target, draft->n);
     if (i >= 0) {
         Printable p, q;
         return error_set(
@@ -437,6 +437,68 @@ int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err) {
     int status = vocab_open(&a, draft, err);
     if (!status) status = vocab_open(&b, target, err);
     if (!status) status = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
+    vocab_close(&a);
+    vocab_close(&b);
+    return status;
+}
+
+static bool has_type(const Vocab *v, int32_t id, TokenType a, TokenType b) {
+    return id >= 0 && (v->type[id] == a || v->type[id] == b);
+}
+
+/* Returns the token of `draft` with the text of token i of `target`, or -1. */
+static int32_t find_same_text(const Vocab *draft, const Vocab *target, int32_t i) {
+    Piece t = target->text[i];
+    if (t.n == 0 || target->type[i] == TOKEN_UNKNOWN) return -1;
+    if (target->type[i] == TOKEN_BYTE) return draft->byte_token[(unsigned char)t.data[0]];
+    if (has_type(target, i, TOKEN_CONTROL, TOKEN_USER_DEFINED)) {
+        int32_t id = hash_table_find(&draft->by_spelling, t.data, t.n);
+        if (has_type(draft, id, TOKEN_CONTROL, TOKEN_USER_DEFINED)) return id;
+        if (target->type[i] == TOKEN_CONTROL) return -1;
+    }
+    int32_t id = hash_table_find(&draft->by_text, t.data, t.n);
+    if (id < 0 && t.n == 1) id = draft->byte_token[(unsigned char)t.data[0]];
+    if (id >= 0) return id;
+    id = hash_table_find(&draft->by_spelling, t.data, t.n);
+    return has_type(draft, id, TOKEN_USER_DEFINED, TOKEN_USER_DEFINED) ? id : -1;
+}
+
+static void share(int32_t *to_draft, bool *is_taken, int32_t i, int32_t id) {
+    if (id < 0 || is_taken[id] || to_draft[i] >= 0) return;
+    to_draft[i] = id;
+    is_taken[id] = true;
+}
+
+/* A text may belong to a piece and to a byte token; pieces come first, because encoding prefers them. */
+static int share_tokens(const Vocab *draft, const Vocab *target, int32_t *to_draft, int32_t n, fr_error *err) {
+    bool *is_taken = mem_calloc((size_t)draft->n, sizeof *is_taken);
+    if (!is_taken) return error_memory(err, "the tokens that two vocabularies share", (size_t)draft->n);
+    for (int bytes = 0; bytes < 2; bytes++)
+        for (int32_t i = 0; i < n; i++)
+            if ((target->type[i] == TOKEN_BYTE) == (bytes == 1))
+                share(to_draft, is_taken, i, find_same_text(draft, target, i));
+    if (target->eos >= 0 && target->eos < n) share(to_draft, is_taken, target->eos, draft->eos);
+    if (target->bos >= 0 && target->bos < n) share(to_draft, is_taken, target->bos, draft->bos);
+    mem_free(is_taken);
+    return FR_OK;
+}
+
+int vocab_shared(const Gguf *draft, const Gguf *target, int32_t *to_draft, int32_t n, int32_t *n_shared, bool *same_ids,
+                 fr_error *err) {
+    Vocab a = {0}, b = {0};
+    int status = vocab_open(&a, draft, err);
+    if (!status) status = vocab_open(&b, target, err);
+    *n_shared = 0;
+    *same_ids = false;
+    for (int32_t i = 0; i < n; i++) to_draft[i] = -1;
+    if (!status) {
+        int32_t n_both = a.n < b.n ? a.n : b.n, n_target = n < b.n ? n : b.n;
+        *same_ids = a.kind == b.kind && a.bos == b.bos && a.eos == b.eos && first_difference(&a, &b, n_both) < 0;
+        if (*same_ids)
+            for (int32_t i = 0; i < n_both && i < n; i++) to_draft[i] = i;
+        else status = share_tokens(&a, &b, to_draft, n_target, err);
+        for (int32_t i = 0; i < n_target; i++) *n_shared += to_draft[i] >= 0;
+    }
     vocab_close(&a);
     vocab_close(&b);
     return status;

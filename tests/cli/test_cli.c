@@ -158,7 +158,8 @@ static void statistics_have_every_documented_field(void **state) {
                                          "verify",           "lossy",
                                          "finish",           "activations",
                                          "n_prompt_shared",  "n_preempted",
-                                         "n_recomputed",     "seed"};
+                                         "n_recomputed",     "seed",
+                                         "shared_vocab"};
 #define OPTIONS "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --top-logprobs 4 --logit-bias 300=-inf "
     json_t *plain = stats_of(DRAFT OPTIONS "--draft none");
     json_t *drafted = stats_of(DRAFT OPTIONS "--draft ngram-trie");

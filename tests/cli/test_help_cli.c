@@ -119,6 +119,8 @@ static void a_failed_write_is_an_error(void **state) {
 static void flags_and_values_are_parsed_the_gnu_way(void **state) {
     (void)state;
     cli_expect("inspect -jt models/draft.gguf", 0, "\"tensors\"");
+    cli_expect("inspect --target models/target.gguf models/draft.gguf", 0,
+               "4096 of the 4096 tokens of models/target.gguf");
     cli_expect("inspect --json=0 models/draft.gguf", 0, "architecture    llama");
     cli_expect("tokenize -mmodels/target.gguf -p ''", 0, "");
     cli_expect("tokenize --model models/target.gguf --prompt=", 0, "");

@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "model_rig.h"
+#include "other_vocab.h"
 #include "verify/gumbel.h"
 #include "draft/models/draft_model.h"
 
@@ -14,6 +15,7 @@
 
 #define DRAFT "models/draft.gguf"
 #define M ":model=" DRAFT
+#define OTHER "build/draft-model-other.gguf" /* another vocabulary */
 
 enum { N_VOCAB = 4096 };
 
@@ -25,7 +27,8 @@ static const char *const specs[] = {"sps" M,
                                     "rsd-s" M ",width=3,depth=6,coupled=0",
                                     "spectr" M,
                                     "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0",
-                                    "specinfer:models=" DRAFT ",branch=2-1-3"};
+                                    "specinfer:models=" DRAFT ",branch=2-1-3",
+                                    "rsd-s:model=" OTHER};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 /* ---- the trees ----------------------------------------------------------------------------------- */
@@ -36,6 +39,7 @@ static Device *device;
 
 static int open_target(void **state) {
     (void)state;
+    other_vocab_write(DRAFT, OTHER, 5);
     target_gguf = rig_gguf(RIG_TARGET);
     target_weights = rig_weights(target_gguf, NULL);
     device = rig_device(target_weights, 1);
@@ -47,6 +51,7 @@ static int close_target(void **state) {
     device_close(device);
     rig_weights_close(target_weights);
     gguf_close(target_gguf);
+    remove(OTHER);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "model_rig.h"
+#include "other_vocab.h"
 #include "random_model.h"
 #include "draft/models/draft_model.h"
 #include "statistics.h"
@@ -17,6 +18,7 @@
 
 #define A "build/distributions-a.gguf"
 #define B "build/distributions-b.gguf"
+#define C "build/distributions-c.gguf" /* another vocabulary */
 
 enum { N_VOCAB = 260, TOP_K = 4 };
 
@@ -25,8 +27,9 @@ static const char *const specs[] = {"sps:model=" A ",length=3",
                                     "rsd-s:model=" A ",width=3,depth=3",
                                     "spectr:model=" A ",paths=3,length=3",
                                     "specinfer:models=" A "+" B ",length=3",
-                                    "specinfer:models=" A ",branch=2-1-2"};
-enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, EXPANSION, N_SPECS };
+                                    "specinfer:models=" A ",branch=2-1-2",
+                                    "rsd-s:model=" C ",width=3,depth=3"};
+enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, EXPANSION, OTHER_VOCAB, N_SPECS };
 
 static Gguf *target;
 static Weights *weights;
@@ -39,6 +42,7 @@ static int make_models(void **state) {
     if (random_model_write(&m, A, &err)) fail_msg("%s", err.message);
     m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first model, but not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);
+    other_vocab_write(A, C, 3);
     target = rig_gguf(A);
     weights = rig_weights(target, NULL);
     device = rig_device(weights, 1);
@@ -52,6 +56,7 @@ static int remove_models(void **state) {
     gguf_close(target);
     remove(A);
     remove(B);
+    remove(C);
     return 0;
 }
 
@@ -126,7 +131,7 @@ static void dists_are_the_drafts_own(void **state) {
                          .repeat_penalty = 1.5f,
                          .penalty_last_n = -1,
                          .seed = 9};
-    for (int k = 0; k < N_SPECS; k++) {
+    for (int k = 0; k < OTHER_VOCAB; k++) {
         Drafter *d = open_drafter(specs[k], 1);
         propose(d, &o, 0, context, N_TEXT, 30, dists, &t);
         int32_t n_of_b = 0;
@@ -146,6 +151,49 @@ static void dists_are_the_drafts_own(void **state) {
         assert_int_equal(n_of_b, k == SPECINFER ? 3 : 0);
         drafter_close(d);
     }
+    draft_dists_free(dists);
+}
+
+/* The distribution of a draft model with another vocabulary is that of its own logits, without the tokens that the
+ * target does not have. */
+static void dists_are_restricted_to_shared_tokens(void **state) {
+    (void)state;
+    enum { N_TEXT = 6, FIRST_BYTE = 3 };
+    static Tree t;
+    static float logits[64 * N_VOCAB], restricted[N_VOCAB], dist[N_VOCAB];
+    int32_t context[N_TEXT + 8] = {1}, own[N_TEXT + 8];
+    SamplingOptions o = {.temperature = 0.8f, .top_k = 200, .top_p = 1, .repeat_penalty = 1.5f, .penalty_last_n = -1};
+    for (int i = 1; i < N_TEXT; i++) context[i] = FIRST_BYTE + 3 * (11 + i) + 1; /* bytes that C has */
+    DraftDists *dists = draft_dists_new(N_VOCAB);
+    Drafter *d = open_drafter(specs[OTHER_VOCAB], 1);
+    propose(d, &o, 0, context, N_TEXT, 30, dists, &t);
+    assert_true(dists->n_draws >= 3);
+    Gguf *g = rig_gguf(C);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(64, 64);
+    options.kv_type = KV_F16;
+    Sampler *s = sampler_new(N_VOCAB);
+    for (int32_t i = 0; i < dists->n_draws; i++) {
+        const DistDraw *draw = &dists->draws[i];
+        int32_t n = N_TEXT + t.nodes[draw->parent].depth;
+        path_of(&t, draw->parent, context + N_TEXT);
+        for (int32_t k = 0; k < n; k++) own[k] = other_vocab_id(context[k], N_VOCAB);
+        Executor *e = rig_executor(m, &options);
+        rig_append(e, rig_sequence(e), own, n, 1, N_VOCAB, logits);
+        const float *last = logits + (size_t)(n - 1) * N_VOCAB;
+        for (int32_t v = 0; v < N_VOCAB; v++)
+            restricted[v] = v == 0 || (v > 2 && v % 3 == 0) ? -INFINITY : last[other_vocab_id(v, N_VOCAB)];
+        sampler_dist(s, &o, restricted, context, n, dist);
+        if (memcmp(draw->q, dist, sizeof dist) != 0)
+            for (int32_t v = 0; v < N_VOCAB; v++)
+                if (draw->q[v] != dist[v])
+                    fail_msg("draw %d, token %d: %g, not %g", i, v, (double)draw->q[v], (double)dist[v]);
+        rig_executor_close(e);
+    }
+    sampler_free(s);
+    rig_weights_close(m);
+    gguf_close(g);
+    drafter_close(d);
     draft_dists_free(dists);
 }
 
@@ -248,7 +296,7 @@ static double draw_often(const char *spec, int32_t budget, int32_t n_best, int *
 
 static void tokens_follow_their_dists(void **state) {
     (void)state;
-    static const int32_t budgets[N_SPECS] = {3, 8, 8, 8, 5, 7};
+    static const int32_t budgets[N_SPECS] = {3, 8, 8, 8, 5, 7, 8};
     for (int k = 0; k < N_SPECS; k++) {
         int df;
         double x = draw_often(specs[k], budgets[k], 0, &df);
@@ -400,10 +448,15 @@ static void dists_are_never_coupled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dists_are_the_drafts_own),   cmocka_unit_test(tokens_follow_their_dists),
-        cmocka_unit_test(pruning_by_est_is_detected), cmocka_unit_test(noise_is_used_once),
-        cmocka_unit_test(budgets_cut_the_shape),      cmocka_unit_test(several_draws_can_be_one_node),
-        cmocka_unit_test(greedy_trees_are_points),    cmocka_unit_test(dists_are_never_coupled),
+        cmocka_unit_test(dists_are_the_drafts_own),
+        cmocka_unit_test(dists_are_restricted_to_shared_tokens),
+        cmocka_unit_test(tokens_follow_their_dists),
+        cmocka_unit_test(pruning_by_est_is_detected),
+        cmocka_unit_test(noise_is_used_once),
+        cmocka_unit_test(budgets_cut_the_shape),
+        cmocka_unit_test(several_draws_can_be_one_node),
+        cmocka_unit_test(greedy_trees_are_points),
+        cmocka_unit_test(dists_are_never_coupled),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

@@ -3,6 +3,7 @@
 #include "all_drafters.h"
 
 #include "learned_rig.h"
+#include "other_vocab.h"
 
 #include "draft/drafter.h"
 #include "research/corpus_build.h"
@@ -33,6 +34,7 @@ const char *const all_drafters[] = {
     "rsd-s:width=3,model=" ALL_DRAFTERS_MODEL,
     "spectr:paths=3,length=3,model=" ALL_DRAFTERS_MODEL,
     "specinfer:length=2,models=" ALL_DRAFTERS_MODEL "+" ALL_DRAFTERS_MODEL,
+    "sps:length=3,model=" ALL_DRAFTERS_OTHER,
     "redrafter:file=build/all-redrafter.gguf",
     "medusa:file=build/all-medusa.gguf",
     "hydra:file=build/all-hydra.gguf",
@@ -313,6 +315,7 @@ void all_drafters_write_for(const char *path) {
         {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32, .n_vocab = V, .seed = 22};
     fr_error err;
     if (random_model_write(&m, ALL_DRAFTERS_MODEL, &err)) fail_msg("%s", err.message);
+    other_vocab_write(ALL_DRAFTERS_MODEL, ALL_DRAFTERS_OTHER, 7);
     Gguf *gguf = rig_gguf(path);
     Weights *target = rig_weights(gguf, NULL);
     write_redrafter(target);

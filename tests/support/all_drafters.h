@@ -5,6 +5,7 @@
 
 #define ALL_DRAFTERS_TARGET "build/all-target.gguf"
 #define ALL_DRAFTERS_MODEL "build/all-model.gguf" /* the draft model of sps and its relatives */
+#define ALL_DRAFTERS_OTHER "build/all-other.gguf" /* the same with another vocabulary */
 
 enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
 

@@ -27,7 +27,7 @@ typedef struct DraftShape {
 #define DRAFT_MODEL_OPTION_MODEL(S) \
     { \
         .key = "model", OPT_FILE(S, model), .required = "draft model", \
-        .help = "GGUF file of the draft model, with the target's vocabulary" \
+        .help = "GGUF file of the draft model, best with the target's vocabulary" \
     }
 #define DRAFT_MODEL_OPTION_COUPLED(S) \
     { \
@@ -40,8 +40,8 @@ typedef struct DraftShape {
  * [DRAFT_MODEL_MAX_LEVELS]. */
 int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_levels, fr_error *err);
 
-/* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes
- * than a Tree has. `method` names the drafter in errors. */
+/* Opens the model at `path`. Refuses a model whose vocabulary shares nothing with the target's, and shapes with more
+ * nodes than a Tree has. `method` names the drafter in errors. */
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
                      const DrafterEnv *env, fr_error *err);
 /* These are the other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
@@ -59,6 +59,8 @@ int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *token
 int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                         fr_error *err);
 void draft_model_end(Drafter *drafter, int32_t sequence);
+
+double draft_model_shared_vocab(const Drafter *drafter);
 
 /* Returns whether the drafter will draw this tree at random and declare the distributions. The budget then limits the
  * shape before drawing; otherwise the finished tree is pruned to the budget. */

@@ -7,7 +7,7 @@
     .close = draft_model_close, .draws = true, .set_sampling = draft_model_set_sampling, .begin = draft_model_begin, \
     .observe_prompt = draft_model_observe_prompt, .take_over = draft_model_take_over, .n_held = draft_model_n_held, \
     .reach = draft_model_reach, .save = draft_model_save, .load = draft_model_load, .observe = draft_model_observe, \
-    .propose = draft_model_propose, .end = draft_model_end
+    .propose = draft_model_propose, .end = draft_model_end, .shared_vocab = draft_model_shared_vocab
 
 /* ---- sps ------------------------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static int open_sps(Drafter **out, const void *options, const DrafterEnv *env, f
 extern const DrafterClass draft_sps_class;
 const DrafterClass draft_sps_class = {
     .name = "sps",
-    .summary = "a small model of the same vocabulary runs ahead: a chain of its tokens",
+    .summary = "a small model runs ahead: a chain of its tokens",
     .option_table = sps_options,
     .options_size = sizeof(SpsOptions),
     .open = open_sps,
@@ -97,7 +97,7 @@ static int open_rsd_c(Drafter **out, const void *options, const DrafterEnv *env,
 extern const DrafterClass draft_rsd_c_class;
 const DrafterClass draft_rsd_c_class = {
     .name = "rsd-c",
-    .summary = "a small model of the same vocabulary: a tree with a fixed number of children at each level",
+    .summary = "a small model: a tree with a fixed number of children at each level",
     .option_table = rsd_c_options,
     .options_size = sizeof(RsdCOptions),
     .open = open_rsd_c,
@@ -148,7 +148,7 @@ static int open_rsd_s(Drafter **out, const void *options, const DrafterEnv *env,
 extern const DrafterClass draft_rsd_s_class;
 const DrafterClass draft_rsd_s_class = {
     .name = "rsd-s",
-    .summary = "a small model of the same vocabulary: a tree by stochastic beam search",
+    .summary = "a small model: a tree by stochastic beam search",
     .option_table = rsd_s_options,
     .options_size = sizeof(RsdSOptions),
     .open = open_rsd_s,
@@ -202,7 +202,7 @@ static int open_spectr(Drafter **out, const void *options, const DrafterEnv *env
 extern const DrafterClass draft_spectr_class;
 const DrafterClass draft_spectr_class = {
     .name = "spectr",
-    .summary = "a small model of the same vocabulary: several independent paths",
+    .summary = "a small model: several independent paths",
     .option_table = spectr_options,
     .options_size = sizeof(SpecTrOptions),
     .open = open_spectr,

@@ -51,7 +51,7 @@ static const Option option_table[] = {
      .required = "draft models",
      .metavar = "FILE+FILE",
      .joined_by = '+',
-     .help = "GGUF files of the draft models, joined by '+', each with the target's vocabulary"},
+     .help = "GGUF files of the draft models, joined by '+', best with the target's vocabulary"},
     {.key = "length",
      OPT_INT(SpecInferOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
      .default_value = "4",
@@ -192,6 +192,16 @@ static void end(Drafter *drafter, int32_t sequence) {
     for (int32_t i = 0; i < s->n_models; i++) draft_model_end(s->models[i], sequence);
 }
 
+static double shared_vocab(const Drafter *drafter) {
+    const SpecInfer *s = (const SpecInfer *)drafter;
+    double least = 0;
+    for (int32_t i = 0; i < s->n_models; i++) {
+        double share = draft_model_shared_vocab(s->models[i]);
+        if (share > 0 && (least == 0 || share < least)) least = share;
+    }
+    return least;
+}
+
 static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
@@ -210,7 +220,7 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
 extern const DrafterClass draft_specinfer_class;
 const DrafterClass draft_specinfer_class = {
     .name = "specinfer",
-    .summary = "small models of the same vocabulary: a chain or a tree of each, merged into one tree",
+    .summary = "small models: a chain or a tree of each, merged into one tree",
     .option_table = option_table,
     .options_size = sizeof(SpecInferOptions),
     .open = open_specinfer,
@@ -227,4 +237,5 @@ const DrafterClass draft_specinfer_class = {
     .observe = observe,
     .propose = propose,
     .end = end,
+    .shared_vocab = shared_vocab,
 };
