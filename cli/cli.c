@@ -159,7 +159,7 @@ const Option cli_model_options[] = {
     {.key = NULL},
 };
 
-void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores()}; }
+void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_physical_cores()}; }
 
 int cli_model_open(CliModel *m, fr_error *err) {
     const Backend *backend;

@@ -9,6 +9,7 @@
 #include "cli/plot.h"
 
 #include "base/files.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,7 +17,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -195,7 +195,7 @@ int plot_write_svg(const Plot *p, const char *path, fr_error *err) {
     bool any = false;
     for (int s = 0; s < p->n_series; s++) any = any || has_points(&p->series[s]);
     if (!any) return error_set(err, FR_ERR_ARGUMENT, "%s: there is nothing to draw", path);
-    int memory = memfd_create("gnuplot", MFD_CLOEXEC);
+    int memory = os_nameless_file();
     FILE *script = memory < 0 ? NULL : fdopen(memory, "w");
     if (!script) {
         if (memory >= 0) close(memory);

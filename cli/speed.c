@@ -3,6 +3,7 @@
  * Every table of speed-ups uses these functions, so that the same measurements get the same words everywhere. */
 #include "cli/speed.h"
 
+#include "base/os.h"
 #include "cli/cli.h"
 
 #include <math.h>
@@ -66,23 +67,11 @@ int speed_median_run(const double *rates, int n) {
     return 0; /* a rate is NaN */
 }
 
-/* Returns the number of runnable threads on the whole machine, including this one; 1 if the system does not report
- * it. */
-static int n_runnable(void) {
-    double load[3];
-    int n = 1;
-    FILE *f = fopen("/proc/loadavg", "r");
-    if (!f) return 1;
-    if (fscanf(f, "%lf %lf %lf %d/", &load[0], &load[1], &load[2], &n) != 4) n = 1;
-    fclose(f);
-    return n;
-}
-
 void speed_warn_if_busy(const char *command) {
     enum { N_LOOKS = 10 };
     int n_busy = 0;
     for (int i = 0; i < N_LOOKS; i++) {
-        n_busy += n_runnable() > 1;
+        n_busy += os_n_runnable() > 1;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     if (n_busy > N_LOOKS / 2)

@@ -110,7 +110,7 @@ typedef struct fr_model_options {
      * share it. It is used if it exists and belongs to the model. Replace it only by renaming another file to its
      * name: it must not be written to while the model is open. */
     const char *packed_file;
-    int n_threads;                             /* used while loading; 0: all cores */
+    int n_threads;                             /* used while loading; 0: all physical cores */
     void (*progress)(void *user, double part); /* called while loading, with part rising from 0 to 1; may be NULL */
     void *progress_user;                       /* passed to progress */
     /* Divides the weights among this many processes of this machine, which compute each forward together with the same
@@ -256,7 +256,7 @@ typedef enum fr_kv_type { FR_KV_F16 = 0, FR_KV_F32 = 1, FR_KV_Q8 = 2 } fr_kv_typ
 
 typedef struct fr_engine_options {
     size_t struct_size;
-    int n_threads; /* 0: all cores */
+    int n_threads; /* 0: all physical cores */
     /* Not 0: each thread is pinned to a core of its own, including the thread that opens the engine, which must then
      * also close it. Refused if the process may use fewer cores than n_threads. */
     int pin_threads;

@@ -188,7 +188,7 @@ static void on_signal(evutil_socket_t number, short what, void *user) {
 }
 
 static int open_mail(Server *s, fr_error *err) {
-    bool fits = (s->mail = event_new(s->base, s->service.mailbox.fd, EV_READ | EV_PERSIST, on_mail, s)) != NULL &&
+    bool fits = (s->mail = event_new(s->base, s->service.mailbox.wake.fd, EV_READ | EV_PERSIST, on_mail, s)) != NULL &&
                 event_add(s->mail, NULL) == 0;
     signal(SIGPIPE, SIG_IGN); /* writing to a client that is gone is an error of its connection */
     return fits ? FR_OK : error_memory(err, "the events of the server", 1);
@@ -381,7 +381,7 @@ static int serve(const ServeOptions *o, fr_error *err) {
     Server *s = calloc(1, sizeof *s);
     if (!s) return error_memory(err, "a server", sizeof *s);
     s->options = o;
-    s->service.mailbox.fd = -1;
+    s->service.mailbox.wake.fd = -1;
     int status = open_server(s, err);
     if (!status) status = load_models(s, err);
     if (!status) {

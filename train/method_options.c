@@ -202,7 +202,7 @@ const Option train_args_options[] = {
 };
 
 void train_args_defaults(TrainArgs *a) {
-    *a = (TrainArgs){.warm_up = -1, .n_threads = threads_n_cores(), .precision = gemm_best_precision()};
+    *a = (TrainArgs){.warm_up = -1, .n_threads = threads_n_physical_cores(), .precision = gemm_best_precision()};
     a->data = (DatasetOptions){.files = a->files, .valid_share = -1, .progress = stderr};
     a->loop = (LoopOptions){.valid_every = -1, .checkpoint_s = 300, .progress = stderr};
     a->loop.adamw = (AdamWOptions){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};

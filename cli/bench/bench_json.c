@@ -104,7 +104,7 @@ static json_t *settings_json(const BenchReport *r) {
     return json_pack(
         "{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
         json_string_or_null(a->model), "model_name", json_string_or_null(info.name), "kernel_table", info.kernels,
-        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file",
+        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores(), "questions_file",
         json_string_or_null(r->path), "chat_family", r->rig->chat ? info.chat_family : "none", "max_tokens",
         (json_int_t)a->n_tokens, "sampling", sampling, "verify", a->verify ? a->verify : "sampled", "runs_wanted",
         r->n_runs_wanted, "runs", r->results[0].n_runs, "questions_left_out", r->n_left_out);

@@ -110,7 +110,7 @@ static void print_head(const BenchReport *r) {
     fr_model_get_info(r->rig->model, &info);
     SafeText safe;
     printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
-           a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
+           a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores());
     printf("%s: %d question%s", r->path, results->n_questions, results->n_questions == 1 ? "" : "s");
     if (r->n_left_out) printf(",\n%d more left out because they do not fit the context", r->n_left_out);
     printf(";\n%s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");

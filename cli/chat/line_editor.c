@@ -11,6 +11,7 @@
  * This file must not include text/tokenizer.h, because histedit.h has a type Tokenizer, too. */
 #include "base/error.h"
 #include "base/files.h"
+#include "base/os.h"
 #include "cli/chat/line_editor.h"
 #include "cli/signals.h"
 
@@ -52,27 +53,26 @@ static LineEditor *editor_of(EditLine *edit) {
 
 /* ---- signals --------------------------------------------------------------------------------------------
  *
- * A handler sets a flag and writes a byte to a pipe. The thread that waits for a key polls the pipe together with the
- * terminal, so that it notices a signal whichever thread handles it. System calls are restarted, so that a signal loses
- * no output. */
+ * A handler sets a flag and an event. The thread that waits for a key polls the event together with the terminal, so
+ * that it notices a signal whichever thread handles it. System calls are restarted, so that a signal loses no
+ * output. */
 
 static volatile sig_atomic_t was_interrupted, was_resized, was_continued;
-static int wake[2] = {-1, -1}; /* a pipe: the handler writes to wake[1] */
+static OsEvent wake;
 
 static void note(int signal_number) {
     int saved = errno;
     if (signal_number == SIGINT) was_interrupted = 1;
     if (signal_number == SIGWINCH) was_resized = 1;
     if (signal_number == SIGCONT) was_continued = 1;
-    ssize_t n = write(wake[1], "", 1);
-    (void)n; /* a full pipe wakes the reader, too */
+    os_event_set(&wake);
     errno = saved;
 }
 
 /* From now on Ctrl-C does not end the program. */
 static int terminal_signals_begin(fr_error *err) {
-    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
-        return error_set(err, FR_ERR_IO, "no pipe for signals can be opened: %s", strerror(errno));
+    if (!os_event_open(&wake))
+        return error_set(err, FR_ERR_IO, "no event for signals can be opened: %s", strerror(errno));
     static const int signals[] = {SIGINT, SIGWINCH, SIGCONT};
     const struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
@@ -94,11 +94,10 @@ static bool terminal_signals_take_continue(void) { return take(&was_continued); 
 
 /* Waits until a byte can be read from fd. False: a signal came first, or poll failed. */
 static bool terminal_signals_wait(int fd) {
-    struct pollfd files[] = {{.fd = wake[0], .events = POLLIN}, {.fd = fd, .events = POLLIN}};
-    char bytes[64];
+    struct pollfd files[] = {{.fd = wake.fd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
     if (poll(files, 2, -1) < 0) return false;
     if (!files[0].revents) return true;
-    while (read(wake[0], bytes, sizeof bytes) > 0) {}
+    (void)os_event_take(&wake);
     return false;
 }
 
@@ -372,7 +371,7 @@ void line_history_read(const char *path, void (*add)(void *user, const char *lin
     char *line = last_lines(text, &n_lines);
     if (n_lines > 2 * LINE_HISTORY_MAX) replace(path, line);
     while (*line) {
-        char *end = strchrnul(line, '\n'), ended = *end;
+        char *end = line + strcspn(line, "\n"), ended = *end;
         *end = '\0';
         if (*line) add(user, line);
         line = ended ? end + 1 : end;

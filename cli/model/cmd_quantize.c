@@ -53,7 +53,7 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static void set_defaults(void) { args = (QuantizeArgs){.n_threads = threads_n_cores()}; }
+static void set_defaults(void) { args = (QuantizeArgs){.n_threads = threads_n_physical_cores()}; }
 
 static int check(fr_error *err) {
     return args.mix ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "missing type: pass --type=TYPE, for example Q4_K_M");

@@ -125,13 +125,13 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.counts.logits_hash);
-    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids,
-                                        "text", json_stringn(text, n_bytes), "finish",
-                                        fr_finish_name(fr_request_finish_reason(r)), "logits_hash", hash, "backend",
-                                        info.backend, "kernel_table", info.kernels, "activations", info.activations,
-                                        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(),
-                                        "verify", a->verify ? a->verify : "sampled", "lossy", s.counts.is_lossy, "seed",
-                                        (json_int_t)a->sampling.seed));
+    json_object_update_new(
+        j,
+        json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids, "text",
+                  json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish_reason(r)), "logits_hash",
+                  hash, "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations,
+                  "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores(), "verify",
+                  a->verify ? a->verify : "sampled", "lossy", s.counts.is_lossy, "seed", (json_int_t)a->sampling.seed));
     if (s.counts.plain_s > 0) json_object_set_new(j, "plain_s", json_real_or_null(s.counts.plain_s));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;

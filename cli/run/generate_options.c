@@ -5,6 +5,7 @@
  * --help shows them; `chat` has its own (chat_sampling_begin). */
 #include "cli/run/generate.h"
 
+#include "base/os.h"
 #include "base/threads.h"
 #include "draft/drafter.h"
 #include "text/chat.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -186,7 +186,7 @@ void generate_defaults_interactive(GenerateArgs *a) {
 /* Returns a random seed of 32 bits, short enough to be typed again. */
 static uint64_t random_seed(void) {
     uint32_t seed;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
+    if (os_random(&seed, sizeof seed, false)) return seed;
     return (uint32_t)time(NULL) ^ (uint32_t)getpid() << 16; /* the kernel has no random numbers yet */
 }
 

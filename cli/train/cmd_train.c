@@ -3,6 +3,7 @@
  * Errors that can be detected at the start, such as outputs that cannot be written or a checkpoint of another run, are
  * reported before the data is read. */
 #include "base/hash.h"
+#include "base/os.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/plot.h"
@@ -14,12 +15,10 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { SIGNATURE_BYTES = 1024, PATH_BYTES = 4096 };
@@ -409,12 +408,6 @@ static int train(Training *t, fr_error *err) {
     return finish(t, err);
 }
 
-/* From now on this thread and the threads that it starts run only when no other program needs the processor. */
-static void yield_processor(void) {
-    const struct sched_param none = {0};
-    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
-}
-
 /* ---- the command -------------------------------------------------------------------------------- */
 
 static int run_method(int argc, char **argv) {
@@ -422,7 +415,7 @@ static int run_method(int argc, char **argv) {
     t->method = train_method_find(argv[0]);
     join_command(t->command, sizeof t->command, argv, argc);
     t->args.data.packs = !t->args.separate;
-    if (t->args.is_idle) yield_processor();
+    if (t->args.is_idle) os_run_when_idle();
     fr_error err;
     int status = train(t, &err);
     if (t->trainer) t->trainer->class->close(t->trainer);

@@ -13,6 +13,7 @@
  * another target or with other options are refused. */
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/os.h"
 #include "cli/cli.h"
 #include "train/drafter_trainer.h"
 #include "train/methods.h"
@@ -264,7 +265,7 @@ static int read_target(Auto *a, fr_error *err) {
     int status = gguf_open(&g, a->args->model, err);
     if (status) return status;
     a->chat = !a->args->raw && gguf_get_string(g, "tokenizer.chat_template", &text);
-    status = frozen_open(&target, g, 1, a->args->n_threads ? a->args->n_threads : threads_n_cores(), err);
+    status = frozen_open(&target, g, 1, a->args->n_threads ? a->args->n_threads : threads_n_physical_cores(), err);
     if (!status) {
         char fingerprint[20];
         int32_t n_ctx = target.model->hparams.n_ctx_train;
@@ -492,9 +493,10 @@ static bool is_trained(const Auto *a, bool *is_measured) {
     Gguf *g;
     if (stat(a->args->output, &drafter) != 0 || gguf_open(&g, a->args->output, NULL)) return false;
     gguf_close(g);
-    *is_measured = stat(a->paths[MEASURED], &measured) == 0 && (measured.st_mtim.tv_sec > drafter.st_mtim.tv_sec ||
-                                                                (measured.st_mtim.tv_sec == drafter.st_mtim.tv_sec &&
-                                                                 measured.st_mtim.tv_nsec >= drafter.st_mtim.tv_nsec));
+    *is_measured = stat(a->paths[MEASURED], &measured) == 0;
+    if (!*is_measured) return true;
+    struct timespec then = os_modified(&drafter), later = os_modified(&measured);
+    *is_measured = later.tv_sec > then.tv_sec || (later.tv_sec == then.tv_sec && later.tv_nsec >= then.tv_nsec);
     return true;
 }
 

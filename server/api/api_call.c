@@ -3,6 +3,7 @@
  * A call belongs to the event loop, except while it is in the worker. A client may hang up at any moment; the call then
  * loses its exchange, cancels its generations, and is freed when the last of them has ended. */
 #include "base/error.h"
+#include "base/os.h"
 #include "base/system.h"
 #include "cli/json_memory.h"
 #include "server/api/api.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 enum { REPLY_MAX = 256 << 20, TEXT_MAX = 64 << 20 };
@@ -409,7 +409,7 @@ static void random_id(const char *prefix, char id[40]) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     unsigned char bytes[24];
     size_t n = strlen(prefix);
-    (void)!getrandom(bytes, sizeof bytes, 0);
+    (void)os_random(bytes, sizeof bytes, true);
     snprintf(id, 40, "%s", prefix);
     for (size_t i = 0; i < sizeof bytes && n < 39; i++) id[n++] = letters[bytes[i] % 62];
     id[n] = '\0';

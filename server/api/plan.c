@@ -1,13 +1,13 @@
 /* plan.c - checks the sampling, stop strings, drafts and prompts of a request, and copies them from its body. */
 #include "server/api/plan.h"
 
+#include "base/os.h"
 #include "server/api/openai_format.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define F(kind, field, ...) FIELD(PlanFields, kind, field, __VA_ARGS__)
 const Field plan_fields[] = {
@@ -188,7 +188,7 @@ ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error
 /* Returns a random seed, below 2^53, so that every JSON parser can read the seed that is reported. */
 static uint64_t random_seed(void) {
     uint64_t seed = 0;
-    (void)!getrandom(&seed, sizeof seed, 0);
+    (void)os_random(&seed, sizeof seed, true);
     return seed >> 11;
 }
 

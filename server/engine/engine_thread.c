@@ -15,7 +15,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 /* ---- the trees of a request ------------------------------------------------------------------------
@@ -353,20 +352,20 @@ bool engine_thread_submit(EngineThread *t, Generation *const *generations, int n
     return true;
 }
 
-/* ---- the mailbox: a list under a lock, and an eventfd that wakes the event loop ------------------------ */
+/* ---- the mailbox: a list under a lock, and an event that wakes the event loop ------------------------ */
 
 int mailbox_open(Mailbox *m, fr_error *err) {
-    *m = (Mailbox){.last = &m->first, .fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-    if (m->fd < 0) return error_set(err, FR_ERR_IO, "the eventfd of the server cannot be opened: %s", strerror(errno));
+    *m = (Mailbox){.last = &m->first};
+    if (!os_event_open(&m->wake))
+        return error_set(err, FR_ERR_IO, "the event of the server cannot be opened: %s", strerror(errno));
     pthread_mutex_init(&m->lock, NULL);
     return FR_OK;
 }
 
 void mailbox_close(Mailbox *m) {
-    if (m->fd < 0) return;
-    close(m->fd);
+    if (m->wake.fd < 0) return;
+    os_event_close(&m->wake);
     pthread_mutex_destroy(&m->lock);
-    m->fd = -1;
 }
 
 bool mailbox_add(Mailbox *m, Message *message) {
@@ -379,10 +378,7 @@ bool mailbox_add(Mailbox *m, Message *message) {
     return is_first;
 }
 
-void mailbox_wake(Mailbox *m) {
-    const uint64_t one = 1;
-    (void)!write(m->fd, &one, sizeof one); /* it cannot fail before 2^64 - 1 writes */
-}
+void mailbox_wake(Mailbox *m) { os_event_set(&m->wake); }
 
 void mailbox_post(Mailbox *m, Message *message) {
     pthread_mutex_lock(&m->lock);
@@ -404,8 +400,7 @@ static Message *take(Mailbox *m) {
 }
 
 void mailbox_deliver(Mailbox *m) {
-    uint64_t n;
-    (void)!read(m->fd, &n, sizeof n);
+    (void)os_event_take(&m->wake);
     for (Message *message; (message = take(m));) message->deliver(message);
 }
 

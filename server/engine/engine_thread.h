@@ -3,6 +3,7 @@
 #define SERVER_ENGINE_ENGINE_THREAD_H
 
 #include "base/error.h"
+#include "base/os.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@ struct Message {
 typedef struct Mailbox {
     pthread_mutex_t lock;
     Message *first, **last;
-    int fd; /* an eventfd, which is readable while messages wait */
+    OsEvent wake; /* is set while messages wait */
 } Mailbox;
 
 int mailbox_open(Mailbox *m, fr_error *err);
@@ -38,7 +39,7 @@ void mailbox_post(Mailbox *m, Message *message);
  * freed in between. */
 bool mailbox_add(Mailbox *m, Message *message);
 void mailbox_wake(Mailbox *m);
-/* Delivers the waiting messages. The event loop calls it when fd is readable. */
+/* Delivers the waiting messages. The event loop calls it when the event is set. */
 void mailbox_deliver(Mailbox *m);
 
 /* ---- the worker: work that would hold up the event loop -----------------------------------------------------

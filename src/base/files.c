@@ -4,6 +4,7 @@
 #include "base/files.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -200,8 +200,8 @@ int mapped_file_check(const MappedFile *f, fr_error *err) {
     if (!f) return FR_OK;
     if (fstat(f->fd, &now) != 0)
         return error_set(err, FR_ERR_IO, "%s: cannot be examined: %s", f->path, strerror(errno));
-    if (now.st_size == f->opened.st_size && same_time(now.st_mtim, f->opened.st_mtim) &&
-        (same_time(now.st_ctim, f->opened.st_ctim) || is_explained(f, &now)))
+    if (now.st_size == f->opened.st_size && same_time(os_modified(&now), os_modified(&f->opened)) &&
+        (same_time(os_changed(&now), os_changed(&f->opened)) || is_explained(f, &now)))
         return FR_OK;
     return error_set(
         err, FR_ERR_IO,
@@ -313,7 +313,7 @@ bool replace_file_same(const char *a, const char *b) {
 /* Writes the folder of the target, 200 bytes of its name, 16 random digits and ".tmp". */
 static bool make_name(const char *target, char *out, size_t size) {
     uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) return false;
+    if (!os_random(&random, sizeof random, true)) return false;
     int n_folder = (int)folder_length(target);
     snprintf(out, size, "%.*s%.*s.%016" PRIx64 ".tmp", n_folder, target, MAX_NAME, target + n_folder, random);
     return true;

@@ -6,9 +6,9 @@
 #include "base/hash.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <xxhash.h>
 
@@ -18,7 +18,7 @@ uint64_t hash64(const void *bytes, size_t n, uint64_t seed) { return XXH3_64bits
 
 HashKey hash_key_new(void) {
     HashKey key;
-    if (getrandom(&key, sizeof key, GRND_NONBLOCK) == (ssize_t)sizeof key) return key;
+    if (os_random(&key, sizeof key, false)) return key;
     struct timespec now; /* hard to guess, for an old kernel and for the first seconds after booting */
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (HashKey){(uint64_t)now.tv_nsec * 0x9E3779B97F4A7C15u, (uint64_t)(uintptr_t)&key ^ (uint64_t)now.tv_sec};

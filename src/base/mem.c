@@ -4,10 +4,11 @@
  * huge pages save most of the misses in the TLB. */
 #include "base/mem.h"
 
+#include "base/os.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -16,7 +17,7 @@ void *mem_alloc(size_t bytes) {
     if (!size_add(bytes ? bytes : 1, align - 1, &padded)) return NULL;
     padded -= padded % align;
     void *p = aligned_alloc(align, padded);
-    if (p && align == HUGE_PAGE) (void)madvise(p, padded, MADV_HUGEPAGE); /* only advice: a refusal is harmless */
+    if (p && align == HUGE_PAGE) os_use_huge_pages(p, padded);
     return p;
 }
 

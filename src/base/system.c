@@ -1,10 +1,10 @@
-/* system.c - clocks in seconds; the floating-point environment of a thread; the name and the peaks of a machine; and
- * the system's permission to use the tile registers of AMX. */
+/* system.c - clocks in seconds; the floating-point environment of a thread; the peaks of a machine; and whether it has
+ * the tile registers of AMX. */
 #include "base/system.h"
 
+#include "base/os.h"
+
 #include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 /* ---- clocks -------------------------------------------------------------------------------------------------- */
@@ -77,26 +77,11 @@ void machine_speed_keep_peaks(MachineSpeed *speed, const MachineSpeed *second) {
     }
 }
 
-void machine_cpu_name(char out[MACHINE_NAME_BYTES]) {
-    char line[256];
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    snprintf(out, MACHINE_NAME_BYTES, "unknown");
-    for (bool found = false; f && !found && fgets(line, sizeof line, f);) {
-        const char *value = strchr(line, ':');
-        found = value && (strncmp(line, "model name", 10) == 0 || strncmp(line, "CPU part", 8) == 0);
-        if (found) snprintf(out, MACHINE_NAME_BYTES, "%.90s", value + 1 + strspn(value + 1, " \t"));
-    }
-    if (f) fclose(f);
-    out[strcspn(out, "\n")] = '\0';
-}
-
 /* ---- tiles --------------------------------------------------------------------------------------------------- */
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static bool are_available;
 
@@ -107,12 +92,7 @@ static bool cpu_has_tiles(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;
 }
 
-/* The system gives the permission to the whole process with all its threads. Linux before 5.16 does not know the
- * request, and a sandbox may refuse it. */
-static void ask(void) {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    are_available = cpu_has_tiles() && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
+static void ask(void) { are_available = cpu_has_tiles() && os_allow_tiles(); }
 
 bool tiles_available(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -49,10 +49,6 @@ typedef struct MachineSpeed {
  * the measurements is not a limit of the machine. */
 void machine_speed_keep_peaks(MachineSpeed *speed, const MachineSpeed *second);
 
-/* The name of the CPU according to /proc/cpuinfo; "unknown" where that cannot be read. */
-enum { MACHINE_NAME_BYTES = 96 };
-void machine_cpu_name(char out[MACHINE_NAME_BYTES]);
-
 /* ---- the tile registers of AMX -------------------------------------------------------------------------------- */
 
 enum { TILE_REGISTERS = 8, TILE_MAX_ROWS = 16, TILE_MAX_BYTES = 64 };

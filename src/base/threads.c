@@ -33,17 +33,15 @@
  */
 #include "base/threads.h"
 
-#include "base/system.h"
 #include "base/mem.h"
+#include "base/os.h"
+#include "base/system.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
  * virtual machine costs as much again (research/DIARY.md). */
@@ -204,103 +202,63 @@ static void *worker(void *arg) {
     return NULL;
 }
 
-/* The cores that this process may use, read once before anything here pins a thread; and the share of them that it
+/* The cores that this process may use, read once before anything here pins a thread, and the share of them that it
  * uses. */
-static cpu_set_t granted, allowed;
-static void find_allowed(void) {
-    if (sched_getaffinity(0, sizeof granted, &granted) != 0) CPU_ZERO(&granted);
-    allowed = granted;
-}
-static const cpu_set_t *allowed_cores(void) {
+static struct {
+    OsCore cores[OS_MAX_CORES];
+    int n;
+    int from, to; /* the share */
+} granted;
+static void find_granted(void) { granted.n = granted.to = os_cores(granted.cores); }
+static void read_cores(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_allowed);
-    return &allowed;
+    pthread_once(&once, find_granted);
 }
 
-/* A core and where it is in the machine. */
-typedef struct CorePlace {
-    int cpu, node, core;
-} CorePlace;
-
-static int compare_places(const void *a, const void *b) {
-    const CorePlace *p = a, *q = b;
-    return p->node != q->node ? p->node - q->node : p->core != q->core ? p->core - q->core : p->cpu - q->cpu;
-}
-
-/* Returns the place of a core; what the system does not tell is 0. */
-static CorePlace place_of(int cpu) {
-    enum { MOST_NODES = 64 };
-    CorePlace p = {.cpu = cpu};
-    char path[96];
-    for (int node = 1; node < MOST_NODES && !p.node; node++) {
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
-        if (access(path, F_OK) == 0) p.node = node;
-    }
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", cpu);
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%d", &p.core) != 1) p.core = 0;
-    if (f) fclose(f);
-    return p;
-}
-
-/* Lists the cores that this process may use, those of a NUMA node together. Returns their number. */
-static int list_cores(CorePlace out[CPU_SETSIZE]) {
-    int n = 0;
-    (void)allowed_cores();
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET((size_t)cpu, &granted)) out[n++] = place_of(cpu);
-    qsort(out, (size_t)n, sizeof *out, compare_places);
-    return n;
+static int n_shared(void) { return granted.to - granted.from; }
+static bool unpin(pthread_t thread) {
+    read_cores();
+    return os_pin(thread, granted.cores + granted.from, n_shared());
 }
 
 int threads_n_nodes(void) {
-    CorePlace cores[CPU_SETSIZE];
-    int n = list_cores(cores), n_nodes = n > 0;
-    for (int i = 1; i < n; i++) n_nodes += cores[i].node != cores[i - 1].node;
+    read_cores();
+    int n_nodes = granted.n > 0;
+    for (int i = 1; i < granted.n; i++) n_nodes += granted.cores[i].node != granted.cores[i - 1].node;
     return n_nodes > 0 ? n_nodes : 1;
 }
 
 void threads_take_share(int i_share, int n_shares) {
-    CorePlace cores[CPU_SETSIZE];
-    int n = list_cores(cores), from = n * i_share / n_shares, to = n * (i_share + 1) / n_shares;
+    read_cores();
+    int n = granted.n, from = n * i_share / n_shares, to = n * (i_share + 1) / n_shares;
     if (to == from && n > 0) to = from + 1;
-    CPU_ZERO(&allowed);
-    for (int i = from; i < to; i++) CPU_SET((size_t)cores[i].cpu, &allowed);
-    (void)sched_setaffinity(0, sizeof allowed, &allowed);
-}
-
-/* Sets the affinity of all threads of this process. */
-static void set_affinity_of_process(const cpu_set_t *cores) {
-    DIR *threads = opendir("/proc/self/task");
-    const struct dirent *entry;
-    while (threads && (entry = readdir(threads)) != NULL)
-        if (entry->d_name[0] != '.') (void)sched_setaffinity((pid_t)atoi(entry->d_name), sizeof *cores, cores);
-    if (threads) closedir(threads);
+    granted.from = from, granted.to = to;
+    (void)unpin(pthread_self());
 }
 
 void threads_take_share_of_machine(int i_process, int n_processes) {
-    cpu_set_t all;
-    (void)allowed_cores();
-    const cpu_set_t own = granted;
-    memset(&all, 0xff, sizeof all);
-    set_affinity_of_process(&all);
-    if (sched_getaffinity(0, sizeof all, &all) != 0) all = own;
-    int n_own = CPU_COUNT(&own), n_all = CPU_COUNT(&all);
-    bool is_bound = n_own < n_all && !(n_own == 1 && n_all >= 2 * n_processes);
-    if (is_bound) set_affinity_of_process(&own);
-    else {
-        granted = all;
+    static OsCore own[OS_MAX_CORES];
+    read_cores();
+    int n_own = granted.n;
+    memcpy(own, granted.cores, (size_t)n_own * sizeof *own);
+    (void)os_pin_process(NULL, 0);
+    granted.n = os_cores(granted.cores);
+    bool is_bound = n_own < granted.n && !(n_own == 1 && granted.n >= 2 * n_processes);
+    if (!is_bound) {
         threads_take_share(i_process, n_processes);
+        return;
     }
+    (void)os_pin_process(own, n_own);
+    memcpy(granted.cores, own, (size_t)n_own * sizeof *own);
+    granted.n = granted.to = n_own;
 }
 
-/* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all
- * cores. */
+/* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all cores. */
 static bool start_worker(ThreadPool *p) {
     Start *start = &p->starts[p->n_started];
     *start = (Start){p, p->n_started + 1};
     if (pthread_create(&p->workers[p->n_started], NULL, worker, start)) return false;
-    (void)pthread_setaffinity_np(p->workers[p->n_started], sizeof allowed, allowed_cores());
+    (void)unpin(p->workers[p->n_started]);
     p->n_started++;
     return true;
 }
@@ -327,30 +285,40 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     return FR_OK;
 }
 
+/* Pins the next threads of the pool, from thread i_thread on, to cores of the share that are the given logical core of
+ * their physical one. Returns the number of threads that have a core then, or -1 and the core that is refused. */
+static int pin_to(ThreadPool *p, int i_thread, int logical, int *refused) {
+    for (int i = granted.from; i < granted.to && i_thread < p->n_threads; i++) {
+        const OsCore *core = &granted.cores[i];
+        if (core->thread != logical) continue;
+        *refused = core->cpu;
+        if (!os_pin(i_thread ? p->workers[i_thread - 1] : pthread_self(), core, 1)) return -1;
+        p->is_pinned = true;
+        i_thread++;
+    }
+    return i_thread;
+}
+
 int threads_pin(ThreadPool *p, fr_error *err) {
-    const cpu_set_t *cores = allowed_cores();
-    if (CPU_COUNT(cores) < p->n_threads)
+    read_cores();
+    int n = n_shared(), n_pinned = 0, core = 0;
+    if (n < p->n_threads)
         return error_set(err, FR_ERR_ARGUMENT,
                          "%d threads cannot be pinned to the %d cores that this process may use; use %d threads "
                          "(-t), or do not pin",
-                         p->n_threads, CPU_COUNT(cores), CPU_COUNT(cores));
-    size_t core = 0;
-    for (int i = 0; i < p->n_threads; i++, core++) {
-        while (!CPU_ISSET(core, cores)) core++;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(core, &one);
-        if (pthread_setaffinity_np(i ? p->workers[i - 1] : pthread_self(), sizeof one, &one))
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "the system does not let a thread be pinned to core %zu; do not pin", core);
-        p->is_pinned = true;
-    }
+                         p->n_threads, n, n);
+    /* Threads share a physical core only where there are more of them than physical cores. */
+    for (int logical = 0; n_pinned >= 0 && n_pinned < p->n_threads; logical++)
+        n_pinned = pin_to(p, n_pinned, logical, &core);
+    if (n_pinned < 0)
+        return error_set(err, FR_ERR_UNSUPPORTED, "the system does not let a thread be pinned to core %d; do not pin",
+                         core);
     return FR_OK;
 }
 
 void threads_close(ThreadPool *p) {
     if (!p) return;
-    if (p->is_pinned) (void)pthread_setaffinity_np(pthread_self(), sizeof allowed, allowed_cores());
+    if (p->is_pinned) (void)unpin(pthread_self());
     atomic_store(&p->closing, true);
     wake_sleepers(p);
     for (int i = 0; i < p->n_started; i++) pthread_join(p->workers[i], NULL);
@@ -408,7 +376,17 @@ void threads_run_once(int n_threads, PartFn fn, void *ctx) {
     threads_close(p);
 }
 
+static int at_most_threads(int n) { return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n; }
+
 int threads_n_cores(void) {
-    int n = CPU_COUNT(allowed_cores());
-    return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
+    read_cores();
+    return at_most_threads(n_shared());
+}
+
+int threads_n_physical_cores(void) {
+    read_cores();
+    int n = 0;
+    for (int i = granted.from; i < granted.to; i++)
+        n += i == granted.from || granted.cores[i].core != granted.cores[i - 1].core;
+    return at_most_threads(n);
 }

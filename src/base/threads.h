@@ -53,9 +53,12 @@ void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
  * than parts. */
 void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
-/* Returns how many cores this process uses: all that it could use when a function of this file was first called, or its
- * share of them. */
+/* Returns how many logical cores this process uses: all that it could use when a function of this file was first
+ * called, or its share of them. */
 int threads_n_cores(void);
+/* Returns how many physical cores they are, which is the default number of threads: two threads on one core share its
+ * arithmetic units and its way to the memory. */
+int threads_n_physical_cores(void);
 /* Returns on how many NUMA nodes all of them are. */
 int threads_n_nodes(void);
 /* Restricts the calling thread and all pools that are opened from now on to a share of the cores, at least one. Cores of
@@ -69,6 +72,8 @@ void threads_take_share_of_machine(int i_process, int n_processes);
 static inline void threads_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* takes some tens of cycles; `yield` takes none on most processors */
 #endif
 }
 

@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/files.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/threads.h"
 #include "compute/cost.h"
 
@@ -342,8 +343,8 @@ static uint64_t shape_hash(const Gguf *g) {
 void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) {
     const Weights *w = executor_weights(e);
     const ExecutorOptions *o = executor_options(e);
-    char cpu[MACHINE_NAME_BYTES];
-    machine_cpu_name(cpu);
+    char cpu[96];
+    os_cpu_name(cpu, sizeof cpu);
     snprintf(out, COST_KEY_BYTES,
              "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
              w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations),

@@ -32,7 +32,7 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     if ((int)o->kv_type < 0 || (int)o->kv_type >= KV_TYPE_COUNT)
         return error_set(err, FR_ERR_ARGUMENT, "there is no KV type %d", (int)o->kv_type);
     int n_ctx_train = model->model->hparams.n_ctx_train;
-    if (!o->n_threads) o->n_threads = threads_n_cores();
+    if (!o->n_threads) o->n_threads = threads_n_physical_cores();
     if (!o->n_ctx) {
         o->n_ctx = n_ctx_train < 4096 ? n_ctx_train : 4096;
         if (o->kv_tokens && o->kv_tokens < o->n_ctx) o->n_ctx = (int)o->kv_tokens;

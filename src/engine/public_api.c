@@ -110,7 +110,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
                               .packed_file = o->packed_file,
-                              .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
+                              .n_threads = o->n_threads ? o->n_threads : threads_n_physical_cores(),
                               .ranks = m->ranks,
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};

@@ -232,6 +232,7 @@ static void shares_of_cores_are_disjoint(void **state) {
     assert_ptr_not_equal(taken, MAP_FAILED);
     sched_getaffinity(0, sizeof before, &before);
     assert_in_range(threads_n_nodes(), 1, threads_n_cores());
+    assert_in_range(threads_n_physical_cores(), 1, threads_n_cores());
     CPU_ZERO(&all);
     for (int i = 0; i < n; i++) {
         pid_t child = fork();

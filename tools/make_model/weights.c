@@ -415,7 +415,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     if (!all) return error_memory(err, "weights", sizeof *all);
     all->plan = plan;
     all->capacity = (plan->n_layers + plan->n_nextn) * 28 + 8;
-    all->n_threads = threads_n_cores();
+    all->n_threads = threads_n_physical_cores();
     all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));
     if (!all->fillers || !all->rope_factors) return error_memory(err, "weights", (size_t)all->capacity);

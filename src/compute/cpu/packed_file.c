@@ -24,6 +24,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/files.h"
+#include "base/os.h"
 #include "base/threads.h"
 
 #include <errno.h>
@@ -113,8 +114,8 @@ static int describe_source(const Gguf *g, Header *h, fr_error *err) {
     h->version = PACKED_FILE_VERSION;
     h->head_bytes = HEAD_BYTES;
     h->source_bytes = st.st_size;
-    h->source_s = st.st_mtim.tv_sec;
-    h->source_ns = st.st_mtim.tv_nsec;
+    h->source_s = os_modified(&st).tv_sec;
+    h->source_ns = os_modified(&st).tv_nsec;
     h->source_hash = hash_source(g);
     return FR_OK;
 }

@@ -3,6 +3,7 @@
 #include "compute/cpu/kernels/product_ways.h"
 #include "compute/cpu/kernels/tables.h"
 
+#include "base/os.h"
 #include "base/system.h"
 
 #include <pthread.h>
@@ -34,10 +35,7 @@ static Kernels kernels_amx;
 static bool has_amx(void) { return has_avx512_bf16() && tiles_available() && kernels_amx_open(&kernels_amx); }
 
 #elif defined(__aarch64__)
-#include <sys/auxv.h>
-
-static bool has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
-static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1); /* HWCAP2_I8MM */ }
+static bool has_i8mm(void) { return os_arm_has_dot() && os_arm_has_i8mm(); }
 #endif
 
 static bool always(void) { return true; }
@@ -55,7 +53,7 @@ static const struct {
     {&kernels_amx, has_amx},
 #elif defined(__aarch64__)
     {&kernels_neon, always},
-    {&kernels_neon_dot, has_dotprod},
+    {&kernels_neon_dot, os_arm_has_dot},
     {&kernels_neon_i8mm, has_i8mm},
 #endif
 };

@@ -1,0 +1,180 @@
+/* os_linux.c - os.h for Linux. */
+#if defined(__linux__)
+#include "base/os.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- random numbers, memory, files --------------------------------------------------------------------------- */
+
+bool os_random(void *out, size_t n, bool waits) {
+    return getrandom(out, n, waits ? 0 : GRND_NONBLOCK) == (ssize_t)n; /* up to 256 bytes are never cut short */
+}
+
+void os_use_huge_pages(void *at, size_t n) { (void)madvise(at, n, MADV_HUGEPAGE); }
+
+int os_nameless_file(void) { return memfd_create("forerun", MFD_CLOEXEC); }
+
+struct timespec os_modified(const struct stat *st) {
+    return st->st_mtim;
+}
+struct timespec os_changed(const struct stat *st) {
+    return st->st_ctim;
+}
+
+/* ---- events --------------------------------------------------------------------------------------------------- */
+
+bool os_event_open(OsEvent *e) {
+    e->fd = e->writer = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return e->fd >= 0;
+}
+
+void os_event_close(OsEvent *e) {
+    if (e->fd >= 0) close(e->fd);
+    e->fd = e->writer = -1;
+}
+
+void os_event_set(const OsEvent *e) {
+    const uint64_t one = 1;
+    (void)!write(e->writer, &one, sizeof one); /* it cannot fail before 2^64 - 1 writes */
+}
+
+bool os_event_take(const OsEvent *e) {
+    uint64_t n;
+    return read(e->fd, &n, sizeof n) > 0;
+}
+
+/* ---- cores ---------------------------------------------------------------------------------------------------- */
+
+/* Reads the number at the beginning of a file of /sys. It allocates nothing. */
+static int read_number(const char *path, int otherwise) {
+    char text[32];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    if (n <= 0) return otherwise;
+    text[n] = '\0';
+    return atoi(text);
+}
+
+static int node_of(int cpu) {
+    enum { MOST_NODES = 64 };
+    char path[96];
+    if (access("/sys/devices/system/node/node1", F_OK) != 0) return 0;
+    for (int node = 1; node < MOST_NODES; node++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
+        if (access(path, F_OK) == 0) return node;
+    }
+    return 0;
+}
+
+/* The physical core has the number of the first of its logical cores. */
+static OsCore core_of(int cpu) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    return (OsCore){.cpu = cpu, .node = node_of(cpu), .core = read_number(path, cpu)};
+}
+
+static int compare_cores(const void *a, const void *b) {
+    const OsCore *p = a, *q = b;
+    return p->node != q->node ? p->node - q->node : p->core != q->core ? p->core - q->core : p->cpu - q->cpu;
+}
+
+int os_cores(OsCore out[OS_MAX_CORES]) {
+    cpu_set_t set;
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    for (int cpu = 0; cpu < CPU_SETSIZE && n < OS_MAX_CORES; cpu++)
+        if (CPU_ISSET((size_t)cpu, &set)) out[n++] = core_of(cpu);
+    qsort(out, (size_t)n, sizeof *out, compare_cores);
+    for (int i = 1; i < n; i++) out[i].thread = out[i].core == out[i - 1].core ? out[i - 1].thread + 1 : 0;
+    return n;
+}
+
+static cpu_set_t set_of(const OsCore *cores, int n) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++) CPU_SET((size_t)cores[i].cpu, &set);
+    return set;
+}
+
+bool os_pin(pthread_t thread, const OsCore *cores, int n) {
+    const cpu_set_t set = set_of(cores, n);
+    return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
+}
+
+bool os_pin_process(const OsCore *cores, int n) {
+    cpu_set_t set = set_of(cores, n);
+    if (n == 0) memset(&set, 0xff, sizeof set); /* the kernel leaves out those that the process must not use */
+    DIR *threads = opendir("/proc/self/task");
+    if (!threads) return false;
+    const struct dirent *entry;
+    bool all = true;
+    while ((entry = readdir(threads)) != NULL)
+        if (entry->d_name[0] != '.') all &= sched_setaffinity((pid_t)atoi(entry->d_name), sizeof set, &set) == 0;
+    closedir(threads);
+    return all;
+}
+
+void os_run_when_idle(void) {
+    const struct sched_param none = {0};
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
+}
+
+int os_n_runnable(void) {
+    double load[3];
+    int n = 1;
+    FILE *f = fopen("/proc/loadavg", "r");
+    if (!f) return 1;
+    if (fscanf(f, "%lf %lf %lf %d/", &load[0], &load[1], &load[2], &n) != 4) n = 1;
+    fclose(f);
+    return n;
+}
+
+/* ---- the processor -------------------------------------------------------------------------------------------- */
+
+void os_cpu_name(char *out, size_t size) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(out, size, "unknown");
+    for (bool found = false; f && !found && fgets(line, sizeof line, f);) {
+        const char *value = strchr(line, ':');
+        found = value && (strncmp(line, "model name", 10) == 0 || strncmp(line, "CPU part", 8) == 0);
+        if (found) snprintf(out, size, "%.90s", value + 1 + strspn(value + 1, " \t"));
+    }
+    if (f) fclose(f);
+    out[strcspn(out, "\n")] = '\0';
+}
+
+#if defined(__aarch64__)
+bool os_arm_has_dot(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
+bool os_arm_has_i8mm(void) { return getauxval(AT_HWCAP2) >> 13 & 1; /* HWCAP2_I8MM */ }
+#else
+bool os_arm_has_dot(void) { return false; }
+bool os_arm_has_i8mm(void) { return false; }
+#endif
+
+/* Linux before 5.16 does not know the request, and a sandbox may refuse it. */
+bool os_allow_tiles(void) {
+#if defined(__x86_64__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* os_posix.c - os.h for macOS, FreeBSD, and systems that have POSIX and nothing else that is used here. It compiles for
+ * macOS and FreeBSD (make cross-macos, cross-freebsd) and has not been run there. */
+#if !defined(__linux__)
+#include "base/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#if defined(__APPLE__)
+#include <sys/random.h>
+#include <sys/sysctl.h>
+#elif defined(__FreeBSD__)
+#include <sys/auxv.h>
+#include <sys/param.h>
+#include <sys/cpuset.h>
+#include <sys/sysctl.h>
+#include <pthread_np.h>
+#endif
+
+/* ---- random numbers, memory, files --------------------------------------------------------------------------- */
+
+bool os_random(void *out, size_t n, bool waits) {
+    (void)waits; /* their kernels have random numbers before programs start */
+    return getentropy(out, n) == 0;
+}
+
+void os_use_huge_pages(void *at, size_t n) { (void)at, (void)n; }
+
+int os_nameless_file(void) {
+    char path[] = "/tmp/forerun.XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0) return -1;
+    unlink(path);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+}
+
+#if defined(__APPLE__)
+struct timespec os_modified(const struct stat *st) {
+    return st->st_mtimespec;
+}
+struct timespec os_changed(const struct stat *st) {
+    return st->st_ctimespec;
+}
+#else
+struct timespec os_modified(const struct stat *st) {
+    return st->st_mtim;
+}
+struct timespec os_changed(const struct stat *st) {
+    return st->st_ctim;
+}
+#endif
+
+/* ---- events: a pipe ------------------------------------------------------------------------------------------- */
+
+bool os_event_open(OsEvent *e) {
+    int ends[2];
+    e->fd = e->writer = -1;
+    if (pipe(ends) != 0) return false;
+    for (int i = 0; i < 2; i++) {
+        (void)fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+        (void)fcntl(ends[i], F_SETFL, O_NONBLOCK);
+    }
+    e->fd = ends[0], e->writer = ends[1];
+    return true;
+}
+
+void os_event_close(OsEvent *e) {
+    if (e->fd >= 0) close(e->fd), close(e->writer);
+    e->fd = e->writer = -1;
+}
+
+void os_event_set(const OsEvent *e) { (void)!write(e->writer, "", 1); /* a full pipe is readable, too */ }
+
+bool os_event_take(const OsEvent *e) {
+    char bytes[64];
+    bool was_set = false;
+    while (read(e->fd, bytes, sizeof bytes) > 0) was_set = true;
+    return was_set;
+}
+
+/* ---- numbers of the system ------------------------------------------------------------------------------------ */
+
+#if defined(__APPLE__) || defined(__FreeBSD__)
+static int system_number(const char *name) {
+    int value = 0;
+    size_t n = sizeof value;
+    return sysctlbyname(name, &value, &n, NULL, 0) == 0 && n == sizeof value ? value : 0;
+}
+#endif
+
+/* ---- cores ---------------------------------------------------------------------------------------------------- */
+
+#if defined(__FreeBSD__)
+
+int os_cores(OsCore out[OS_MAX_CORES]) {
+    cpuset_t set;
+    int n = 0, n_threads = system_number("kern.smp.threads_per_core");
+    if (n_threads < 1) n_threads = 1;
+    CPU_ZERO(&set);
+    (void)cpuset_getaffinity(CPU_LEVEL_WHICH, CPU_WHICH_TID, -1, sizeof set, &set);
+    for (int cpu = 0; cpu < CPU_SETSIZE && n < OS_MAX_CORES; cpu++) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        OsCore core = {.cpu = cpu, .core = cpu / n_threads};
+        if (n > 0 && out[n - 1].core == core.core) core.thread = out[n - 1].thread + 1;
+        out[n++] = core;
+    }
+    return n;
+}
+
+bool os_pin(pthread_t thread, const OsCore *cores, int n) {
+    cpuset_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++) CPU_SET(cores[i].cpu, &set);
+    return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
+}
+
+#else
+
+int os_cores(OsCore out[OS_MAX_CORES]) {
+    long n = 0, n_physical = 0;
+#if defined(__APPLE__)
+    n = system_number("hw.perflevel0.logicalcpu"), n_physical = system_number("hw.perflevel0.physicalcpu");
+    if (n < 1) n = system_number("hw.logicalcpu"), n_physical = system_number("hw.physicalcpu");
+#endif
+    if (n < 1) n = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n < 1) n = 1;
+    if (n > OS_MAX_CORES) n = OS_MAX_CORES;
+    if (n_physical < 1 || n_physical > n) n_physical = n;
+    long n_threads = n / n_physical;
+    for (int i = 0; i < (int)n; i++)
+        out[i] = (OsCore){.cpu = i, .core = i / (int)n_threads, .thread = i % (int)n_threads};
+    return (int)n;
+}
+
+bool os_pin(pthread_t thread, const OsCore *cores, int n) {
+    (void)thread, (void)cores, (void)n;
+    return false;
+}
+
+#endif
+
+bool os_pin_process(const OsCore *cores, int n) {
+    (void)cores, (void)n;
+    return false;
+}
+
+void os_run_when_idle(void) { (void)!setpriority(PRIO_PROCESS, 0, 19); }
+
+int os_n_runnable(void) { return 1; }
+
+/* ---- the processor -------------------------------------------------------------------------------------------- */
+
+void os_cpu_name(char *out, size_t size) {
+    snprintf(out, size, "unknown");
+#if defined(__APPLE__)
+    size_t n = size;
+    if (sysctlbyname("machdep.cpu.brand_string", out, &n, NULL, 0) != 0) snprintf(out, size, "unknown");
+#elif defined(__FreeBSD__)
+    size_t n = size;
+    if (sysctlbyname("hw.model", out, &n, NULL, 0) != 0) snprintf(out, size, "unknown");
+#endif
+    out[size - 1] = '\0';
+}
+
+#if defined(__APPLE__) && defined(__aarch64__)
+bool os_arm_has_dot(void) { return system_number("hw.optional.arm.FEAT_DotProd") == 1; }
+bool os_arm_has_i8mm(void) { return system_number("hw.optional.arm.FEAT_I8MM") == 1; }
+#elif defined(__FreeBSD__) && defined(__aarch64__)
+static bool has_bit(int word, int bit) {
+    unsigned long bits = 0;
+    return elf_aux_info(word, &bits, (int)sizeof bits) == 0 && (bits >> bit & 1);
+}
+bool os_arm_has_dot(void) { return has_bit(AT_HWCAP, 20); }
+bool os_arm_has_i8mm(void) { return has_bit(AT_HWCAP2, 13); }
+#else
+bool os_arm_has_dot(void) { return false; }
+bool os_arm_has_i8mm(void) { return false; }
+#endif
+
+bool os_allow_tiles(void) { return false; }
+
+#endif
