@@ -78,6 +78,7 @@ typedef struct VerifiedTree {
     const VerifyResult *verdict;
     int32_t n_extra; /* rows of this drafter's own (add_rows), with their hidden states, [n_extra] rows [n_embd] */
     const float *const *extra_hidden;
+    bool is_idle; /* the drafter did not propose in this step, because it does not pay: it should spend no time either */
 } VerifiedTree;
 
 /* A row of the target that is no node: it cannot be accepted, and no node sees it. */
@@ -131,7 +132,8 @@ typedef struct DrafterClass {
      * context tokens first .. first + n - 1. With needs_hidden, `hidden` has the target's hidden states at these
      * tokens, as in VerifiedTree; otherwise it is NULL. Every context token except the last is passed
      * exactly once, in order, in several calls, unless it was taken over; with needs_hidden, the hidden states of later
-     * tokens come with observe_tree, where the pending token is node 0. */
+     * tokens come with observe_tree, where the pending token is node 0. If the drafter is not expected to repay what
+     * reading the prompt costs, observe_prompt is not called, and the drafter may still be asked for proposals. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
     /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another

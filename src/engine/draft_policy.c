@@ -10,20 +10,29 @@
  * the acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
  *
  *   1 which drafters    A drafter proposes in every step while its proposals save more time than they cost: `gain_s` is
- *     propose           the mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of nodes).
- *                       A drafter that does not earn its cost is idle, and gains TRIAL_SHARE of the time as credit: it
- *                       proposes when the credit pays for a proposal. With a large model that is in every step, because
- *                       a proposal costs next to nothing there; with a tiny one in every tenth. A proposal need not get
- *                       a row to be judged, because the target's next token shows whether it was right (calibration.c).
- *                       So an idle drafter is noticed when it becomes useful.
+ *     propose           the mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of nodes). A
+ *                       request begins with the mean of earlier ones. A drafter that does not earn its cost is idle,
+ *                       and gains TRIAL_SHARE of the time as credit: it proposes for all requests that use it when the
+ *                       credit pays for that. With a large model that is in every step, because a proposal costs next
+ *                       to nothing there; with a tiny one in every tenth. A proposal need not get a row to be judged,
+ *                       because the target's next token shows whether it was right (calibration.c). So an idle drafter
+ *                       is noticed when it becomes useful.
  *   2 which nodes       The allocator (below) gives rows to those nodes of all requests that save time at the rate R.
  *     get a row
  *   3 how much time     Estimates can be wrong, above all at the start. A request has a credit of forward time:
  *     may be lost       CREDIT_START forwards, and LOSS_SHARE of the time since. The cost of rows is subtracted and the
  *                       time that accepted nodes saved is added, up to CREDIT_MAX. Without credit no node gets a row.
  *
- * So on a text where no draft is ever accepted, the loss is at most TRIAL_SHARE + LOSS_SHARE of the time, plus the
- * first CREDIT_START. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least
+ * Before these, one more decision is made for drafters that read the prompt (DrafterClass.observe_prompt), when the
+ * request begins: whether the drafter is shown it. That costs a forward of its layer or model for every token, and
+ * tokens whose keys another request has computed are read again if the drafter does not have them. A short answer does
+ * not repay it. So the drafter is shown the prompt if the gain expected of the answer, whose length is that of recent
+ * ones, is larger. Its first prompt is free, and later ones that are not expected to pay have a credit of their own.
+ * Without the prompt a drafter with a layer can still propose, from the hidden states of the answer; a draft model must
+ * read the context first, which its credit or the rest of the answer has to pay.
+ *
+ * So on a text where no draft is ever accepted, the loss is at most 2 TRIAL_SHARE + LOSS_SHARE of the time, plus the
+ * first CREDIT_START, trial and prompt. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least
  * that of plain decoding.
  *
  * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes
@@ -42,7 +51,8 @@
 
 #include <stdlib.h>
 
-enum { GAIN_MEMORY = 16, RATE_MEMORY = 16, FIRST_PROPOSALS = 2, MIN_PROPOSAL_BUDGET = 4 };
+enum { GAIN_MEMORY = 16, SHARED_GAIN_MEMORY = 64, GAIN_PRIOR = 4, RATE_MEMORY = 16, ANSWER_MEMORY = 16 };
+enum { FIRST_TRIALS = 2, FIRST_ANSWER = 128 /* tokens */, MIN_PROPOSAL_BUDGET = 4 };
 #define TRIAL_SHARE 0.01
 #define LOSS_SHARE 0.005
 #define CREDIT_START 1.0 /* in forwards of one row, as CREDIT_MAX */
@@ -156,34 +166,127 @@ int draft_policy_begin(fr_request *r, fr_error *err) {
 }
 
 void draft_policy_end(fr_request *r) {
+    double *mean = &r->engine->policy.answer_tokens, n = (double)r->stats.n_generated;
+    if (r->has_auto_budget && n > 0) *mean = *mean > 0 ? *mean + (n - *mean) / ANSWER_MEMORY : n;
     for (int i = 0; i < r->options.n_drafts; i++) free(r->drafts[i].proposal);
 }
 
-void draft_policy_observe_proposal(EngineDrafter *d, double seconds) {
-    if (d->proposal_s <= 0) d->proposal_s = seconds;
-    double change = seconds / d->proposal_s - 1; /* one slow proposal changes the mean by at most a quarter */
-    d->proposal_s *= 1 + (change > 0.25 ? 0.25 : change < -0.25 ? -0.25 : change);
+static void learn_time(double *mean_s, double seconds) {
+    if (*mean_s <= 0) *mean_s = seconds;
+    double change = seconds / *mean_s - 1; /* one slow measurement changes the mean by at most a quarter */
+    *mean_s *= 1 + (change > 0.25 ? 0.25 : change < -0.25 ? -0.25 : change);
 }
 
-/* Decision 1, for a request with an automatic budget: whether the drafter proposes. The proposal of an idle drafter is
- * paid for from its credit. */
-static bool claim_proposal(RequestDraft *d) {
-    if (d->n_proposals < FIRST_PROPOSALS || d->gain_s >= d->shared->proposal_s) return true;
-    if (d->time_credit_s < d->shared->proposal_s) return false;
-    d->time_credit_s -= d->shared->proposal_s;
+void draft_policy_observe_proposal(EngineDrafter *d, double seconds) { learn_time(&d->proposal_s, seconds); }
+
+void draft_policy_observe_prompt(EngineDrafter *d, int32_t n, double seconds) {
+    learn_time(&d->prompt_token_s, seconds / n);
+}
+
+/* Returns how many tokens the request will probably still generate: as many as recent answers had, or as many again if
+ * it is already longer. */
+static double expected_tokens(const fr_request *r) {
+    double mean = r->engine->policy.answer_tokens, n = (double)r->stats.n_generated, left;
+    if (mean <= 0) mean = FIRST_ANSWER;
+    if ((left = (double)request_tokens_left(r)) < 0) left = 0;
+    mean = mean > 2 * n ? mean - n : n;
+    return mean < left ? mean : left;
+}
+
+/* Returns the time that a token takes now, without drafts. */
+static double token_s(const fr_engine *e) {
+    return e->policy.tokens_per_s > 0 ? 1 / e->policy.tokens_per_s : cost_curve_at(&e->policy.cost, 1);
+}
+
+/* Returns whether the drafter will probably save more than `cost_s` in the rest of the answer. */
+static bool repays(const fr_request *r, const RequestDraft *d, double cost_s) {
+    double gain_s = d->gain_s - d->shared->proposal_s, tokens_per_step = 1 + d->gain_s / token_s(r->engine);
+    return gain_s >= 0 && gain_s * expected_tokens(r) / tokens_per_step >= cost_s;
+}
+
+/* ---- decision 0: the prompt ---- */
+
+/* Returns how many tokens the request can take over if its drafts are shown the prompt as their flags say. */
+static int32_t n_shared(fr_request *r) {
+    r->reads_prompt = r->needs_hidden = false;
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        r->reads_prompt |= r->drafts[i].reads_prompt;
+        r->needs_hidden |= r->drafts[i].reads_prompt && r->drafts[i].shared->drafter->class->needs_hidden;
+    }
+    return prefix_cache_usable(r);
+}
+
+static bool claim_prompt(const fr_request *r, RequestDraft *d, double cost_s) {
+    EngineDrafter *shared = d->shared;
+    if (shared->n_starts == 0 || (shared->n_gains > 0 && repays(r, d, cost_s))) return true;
+    shared->start_cost_s = cost_s;
+    if (shared->start_credit_s < cost_s || expected_tokens(r) * token_s(r->engine) < cost_s) return false;
+    shared->start_credit_s -= cost_s;
     return true;
 }
 
-void draft_policy_choose_drafts(fr_request *r) {
-    double income_s = 0;
-    if (r->has_auto_budget)
-        income_s = TRIAL_SHARE * cost_curve_at(&r->engine->policy.cost, 1) / (r->options.n_drafts + 1);
+void draft_policy_choose_starts(fr_request *r) {
+    const CostCurve *cost = &r->engine->policy.cost;
+    for (int i = 0; i < r->options.n_drafts; i++) r->drafts[i].reads_prompt = false;
+    int32_t n_without = n_shared(r);
+    double row_s = r->has_auto_budget ? cost_curve_at(cost, cost->rows[cost->n - 1]) / cost->rows[cost->n - 1] : 0;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
-        if (d->is_active && d->time_credit_s < d->shared->proposal_s) d->time_credit_s += income_s;
-        d->is_proposing = d->is_active && r->step_budget > 0 && (!r->has_auto_budget || claim_proposal(d));
-        d->n_proposals += d->is_proposing;
-        r->draft_stats.n_proposals += d->is_proposing;
+        const DrafterClass *class = d->shared->drafter->class;
+        d->gain_s = d->shared->gain_s;
+        d->reads_prompt = d->is_active && class->observe_prompt;
+        if (!d->reads_prompt) continue;
+        int32_t n_with = n_shared(r);
+        double n_read = (double)(r->n_context - 1 - n_with), n_again = n_without - n_with;
+        if (r->has_auto_budget)
+            d->reads_prompt = claim_prompt(r, d, n_read * d->shared->prompt_token_s + n_again * row_s);
+        d->shared->n_starts += d->reads_prompt;
+        if (!d->reads_prompt && class->needs_hidden)
+            d->gain_s = 0; /* nothing is known of a drafter without the prompt */
+    }
+    n_shared(r); /* sets the flags of the request */
+}
+
+/* ---- decision 1: who proposes ---- */
+
+/* Returns what a draft model needs to read the context that it has not read yet. */
+static double catch_up_s(const fr_request *r, const RequestDraft *d) {
+    const DrafterClass *class = d->shared->drafter->class;
+    if (class->needs_hidden || !class->observe_prompt || !class->n_held) return 0;
+    return (double)(r->n_context - class->n_held(d->shared->drafter, d->sequence)) * d->shared->prompt_token_s;
+}
+
+static bool may_propose(const fr_request *r, const RequestDraft *d) { return d->is_active && r->step_budget > 0; }
+
+/* Decides whether a drafter is tried in this step in the requests in which it is idle. It needs no trial in its first
+ * step, because the time of a proposal is not known yet. */
+static void choose_trial(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
+    double cost_s = 0, step_s = e->policy.cost.n ? cost_curve_at(&e->policy.cost, n) : 0, income_s = 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < requests[i]->options.n_drafts; k++) {
+            const RequestDraft *d = &requests[i]->drafts[k];
+            if (d->shared != shared || !requests[i]->has_auto_budget || !may_propose(requests[i], d)) continue;
+            income_s += TRIAL_SHARE * step_s / n / (requests[i]->options.n_drafts + 1);
+            if (!repays(requests[i], d, catch_up_s(requests[i], d)))
+                cost_s += shared->proposal_s + catch_up_s(requests[i], d);
+        }
+    if (shared->start_credit_s < shared->start_cost_s) shared->start_credit_s += income_s;
+    if (shared->trial_credit_s < cost_s) shared->trial_credit_s += income_s;
+    shared->is_tried = cost_s > 0 && (shared->n_trials < FIRST_TRIALS || shared->trial_credit_s >= cost_s);
+    if (!shared->is_tried) return;
+    if (shared->n_trials++ >= FIRST_TRIALS) shared->trial_credit_s -= cost_s;
+}
+
+void draft_policy_choose_drafts(fr_engine *e, fr_request *const *requests, int n) {
+    for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
+        if (e->drafters[k].n_users > 0) choose_trial(e, &e->drafters[k], requests, n);
+    for (int i = 0; i < n; i++) {
+        fr_request *r = requests[i];
+        for (RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
+            d->is_proposing = may_propose(r, d) &&
+                              (!r->has_auto_budget || d->shared->is_tried || repays(r, d, catch_up_s(r, d)));
+            r->draft_stats.n_proposals += d->is_proposing;
+        }
     }
 }
 
@@ -241,6 +344,11 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
     }
 }
 
+static void learn_gain(EngineDrafter *d, double gain_s) {
+    int64_t n = ++d->n_gains + GAIN_PRIOR;
+    d->gain_s += (gain_s - d->gain_s) / (double)(n < SHARED_GAIN_MEMORY ? n : SHARED_GAIN_MEMORY);
+}
+
 /* Updates the accounts after a step: the time that rows cost is subtracted, and the time that accepted nodes saved is
  * added. */
 static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
@@ -261,6 +369,7 @@ static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
         for (int32_t k = 0; k < n; k++) gain_s += sources[k] == i ? token_s : 0;
         for (int32_t k = 1; k < r->tree.n; k++) gain_s -= r->tree.nodes[k].source == i ? node_s : 0;
         d->gain_s += (gain_s - d->gain_s) / GAIN_MEMORY;
+        if (d->reads_prompt || !d->shared->drafter->class->observe_prompt) learn_gain(d->shared, gain_s);
     }
 }
 

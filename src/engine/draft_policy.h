@@ -34,10 +34,11 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 
 /* What the policy knows about an engine. */
 typedef struct DraftPolicy {
-    CostCurve cost;      /* time of a forward; empty until draft_policy_measure_costs */
-    double tokens_per_s; /* the rate of all decoding requests of this step: what a second is worth */
-    int32_t n_base_rows; /* rows of this step in addition to the drafted nodes of requests with automatic budgets */
-    const Tree **trees;  /* [max_requests] arguments of the allocator */
+    CostCurve cost;       /* time of a forward; empty until draft_policy_measure_costs */
+    double tokens_per_s;  /* the rate of all decoding requests of this step: what a second is worth */
+    int32_t n_base_rows;  /* rows of this step in addition to the drafted nodes of requests with automatic budgets */
+    double answer_tokens; /* the mean length of recent answers */
+    const Tree **trees;   /* [max_requests] arguments of the allocator */
     int32_t *budgets;
     BudgetNode *scratch; /* [max_requests * FR_TREE_BUDGET_AUTO_MAX] */
 } DraftPolicy;
@@ -53,8 +54,12 @@ void draft_policy_save_costs(const fr_engine *e);
  * known. */
 int draft_policy_begin(fr_request *r, fr_error *err);
 void draft_policy_end(fr_request *r);
-/* Sets is_proposing of each draft: whether it proposes in this step. */
-void draft_policy_choose_drafts(fr_request *r);
+/* Sets reads_prompt of each draft: whether it is shown the prompt. The drafts have begun the request's sequence. */
+void draft_policy_choose_starts(fr_request *r);
+/* Sets is_proposing of each draft of n decoding requests: whether it proposes in this step. */
+void draft_policy_choose_drafts(fr_engine *e, fr_request *const *requests, int n);
+/* Learns how long a drafter took to read n tokens of a prompt. */
+void draft_policy_observe_prompt(EngineDrafter *d, int32_t n, double seconds);
 /* Learns how long one proposal took, including feeding the drafter. */
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds);
 /* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows is the

@@ -21,6 +21,14 @@ typedef struct EngineDrafter {
     int32_t n_users;         /* open requests that use it */
     Calibration calibration; /* learned from all requests */
     double proposal_s;       /* recent time of one proposal, including feeding the drafter; 0: it has made none */
+    /* The fields below belong to draft_policy.c. */
+    int64_t n_gains, n_trials, n_starts; /* proposals in gain_s; steps in which it was tried; prompts it was shown */
+    double gain_s;         /* the mean time that a recent proposal saved, if it had been shown the prompt */
+    double prompt_token_s; /* recent time for a token of a prompt */
+    double trial_credit_s; /* the time that it may spend on proposals that do not pay, */
+    double start_credit_s; /* and on prompts; */
+    double start_cost_s;   /* which credit the last prompt that it was not shown would have needed */
+    bool is_tried;         /* in this step every request that uses it lets it propose */
 } EngineDrafter;
 
 /* Opens the drafter of a spec unless it is open already. "none" opens nothing. */

@@ -194,6 +194,16 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32
     return found;
 }
 
+int32_t prefix_cache_usable(const fr_request *r) {
+    const fr_engine *e = r->engine;
+    int32_t longest = 0, most = 0;
+    for (const CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
+        int32_t n = count_usable(r, c->sequence, c->tokens, c->n_known, c->n_tokens, &most);
+        if (n > longest) longest = n;
+    }
+    return longest;
+}
+
 static void share(fr_request *r) {
     fr_engine *e = r->engine;
     int32_t n, most, had = executor_sequence_length(e->executor, r->sequence), from = find_longest(e, r, &n, &most);

@@ -37,6 +37,8 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n);
 void prefix_cache_keep(const fr_request *r);
 /* Frees the pages of the least recently used entry. False: there is no entry. */
 bool prefix_cache_drop(fr_engine *e);
+/* Returns how many tokens a request that has read nothing could take over from finished ones. */
+int32_t prefix_cache_usable(const fr_request *r);
 /* Returns the entry that begins with most of the n tokens, at least all but the last; NULL: there is none. */
 CachedPrefix *prefix_cache_find(const fr_engine *e, const int32_t *tokens, int64_t n);
 /* Returns an empty entry for n tokens: one whose tokens they begin with, or else the least recently used one. */

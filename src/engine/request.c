@@ -149,8 +149,6 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     r->options.n_drafts++;
     if (d->drafter->class->remembers && verify_rule_needs_its_trees(r->rule))
         return isolate_draft(r, &r->drafts[n], err);
-    if (d->drafter->class->observe_prompt) r->reads_prompt = true;
-    if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     return FR_OK;
 }
 

@@ -18,6 +18,7 @@ typedef struct RequestDraft {
     EngineDrafter own;             /* own.spec is NULL: not open */
     int32_t sequence;              /* the number of the request's sequence in the drafter */
     bool is_active;                /* the drafter has begun the sequence, and is not switched off */
+    bool reads_prompt;             /* it is shown the prompt (DrafterClass.observe_prompt) */
     bool is_proposing;             /* it proposes in this step */
     int64_t n_fed;                 /* how many tokens of the context the drafter has been shown */
     int32_t counters[TREE_N_TAGS]; /* the index of each tag in stats.counters; -1: the tag is not counted */
@@ -26,9 +27,7 @@ typedef struct RequestDraft {
     /* The fields below belong to draft_policy.c. */
     Calibration calibration;
     Tree *proposal; /* the tree as the drafter wrote it; NULL: nothing is learned from proposals */
-    int64_t n_proposals;
-    double gain_s;        /* the mean time that one of its recent proposals saved */
-    double time_credit_s; /* the time that it may spend on proposals without saving as much */
+    double gain_s;  /* the mean time that one of its recent proposals saved */
 } RequestDraft;
 
 /* How much work all grammars together may do in one step, in the units of grammar/states.h. It takes two to three
@@ -96,7 +95,7 @@ struct fr_request {
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;            /* the most drafted nodes of a step, by the options */
     int32_t step_budget;            /* the most drafted nodes of this step */
-    bool reads_prompt;              /* one of its drafters has observe_prompt ... */
+    bool reads_prompt;              /* one of its drafters is shown the prompt ... */
     bool needs_hidden;              /* ... and one needs hidden states for it */
     bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
     int32_t proposal_budget;        /* how many nodes each drafter may propose if the budget is automatic */

@@ -75,6 +75,7 @@ void request_drafts_begin(fr_request *r) {
         if (!status) status = drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err);
         if (status) switch_off(r, d, &err);
     }
+    draft_policy_choose_starts(r);
 }
 
 void request_drafts_end(fr_request *r) {
@@ -95,6 +96,7 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
+        verified.is_idle = r->has_auto_budget && !d->is_proposing;
         verified.n_extra = d->n_extra;
         verified.extra_hidden = verified.hidden + r->tree.n + d->first_extra;
         if (feed(r, d, &err) ||
@@ -109,10 +111,12 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
-        if (!d->is_active || !d->shared->drafter->class->observe_prompt) continue;
+        if (!d->is_active || !d->reads_prompt) continue;
         Drafter *drafter = d->shared->drafter;
         const float *const *hidden = drafter->class->needs_hidden ? r->engine->step.row_hidden + r->first_row : NULL;
+        double began_s = clock_s();
         if (drafter->class->observe_prompt(drafter, d->sequence, first, hidden, n, &err)) switch_off(r, d, &err);
+        draft_policy_observe_prompt(d->shared, n, clock_s() - began_s);
     }
     r->stats.draft_s += clock_s() - start_s;
 }
@@ -230,8 +234,8 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
         tree_reset(&r->tree, r->context[r->n_context - 1]);
         if (r->dists) draft_dists_reset(r->dists);
         r->tree.dists = r->dists;
-        draft_policy_choose_drafts(r);
     }
+    draft_policy_choose_drafts(e, requests, n);
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
     for (int i = 0; i < n; i++)
@@ -331,8 +335,9 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
 
 /* Returns how many tokens a drafter allows the request to take over if the drafter itself can take over n_held of
  * them. */
-static int32_t limit_of(const fr_request *r, const DrafterClass *class, int32_t n_held) {
-    if (!class->observe_prompt) return INT32_MAX;
+static int32_t limit_of(const fr_request *r, const RequestDraft *d, int32_t n_held) {
+    const DrafterClass *class = d->shared->drafter->class;
+    if (!d->reads_prompt) return INT32_MAX;
     if (!class->take_over) return 0;
     if (!class->n_held || n_held == INT32_MAX) return INT32_MAX;
     return class->needs_hidden ? n_held : n_held + r->engine->options.prefill_chunk;
@@ -353,7 +358,7 @@ int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_eq
     int32_t least = INT32_MAX;
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         if (!d->is_active) continue;
-        int32_t n = limit_of(r, d->shared->drafter->class, n_held_of(d, sequence, n_equal));
+        int32_t n = limit_of(r, d, n_held_of(d, sequence, n_equal));
         if (n < least) least = n;
     }
     return least;
@@ -361,7 +366,7 @@ int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_eq
 
 static bool has_draft(const fr_request *r, const EngineDrafter *shared) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++)
-        if (d->is_active && d->shared == shared) return true;
+        if (d->is_active && d->reads_prompt && d->shared == shared) return true;
     return false;
 }
 
@@ -369,7 +374,7 @@ int32_t request_drafts_limit_of_reader(const fr_request *r, const fr_request *re
     int32_t least = INT32_MAX;
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         if (!d->is_active) continue;
-        int32_t n = limit_of(r, d->shared->drafter->class, has_draft(reader, d->shared) ? INT32_MAX : 0);
+        int32_t n = limit_of(r, d, has_draft(reader, d->shared) ? INT32_MAX : 0);
         if (n < least) least = n;
     }
     return least;

@@ -24,11 +24,13 @@ typedef struct Outcome {
 } Outcome;
 
 /* An engine without an executor, which has everything that draft_policy.c uses. */
-static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const World *w) {
+static void build(fr_engine *e, fr_request *r, const World *w) {
+    static const DrafterClass class = {.name = "simulated"};
+    static Drafter drafter = {.class = &class};
     static const Tree *trees[1];
     static int32_t budgets[1];
     static BudgetNode scratch[FR_TREE_BUDGET_AUTO_MAX];
-    *e = (fr_engine){.policy = {.trees = trees, .budgets = budgets, .scratch = scratch}};
+    *e = (fr_engine){.policy = {.trees = trees, .budgets = budgets, .scratch = scratch}, .options.n_ctx = 1 << 20};
     e->policy.cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
     *r = (fr_request){.engine = e,
                       .rule = verify_rules()[0],
@@ -38,9 +40,9 @@ static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const Worl
                       .sequence = -1};
     r->options.n_drafts = N_DRAFTS;
     for (int i = 0; i < N_DRAFTS; i++) {
-        shared[i] = (EngineDrafter){.proposal_s = w->proposal_s};
-        calibration_init(&shared[i].calibration, NULL);
-        r->drafts[i] = (RequestDraft){.shared = &shared[i], .is_active = true};
+        e->drafters[i] = (EngineDrafter){.drafter = &drafter, .n_users = 1, .proposal_s = w->proposal_s};
+        calibration_init(&e->drafters[i].calibration, NULL);
+        r->drafts[i] = (RequestDraft){.shared = &e->drafters[i], .is_active = true};
     }
     fr_error err;
     assert_int_equal(draft_policy_begin(r, &err), FR_OK);
@@ -60,14 +62,13 @@ static void propose(fr_request *r, int i, const World *w) {
 static Outcome live(const World *w, int n_steps) {
     static fr_engine e;
     static fr_request r;
-    static EngineDrafter shared[N_DRAFTS];
-    build(&e, shared, &r, w);
+    build(&e, &r, w);
     Outcome out = {0};
     fr_request *one = &r;
     for (int step = 0; step < n_steps; step++) {
         int64_t n_before = r.draft_stats.n_proposals;
         tree_reset(&r.tree, RIGHT);
-        draft_policy_choose_drafts(&r);
+        draft_policy_choose_drafts(&e, &one, 1);
         for (int i = 0; i < N_DRAFTS; i++)
             if (r.drafts[i].is_proposing) propose(&r, i, w);
         draft_policy_allocate(&e, &one, 1, 1);
@@ -150,6 +151,55 @@ static void idle_drafters_are_used_again(void **state) {
     }
 }
 
+/* ---- prompts ------------------------------------------------------------------------------------------ */
+
+static int read_nothing(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                        fr_error *err) {
+    (void)d, (void)sequence, (void)first, (void)hidden, (void)n, (void)err;
+    return FR_OK;
+}
+
+/* Returns whether the first drafter is shown the prompt of a request with so many tokens. */
+static bool is_shown(fr_request *r, int64_t n_prompt, int64_t max_tokens) {
+    r->n_context = n_prompt;
+    r->options.max_tokens = max_tokens;
+    draft_policy_choose_starts(r);
+    assert_false(r->drafts[1].reads_prompt); /* it has no observe_prompt */
+    assert_int_equal(r->reads_prompt, r->drafts[0].reads_prompt);
+    assert_int_equal(r->needs_hidden, r->drafts[0].reads_prompt);
+    return r->drafts[0].reads_prompt;
+}
+
+/* A drafter for which a token of a prompt takes a tenth of the time of a generated one. */
+static void prompts_are_shown_if_the_answer_repays_them(void **state) {
+    (void)state;
+    static fr_engine e;
+    static fr_request r;
+    static const DrafterClass reader = {.name = "reader", .observe_prompt = read_nothing, .needs_hidden = true};
+    static Drafter drafter = {.class = &reader};
+    const World w = {.t1_s = 1e-3, .slope = 0.1, .proposal_s = 1e-4};
+    build(&e, &r, &w);
+    EngineDrafter *d = &e.drafters[0];
+    d->drafter = &drafter;
+    assert_true(is_shown(&r, 101, 64)); /* nothing is known of it */
+    draft_policy_observe_prompt(d, 100, 100 * 1e-4);
+    assert_false(is_shown(&r, 101, 64));  /* it has not shown that it saves time */
+    d->gain_s = 1.1e-3, d->n_gains = 100; /* each proposal saves a token, and 2.1 tokens come of each step */
+    assert_true(is_shown(&r, 101, 64));   /* 100 tokens cost 10 ms, and 64 tokens save 30 */
+    assert_false(is_shown(&r, 101, 20));
+    assert_false(is_shown(&r, 1001, 64));
+    assert_true(r.drafts[0].gain_s == 0);  /* a drafter without the prompt is not known to be as good */
+    assert_false(is_shown(&r, 1001, 400)); /* it expects 128 tokens, because no answer has ended yet */
+    e.policy.answer_tokens = 400;
+    assert_true(is_shown(&r, 1001, 400));
+    d->gain_s = 0, d->start_credit_s = 0.011; /* a prompt that does not pay can be paid from the credit, once */
+    assert_true(is_shown(&r, 101, 64));
+    assert_false(is_shown(&r, 101, 64));
+    d->start_credit_s = 1; /* an answer that could not repay it if every token were free */
+    assert_false(is_shown(&r, 101, 8));
+    draft_policy_end(&r);
+}
+
 /* ---- in the engine -------------------------------------------------------------------------------- */
 
 static int32_t prompt[64];
@@ -226,6 +276,59 @@ static void devils_may_have_automatic_budgets(void **state) {
     fr_model_close(model);
 }
 
+/* Runs the request to its end. From the token `first` on the draft is tried in every step, and before it in none. */
+static void run_with_trials(fr_engine *e, const fr_request_options *o, int64_t first, const Stream *plain) {
+    fr_error err;
+    fr_request *r;
+    EngineDrafter *d = &e->drafters[0];
+    d->n_starts = d->n_trials = 100;
+    d->proposal_s = d->prompt_token_s = 1; /* so much that only the credit pays for it */
+    d->trial_credit_s = d->start_credit_s = 0;
+    assert_int_equal(fr_request_open(&r, e, o, &err), FR_OK);
+    assert_false(r->reads_prompt || r->needs_hidden);
+    do {
+        bool is_tried = r->stats.n_generated >= first;
+        int64_t n_before = r->draft_stats.n_proposals;
+        d->trial_credit_s = is_tried ? 1e9 : 0;
+        r->time_credit_s = 1e9;
+        assert_true(fr_engine_step(e, &err) >= 0);
+        if (!is_tried) assert_int_equal(r->draft_stats.n_proposals, n_before);
+        const DrafterClass *class = d->drafter->class;
+        if (class->n_held && r->stats.n_generated > 0 && !r->finish) /* other requests take over nothing after a gap */
+            assert_int_equal(class->n_held(d->drafter, r->sequence), 0);
+    } while (!r->finish);
+    assert_string_equal(r->draft_error, "");
+    assert_true(r->draft_stats.n_proposals > 0);
+    assert_int_equal(r->n_context, o->n_prompt + plain->n);
+    assert_memory_equal(r->context + o->n_prompt, plain->tokens, (size_t)plain->n * sizeof(int32_t));
+    assert_true(r->stats.logits_hash == plain->stats.logits_hash);
+    fr_request_close(r);
+}
+
+/* A drafter with a layer proposes although it was not shown the prompt, and again after more tokens than it keeps. */
+static void idle_layers_may_miss_tokens(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"eagle:file=models/eagle.gguf", "lyanna:file=models/lyanna.gguf",
+                                         "medusa:file=models/medusa.gguf"};
+    static Stream plain;
+    fr_model *model = rig_open_model("models/target.gguf", NULL);
+    for (int i = 0; i < 3; i++) {
+        fr_engine *e = rig_open_engine(
+            model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_threads = 1, .n_ctx = 160});
+        fr_request_options o = request_of(NULL, 0);
+        o.max_tokens = 44;
+        rig_run_request(e, &o, &plain);
+        fr_error err;
+        assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
+        assert_int_equal(fr_engine_open_draft(e, drafts[i], &err), FR_OK);
+        o.drafts = &drafts[i], o.n_drafts = 1;
+        run_with_trials(e, &o, 0, &plain);
+        run_with_trials(e, &o, 38, &plain);
+        fr_engine_close(e);
+    }
+    fr_model_close(model);
+}
+
 /* A request that names no budget. */
 static void the_budget_is_automatic_where_costs_are_known(void **state) {
     (void)state;
@@ -258,8 +361,10 @@ int main(void) {
         cmocka_unit_test(a_fixed_budget_would_lose),
         cmocka_unit_test(what_is_right_is_taken),
         cmocka_unit_test(idle_drafters_are_used_again),
+        cmocka_unit_test(prompts_are_shown_if_the_answer_repays_them),
         cmocka_unit_test(auto_is_lossless_and_is_counted),
         cmocka_unit_test(devils_may_have_automatic_budgets),
+        cmocka_unit_test(idle_layers_may_miss_tokens),
         cmocka_unit_test(the_budget_is_automatic_where_costs_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

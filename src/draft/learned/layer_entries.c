@@ -16,6 +16,11 @@
  * queue, and a proposal needs nothing but the layer's output for it. A row has the same bits in every batch, so drafts
  * do not depend on which sequences draft together.
  *
+ * A drafter that does not pay must cost nothing, and the entries of every token would cost a layer's forward. So while
+ * it is idle the queue keeps the latest entries and drops older ones. The entries then have a gap, as they have if the
+ * prompt was not shown to the drafter. The layer reads what is there as one text: the last hidden state knows the whole
+ * context, so proposals after a gap are a little worse, and other requests take over only what is before it.
+ *
  * The layer is opened as a model with one layer, so that paging, tree attention, threads and quantised weights work as
  * they do for the target.
  *
@@ -149,6 +154,7 @@ int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err) {
     EntrySequence *s = &q->sequences[sequence];
     int status = executor_sequence_open(q->layer->executor, &s->kv, err);
     s->n_queued = 0;
+    s->has_gap = false;
     s->begun = status == FR_OK;
     return status;
 }
@@ -292,9 +298,36 @@ int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, cons
     return FR_OK;
 }
 
+static int32_t n_entries(const EntryQueue *q, const EntrySequence *s) {
+    return executor_sequence_length(q->layer->executor, s->kv) + s->n_queued;
+}
+
+/* Notes that the next entry does not follow the last one. */
+static void begin_gap(EntrySequence *s, int32_t n_whole) {
+    if (!s->has_gap || n_whole < s->n_whole) s->n_whole = n_whole;
+    s->has_gap = true;
+}
+
+/* Makes room for n entries in the queue, if it is too full, by dropping the older half of it, or all. */
+static void drop_entries(EntryQueue *q, EntrySequence *s, int32_t n) {
+    int32_t n_dropped = ENTRY_QUEUE_LENGTH / 2;
+    size_t h = (size_t)q->learned->n_embd;
+    if (s->n_queued + n <= ENTRY_QUEUE_LENGTH) return;
+    if (s->n_queued < n_dropped || n > ENTRY_QUEUE_LENGTH / 2) n_dropped = s->n_queued;
+    begin_gap(s, n_entries(q, s) - s->n_queued);
+    s->n_queued -= n_dropped;
+    memmove(s->tokens, s->tokens + n_dropped, (size_t)s->n_queued * sizeof *s->tokens);
+    memmove(s->hidden, s->hidden + (size_t)n_dropped * h, (size_t)s->n_queued * h * sizeof *s->hidden);
+}
+
 int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence];
+    int32_t n = v->verdict->n_path + 1;
+    int64_t first = q->learned->sequences[sequence].n_hidden - n; /* the position of the pending token */
     int status = FR_OK;
-    for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++) {
+    if (!s->has_gap && n_entries(q, s) < first) begin_gap(s, n_entries(q, s));
+    if (v->is_idle) drop_entries(q, s, n);
+    for (int32_t depth = 0; depth < n && !status; depth++) {
         int32_t token = feedback_after(v, depth);
         status = entry_queue_add(q, sequence, &token, &v->hidden[feedback_node(v, depth)], 1, err);
     }
@@ -305,7 +338,8 @@ int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v,
 
 int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
     const EntrySequence *s = &q->sequences[sequence];
-    int32_t n = s->begun ? executor_sequence_length(q->layer->executor, s->kv) + s->n_queued : 0;
+    int32_t n = s->begun ? n_entries(q, s) : 0;
+    if (s->begun && s->has_gap) return s->n_whole;
     return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
 }
 
@@ -316,6 +350,7 @@ void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
     if (n_run > n) n_run = n;
     cached_kv_take_over(&q->cached, a->kv, b->kv, n_run);
     b->n_kept = n;
+    b->has_gap = false;
     b->n_queued = n - n_run;
     memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
     memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->width * sizeof *b->hidden);

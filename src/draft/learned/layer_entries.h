@@ -45,9 +45,11 @@ typedef struct EntrySequence {
     float *input;     /* [H] the layer's input for the last entry */
     float *logits;    /* [V] the logits of the last entry; NULL: not wanted */
     int32_t n_queued; /* entries that have not run yet */
-    int32_t n_kept;   /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
-    int32_t *tokens;  /* [ENTRY_QUEUE_LENGTH] */
-    float *hidden;    /* [ENTRY_QUEUE_LENGTH][width] */
+    bool has_gap;     /* entries are missing after the first n_whole tokens */
+    int32_t n_whole;
+    int32_t n_kept;  /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
+    int32_t *tokens; /* [ENTRY_QUEUE_LENGTH] */
+    float *hidden;   /* [ENTRY_QUEUE_LENGTH][width] */
 } EntrySequence;
 
 /* How a layer that reads pairs (LayerSpec.reads_pairs) gets them from streams of the target (DrafterEnv.kept). fc makes
@@ -98,10 +100,11 @@ void entry_queue_end(EntryQueue *q, int32_t sequence);
 /* Adds n entries, given their hidden states, which are copied, and the token after each. */
 int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
                     fr_error *err);
-/* Adds an entry for each token that a step accepted, the pending token included. */
+/* Adds an entry for each token that a step accepted, the pending token included. While the drafter is idle nothing
+ * runs: of more entries than the queue holds, the latest stay. */
 int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err);
 
-/* They implement n_held and take_over of a DrafterClass. Queued entries count as held. */
+/* They implement n_held and take_over of a DrafterClass. Queued entries count as held, those after a gap do not. */
 int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence);
 void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n);
 /* They implement save and load, for sequences of the cache. */

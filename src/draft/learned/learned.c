@@ -239,14 +239,14 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
 }
 
 /* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last
- * of them. */
+ * of them. Those of earlier tokens may be missing, such as those of a prompt that was not shown to the drafter. */
 static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last,
                         fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);
-    if (first != s->n_hidden)
+    if (first < s->n_hidden)
         return error_set(err, FR_ERR_INTERNAL, "got hidden states from token %lld on instead of from token %lld on",
                          (long long)first, (long long)s->n_hidden);
-    s->n_hidden += n;
+    s->n_hidden = first + n;
     memcpy(s->hidden, last, (size_t)((const LearnedDrafter *)drafter)->n_embd * sizeof *last);
     return FR_OK;
 }
