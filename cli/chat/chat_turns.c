@@ -124,6 +124,7 @@ static int generate(ChatSession *s, const int32_t *prompt, int64_t n_prompt, fr_
         status = run_request(s, r, err);
         if (shown.text.has_begun || !status) putchar('\n');
         fflush(stdout);
+        if (!status && shown.text.has_failed) status = error_memory(err, "the answer", shown.text.shown.n);
         if (!status) status = keep_answer(s, r, prompt, n_prompt, err);
         if (!status) report(s, r);
     }

@@ -340,9 +340,10 @@ static int run(int argc, char **argv) {
     if (!status) {
         putchar('\n');
         fflush(stdout);
-        report(&g, r);
-        if (args.stats_json) status = write_stats(&g, r, &out, &err);
-        record(&file, &g, r);
+        if (out.text.has_failed) status = error_memory(&err, "the text", out.text.shown.n);
+        if (!status) report(&g, r);
+        if (!status && args.stats_json) status = write_stats(&g, r, &out, &err);
+        if (!out.text.has_failed) record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);

@@ -118,6 +118,7 @@ typedef struct TextOutput {
     bool is_terminal; /* the text is escaped, so that no generated text controls the terminal */
     bool trims;       /* white space at the beginning is left out, as an answer in a chat may begin with some */
     bool has_begun;   /* something has been written */
+    bool has_failed;  /* memory ran out while a token was written, and the text is incomplete */
     int n_columns;    /* the width at which lines are wrapped; 0: they are not */
     int column;       /* the column of the cursor, from 0 */
     int word_columns; /* width of the word that is being written */

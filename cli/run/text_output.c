@@ -110,12 +110,14 @@ int text_output_write(TextOutput *o, const fr_token_event *event) {
     buf_clear(&o->shown);
     if (o->is_terminal) {
         buf_clear(&o->text);
-        if (!buf_append(&o->text, "", 0) || !safe_text_append_lines(&o->text, text, n)) return 1;
+        o->has_failed = !buf_append(&o->text, "", 0) || !safe_text_append_lines(&o->text, text, n);
+        if (o->has_failed) return 1;
         text = o->text.data, n = o->text.n;
     }
     bool fits = o->n_columns
                     ? wrap(o, text, n, color)
                     : show(o, color) && buf_append(&o->shown, text, n) && (!*color || show(o, GENERATE_COLOR_OFF));
+    o->has_failed = !fits;
     if (!fits) return 1;
     fwrite(o->shown.data, 1, o->shown.n, stdout);
     return fflush(stdout) != 0; /* a closed pipe ends the generation */
