@@ -4,6 +4,7 @@
 #include "engine_rig.h"
 
 #include "all_drafters.h"
+#include "other_vocab.h"
 #include "model_rig.h"
 #include "draft/drafter.h"
 
@@ -25,6 +26,7 @@ enum { V = ALL_DRAFTERS_VOCAB, N_PROMPT = 30, N_TOKENS = 30, N_CTX = 160, PAGE =
 #define LFM2 "build/hybrid-lfm2.gguf"
 #define GRANITE "build/hybrid-granite.gguf"
 #define MAMBA2 "build/hybrid-mamba2.gguf"
+#define OTHER "build/hybrid-other.gguf" /* QWEN35 with another vocabulary */
 
 static const struct {
     const char *path;
@@ -50,7 +52,8 @@ static const char *const specs[] = {"sps:model=" QWEN35,
                                     "specinfer:length=3,models=" QWEN35 "+" DENSE "+" NEXT,
                                     "sps:length=4,model=" LFM2,
                                     "rsd-c:branch=3-1,coupled=0,model=" GRANITE,
-                                    "rsd-s:width=2,depth=3,model=" MAMBA2};
+                                    "rsd-s:width=2,depth=3,model=" MAMBA2,
+                                    "sps:length=4,model=" OTHER};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static int write_files(void **state) {
@@ -58,12 +61,14 @@ static int write_files(void **state) {
     fr_error err;
     for (int i = 0; i < N_FILES; i++)
         if (random_model_write(&files[i].model, files[i].path, &err)) fail_msg("%s", err.message);
+    other_vocab_write(QWEN35, OTHER, 9);
     return 0;
 }
 
 static int remove_files(void **state) {
     (void)state;
     for (int i = 0; i < N_FILES; i++) unlink(files[i].path);
+    unlink(OTHER);
     return 0;
 }
 
@@ -324,7 +329,8 @@ static void turns_of_a_conversation(void **state) {
                 int n_most = (int)o.n_prompt - 1, n_shared = (int)got.stats.n_prompt_shared;
                 int expected = turn % 2 ? f == 0 ? n_most : n_most / PAGE * PAGE : turn ? n_most - 5 : 0;
                 if (turn == 4) expected = CHUNK;
-                if (n_shared < expected || (turn == 4 && n_shared > expected))
+                /* In another vocabulary the ends of words decide, too. */
+                if (k == N_SPECS - 1 ? n_shared > n_most : n_shared < expected || (turn == 4 && n_shared > expected))
                     fail_msg("%s on %s, turn %d: %d of %d tokens shared", specs[k], files[f].path, turn, n_shared,
                              expected);
                 if (turn != 1) continue;

@@ -386,7 +386,8 @@ static int32_t n_final(const SmallModelKv *r, const DraftSequence *s) {
 
 /* Returns how many of the draft model's tokens belong to the first n tokens of the target for certain. */
 static int32_t own_end(const SmallModelKv *r, const DraftSequence *s, int64_t n) {
-    return r->has_other_vocab ? s->text.ends[n] : (int32_t)n;
+    if (!r->has_other_vocab || n == 0) return (int32_t)n;
+    return s->text.ends[n];
 }
 
 static int append(SmallModelKv *r, DraftSequence *s, const int32_t *tokens, int64_t n, fr_error *err) {

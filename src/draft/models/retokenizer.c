@@ -202,6 +202,7 @@ int32_t retokenized_text_n_within(const RetokenizedText *t, int32_t n) {
 void retokenized_text_copy(const RetokenizedText *from, RetokenizedText *to, int32_t n) {
     fr_assert(n <= from->n_target);
     retokenized_text_clear(to);
+    if (n == 0) return; /* `from` may have no memory */
     to->n_target = n;
     to->n = to->n_closed = from->ends[n];
     memcpy(to->ends, from->ends, ((size_t)n + 1) * sizeof *to->ends);
