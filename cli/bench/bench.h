@@ -13,11 +13,13 @@
 
 enum { BENCH_MAX_METHODS = 16, BENCH_MAX_CATEGORIES = 64, BENCH_MAX_BATCHES = 16 };
 
-/* ---- questions (bench_run.c) ----------------------------------------------------------------------- */
+/* ---- questions (bench_questions.c) ----------------------------------------------------------------- */
 
 typedef struct BenchQuestion {
-    int64_t id; /* question_id, or the line number */
+    int64_t id;       /* question_id, or the line number */
+    const char *name; /* a question_id that is a string, or NULL; it belongs to object */
     int i_category;
+    int thinking;       /* whether the chat template is asked to let the model reason first; -1: it decides itself */
     json_t *object;     /* the line; owned */
     const char **turns; /* [n_turns] messages of the user; the strings belong to object */
     int n_turns;
@@ -30,14 +32,21 @@ typedef struct BenchQuestions {
     int n_categories;
 } BenchQuestions;
 
-/* Reads lines in the form of Spec-Bench, {"question_id", "category", "turns"}, or {"prompt", "category"}. An error
- * names the bad line. The eight categories of MT-bench (questions 81 to 160) become mt_bench, as in Spec-Bench. Call
- * bench_questions_free even after a failure. */
+/* Reads lines in any of the layouts of bench_questions.c. An error names the bad line. The eight categories of MT-bench
+ * (questions 81 to 160 of Spec-Bench) become mt_bench, as in Spec-Bench. Call bench_questions_free even after a
+ * failure. */
 int bench_questions_read(BenchQuestions *q, const char *path, fr_error *err);
 /* Keeps the first `limit` questions (0: all) of each category that fit: `fits` returns 1, 0 or a negative code. Returns
  * the number of questions that were left out because they do not fit, or the negative code. */
 int bench_questions_choose(BenchQuestions *q, int limit, int (*fits)(void *user, const BenchQuestion *, fr_error *),
                            void *user, fr_error *err);
+typedef enum BenchThinking {
+    BENCH_THINKING_DEFAULT, /* as the chat template does without being asked */
+    BENCH_THINKING_OFF,
+    BENCH_THINKING_ON,
+    BENCH_THINKING_BOTH, /* each question twice; its category with reasoning is "NAME, thinking" */
+} BenchThinking;
+int bench_questions_think(BenchQuestions *q, BenchThinking thinking, fr_error *err);
 void bench_questions_free(BenchQuestions *q);
 
 /* ---- methods (bench_run.c) ------------------------------------------------------------------------- */
@@ -126,7 +135,8 @@ typedef struct BenchRow {
     BenchSpread rate;                   /* generated tokens per second */
     BenchSpread prefill_rate, speed_up; /* speed_up: ratio of the rates, run by run */
     SpeedVerdict verdict;               /* whether the speed-up is certain */
-    bool same;                          /* every answer equals that of plain decoding bit for bit */
+    int n_answers, n_same;              /* over all runs; those that equal plain decoding's bit for bit */
+    bool same;                          /* all of them do */
 } BenchRow;
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out);
@@ -142,7 +152,9 @@ typedef struct BenchTuning {
 
 typedef struct BenchReport {
     const BenchRig *rig;
-    const char *path;         /* the file of questions */
+    const char *command; /* the words of the command line */
+    char model_hash[20]; /* a fingerprint of the model's tensors */
+    const char *path;    /* the file of questions */
     const char *warm_up_path; /* NULL: none */
     int n_runs_wanted, n_left_out;
     BenchTuning tuning;
@@ -151,6 +163,7 @@ typedef struct BenchReport {
     bool is_parallel;
 } BenchReport;
 
+const char *bench_commit(void); /* of the source that the program was built from */
 void bench_print(const BenchReport *r);
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err);
 int bench_write_plot(const BenchReport *r, const char *path, fr_error *err);

@@ -2,6 +2,7 @@
 #include "cli/bench/bench.h"
 #include "cli/json_memory.h"
 
+#include "base/system.h"
 #include "base/threads.h"
 #include "draft/drafter.h"
 
@@ -26,21 +27,29 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     double steps = row.sum.stats.counts.n_steps ? (double)row.sum.stats.counts.n_steps : 1;
     json_t *j = record_json(&row.sum);
     json_object_update_new(
-        j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:s, s:o, s:f, s:b, s:b}", "category",
+        j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:s, s:o, s:f, s:i, s:i, s:b, s:b}", "category",
                      i_category < 0 ? "all" : r->questions->categories[i_category], "method",
                      json_string_or_null(r->methods[i_method].name), "n_parallel", r->n_parallel, "n_questions",
                      row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs), "speed_up",
                      spread_json(&row.speed_up, r->n_runs), "verdict", speed_verdict_name(row.verdict),
                      "prefill_tokens_per_s", spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
-                     (double)row.sum.stats.counts.drafted / steps, "identical",
-                     (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
+                     (double)row.sum.stats.counts.drafted / steps, "n_answers", row.n_answers, "n_identical",
+                     row.n_same, "identical", (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy",
+                     (int)(r->is_lossy && i_method > 0)));
     return j;
 }
 
 static void add_rows(json_t *rows, const BenchResults *r) {
     for (int c = -1; c < r->questions->n_categories && r->n_runs; c++) {
-        if (r->wall_s && c >= 0) continue; /* a pass has one wall time for all categories */
-        for (int m = 0; m < r->n_methods; m++) json_array_append_new(rows, row_json(r, c, m));
+        for (int m = 0; m < r->n_methods; m++) {
+            json_t *row = row_json(r, c, m);
+            if (r->wall_s && c >= 0) { /* a pass has one wall time for all categories */
+                json_object_set_new(row, "tokens_per_s", json_null());
+                json_object_set_new(row, "speed_up", json_null());
+                json_object_set_new(row, "verdict", json_null());
+            }
+            json_array_append_new(rows, row);
+        }
     }
 }
 
@@ -58,6 +67,8 @@ static void add_records(json_t *records, const BenchResults *r) {
                                                     r->questions->categories[question->i_category], "method",
                                                     json_string_or_null(r->methods[m].name), "n_parallel",
                                                     r->n_parallel, "fingerprint", fingerprint));
+                if (question->name) json_object_set_new(j, "question_id", json_string_or_null(question->name));
+                if (question->thinking >= 0) json_object_set_new(j, "thinking", json_boolean(question->thinking));
                 json_array_append_new(records, j);
             }
 }
@@ -101,13 +112,17 @@ static json_t *settings_json(const BenchReport *r) {
                                  "repeat_penalty", (double)s->repeat_penalty, "frequency_penalty",
                                  (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
                                  "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
-    return json_pack(
-        "{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
-        json_string_or_null(a->model), "model_name", json_string_or_null(info.name), "kernel_table", info.kernels,
-        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores(), "questions_file",
-        json_string_or_null(r->path), "chat_family", r->rig->chat ? info.chat_family : "none", "max_tokens",
-        (json_int_t)a->n_tokens, "sampling", sampling, "verify", a->verify ? a->verify : "sampled", "runs_wanted",
-        r->n_runs_wanted, "runs", r->results[0].n_runs, "questions_left_out", r->n_left_out);
+    char cpu[MACHINE_NAME_BYTES];
+    machine_cpu_name(cpu);
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version",
+                     fr_version(), "commit", bench_commit(), "cpu", json_string_or_null(cpu), "command",
+                     json_string_or_null(r->command), "model_hash", r->model_hash, "model",
+                     json_string_or_null(a->model), "model_name", json_string_or_null(info.name), "kernel_table",
+                     info.kernels, "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores(),
+                     "questions_file", json_string_or_null(r->path), "chat_family",
+                     r->rig->chat ? info.chat_family : "none", "max_tokens", (json_int_t)a->n_tokens, "sampling",
+                     sampling, "verify", a->verify ? a->verify : "sampled", "runs_wanted", r->n_runs_wanted, "runs",
+                     r->results[0].n_runs, "questions_left_out", r->n_left_out);
 }
 
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {

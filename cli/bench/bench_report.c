@@ -7,6 +7,7 @@
  *
  * A report states what was measured, and how, before the numbers, and says in words where a method is slower than plain
  * decoding. */
+#include "base/system.h"
 #include "base/threads.h"
 #include "cli/bench/bench.h"
 #include "cli/plot.h"
@@ -56,20 +57,22 @@ static double rate_of(const BenchResults *r, int i_run, int i_method, const Benc
     return ratio((double)sum->stats.counts.n_generated, seconds);
 }
 
-static bool all_same(const BenchResults *r, int i_category, int i_method) {
+static void count_same(const BenchResults *r, int i_category, int i_method, BenchRow *out) {
     for (int run = 0; run < r->n_runs; run++)
         for (int q = 0; q < r->n_questions; q++) {
             const BenchRecord *x = bench_record(r, run, q, i_method),
                               *plain = &r->reference[(size_t)q * (size_t)r->n_methods];
             if (i_category >= 0 && r->questions->items[q].i_category != i_category) continue;
-            if (x->fingerprint != plain->fingerprint || x->stats.counts.n_generated != plain->stats.counts.n_generated)
-                return false;
+            out->n_answers++;
+            out->n_same += x->fingerprint == plain->fingerprint &&
+                           x->stats.counts.n_generated == plain->stats.counts.n_generated;
         }
-    return true;
+    out->same = out->n_same == out->n_answers;
 }
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out) {
-    *out = (BenchRow){.same = all_same(r, i_category, i_method)};
+    *out = (BenchRow){.n_questions = 0};
+    count_same(r, i_category, i_method, out);
     for (int run = 0; run < r->n_runs; run++) {
         BenchRecord plain = sum_of(r, run, i_category, 0, &out->n_questions);
         BenchRecord sum = sum_of(r, run, i_category, i_method, &out->n_questions);
@@ -101,6 +104,11 @@ bool bench_texts_agree(const BenchReport *r) {
     return true;
 }
 
+#ifndef FORERUN_COMMIT
+#define FORERUN_COMMIT "unknown" /* the Makefile knows it where there is a git repository */
+#endif
+const char *bench_commit(void) { return FORERUN_COMMIT; }
+
 /* ---- head ------------------------------------------------------------------------------------------ */
 
 static void print_head(const BenchReport *r) {
@@ -109,8 +117,11 @@ static void print_head(const BenchReport *r) {
     fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(r->rig->model, &info);
     SafeText safe;
-    printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
-           a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores());
+    char cpu[MACHINE_NAME_BYTES];
+    machine_cpu_name(cpu);
+    printf("forerun %s, commit %s; %s\n", fr_version(), bench_commit(), safe_text(&safe, cpu));
+    printf("%s (%s, hash %s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, r->model_hash,
+           info.kernels, a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores());
     printf("%s: %d question%s", r->path, results->n_questions, results->n_questions == 1 ? "" : "s");
     if (r->n_left_out) printf(",\n%d more left out because they do not fit the context", r->n_left_out);
     printf(";\n%s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");
@@ -125,6 +136,9 @@ static void print_head(const BenchReport *r) {
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
     if (r->warm_up_path) printf(";\ndrafters that remember answers begin each run with those to %s\n", r->warm_up_path);
     else printf(";\ndrafters that remember answers begin each run without any\n");
+    Buf lines = {.max_bytes = 64 << 10};
+    if (r->command && text_wrap(&lines, r->command, 0, 2, TABLE_COLUMNS)) printf("%.*s\n", (int)lines.n, lines.data);
+    buf_free(&lines);
 }
 
 static void print_tuning(const BenchTuning *t) {
@@ -211,7 +225,7 @@ static int turns_missing(const BenchResults *r) {
     return n;
 }
 
-/* Prints acceptance by depth, over all questions. */
+/* Prints acceptance by depth, over all questions, and by category if there are several. */
 static void print_depths(const BenchResults *r) {
     if (r->n_methods < 2) return;
     stats_print_depths_head(STATS_NAME_WIDTH);
@@ -219,6 +233,52 @@ static void print_depths(const BenchResults *r) {
         BenchRow row;
         bench_row(r, -1, m, &row);
         stats_print_depths(&row.sum.stats, r->methods[m].name, STATS_NAME_WIDTH);
+        for (int c = 0; c < r->questions->n_categories && r->questions->n_categories > 1; c++) {
+            SafeText safe;
+            char name[256];
+            bench_row(r, c, m, &row);
+            if (row.n_questions == 0) continue;
+            snprintf(name, sizeof name, "  %s", safe_text(&safe, r->questions->categories[c]));
+            row.sum.stats.drafts.n_counters = 0;
+            row.sum.stats.drafts.shared_vocab = 0;
+            stats_print_depths(&row.sum.stats, name, STATS_NAME_WIDTH);
+        }
+    }
+}
+
+/* Prints which share of the texts is that of plain decoding. */
+static void print_identical(const BenchResults *r) {
+    if (r->is_lossy) return;
+    for (int m = 1; m < r->n_methods; m++) {
+        BenchRow row;
+        SafeText safe;
+        bench_row(r, -1, m, &row);
+        if (m == 1) printf("\n");
+        if (r->wall_s) printf("batch of %d: ", r->n_parallel);
+        printf("%.1f %% of the texts (%d of %d) with %s are plain decoding's\n",
+               100.0 * row.n_same / (row.n_answers ? row.n_answers : 1), row.n_same, row.n_answers,
+               safe_text(&safe, r->methods[m].name));
+    }
+}
+
+/* Prints tokens per step by category. */
+static void print_acceptance(const BenchResults *r) {
+    printf("\ntokens per step by category\n");
+    for (int c = 0; c < r->questions->n_categories; c++) {
+        BenchRow row;
+        SafeText safe;
+        bench_row(r, c, 0, &row);
+        if (row.n_questions == 0) continue;
+        table_name(safe_text(&safe, r->questions->categories[c]), STATS_NAME_WIDTH);
+        for (int m = 1; m < r->n_methods; m++) {
+            bench_row(r, c, m, &row);
+            printf(" %5.2f", row.sum.stats.counts.acceptance_length);
+        }
+        printf("\n");
+    }
+    for (int m = 1; m < r->n_methods; m++) {
+        SafeText safe;
+        printf("  column %d: %s\n", m, safe_text(&safe, r->methods[m].name));
     }
 }
 
@@ -241,6 +301,7 @@ static void print_single(const BenchReport *report) {
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
     print_depths(r);
+    print_identical(r);
     printf("\ntokens/s and draft %% (the share of time that drafting takes) cover decoding only\n"
            "accept: tokens per step, including the target's own\n");
     print_legend(report);
@@ -258,6 +319,12 @@ static void print_parallel(const BenchReport *r) {
         snprintf(name, sizeof name, "batch of %d%s", results->n_parallel,
                  results->n_questions < results->n_parallel ? " (never full)" : "");
         print_group(results, -1, name);
+    }
+    if (r->results[0].n_runs && r->results[0].n_methods > 1) {
+        print_acceptance(&r->results[0]);
+        print_depths(&r->results[0]);
+        for (int b = 0; b < r->n_results; b++)
+            if (r->results[b].n_runs) print_identical(&r->results[b]);
     }
     printf("\ntokens/s: generated tokens of all requests per second of wall time,\nincluding the time for prompts\n");
     print_legend(r);

@@ -6,6 +6,8 @@
 
 #include "base/mem.h"
 #include "base/progress.h"
+#include "draft/drafter_file.h"
+#include "gguf/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ typedef struct BenchArgs {
     GenerateArgs generate;
     const char *questions, *warm_up, *json, *plot, *chain, *parallel;
     int n_runs, limit, raw;
+    BenchThinking thinking;
 } BenchArgs;
 
 typedef struct Bench {
@@ -35,6 +38,8 @@ typedef struct Bench {
     Progress bar;
     const char *bar_what;
     char bar_text[96];
+    Buf command; /* the words of the command line */
+    char model_hash[20];
     int64_t n_done; /* answers or rounds since the progress bar began */
 } Bench;
 
@@ -68,6 +73,10 @@ static const Option option_table[] = {
          "also measure this drafter as a chain of the best length; none: no chain. To find that length, 1, 2, 3, 4, "
          "6, 8 and 12 are tried on the first question of each category, which takes time"},
     {.key = "raw", OPT_FLAG(BenchArgs, raw), .help = "use the turns as raw text even if the model has a chat format"},
+    {.key = "thinking",
+     OPT_CHOICE(BenchArgs, thinking, "default", "off", "on", "both"),
+     .default_value = "default",
+     .help = "ask the chat template for answers without reasoning, or with it, or measure each question both ways"},
     {.key = "parallel",
      OPT_TEXT(BenchArgs, parallel),
      .metavar = "N,N,...",
@@ -329,6 +338,27 @@ static int read_warm_up(Bench *b, fr_error *err) {
     return status < 0 ? status : FR_OK;
 }
 
+static int hash_model(Bench *b, fr_error *err) {
+    Gguf *g;
+    int status = gguf_open(&g, b->args.generate.model, err);
+    if (status) return status;
+    snprintf(b->model_hash, sizeof b->model_hash, "%016llx", (unsigned long long)drafter_weights_mark(g));
+    gguf_close(g);
+    return FR_OK;
+}
+
+/* A word that a shell would divide or change is put between quotation marks. */
+static bool keep_command(Buf *out, int argc, char *const *argv) {
+    out->max_bytes = 64 << 10;
+    bool fits = buf_puts(out, "forerun");
+    for (int i = 0; i < argc && fits; i++) {
+        bool is_plain = argv[i][0] && !argv[i][strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                               "0123456789-_=+,.:/@%")];
+        fits = buf_puts(out, is_plain ? " " : " '") && buf_puts(out, argv[i]) && (is_plain || buf_puts(out, "'"));
+    }
+    return fits;
+}
+
 static int prepare(Bench *b, fr_error *err) {
     BenchArgs *a = &b->args;
     int status = a->plot ? plot_check(err) : FR_OK;
@@ -341,24 +371,29 @@ static int prepare(Bench *b, fr_error *err) {
                         .model = b->model,
                         .stop = &stop_requested,
                         .chat = !a->raw && (a->generate.chat_template || strcmp(info.chat_family, "none") != 0)};
+    if (!b->rig.chat && a->thinking != BENCH_THINKING_DEFAULT)
+        return error_set(err, FR_ERR_ARGUMENT, "--thinking needs a chat format, but the turns are used as raw text");
     if (!b->rig.chat && a->generate.system)
         return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, but the turns are used as raw text");
     if (a->warm_up) status = read_warm_up(b, err);
+    if (!status) status = bench_questions_think(&b->questions, a->thinking, err);
     if (!status) status = choose_questions(b, err);
+    if (!status) status = hash_model(b, err);
     if (!status) status = make_methods(b, err);
     return status;
 }
 
 static int report(Bench *b, fr_error *err) {
-    const BenchReport r = {.rig = &b->rig,
-                           .path = b->args.questions,
-                           .warm_up_path = b->args.warm_up,
-                           .n_runs_wanted = b->args.n_runs,
-                           .n_left_out = b->n_left_out,
-                           .tuning = b->tuning,
-                           .results = b->results,
-                           .n_results = b->n_results,
-                           .is_parallel = b->args.parallel != NULL};
+    BenchReport r = {.rig = &b->rig,
+                     .command = b->command.data,
+                     .path = b->args.questions,
+                     .n_runs_wanted = b->args.n_runs,
+                     .n_left_out = b->n_left_out,
+                     .tuning = b->tuning,
+                     .results = b->results,
+                     .n_results = b->n_results,
+                     .is_parallel = b->args.parallel != NULL};
+    memcpy(r.model_hash, b->model_hash, sizeof r.model_hash);
     bench_print(&r);
     int status = b->args.json ? bench_write_json(&r, b->args.json, err) : FR_OK;
     bool has_figure = b->args.parallel || b->results[0].n_runs > 1;
@@ -377,14 +412,14 @@ static void bench_close(Bench *b) {
     for (int i = 0; i < b->n_methods; i++) bench_method_free(&b->methods[i]);
     bench_questions_free(&b->questions);
     bench_questions_free(&b->rig.warm_up);
+    buf_free(&b->command);
     fr_model_close(b->model);
 }
 
 static int run(int argc, char **argv) {
-    (void)argc, (void)argv;
     Bench *b = &bench;
     fr_error err;
-    int status = prepare(b, &err);
+    int status = keep_command(&b->command, argc, argv) ? prepare(b, &err) : error_memory(&err, "the command line", 0);
     signals_request_stop(SIGINT, &stop_requested);
     if (!status) speed_warn_if_busy("bench");
     if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
@@ -405,8 +440,9 @@ const Command command_bench = {
     .list = generate_list_methods,
     .notes =
         "QUESTIONS.jsonl holds one JSON object per line: either {\"question_id\": 81, \"category\": \"writing\", "
-        "\"turns\": [\"...\", \"...\"]} as in Spec-Bench, where the model's answer to one turn becomes part of the "
-        "next prompt, or {\"prompt\": \"...\", \"category\": \"...\"}. For each question the methods run in turn, "
+        "\"turns\": [\"...\", \"...\"]} as in Spec-Bench and SPEED-Bench, where the model's answer to one turn becomes "
+        "part of the next prompt, or {\"prompt\": \"...\", \"category\": \"...\"}, or a row of GSM8K, MATH-500, "
+        "HumanEval, MBPP or MT-bench as published. For each question the methods run in turn, "
         "starting with a different one each time. Questions that do not fit the context together with their "
         "answer are left out and counted. Ctrl-C ends the measurement early; the completed runs and questions "
         "are reported.",

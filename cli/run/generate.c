@@ -29,7 +29,8 @@ int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_me
                   int32_t **tokens, int64_t *n_tokens, fr_error *err) {
     static bool has_warned;
     fr_chat_options options = {.struct_size = sizeof options,
-                               .chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template};
+                               .chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template,
+                               .variables = a->chat_variables};
     fr_chat_result result = {.struct_size = sizeof result};
     fr_error why;
     int status = fr_chat_apply(model, messages, n_messages, &options, &result, &why);

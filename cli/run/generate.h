@@ -29,7 +29,8 @@ typedef struct GenerateArgs {
     int chat, special;
     const char *json_schema, *grammar, *regex; /* at most one */
     const char *grammar_after;
-    char *chat_template_text; /* contents of the file that chat_template names; malloc'ed, never freed */
+    const char *chat_variables; /* JSON: further variables for the template; NULL: none */
+    char *chat_template_text;   /* contents of the file that chat_template names; malloc'ed, never freed */
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];
     int n_drafts;

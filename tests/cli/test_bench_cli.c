@@ -105,7 +105,10 @@ static void bad_lines_are_named(void **state) {
         {"{\"turns\": \"x\"}", "line 3: \"turns\""},
         {"{\"turns\": [\"x\", 3]}", "line 3: turn 2"},
         {"{\"prompt\": \"\"}", "line 3: prompt"},
-        {"{\"prompt\": \"x\", \"question_id\": \"y\"}", "line 3: \"question_id\""},
+        {"{\"prompt\": \"x\", \"question_id\": [1]}", "line 3: \"question_id\""},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}", "line 3: turn 1"},
+        {"{\"turns\": [\"FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE\"], \"source\": \"x\"}",
+         "line 3: turn 1 has no text yet"},
         {"{\"prompt\": \"x\", \"category\": 5}", "line 3: \"category\""},
         {"{\"prompt\": \"x\", \"category\": \"all\"}", "line 3: the name 'all'"},
     };
@@ -231,9 +234,74 @@ static void table_names_methods_and_verdicts(void **state) {
                                          "  ngram-trie ",
                                          "  tuned chain pld:length=",
                                          "identical",
+                                         "100.0 % of the texts (2 of 2) with ngram-trie are plain decoding's",
+                                         "  sums ",
+                                         "commit ",
+                                         "--temp 0.8 --seed 4",
                                          "chain pld tuned on 2 questions"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!strstr(text, wanted[i])) fail_msg("no '%s' in '%s'", wanted[i], text);
+}
+
+/* One line of each layout, and SPEED-Bench's before and after its preparation. */
+static void all_layouts_are_read(void **state) {
+    (void)state;
+    static const char lines[] =
+        "{\"question_id\": 83, \"category\": \"writing\", \"turns\": [\"a\"]}\n"
+        "{\"question_id\": \"5f0e\", \"category\": \"writing\", \"sub_category\": \"poem\", \"turns\": [\"a\", \"b\"], "
+        "\"source\": \"s\", \"src_id\": \"7\", \"difficulty\": \"easy\", \"multiturn\": true}\n"
+        "{\"question_id\": \"5f0f\", \"category\": \"low_entropy\", \"messages\": [{\"role\": \"user\", "
+        "\"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}]}\n"
+        "{\"question\": \"2+2?\", \"answer\": \"#### 4\"}\n"
+        "{\"problem\": \"2+2?\", \"solution\": \"4\", \"answer\": \"4\", \"subject\": \"Algebra\"}\n"
+        "{\"task_id\": \"HumanEval/0\", \"prompt\": \"def f():\", \"canonical_solution\": \"pass\"}\n"
+        "{\"task_id\": 11, \"text\": \"Write f.\", \"code\": \"pass\", \"test_list\": []}\n"
+        "{\"category\": \"writing\", \"prompt\": [\"a\", \"b\"], \"prompt_id\": 1}\n"
+        "{\"prompt\": \"a\"}\n";
+    static const struct {
+        const char *category;
+        int n_turns;
+    } want[] = {{"mt_bench", 1},  {"writing", 2}, {"low_entropy", 2}, {"gsm8k", 1},    {"math500", 1},
+                {"humaneval", 1}, {"mbpp", 1},    {"mtbench", 2},     {"questions", 1}};
+    ask(lines);
+    json_t *j = measured(DRAFT "-n 2 --runs 1 --chain none --draft pld"), *records = json_object_get(j, "records");
+    assert_int_equal(json_array_size(records), 2 * sizeof want / sizeof *want);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const json_t *record = json_array_get(records, 2 * i);
+        assert_string_equal(string(record, "category"), want[i].category);
+        assert_true(number(record, "n_turns") == want[i].n_turns);
+    }
+    assert_string_equal(string(json_array_get(records, 2), "question_id"), "5f0e");
+    assert_non_null(strstr(string(j, "command"), "forerun bench -m models/draft.gguf -t 1 -n 2 --runs 1"));
+    assert_int_equal(strlen(string(j, "model_hash")), 16);
+    assert_true(strlen(string(j, "cpu")) > 0 && strlen(string(j, "commit")) > 0);
+    const json_t *all = json_array_get(json_object_get(j, "summary"), 1);
+    assert_true(number(all, "n_answers") == 9 && number(all, "n_identical") == 9);
+    json_decref(j);
+}
+
+/* A template that reads enable_thinking: with --thinking both each question is two. */
+static void questions_are_asked_with_reasoning_and_without(void **state) {
+    (void)state;
+    static const char template[] =
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %} Think about it"
+        " for a long time.{% endif %}";
+    char file[128], args[256];
+    snprintf(file, sizeof file, "%s/template.jinja", folder);
+    write_file(file, template);
+    ask("{\"prompt\": \"Speak.\", \"category\": \"c\"}\n");
+    snprintf(args, sizeof args, DRAFT "-n 2 --runs 1 --chain none --draft pld --thinking both --chat-template %s",
+             file);
+    json_t *j = measured(args), *records = json_object_get(j, "records");
+    assert_int_equal(json_array_size(records), 4);
+    const json_t *off = json_array_get(records, 0), *on = json_array_get(records, 2);
+    assert_string_equal(string(off, "category"), "c");
+    assert_string_equal(string(on, "category"), "c, thinking");
+    assert_true(json_is_false(json_object_get(off, "thinking")) && json_is_true(json_object_get(on, "thinking")));
+    assert_true(number(on, "n_prompt") > number(off, "n_prompt") + 4);
+    json_decref(j);
+    cli_expect(TARGET "--raw --thinking on --draft pld a.jsonl", 1, "a.jsonl");
+    unlink(file);
 }
 
 /* Two turns cost as much as their two prompts by themselves, the second of which contains the first answer. */
@@ -317,11 +385,13 @@ static void batches_change_no_text(void **state) {
     json_t *j = measured(DRAFT "-n 10 --runs 2 --draft ngram-trie --chain none --parallel 1,3"),
            *rows = json_object_get(j, "summary");
     const json_t *records = json_object_get(j, "records"), *row, *record;
-    assert_int_equal(json_array_size(rows), 2 * 2);
+    assert_int_equal(json_array_size(rows), 2 * 3 * 2); /* in all, and in each of two categories */
     assert_int_equal(json_array_size(records), 2 * 2 * 2 * 4);
     size_t i;
     json_array_foreach(rows, i, row) {
-        assert_true(number(row, "n_parallel") == (i < 2 ? 1 : 3));
+        assert_true(number(row, "n_parallel") == (i < 6 ? 1 : 3));
+        assert_int_equal(json_is_null(json_object_get(row, "speed_up")), i % 6 >= 2);
+        if (i % 6 >= 2) continue;
         assert_true(json_is_true(json_object_get(row, "identical")));
         assert_true(number(row, "n_generated") == number(json_array_get(rows, 0), "n_generated"));
         double plain = run_value(json_array_get(rows, i & ~(size_t)1), "tokens_per_s", 1);
@@ -392,6 +462,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(missing_gnuplot_is_reported_at_the_start),
         cmocka_unit_test(sums_agree_with_single_answers),
         cmocka_unit_test(table_names_methods_and_verdicts),
+        cmocka_unit_test(all_layouts_are_read),
+        cmocka_unit_test(questions_are_asked_with_reasoning_and_without),
         cmocka_unit_test(answers_become_part_of_the_conversation),
         cmocka_unit_test(what_does_not_fit_is_left_out),
         cmocka_unit_test(warm_ups_teach_drafters),
