@@ -416,17 +416,48 @@ static int check_nextn(const ArchReader *r) {
     return FR_OK;
 }
 
+/* Reads the shape from a companion file, and compares it with the model's. */
+static int read_companion(const Model *model, const Gguf *companion, Hparams *out, fr_error *err) {
+    int status = hparams_read(out, companion, err);
+    if (status) return status;
+    const Hparams *a = out, *b = &model->hparams;
+    const struct {
+        const char *name;
+        double of_file, of_model;
+    } numbers[] = {{"layers before that for multi-token prediction", a->n_layer, b->n_layer},
+                   {"numbers in an embedding", a->n_embd, b->n_embd},
+                   {"tokens", a->n_vocab, b->n_vocab},
+                   {"heads", a->n_head, b->n_head},
+                   {"KV heads", a->n_head_kv, b->n_head_kv},
+                   {"numbers in a head", a->head_dim, b->head_dim},
+                   {"rotated numbers in a head", a->rope.n_rot, b->rope.n_rot},
+                   {"as the base of rope", a->rope.base, b->rope.base},
+                   {"experts", a->n_expert, b->n_expert}};
+    if (a->arch != b->arch)
+        return error_set(err, FR_ERR_MISMATCH, "%s has the architecture %s, but its target %s has %s",
+                         gguf_path(companion), arch_name(a->arch), gguf_path(model->gguf), arch_name(b->arch));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].of_file != numbers[i].of_model)
+            return error_set(
+                err, FR_ERR_MISMATCH, "%s belongs to another model: it has %g %s, but the target %s has %g",
+                gguf_path(companion), numbers[i].of_file, numbers[i].name, gguf_path(model->gguf), numbers[i].of_model);
+    return FR_OK;
+}
+
 /* The model of the layer is a copy of the whole model with other layers, and owns only what was read for it. */
-int nextn_open(Nextn *out, const Model *model, fr_error *err) {
-    size_t n = (size_t)gguf_n_tensors(model->gguf);
+int nextn_open(Nextn *out, const Model *model, const Gguf *companion, fr_error *err) {
+    const Gguf *g = companion ? companion : model->gguf;
     *out = (Nextn){.model = *model};
     out->model.layers = NULL, out->model.memory = NULL;
-    if (model->hparams.n_nextn == 0)
+    out->model.gguf = g;
+    int status = companion ? read_companion(model, companion, &out->model.hparams, err) : FR_OK;
+    if (status) return status;
+    if (out->model.hparams.n_nextn == 0)
         return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(model->gguf),
+                         "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(g),
                          arch_name(model->hparams.arch));
-    ArchReader r = {.m = &out->model, .of_layer = model->hparams, .err = err};
-    int status = open_reader(&r, n);
+    ArchReader r = {.m = &out->model, .of_layer = out->model.hparams, .err = err};
+    status = open_reader(&r, (size_t)gguf_n_tensors(g));
     if (!status) status = read_nextn(&r, out);
     if (!status) status = check_nextn(&r);
     mem_free(r.taken);

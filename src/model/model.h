@@ -348,9 +348,11 @@ typedef struct Nextn {
     const float *enorm, *hnorm;     /* [n_embd] */
 } Nextn;
 
-/* Reads the description into a Nextn that is not moved afterwards; the model must outlive it. Refuses a model that has
- * no such layer, and missing, unknown, misshapen or infinite tensors by name. */
-int nextn_open(Nextn *out, const Model *model, fr_error *err);
+/* Reads the description into a Nextn that is not moved afterwards; the model and the file must outlive it. `companion`
+ * is another file with the layer (mtp-NAME.gguf): one of the same architecture that has layer N and, like every model,
+ * the embedding; or NULL, where the model's own file has it. Refuses a file that has no such layer, a companion of
+ * another model (FR_ERR_MISMATCH), and missing, unknown, misshapen or infinite tensors by name. */
+int nextn_open(Nextn *out, const Model *model, const Gguf *companion, fr_error *err);
 void nextn_close(Nextn *n); /* may be called after a failed nextn_open, and with a zeroed Nextn */
 
 /* Reads the embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */

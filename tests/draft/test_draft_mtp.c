@@ -4,6 +4,7 @@
  * states were one place off; and files that are refused. */
 #include "learned_rig.h"
 
+#include "gguf/gguf_write.h"
 #include "gguf/tensor_type.h"
 #include "compute/backend.h"
 #include "model_patch.h"
@@ -333,6 +334,103 @@ static void a_layer_that_knows_the_rule_is_right(void **state) {
     }
 }
 
+/* ---- a companion file ------------------------------------------------------------------------------------ */
+
+#define COMPANION "build/mtp-companion.gguf"
+#define BARE "build/mtp-bare.gguf" /* the target without the layer */
+
+/* Divides TARGET into a model and its companion, as published files are. */
+static void divide_target(void) {
+    fr_error err;
+    Gguf *g = rig_gguf(TARGET);
+    for (int is_companion = 0; is_companion < 2; is_companion++) {
+        GgufWriter *w = gguf_writer_new();
+        if (!is_companion) {
+            gguf_set_u32(w, "qwen35.block_count", N_LAYER);
+            gguf_set_u32(w, "qwen35.nextn_predict_layers", 0);
+        }
+        gguf_copy_kvs(w, g, NULL);
+        for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+            const GgufTensor *t = gguf_tensor(g, i);
+            bool of_layer = strncmp(t->name, BLOCK, strlen(BLOCK)) == 0, of_others = strncmp(t->name, "blk.", 4) == 0;
+            if (is_companion ? of_layer || !of_others : !of_layer)
+                gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
+        }
+        if (gguf_writer_finish(w, is_companion ? COMPANION : BARE, &err)) fail_msg("%s", err.message);
+        gguf_writer_free(w);
+    }
+    gguf_close(g);
+}
+
+static void companion_text(const char *model_path, const char *spec, float temperature, Stream *got) {
+    int32_t prompt[N_TEXT];
+    rig_tokens(5, V, prompt, N_TEXT);
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompt,
+                            .n_prompt = N_TEXT,
+                            .max_tokens = 20,
+                            .sampling = fr_sampling_default(),
+                            .drafts = &spec,
+                            .n_drafts = 1,
+                            .tree_budget = 6,
+                            .ignore_eos = 1};
+    o.sampling.temperature = temperature, o.sampling.seed = 3;
+    fr_model *model = rig_open_model(model_path, NULL);
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 64});
+    rig_run_request(e, &o, got);
+    fr_engine_close(e);
+    fr_model_close(model);
+    assert_string_equal(got->draft_error, "");
+}
+
+/* The layer drafts from a file of its own what it drafts from the target's file. */
+static void a_companion_drafts_the_same(void **state) {
+    (void)state;
+    static Stream whole, divided;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        write_model(&models[i], TARGET);
+        divide_target();
+        for (int k = 0; k < 2; k++) {
+            companion_text(TARGET, "mtp", k ? 0.8f : 0, &whole);
+            companion_text(BARE, "mtp:file=" COMPANION, k ? 0.8f : 0, &divided);
+            rig_assert_same(&whole, &divided, "a companion");
+            assert_true(whole.stats.drafted > 20);
+            assert_int_equal(whole.stats.drafted, divided.stats.drafted);
+            assert_int_equal(whole.stats.accepted, divided.stats.accepted);
+        }
+    }
+    learned_rig_check_lossless(BARE, "mtp:file=" COMPANION);
+}
+
+static void companions_of_other_models_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int32_t n_head_kv, n_layer;
+        const char *arch, *says;
+    } cases[] = {{1, N_LAYER, "qwen35", "has 1 KV heads, but the target " BARE " has 2"},
+                 {2, 2, "qwen35", "has 2 layers before that for multi-token prediction"},
+                 {2, N_LAYER, "llama", "has the architecture llama, but its target " BARE " has qwen35"}};
+    fr_error err;
+    write_model(&models[0], TARGET);
+    divide_target();
+    fr_model *model = rig_open_model(BARE, NULL);
+    fr_engine *e = rig_open_engine(model, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RandomModel m = models[0];
+        m.arch = cases[i].arch, m.n_head_kv = cases[i].n_head_kv, m.n_layer = cases[i].n_layer;
+        if (strcmp(m.arch, "llama") == 0) m.n_nextn = 0;
+        write_model(&m, TARGET);
+        assert_int_equal(fr_engine_open_draft(e, "mtp:file=" TARGET, &err), FR_ERR_MISMATCH);
+        if (!strstr(err.message, cases[i].says)) fail_msg("'%s' is not in '%s'", cases[i].says, err.message);
+    }
+    assert_int_equal(fr_engine_open_draft(e, "mtp:file=" BARE, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(fr_engine_open_draft(e, "mtp:file=/nowhere.gguf", &err), FR_ERR_IO);
+    fr_engine_close(e);
+    fr_model_close(model);
+    unlink(BARE);
+    unlink(COMPANION);
+}
+
 /* ---- files that are refused ----------------------------------------------------------------------------- */
 
 /* Returns the place of a tensor's name in its entry. After it come the number of dimensions (4 bytes), and each
@@ -437,6 +535,7 @@ int main(void) {
         cmocka_unit_test(steps_lead_where_prompts_lead),       cmocka_unit_test(a_layer_that_knows_the_rule_is_right),
         cmocka_unit_test(files_without_the_layer_are_refused), cmocka_unit_test(missing_tensors_are_refused),
         cmocka_unit_test(damaged_tensors_are_refused),         cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(a_companion_drafts_the_same),         cmocka_unit_test(companions_of_other_models_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

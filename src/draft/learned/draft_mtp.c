@@ -1,9 +1,11 @@
-/* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that is part of the target's own file (Gloeckle et
+/* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that the target's makers trained with it (Gloeckle et
  * al. 2024, arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next and
  * GLM use as well).
  *
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained
- * a further layer to predict the token after the next one, and published its weights.
+ * a further layer to predict the token after the next one, and published its weights, as part of the model's file or in
+ * a file beside it (mtp-NAME.gguf), which has the architecture of the target, this layer, and copies of the embedding
+ * and the LM head. The target's own embedding and LM head are used in both cases.
  *
  * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/model.h):
  *
@@ -29,16 +31,23 @@
  * tests/draft/test_draft_mtp.c and, with latent attention and experts, tests/draft/test_draft_mtp_routed.c. */
 #include "base/mem.h"
 #include "model/model.h"
+#include "draft/drafter_file.h"
 #include "draft/learned/eagle_layer.h"
+#include "text/vocab.h"
 
 #include <string.h>
 
 typedef struct MtpOptions {
+    const char *file;
     bool coupled, draws;
     int32_t depth, top;
 } MtpOptions;
 
 static const Option option_table[] = {
+    {.key = "file",
+     OPT_FILE(MtpOptions, file),
+     .default_help = "the target's own file",
+     .help = "GGUF file with the layer, mtp-NAME.gguf, if the target's own file lacks it"},
     {.key = "depth",
      OPT_INT(MtpOptions, depth, 1, EAGLE_MAX_DEPTH),
      .default_value = "3",
@@ -54,6 +63,7 @@ static const Option option_table[] = {
 
 typedef struct Mtp {
     Eagle eagle;
+    Gguf *companion; /* NULL: the target's file has the layer */
     Nextn nextn;
     GgufTensor embedding; /* a copy of nextn.embed_tokens, whose file may be changed while the drafter is open */
     void *embedding_memory;
@@ -64,6 +74,7 @@ static void close_mtp(Drafter *drafter) {
     eagle_release(&m->eagle);
     nextn_close(&m->nextn);
     mem_free(m->embedding_memory);
+    gguf_close(m->companion);
     mem_free(m);
 }
 
@@ -82,7 +93,9 @@ static int copy_embedding(Mtp *m, fr_error *err) {
 static int read_description(Mtp *m, fr_error *err) {
     const Model *target = m->eagle.learned.target;
     fr_error why;
-    int status = nextn_open(&m->nextn, target, &why);
+    int status = nextn_open(&m->nextn, target, m->companion, &why);
+    if (!status && m->companion && gguf_find_key(m->companion, "tokenizer.ggml.tokens") >= 0)
+        status = vocab_match(m->companion, target->gguf, &why);
     const char *remedy = "; take a file that was converted with this layer, or another drafter";
     if (!status) return FR_OK;
     return error_set(err, status, "mtp: %s%s", why.message, status == FR_ERR_MEMORY ? "" : remedy);
@@ -96,6 +109,7 @@ static int read_weights(Mtp *m, fr_error *err) {
         status = l->backend->linear_open(&m->eagle.fc, l->device, l->weights, m->nextn.eh_proj, NULL, m->eagle.max_rows,
                                          err);
     if (!status) status = l->backend->submodel(&m->eagle.layer.weights, l->weights, &m->nextn.model, err);
+    if (!status && m->companion) status = gguf_check(m->companion, err);
     return status ? status : gguf_check(l->target->gguf, err);
 }
 
@@ -108,6 +122,8 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
     d->learned.coupled = o->coupled;
     d->learned.draws = o->draws;
     if (!status) status = learned_open_target(&d->learned, "mtp", env, err);
+    if (!status && o->file) status = gguf_open(&m->companion, o->file, err);
+    if (m->companion) d->learned.weights_mark = drafter_weights_mark(m->companion);
     if (!status) status = read_weights(m, err);
     const EntryQueueOptions input = {.reads_tokens = true,
                                      .token_norm = m->nextn.enorm,
@@ -125,7 +141,7 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
 extern const DrafterClass draft_mtp_class;
 const DrafterClass draft_mtp_class = {
     .name = "mtp",
-    .summary = "the layer for multi-token prediction in the target's own file (nextn)",
+    .summary = "the layer for multi-token prediction of the target's own file (nextn), or of a file beside it",
     .option_table = option_table,
     .options_size = sizeof(MtpOptions),
     .open = open_mtp,
