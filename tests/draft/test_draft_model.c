@@ -17,7 +17,7 @@
 #define M ":model=" DRAFT
 #define OTHER "build/draft-model-other.gguf" /* another vocabulary */
 
-enum { N_VOCAB = 4096 };
+enum { N_VOCAB = 4096, FIRST_BYTE = 3 };
 
 static const char *const specs[] = {"sps" M,
                                     "sps" M ",length=9,coupled=0",
@@ -106,6 +106,10 @@ static void trees_are_those_of_a_fresh_start(void **state) {
     rig_tokens(3, N_VOCAB, text, N);
     for (int k = 0; k < N_SPECS; k++) {
         SamplingOptions o = SAMPLING_DEFAULT;
+        /* The target writes words byte by byte. With each one, another vocabulary has other tokens for the word. */
+        static const char story[] = "Once upon a time there was a little girl who had a red coat and a brother. ";
+        for (int i = 0; i < N && k == N_SPECS - 1; i++)
+            text[i] = FIRST_BYTE + (unsigned char)story[i % (int)(sizeof story - 1)];
         if (k > 0) o.temperature = 0.9f, o.top_p = 0.95f, o.repeat_penalty = 1.2f, o.seed = (uint64_t)k;
         Drafter *d = open_drafter(specs[k], 1), *fresh = open_drafter(specs[k], 1);
         begin(d, 0, &o, text, N_FIRST, 0);
