@@ -49,7 +49,7 @@ bool mpi_rank_serves(int argc, char **argv) {
 int mpi_rank_serve(void) {
     fr_error err;
     fr_model *model;
-    const struct timespec pause = {.tv_sec = 1};
+    const struct timespec pause = {.tv_nsec = 300000000};
     const fr_model_options options = {.struct_size = sizeof options, .n_ranks = FR_RANKS_MPI};
     int status = fr_model_open(&model, "", &options, &err);
     if (status == FR_ERR_CANCELLED) return CLI_OK;

@@ -34,7 +34,7 @@ static const struct {
     {"src/compute", " base gguf model compute/cpu compute/reference "},
     {"src/compute/cpu", " base gguf compute/cpu/kernels compute/ranks model compute "},
     {"src/compute/cpu/kernels", " base gguf "},
-    {"src/compute/ranks", " base model compute "},
+    {"src/compute/ranks", " base gguf model compute "},
     {"src/compute/ranks/mpi", " compute/ranks "},
     {"src/compute/reference", " base gguf model compute "},
     {"src/tree", " base gguf "},

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the trees of a request ------------------------------------------------------------------------
@@ -225,7 +226,7 @@ static void run_model(EngineThread *t, ServedModel *m) {
     fr_error err;
     drop_cancelled(m, false);
     open_waiting(m);
-    if (!m->running) return;
+    if (!m->running && !m->is_divided) return;
     if (fr_engine_step(m->engine, &err) < 0) fail_model(t, m, &err);
     else report(m);
     fr_engine_stats stats = {.struct_size = sizeof stats};
@@ -241,9 +242,24 @@ static bool has_work(const EngineThread *t) {
     return any;
 }
 
+enum { WATCH_MS = 200 };
+
+/* Waits until the thread is woken. A model that is divided among processes is looked at now and then, because one of
+ * them may have died. Returns whether it is time for that. */
+static bool wait_to_be_woken(EngineThread *t) {
+    struct timespec until;
+    bool any = false;
+    for (int i = 0; i < t->n_models; i++) any = any || t->models[i].is_divided;
+    if (!any) return pthread_cond_wait(&t->wake, &t->lock) != 0;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += WATCH_MS * 1000000L;
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    return pthread_cond_timedwait(&t->wake, &t->lock, &until) == ETIMEDOUT;
+}
+
 static Generation *wait_for_work(EngineThread *t, bool *stops) {
     pthread_mutex_lock(&t->lock);
-    while (!t->stops && !has_work(t)) pthread_cond_wait(&t->wake, &t->lock);
+    for (bool is_time = false; !t->stops && !has_work(t) && !is_time;) is_time = wait_to_be_woken(t);
     Generation *list = t->submitted;
     t->submitted = NULL;
     t->submitted_last = &t->submitted;

@@ -343,6 +343,8 @@ static int propose_and_pack(fr_engine *e) {
 static int run_step(fr_engine *e, fr_error *err) {
     EngineStep *s = &e->step;
     double start_s = clock_s();
+    int ended = e->model->ranks ? comm_check(e->model->ranks->comm, err) : FR_OK;
+    if (ended) return ended;
     request_queue_admit(e);
     kv_policy_begin_step(e);
     prefix_cache_share(e);

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TICK_MS = 100, SILENT_TICKS = 15 };
+enum { TICK_MS = 100, SILENT_TICKS = 12 };
 
 struct Comm {
     Transport *transport;

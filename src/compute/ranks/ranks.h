@@ -9,7 +9,8 @@
  *   ranks_work.c     the loop of the other ranks
  *   ranks_layers.c   the layers of a drafter, which are whole, between the divided embedding and LM head
  *   ranks_rows.c     rows of a forward as bytes
- *   ranks_start.c    starts the processes and compares what they have loaded
+ *   ranks_start.c    starts and ends the processes
+ *   ranks_compare.c  compares what they have loaded and how they compute
  *   comm.c           exchanges; what carries them: transport.h
  */
 #ifndef RANKS_RANKS_H

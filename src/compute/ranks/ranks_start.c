@@ -1,4 +1,4 @@
-/* ranks_start.c - the processes of ranks: how they begin, compare what they have loaded, and end.
+/* ranks_start.c - the processes of ranks: how they begin and end.
  *
  * The ranks of one machine are forked before the model is loaded. A process that has been forked takes part in
  * exchanges and nothing else: it closes the files of its parent, prints nothing, and leaves an interrupt from the
@@ -89,32 +89,6 @@ int ranks_start(Ranks **out, int n_ranks, fr_error *err) {
     (*out)->memory = memory;
     threads_take_share(rank, n_ranks);
     if (rank == 0) memcpy((*out)->processes, processes, sizeof processes);
-    return FR_OK;
-}
-
-/* What must be the same on all ranks. */
-typedef struct Loaded {
-    uint64_t fingerprint;
-    int32_t activations;
-    char version[28];
-} Loaded;
-
-int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, fr_error *err) {
-    fr_error why = {.code = FR_OK};
-    Loaded own = {.fingerprint = fingerprint}, first;
-    if (status && err) why = *err;
-    if (w) own.activations = (int32_t)w->options.activations;
-    strncpy(own.version, fr_version(), sizeof own.version - 1);
-    first = own;
-    comm_broadcast(r->comm, &first, sizeof first);
-    if (!status && strcmp(first.version, own.version) != 0)
-        status = error_set(&why, FR_ERR_MISMATCH, "version %s of forerun, where rank 0 has %s", own.version,
-                           first.version);
-    else if (!status && memcmp(&first, &own, sizeof own) != 0 && first.fingerprint)
-        status = error_set(&why, FR_ERR_MISMATCH, "another model file, or other options, than rank 0");
-    status = ranks_agree(r, status, &why);
-    if (status) return error_set(err, status, "%s", why.message);
-    r->weights = w;
     return FR_OK;
 }
 

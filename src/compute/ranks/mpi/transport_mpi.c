@@ -17,7 +17,6 @@
 
 #include <mpi.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +24,7 @@
 #include <time.h>
 
 enum { TAG_PART, TAG_BEAT };
-enum { POLLS = 1000, YIELDS = 0, SHORT_SLEEPS = 2000, SHORT_SLEEP_NS = 50000, SLEEP_NS = 1000000 };
+enum { POLLS = 1000, SHORT_SLEEPS = 2000, SHORT_SLEEP_NS = 50000, SLEEP_NS = 1000000 };
 enum { BEATS_AT_ONCE = 32, LAST_TICKS = 1000 };
 
 /* What ranks send ten times a second, and once more when the group has ended. */
@@ -50,6 +49,7 @@ typedef struct MpiTransport {
     GroupEnd end;
     MPI_Comm comm;
     pthread_mutex_t lock;   /* of all calls of MPI */
+    atomic_bool wants_beat; /* the thread that beats waits for the lock: the polling thread leaves it alone */
     char *own[2];           /* [TRANSPORT_BYTES] the own part of exchange n is in n % 2 */
     unsigned n;             /* exchanges so far */
     bool has_left, is_ours; /* is_ours: MPI is initialised and finalised here */
@@ -89,15 +89,17 @@ static void sleep_ns(long ns) {
 
 /* Lets other threads run before the next poll. */
 static void pause_after(int n_polls) {
-    if (n_polls < POLLS) return;
-    if (n_polls < POLLS + YIELDS) sched_yield();
-    else sleep_ns(n_polls < POLLS + YIELDS + SHORT_SLEEPS ? SHORT_SLEEP_NS : SLEEP_NS);
+    if (n_polls >= POLLS) sleep_ns(n_polls < POLLS + SHORT_SLEEPS ? SHORT_SLEEP_NS : SLEEP_NS);
 }
 
 /* Waits until a request is complete. Returns false if the group has ended. */
 static bool wait_for(MpiTransport *t, int rank, MPI_Request *request) {
     for (int i = 0; !has_ended(t); i += i < INT32_MAX) {
         int is_done = 0;
+        if (atomic_load(&t->wants_beat)) {
+            sleep_ns(SHORT_SLEEP_NS);
+            continue;
+        }
         pthread_mutex_lock(&t->lock);
         check(t, rank, MPI_Test(request, &is_done, MPI_STATUS_IGNORE));
         pthread_mutex_unlock(&t->lock);
@@ -157,7 +159,9 @@ static void take_beats(MpiTransport *t, int rank) {
 
 static void beat(Transport *base) {
     MpiTransport *t = of(base);
+    atomic_store(&t->wants_beat, true);
     pthread_mutex_lock(&t->lock);
+    atomic_store(&t->wants_beat, false);
     for (int i = 0; i < base->n_ranks; i++) {
         int is_sent = 0;
         if (i == base->rank) continue;
@@ -259,6 +263,8 @@ static int start_mpi(bool *is_ours, fr_error *err) {
     MPI_Finalized(&has_run);
     if (is_open || has_run) return refuse(err, FR_ERR_UNSUPPORTED, "ranks over MPI can divide only one model");
     *is_ours = !is_running;
+    /* Where there are more ranks than cores, polls pause here and not within MPI, which would keep the lock. */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
     if (is_running) MPI_Query_thread(&level);
     else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
         return refuse(err, FR_ERR_IO, "MPI cannot be initialised");

@@ -1,0 +1,129 @@
+/* ranks_compare.c - what ranks must have in common before they compute together: the version and the program, the model
+ * file, the options, and the results of products and of the C library's functions.
+ *
+ * The last is a test: each rank multiplies the same small matrices with its kernels and compares the bits with rank 0.
+ * A processor or a library that computes otherwise would give other logits without any error. */
+#include "compute/ranks/ranks.h"
+
+#include "base/hash.h"
+#include "gguf/tensor_type.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+typedef struct Loaded {
+    uint64_t fingerprint, program, products;
+    int32_t activations;
+    char version[28];
+} Loaded;
+
+/* ---- the program ------------------------------------------------------------------------------------------- */
+
+/* Returns a fingerprint of the file that this code was loaded from, or 0 if it cannot be read. */
+static uint64_t program_hash(void) {
+    Dl_info self, program;
+    char buffer[1 << 16];
+    uint64_t hash = 0;
+    if (!dladdr((void *)(uintptr_t)program_hash, &self)) return 0;
+    bool is_program = dladdr((void *)getauxval(AT_PHDR), &program) && program.dli_fbase == self.dli_fbase;
+    int fd = open(is_program ? "/proc/self/exe" : self.dli_fname, O_RDONLY | O_CLOEXEC);
+    for (ssize_t n; fd >= 0 && (n = read(fd, buffer, sizeof buffer)) > 0;) hash = hash64(buffer, (size_t)n, hash);
+    if (fd >= 0) close(fd);
+    return hash;
+}
+
+/* ---- the test ---------------------------------------------------------------------------------------------- */
+
+enum { N_IN = 256, N_OUT = 32, N_ROWS = 3 };
+
+/* Returns numbers between -1 and 1 that look random. */
+static float number(uint32_t i) { return (float)(int32_t)(i * 2654435761u) * 0x1p-31f; }
+
+/* Multiplies a matrix of a type with rows, and adds the bits of the results to *hash. */
+static int test_product(Device *d, const Weights *w, TensorType type, uint64_t *hash, fr_error *err) {
+    const TensorTypeInfo *info = tensor_type_info(type);
+    float row[N_IN];
+    uint8_t matrix[N_OUT * N_IN * sizeof(float)], *at = matrix;
+    Linear *product = NULL;
+    Buffer *x = NULL, *y = NULL;
+    for (uint32_t o = 0; o < N_OUT; o++) {
+        for (uint32_t i = 0; i < N_IN; i++) row[i] = number(o * N_IN + i + 1);
+        for (uint32_t i = 0; i < N_IN; i += info->block_n, at += info->block_bytes) info->encode(row + i, at);
+    }
+    const GgufTensor tensor = {.name = "test of products",
+                               .type = type,
+                               .n_dims = 2,
+                               .dims = {N_IN, N_OUT, 1, 1},
+                               .data = matrix,
+                               .bytes = (size_t)(at - matrix)};
+    int status = backend_cpu.linear_open(&product, d, w, &tensor, NULL, N_ROWS, err);
+    if (!status) status = backend_cpu.buffer_open(&x, d, N_ROWS * N_IN, err);
+    if (!status) status = backend_cpu.buffer_open(&y, d, N_ROWS * N_OUT, err);
+    if (!status) {
+        for (uint32_t i = 0; i < N_ROWS * N_IN; i++) x->floats[i] = 3 * number(i * 7 + 5);
+        backend_cpu.linear(d, product, LINEAR_SET, (Slice){x, 0}, N_ROWS, (Slice){y, 0});
+        *hash = hash64(y->floats, N_ROWS * N_OUT * sizeof(float), *hash);
+    }
+    buffer_close(x);
+    buffer_close(y);
+    if (product) backend_cpu.linear_close(product);
+    return status;
+}
+
+/* Adds the results of the functions of the C library that decide logits. */
+static void test_library(uint64_t *hash) {
+    for (uint32_t i = 1; i < 64; i++) {
+        double x = 40 * (double)number(i), all[] = {exp(x), log(fabs(x)), pow(fabs(x), 0.37), sin(x), cos(x)};
+        *hash = hash64(all, sizeof all, *hash);
+    }
+}
+
+static int test_arithmetic(const Weights *w, uint64_t *hash, fr_error *err) {
+    static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_K, TYPE_MXFP4};
+    const DeviceOptions options = {.kernels = w->options.kernels, .n_threads = 1};
+    Device *d;
+    *hash = 0;
+    int status = backend_cpu.device_open(&d, &options, err);
+    for (size_t i = 0; i < sizeof types / sizeof *types && !status; i++)
+        status = test_product(d, w, types[i], hash, err);
+    device_close(d);
+    test_library(hash);
+    return status;
+}
+
+/* ---- the comparison ---------------------------------------------------------------------------------------- */
+
+/* Returns an error if this rank has loaded something else than rank 0. */
+static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
+    const char *what = strcmp(own->version, first->version) != 0 ? "version of forerun"
+                       : own->program != first->program          ? "build of forerun"
+                       : own->fingerprint != first->fingerprint  ? "model file"
+                       : own->activations != first->activations  ? "precision of activations"
+                       : own->products != first->products        ? NULL
+                                                                 : "";
+    if (what && !*what) return FR_OK;
+    if (what) return error_set(err, FR_ERR_MISMATCH, "another %s than rank 0", what);
+    return error_set(err, FR_ERR_MISMATCH, "products or functions of the C library have other results than on rank 0");
+}
+
+int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, fr_error *err) {
+    fr_error why = {.code = FR_OK};
+    Loaded own = {.fingerprint = fingerprint}, first;
+    if (status && err) why = *err;
+    if (!status) status = test_arithmetic(w, &own.products, &why);
+    if (w) own.activations = (int32_t)w->options.activations;
+    strncpy(own.version, fr_version(), sizeof own.version - 1);
+    if (comm_transport(r->comm)->is_own_process) own.program = program_hash();
+    first = own;
+    comm_broadcast(r->comm, &first, sizeof first);
+    if (!status && first.fingerprint) status = compare(&own, &first, &why);
+    status = ranks_agree(r, status, &why);
+    if (status) return error_set(err, status, "%s", why.message);
+    r->weights = w;
+    return FR_OK;
+}

@@ -1,0 +1,91 @@
+#!/bin/bash
+# tools/ranks_failures.sh [ROUNDS [PROGRAM]]: lets ranks fail at random, and checks that the group ends as it should.
+#
+# Each round starts a text or a server, with --ranks 3 or mpirun -n 3, kills or stops a random rank in prefill, in decoding or
+# while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the rank. After a
+# rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to end.
+rounds=${1:-50}
+program=${2:-build/forerun}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+model=models/target.gguf
+ranks=3
+for i in $(seq 3000); do echo "The little dog went to the park and saw $i big red balls."; done > "$folder/long.txt"
+failed=0
+
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+pick() { shift $((RANDOM % $#)); echo "$1"; }
+
+# The processes of ranks 0, 1, ... of the command with process id $1.
+list_ranks() {
+  if [ "$launcher" = fork ]; then
+    echo "$1" $(pgrep -P "$1" | sort -n)
+  else
+    for rank in $(seq 0 $((ranks - 1))); do
+      for pid in $(pgrep -P "$1"); do
+        tr '\0' '\n' < "/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$rank" && echo "$pid"
+      done
+    done
+  fi
+}
+
+is_running() { [ -e "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+
+one_round() {
+  launcher=$(pick fork mpi)
+  signal=$(pick KILL STOP)
+  moment=$(pick prefill decoding idle)
+  victim=$((RANDOM % ranks))
+  what="$launcher, SIG$signal to rank $victim, $moment"
+  case $moment in
+    prefill)  args="run -m $model -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
+    decoding) args="run -m $model -t 1 -n 50000 -c 60000 --ignore-eos -p Once" ;;
+    idle)     args="serve -m $model -t 1 --port 0" ;;
+  esac
+  if [ $launcher = fork ]; then start="$program $args --ranks $ranks"; else start="mpirun --oversubscribe -n $ranks $program $args"; fi
+  $start > "$folder/out" 2> "$folder/err" < /dev/null &
+  command=$!
+  for i in $(seq 100); do # until all ranks have started and the command is at its work
+    sleep 0.1
+    pids=($(list_ranks $command))
+    [ ${#pids[@]} = $ranks ] || continue
+    [ $moment = idle ] && ! grep -q 'http://' "$folder/err" && continue
+    [ $moment = decoding ] && ! [ -s "$folder/out" ] && continue
+    [ $moment = prefill ] && [ "$i" -lt 12 ] && continue
+    break
+  done
+  sleep 0.$((RANDOM % 9))
+  others=()
+  for i in $(seq 0 $((ranks - 1))); do [ "$i" = $victim ] || others+=("${pids[$i]}"); done
+  start_ms=$(now_ms)
+  kill -$signal "${pids[$victim]}"
+  while [ $(($(now_ms) - start_ms)) -lt 5000 ]; do
+    left=0
+    for pid in "${others[@]}"; do is_running "$pid" && left=1; done
+    [ $left = 0 ] && break
+    sleep 0.02
+  done
+  took_ms=$(($(now_ms) - start_ms))
+  [ $launcher = fork ] && [ $victim = 0 ] && kill -KILL $command 2>/dev/null # the stopped process is the command itself
+  for i in $(seq 100); do is_running $command || break; sleep 0.02; done
+  kill -KILL $command 2>/dev/null
+  wait $command 2>/dev/null
+  status=$?
+  named=no
+  grep -qE "rank $victim of $ranks has died|process rank $victim with PID" "$folder/err" && named=yes
+  # The sentence of forked ranks is printed by rank 0.
+  [ $launcher = fork ] && [ $victim = 0 ] && named=yes
+  if [ $took_ms -gt 2000 ] || [ $status = 0 ] || [ $named = no ]; then
+    echo "FAILED: $what: ended after $took_ms ms, status $status, named: $named"
+    cat "$folder/err"
+    failed=$((failed + 1))
+  else
+    echo "$what: ended after $took_ms ms"
+  fi
+  for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+}
+
+for round in $(seq "$rounds"); do one_round; done
+echo "$((rounds - failed)) of $rounds rounds passed"
+[ $failed = 0 ]
