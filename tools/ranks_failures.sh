@@ -1,16 +1,17 @@
 #!/bin/bash
 # tools/ranks_failures.sh [ROUNDS [PROGRAM]]: lets ranks fail at random, and checks that the group ends as it should.
 #
-# Each round starts a text or a server, with --ranks 3 or mpirun -n 3, kills or stops a random rank in prefill, in decoding or
-# while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the rank. After a
-# rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to end.
+# Each round starts a text or a server with three ranks (RANKS), by --ranks or by mpirun, kills or stops one at random in prefill, in
+# decoding or while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the
+# rank. After a rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to
+# end.
 rounds=${1:-50}
 program=${2:-build/forerun}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 model=models/target.gguf
-ranks=3
+ranks=${RANKS:-3}
 for i in $(seq 3000); do echo "The little dog went to the park and saw $i big red balls."; done > "$folder/long.txt"
 failed=0
 
@@ -39,9 +40,9 @@ one_round() {
   victim=$((RANDOM % ranks))
   what="$launcher, SIG$signal to rank $victim, $moment"
   case $moment in
-    prefill)  args="run -m $model -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
-    decoding) args="run -m $model -t 1 -n 50000 -c 60000 --ignore-eos -p Once" ;;
-    idle)     args="serve -m $model -t 1 --port 0" ;;
+    prefill)  args="run -m $model --draft none -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
+    decoding) args="run -m $model --draft none -t 1 -n 50000 -c 60000 --ignore-eos -p Once" ;;
+    idle)     args="serve -m $model --draft none -t 1 --port 0" ;;
   esac
   if [ $launcher = fork ]; then start="$program $args --ranks $ranks"; else start="mpirun --oversubscribe -n $ranks $program $args"; fi
   $start > "$folder/out" 2> "$folder/err" < /dev/null &
