@@ -115,11 +115,12 @@ typedef struct fr_model_options {
     void *progress_user;                       /* passed to progress */
     /* Divides the weights among this many processes of this machine, which compute each forward together with the same
      * results as one process. fr_model_open starts the others, and fr_model_close ends them. Until then each process,
-     * including this one, uses a share of the cores. FR_RANKS_NUMA: one process for each NUMA node. 0 or 1: one process.
+     * including this one, uses a share of the cores. FR_RANKS_NUMA: one process for each NUMA node. 0 or 1: one
+     * process.
      *
-     * FR_RANKS_MPI: the processes that mpirun has started, on one machine or several; it needs libforerun-mpi.so. All of
-     * them call fr_model_open, once. In that of rank 0 it opens the model as usual. In the others it does what rank 0
-     * asks for, with the path and the options of rank 0, until that closes the model, and then returns
+     * FR_RANKS_MPI: the processes that mpirun has started, on one machine or several; it needs libforerun-mpi.so. All
+     * of them call fr_model_open, once. In that of rank 0 it opens the model as usual. In the others it does what rank
+     * 0 asks for, with the path and the options of rank 0, until that closes the model, and then returns
      * FR_ERR_CANCELLED, or the error for which the ranks have ended. */
     int64_t n_ranks;
 } fr_model_options;
@@ -332,6 +333,12 @@ typedef struct fr_engine_stats {
      * there are no such layers, or they use the same pages as the others. */
     int64_t kv_window_tokens, kv_window_tokens_held;
     int64_t kv_bytes; /* the size of the KV cache over all layers; memory is taken only for what has been used */
+    /* For a model that is divided among processes (otherwise 0): their number; what they have exchanged since it was
+     * opened; how long that took in this process, which includes waiting for the others; and the latency of an exchange
+     * and the bytes per second that a process receives, as measured when the model was opened. */
+    int n_ranks;
+    int64_t n_exchanges, exchanged_bytes;
+    double exchange_s, exchange_latency_s, exchange_bytes_per_s;
 } fr_engine_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called within a callback. */

@@ -143,6 +143,12 @@ class fr_engine_stats(_Sized):
         ("kv_window_tokens", c_int64),
         ("kv_window_tokens_held", c_int64),
         ("kv_bytes", c_int64),
+        ("n_ranks", c_int),
+        ("n_exchanges", c_int64),
+        ("exchanged_bytes", c_int64),
+        ("exchange_s", c_double),
+        ("exchange_latency_s", c_double),
+        ("exchange_bytes_per_s", c_double),
     ]
 
 

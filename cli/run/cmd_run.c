@@ -103,6 +103,13 @@ static void print_summary(const Generator *g, const fr_request *r) {
         (long long)s.n_prompt, (long long)s.n_prompt_shared, s.prefill_s, s.decode_s, s.tokens_per_s,
         100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s, info.backend,
         info.kernels, info.activations, (unsigned long long)s.logits_hash);
+    fr_engine_stats e = {.struct_size = sizeof e};
+    fr_engine_get_stats(g->engine, &e);
+    if (e.n_ranks)
+        fprintf(stderr,
+                "%d ranks: %lld exchanges, %.1f MB, %.3f s with waiting; an exchange takes %.0f us and %.2f GB/s\n",
+                e.n_ranks, (long long)e.n_exchanges, (double)e.exchanged_bytes * 1e-6, e.exchange_s,
+                e.exchange_latency_s * 1e6, e.exchange_bytes_per_s * 1e-9);
     if (s.is_lossy)
         fputs("LOSSY: the verification rule changed the output distribution, so it is no longer the target's\n",
               stderr);
@@ -133,6 +140,14 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
                   "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores(), "verify",
                   a->verify ? a->verify : "sampled", "lossy", s.counts.is_lossy, "seed", (json_int_t)a->sampling.seed));
     if (s.counts.plain_s > 0) json_object_set_new(j, "plain_s", json_real_or_null(s.counts.plain_s));
+    fr_engine_stats e = {.struct_size = sizeof e};
+    fr_engine_get_stats(g->engine, &e);
+    if (e.n_ranks)
+        json_object_set_new(j, "ranks",
+                            json_pack("{s:i, s:I, s:I, s:f, s:f, s:f}", "n", e.n_ranks, "exchanges",
+                                      (json_int_t)e.n_exchanges, "bytes", (json_int_t)e.exchanged_bytes, "seconds",
+                                      e.exchange_s, "latency_s", e.exchange_latency_s, "bytes_per_s",
+                                      e.exchange_bytes_per_s));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }

@@ -57,9 +57,11 @@ typedef struct Weights {
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
     int n_ranks;            /* the processes of options.ranks, if each has a part of the matrices; 0: they are whole */
-    size_t bytes;           /* bytes of matrices that one forward reads */
-    MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
-    char packed_error[508]; /* why that file is not used although it exists; "" otherwise */
+    double exchange_s;      /* the latency of an exchange between them, as measured; 0: unknown */
+    double exchange_bytes_per_s; /* of what each of them receives */
+    size_t bytes;                /* bytes of matrices that one forward reads */
+    MappedFile *mapped;          /* options.packed_file, if it is used; each forward checks that it has not changed */
+    char packed_error[508];      /* why that file is not used although it exists; "" otherwise */
 } Weights;
 
 /* The residual streams that a context keeps with each hidden state, for drafters that read them. */

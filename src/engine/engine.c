@@ -250,6 +250,16 @@ int fr_engine_get_options(const fr_engine *e, fr_engine_options *out) {
     return e ? status : FR_ERR_ARGUMENT;
 }
 
+static void add_exchanges(const fr_model *m, fr_engine_stats *stats) {
+    CommCounts counts = comm_counts(m->ranks->comm);
+    stats->n_ranks = comm_size(m->ranks->comm);
+    stats->n_exchanges = counts.n_gathers + counts.n_broadcasts;
+    stats->exchanged_bytes = counts.n_gather_bytes + counts.n_broadcast_bytes;
+    stats->exchange_s = counts.seconds;
+    stats->exchange_latency_s = m->weights->exchange_s;
+    stats->exchange_bytes_per_s = m->weights->exchange_bytes_per_s;
+}
+
 int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
     fr_engine_stats stats = {0};
     if (!e) {
@@ -272,6 +282,7 @@ int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
                               .kv_window_tokens_held = (n_window_pages - executor_n_free_window_pages(e->executor)) *
                                                        page,
                               .kv_bytes = (int64_t)(bytes * (double)page * work.kv_bytes_per_key)};
+    if (e->model->ranks) add_exchanges(e->model, &stats);
     return fill_result(out, &stats, sizeof stats);
 }
 

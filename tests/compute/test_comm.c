@@ -138,6 +138,24 @@ static void the_group_ends_with_the_first_reason(void **state) {
     for (int i = 0; i < N_RANKS; i++) assert_int_equal(members[i].n_wrong, 0);
 }
 
+/* Over a network with a delay of 2 ms and 200 MB/s. */
+static void *measure_price(void *member) {
+    Member *m = member;
+    open_member(m);
+    comm_slow_down(m->comm, (CommNetwork){.delay_s = 2e-3, .bytes_per_s = 200e6});
+    CommPrice price = comm_measure(m->comm);
+    m->n_wrong = price.latency_s < 2e-3 || price.bytes_per_s > 220e6 || comm_counts(m->comm).n_gathers != 0;
+    close_member(m);
+    return NULL;
+}
+
+static void the_price_of_a_slow_network_is_measured(void **state) {
+    (void)state;
+    static Member members[N_RANKS];
+    run_group(members, measure_price);
+    for (int i = 0; i < N_RANKS; i++) assert_int_equal(members[i].n_wrong, 0);
+}
+
 static void the_number_of_ranks_is_checked(void **state) {
     (void)state;
     fr_error err;
@@ -151,6 +169,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_pieces_arrive),
         cmocka_unit_test(the_group_ends_with_the_first_reason),
+        cmocka_unit_test(the_price_of_a_slow_network_is_measured),
         cmocka_unit_test(the_number_of_ranks_is_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TICK_MS = 100, SILENT_TICKS = 12 };
+enum { TICK_MS = 100, SILENT_TICKS = 10 };
 
 struct Comm {
     Transport *transport;
@@ -245,6 +246,7 @@ static void exchange(Comm *c, const CommPart *parts, CommPieceFn piece, const vo
 static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all,
                          int64_t *n_calls, int64_t *n_bytes) {
     size_t longest = 0;
+    double start_s = clock_s();
     for (int i = 0; i < c->transport->n_ranks; i++) {
         longest = max_size(longest, bytes_of(parts[i]));
         *n_bytes += (int64_t)bytes_of(parts[i]);
@@ -252,6 +254,7 @@ static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, cons
     *n_calls += longest > 0;
     for (size_t from = 0; from < longest && !has_ended(c->transport); from += TRANSPORT_BYTES)
         exchange(c, parts, piece, ctx, from, to_all);
+    c->counts.seconds += clock_s() - start_s;
 }
 
 void comm_gather(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all) {
@@ -268,4 +271,37 @@ static char *all_of(const void *ctx, int rank, int64_t i) {
 void comm_broadcast(Comm *c, void *data, size_t bytes) {
     CommPart parts[COMM_MAX_RANKS] = {{1, bytes}};
     exchange_all(c, parts, all_of, &data, true, &c->counts.n_broadcasts, &c->counts.n_broadcast_bytes);
+}
+
+/* ---- the price --------------------------------------------------------------------------------------------- */
+
+enum { N_BATCHES = 3, BATCH = 8 };
+
+/* Returns the time of a gather of so many bytes from each rank: the mean of a batch, because a rank that is late finds
+ * the parts of the others; and the shortest of some batches. */
+static double time_gather(Comm *c, char *memory, size_t bytes) {
+    CommPart parts[COMM_MAX_RANKS];
+    double shortest_s = 0;
+    for (int i = 0; i < c->transport->n_ranks; i++) parts[i] = (CommPart){1, bytes};
+    for (int k = 0; k < N_BATCHES; k++) {
+        double start_s = clock_s();
+        for (int i = 0; i < BATCH; i++) comm_gather(c, parts, all_of, &memory, true);
+        double mean_s = (clock_s() - start_s) / BATCH;
+        if (k == 0 || mean_s < shortest_s) shortest_s = mean_s;
+    }
+    return shortest_s;
+}
+
+CommPrice comm_measure(Comm *c) {
+    enum { SMALL = 64, LARGE = 1 << 18 };
+    char *memory = mem_calloc(1, LARGE); /* every rank writes zeros there */
+    CommCounts before = c->counts;
+    if (!memory) {
+        comm_abort(c, "out of memory: the exchanges of ranks cannot be measured");
+        return (CommPrice){0};
+    }
+    double latency_s = time_gather(c, memory, SMALL), large_s = time_gather(c, memory, LARGE);
+    mem_free(memory);
+    c->counts = before;
+    return (CommPrice){latency_s, (c->transport->n_ranks - 1) * LARGE / fmax(large_s - latency_s, 1e-7)};
 }

@@ -55,8 +55,15 @@ int comm_check(const Comm *c, fr_error *err);
  * contributed. */
 typedef struct CommCounts {
     int64_t n_gathers, n_gather_bytes, n_broadcasts, n_broadcast_bytes;
+    double seconds; /* in exchanges, where this rank also waits for ranks that still compute */
 } CommCounts;
 CommCounts comm_counts(const Comm *c);
+
+/* Measures what an exchange costs, in some milliseconds. All ranks call this at the same time. */
+typedef struct CommPrice {
+    double latency_s, bytes_per_s; /* bytes_per_s: of what a rank receives */
+} CommPrice;
+CommPrice comm_measure(Comm *c);
 
 /* From now on each exchange takes this much longer on this rank, as over a network; for tests and measurements. The
  * environment variable FORERUN_RANKS_NETWORK=DELAY_US,MBIT_S sets it for all groups of a process. */

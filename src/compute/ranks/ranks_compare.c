@@ -111,7 +111,7 @@ static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
     return error_set(err, FR_ERR_MISMATCH, "products or functions of the C library have other results than on rank 0");
 }
 
-int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, fr_error *err) {
+int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err) {
     fr_error why = {.code = FR_OK};
     Loaded own = {.fingerprint = fingerprint}, first;
     if (status && err) why = *err;
@@ -124,6 +124,8 @@ int ranks_compare(Ranks *r, const Weights *w, int status, uint64_t fingerprint, 
     if (!status && first.fingerprint) status = compare(&own, &first, &why);
     status = ranks_agree(r, status, &why);
     if (status) return error_set(err, status, "%s", why.message);
+    CommPrice price = comm_measure(r->comm);
+    w->exchange_s = price.latency_s, w->exchange_bytes_per_s = price.bytes_per_s;
     r->weights = w;
-    return FR_OK;
+    return comm_check(r->comm, err);
 }

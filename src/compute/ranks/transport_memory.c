@@ -15,10 +15,12 @@
 #include "base/threads.h"
 
 #include <linux/futex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +31,7 @@ typedef struct Slot {
     _Alignas(64) atomic_uint published; /* exchanges */
     atomic_int n_sleepers;              /* ranks that sleep until `published` grows */
     atomic_uint beats;
+    atomic_int process; /* 0: it has not begun */
     atomic_bool has_left;
 } Slot;
 
@@ -129,7 +132,24 @@ static const char *receive(Transport *base, int rank, size_t bytes) {
 
 /* ---- watching --------------------------------------------------------------------------------------------- */
 
-static void beat(Transport *t) { atomic_fetch_add(&memory_of(t)->slots[t->rank].beats, 1); }
+/* Returns whether the process of a rank has ended. Its parent, rank 0, and its children see that at once; the others see
+ * that it does not beat. In tests, ranks are threads of one process. */
+static bool has_died(const CommMemory *m, int rank, int own) {
+    const Slot *s = &m->slots[rank];
+    pid_t process = atomic_load(&s->process);
+    siginfo_t info = {.si_pid = 0};
+    if (process == 0 || process == getpid() || atomic_load(&s->has_left)) return false;
+    if (rank == 0) return getppid() != process;
+    if (own > 0) return false;
+    return waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == process;
+}
+
+static void beat(Transport *t) {
+    CommMemory *m = memory_of(t);
+    atomic_fetch_add(&m->slots[t->rank].beats, 1);
+    for (int i = 0; i < m->n_ranks; i++)
+        if (i != t->rank && has_died(m, i, t->rank)) comm_end_because_of(t, i, "has died or does not respond");
+}
 
 static unsigned beats_of(Transport *t, int rank) {
     const Slot *s = &memory_of(t)->slots[rank];
@@ -165,6 +185,7 @@ int transport_memory_open(Transport **out, CommMemory *memory, int rank, fr_erro
     t->base = (Transport){.table = &table, .rank = rank, .n_ranks = memory->n_ranks, .end = &memory->end};
     t->base.local_rank = rank, t->base.n_local = memory->n_ranks;
     t->memory = memory;
+    atomic_store(&memory->slots[rank].process, getpid());
     atomic_store(&memory->slots[rank].beats, 1);
     *out = &t->base;
     return FR_OK;
