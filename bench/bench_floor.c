@@ -7,8 +7,8 @@
  *
  * PROMPTS.jsonl has one object per line with "turns", of which the first is the prompt. A cell is a drafter, a length
  * and a number of clients. In each of its rounds, plain decoding and the drafter answer the same prompts one right
- * after the other, in alternating order. Both have fresh engines, so that no drafter has seen an answer before, and no
- * prefix cache. All clients send a prompt at once and wait for their answers, `batches` times in succession, so that a
+ * after the other, in alternating order. Both have fresh engines, so that no drafter has seen these answers before, and
+ * no prefix cache. Other prompts are answered first, so that the memory of the engines has been touched. All clients send a prompt at once and wait for their answers, `batches` times in succession, so that a
  * round has about as many tokens as --tokens says. The time includes the prompts. A cell's ratio is the median over its rounds
  * of (plain time / drafted time). With --cpu times are processor time of this process, which other programs disturb
  * less; use one thread then.
@@ -157,7 +157,10 @@ static double measure(const fr_model *model, const char *draft, int n_clients, i
     double ratios[MAX_ROUNDS];
     for (int round = 0; round < o.n_rounds; round++) {
         fr_engine *engines[2] = {open_engine(model, NULL, n_clients), open_engine(model, draft, n_clients)};
-        Side sides[2] = {{.seconds = 0}, {.seconds = 0}};
+        Side warm_up = {.seconds = 0}, sides[2] = {{.seconds = 0}, {.seconds = 0}};
+        for (int k = 0; k < 2; k++)
+            run_batch(engines[k], k ? draft : NULL, n_clients, n_tokens < 64 ? n_tokens : 64,
+                      n_prompts / 2 + round * n_clients, &warm_up);
         for (int i = 0; i < n_batches; i++)
             for (int k = 0; k < 2; k++) {
                 int drafted = (i + k + round) % 2, first = (round * n_batches + i) * n_clients;
