@@ -45,7 +45,8 @@ typedef struct ServeOptions {
     const char *host;
     int64_t port, n_queued, max_body_mib, max_connections;
     double request_timeout_s, max_gap_ms;
-    const char *api_key_file, *tls_cert, *tls_key, *slot_folder, *prefix_folder, *events_endpoint, *events_topic;
+    const char *api_key_file, *tls_cert, *tls_key, *slot_folder, *prefix_folder, *events_endpoint, *events_topic,
+        *events_replay;
     const char *origins[ACCESS_MAX_ORIGINS];
     int n_origins;
     const char *hosts[ACCESS_MAX_HOSTS];
@@ -307,6 +308,7 @@ static int open_server(Server *s, fr_error *err) {
     if (!status) status = mailbox_open(&service->mailbox, err);
     if (!status) status = open_mail(s, err);
     if (!status && o->events_endpoint) status = kv_events_open(&s->events, o->events_endpoint, o->events_topic, err);
+    if (!status && o->events_replay) status = kv_events_serve_replay(s->events, o->events_replay, err);
     service->loads = true;
     return status ? status : open_http(s, err); /* before the models: an address in use is reported at once */
 }
@@ -517,6 +519,10 @@ static const Option option_table[] = {
      .default_value = "kv@{host}@{model}",
      .metavar = "TOPIC",
      .help = "topic of these messages; {host} and {model} are replaced by names"},
+    {.key = "kv-events-replay",
+     OPT_TEXT(ServeOptions, events_replay),
+     .metavar = "ENDPOINT",
+     .help = "let routers ask for messages that they have missed at this endpoint (tcp://*:5558); with one model only"},
     {.key = "quiet", OPT_FLAG(ServeOptions, is_quiet), .help = "do not log requests"},
     {.key = NULL},
 };
@@ -536,6 +542,9 @@ static int check(fr_error *err) {
         int status = strcmp(args.drafts[i], "auto") == 0 ? FR_OK : drafter_check(args.drafts[i], &why);
         if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
     }
+    if (args.events_replay && (!args.events_endpoint || args.n_models > 1))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--kv-events-replay belongs to --kv-events and to one model: pass --kv-events and one -m");
     if (!args.tls_cert != !args.tls_key)
         return error_set(err, FR_ERR_ARGUMENT, "--tls-cert and --tls-key belong together: pass both");
     return FR_OK;

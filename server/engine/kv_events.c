@@ -14,12 +14,19 @@
  * reported, and only when the prefix cache has changed. A model with a recurrent state or windows can continue a
  * prefix only at some lengths, so a block of such a model may have to be read again.
  *
+ * A router that sees from the numbers that it has missed messages asks for them at another socket, again as vLLM's do:
+ *
+ *     asked       an empty part, the first number that it wants
+ *     answered    for each message kept from that number on: an empty part, its number, the batch;
+ *                 then an empty part, the number -1, an empty part
+ *
  * libzmq is loaded when it is needed, as libcurl is by `forerun pull`. */
 #include "server/engine/kv_events.h"
 
 #include "base/hash.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,7 +188,10 @@ bool kv_events_write_cleared(Buf *out, double now_s) {
 /* ---- the socket ------------------------------------------------------------------------------------------------ */
 
 /* The functions of libzmq that are used, with the constants of its interface, which does not change. */
-enum { PUB = 1, DONTWAIT = 1, SNDMORE = 2, LINGER = 17, LINGER_MS = 200, MAX_PREFIXES = 4096 };
+enum { PUB = 1, ROUTER = 6, DONTWAIT = 1, SNDMORE = 2 };
+enum { RCVMORE = 13, LINGER = 17, MAXMSGSIZE = 22, SNDTIMEO = 28, ROUTER_MANDATORY = 33, ETERM = 156384765 };
+enum { LINGER_MS = 200, SEND_MS = 1000, MAX_PREFIXES = 4096, MAX_IDENTITY = 255 };
+enum { REPLAY_BATCHES = 10000, REPLAY_BYTES = 64 << 20 };
 static struct {
     void *(*ctx_new)(void);
     int (*ctx_term)(void *context);
@@ -190,6 +200,9 @@ static struct {
     int (*setsockopt)(void *socket, int option, const void *value, size_t n);
     int (*bind)(void *socket, const char *endpoint);
     int (*send)(void *socket, const void *bytes, size_t n, int flags);
+    int (*recv)(void *socket, void *bytes, size_t n, int flags);
+    int (*getsockopt)(void *socket, int option, void *value, size_t *n);
+    int (*ctx_shutdown)(void *context);
     int (*error)(void);
     const char *(*strerror)(int error);
 } zmq;
@@ -202,8 +215,25 @@ typedef struct ModelBlocks {
     uint64_t n_sent;
 } ModelBlocks;
 
+typedef struct KvBatch {
+    uint8_t *bytes;
+    size_t n;
+} KvBatch;
+
+/* The last messages, for routers that have missed some. */
+typedef struct KvReplay {
+    void *socket;
+    pthread_t thread; /* only it uses the socket */
+    pthread_mutex_t lock;
+    KvBatch *batches;    /* [REPLAY_BATCHES] message i is at i % REPLAY_BATCHES; NULL: nothing is kept */
+    uint64_t first, end; /* the messages that are kept */
+    size_t n_bytes;
+    Buf out; /* the thread's copy of a message */
+} KvReplay;
+
 struct KvEvents {
     void *context, *socket;
+    KvReplay replay;
     const char *topic;
     ModelBlocks models[SERVED_MAX_MODELS];
     int n_models;
@@ -215,10 +245,18 @@ static int load_library(fr_error *err) {
     static const struct {
         const char *name;
         void *function;
-    } functions[] = {
-        {"zmq_ctx_new", &zmq.ctx_new}, {"zmq_ctx_term", &zmq.ctx_term}, {"zmq_socket", &zmq.socket},
-        {"zmq_close", &zmq.close},     {"zmq_bind", &zmq.bind},         {"zmq_setsockopt", &zmq.setsockopt},
-        {"zmq_send", &zmq.send},       {"zmq_errno", &zmq.error},       {"zmq_strerror", &zmq.strerror}};
+    } functions[] = {{"zmq_ctx_new", &zmq.ctx_new},
+                     {"zmq_ctx_term", &zmq.ctx_term},
+                     {"zmq_socket", &zmq.socket},
+                     {"zmq_close", &zmq.close},
+                     {"zmq_bind", &zmq.bind},
+                     {"zmq_setsockopt", &zmq.setsockopt},
+                     {"zmq_send", &zmq.send},
+                     {"zmq_errno", &zmq.error},
+                     {"zmq_strerror", &zmq.strerror},
+                     {"zmq_recv", &zmq.recv},
+                     {"zmq_getsockopt", &zmq.getsockopt},
+                     {"zmq_ctx_shutdown", &zmq.ctx_shutdown}};
     void *library = dlopen("libzmq.so.5", RTLD_NOW | RTLD_LOCAL);
     bool is_whole = library != NULL;
     for (size_t i = 0; i < sizeof functions / sizeof *functions && is_whole; i++) {
@@ -252,11 +290,137 @@ int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_e
     return FR_OK;
 }
 
+/* ---- replay ---------------------------------------------------------------------------------------------------- */
+
+static void forget_oldest(KvReplay *r) {
+    KvBatch *b = &r->batches[r->first++ % REPLAY_BATCHES];
+    r->n_bytes -= b->n;
+    free(b->bytes);
+    *b = (KvBatch){0};
+}
+
+/* Keeps a message. If memory runs out, nothing is kept up to it. */
+static void remember(KvReplay *r, uint64_t number, const Buf *message) {
+    if (!r->batches) return;
+    uint8_t *bytes = malloc(message->n);
+    pthread_mutex_lock(&r->lock);
+    while (r->first < r->end &&
+           (!bytes || r->end - r->first == REPLAY_BATCHES || r->n_bytes + message->n > REPLAY_BYTES))
+        forget_oldest(r);
+    if (bytes) {
+        memcpy(bytes, message->data, message->n);
+        r->batches[number % REPLAY_BATCHES] = (KvBatch){bytes, message->n};
+        r->n_bytes += message->n;
+    }
+    r->end = number + 1;
+    if (!bytes) r->first = r->end;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Copies the first kept message from *number on to r->out, and sets *number to its number. False: there is none. */
+static bool find_message(KvReplay *r, uint64_t *number) {
+    buf_clear(&r->out);
+    pthread_mutex_lock(&r->lock);
+    if (*number < r->first) *number = r->first;
+    bool is_kept = *number < r->end;
+    if (is_kept) {
+        const KvBatch *b = &r->batches[*number % REPLAY_BATCHES];
+        is_kept = buf_append(&r->out, b->bytes, b->n);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_kept;
+}
+
+static void write_number(uint8_t bytes[8], uint64_t number) {
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(number >> 8 * (7 - i));
+}
+
+static bool send_answer(const KvReplay *r, const uint8_t *identity, size_t n_identity, uint64_t number) {
+    uint8_t bytes[8];
+    write_number(bytes, number);
+    return zmq.send(r->socket, identity, n_identity, SNDMORE) >= 0 && zmq.send(r->socket, "", 0, SNDMORE) >= 0 &&
+           zmq.send(r->socket, bytes, sizeof bytes, SNDMORE) >= 0 && zmq.send(r->socket, r->out.data, r->out.n, 0) >= 0;
+}
+
+/* Answers a request. A router that has gone or does not read gets no more. */
+static void replay(KvReplay *r, const uint8_t *identity, size_t n_identity, uint64_t number) {
+    bool is_sent = true;
+    for (; is_sent && find_message(r, &number); number++) is_sent = send_answer(r, identity, n_identity, number);
+    buf_clear(&r->out);
+    if (is_sent) (void)send_answer(r, identity, n_identity, UINT64_MAX);
+}
+
+/* Receives a message of at most 3 parts into parts of 256 bytes, and drops further parts. Returns how many parts it
+ * had; -1: none can be received. */
+static int receive_parts(const KvReplay *r, uint8_t parts[3][256], size_t n[3]) {
+    int n_parts = 0, more = 1, got;
+    for (uint8_t rest[256]; more; n_parts++) {
+        size_t size = sizeof more;
+        got = zmq.recv(r->socket, n_parts < 3 ? parts[n_parts] : rest, sizeof rest, 0);
+        if (got < 0 || zmq.getsockopt(r->socket, RCVMORE, &more, &size)) return -1;
+        if (n_parts < 3) n[n_parts] = (size_t)got;
+    }
+    return n_parts;
+}
+
+/* Answers requests until the context is shut down. */
+static void *run_replay(void *arg) {
+    KvReplay *r = arg;
+    uint8_t parts[3][256];
+    size_t n[3];
+    for (int n_parts; (n_parts = receive_parts(r, parts, n)) >= 0 || zmq.error() != ETERM;) {
+        if (n_parts != 3 || n[0] > MAX_IDENTITY || n[1] != 0 || n[2] != 8) continue;
+        uint64_t number = 0;
+        for (int i = 0; i < 8; i++) number = number << 8 | parts[2][i];
+        replay(r, parts[0], n[0], number);
+    }
+    zmq.close(r->socket);
+    return NULL;
+}
+
+int kv_events_serve_replay(KvEvents *k, const char *endpoint, fr_error *err) {
+    static const int linger = LINGER_MS, send_ms = SEND_MS, one = 1;
+    static const int64_t most = 256; /* bytes of a part */
+    KvReplay *r = &k->replay;
+    void *socket = zmq.socket(k->context, ROUTER);
+    r->out.max_bytes = SIZE_MAX / 2;
+    if (!socket || zmq.setsockopt(socket, LINGER, &linger, sizeof linger) ||
+        zmq.setsockopt(socket, SNDTIMEO, &send_ms, sizeof send_ms) ||
+        zmq.setsockopt(socket, MAXMSGSIZE, &most, sizeof most) ||
+        zmq.setsockopt(socket, ROUTER_MANDATORY, &one, sizeof one) || zmq.bind(socket, endpoint)) {
+        int status = error_set(err, FR_ERR_IO, "--kv-events-replay: %.200s: %s", endpoint, zmq.strerror(zmq.error()));
+        if (socket) zmq.close(socket);
+        return status;
+    }
+    r->socket = socket;
+    pthread_mutex_init(&r->lock, NULL);
+    r->batches = calloc(REPLAY_BATCHES, sizeof *r->batches);
+    if (r->batches && pthread_create(&r->thread, NULL, run_replay, r) == 0) return FR_OK;
+    free(r->batches);
+    r->batches = NULL;
+    zmq.close(socket);
+    return error_memory(err, "KV events", REPLAY_BATCHES * sizeof *r->batches);
+}
+
+/* Ends the thread; the context must not be used any more. */
+static void close_replay(KvEvents *k) {
+    KvReplay *r = &k->replay;
+    if (!r->batches) return;
+    (void)zmq.ctx_shutdown(k->context);
+    pthread_join(r->thread, NULL);
+    while (r->first < r->end) forget_oldest(r);
+    free(r->batches);
+    buf_free(&r->out);
+    pthread_mutex_destroy(&r->lock);
+}
+
+/* ---- publishing ------------------------------------------------------------------------------------------------ */
+
 /* Sends k->out. A subscriber that does not read misses messages, which it sees by their numbers. */
 static void send_batch(KvEvents *k, ModelBlocks *m) {
     uint8_t number[8];
-    for (int i = 0; i < 8; i++) number[i] = (uint8_t)(m->n_sent >> 8 * (7 - i));
-    m->n_sent++;
+    write_number(number, m->n_sent);
+    remember(&k->replay, m->n_sent++, &k->out);
     (void)zmq.send(k->socket, m->topic, strlen(m->topic), SNDMORE | DONTWAIT);
     (void)zmq.send(k->socket, number, sizeof number, SNDMORE | DONTWAIT);
     (void)zmq.send(k->socket, k->out.data, k->out.n, DONTWAIT);
@@ -281,6 +445,7 @@ void kv_events_close(KvEvents *k) {
         free(m->held.hashes);
     }
     if (k->socket) zmq.close(k->socket);
+    close_replay(k);
     if (k->context) zmq.ctx_term(k->context);
     buf_free(&k->out);
     free(k);

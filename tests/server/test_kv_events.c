@@ -177,16 +177,18 @@ static void routers_know_what_is_held(void **state) {
 static struct {
     void *(*ctx_new)(void), *(*socket)(void *, int);
     int (*connect)(void *, const char *), (*setsockopt)(void *, int, const void *, size_t),
-        (*recv)(void *, void *, size_t, int), (*close)(void *), (*ctx_term)(void *);
+        (*recv)(void *, void *, size_t, int), (*send)(void *, const void *, size_t, int), (*close)(void *),
+        (*ctx_term)(void *);
 } zmq;
 
 static bool load_zmq(void) {
     static const struct {
         const char *name;
         void *to;
-    } names[] = {{"zmq_ctx_new", &zmq.ctx_new},       {"zmq_socket", &zmq.socket}, {"zmq_connect", &zmq.connect},
-                 {"zmq_setsockopt", &zmq.setsockopt}, {"zmq_recv", &zmq.recv},     {"zmq_close", &zmq.close},
-                 {"zmq_ctx_term", &zmq.ctx_term}};
+    } names[] = {{"zmq_ctx_new", &zmq.ctx_new}, {"zmq_socket", &zmq.socket},
+                 {"zmq_connect", &zmq.connect}, {"zmq_setsockopt", &zmq.setsockopt},
+                 {"zmq_recv", &zmq.recv},       {"zmq_close", &zmq.close},
+                 {"zmq_send", &zmq.send},       {"zmq_ctx_term", &zmq.ctx_term}};
     void *library = dlopen("libzmq.so.5", RTLD_NOW);
     for (size_t i = 0; library && i < sizeof names / sizeof *names; i++) {
         void *f = dlsym(library, names[i].name);
@@ -211,19 +213,44 @@ static json_t *receive(void *socket, char topic[100], uint64_t *number) {
     return decode_all(batch, (size_t)n);
 }
 
+enum { SUB = 2, DEALER = 5, SUBSCRIBE = 6, RCVTIMEO = 27, SNDMORE = 2 };
+
+/* Asks for all messages from number `first` on, and expects them up to number `last`. */
+static void expect_replay(void *socket, uint64_t first, uint64_t last) {
+    uint8_t bytes[8] = {0};
+    char empty[100];
+    uint64_t number;
+    bytes[7] = (uint8_t)first;
+    zmq.send(socket, "not a request", 13, 0); /* it is ignored */
+    zmq.send(socket, "", 0, SNDMORE);
+    zmq.send(socket, bytes, 8, 0);
+    for (uint64_t i = first; i <= last; i++) {
+        json_t *batch = receive(socket, empty, &number);
+        assert_non_null(batch);
+        assert_true(empty[0] == '\0' && number == i);
+        assert_string_equal(json_text_at(batch, "1.0.0"), i == 0 ? "AllBlocksCleared" : "BlockStored");
+        json_decref(batch);
+    }
+    assert_int_equal(zmq.recv(socket, empty, sizeof empty, 0), 0);
+    assert_int_equal(zmq.recv(socket, bytes, sizeof bytes, 0), 8);
+    assert_int_equal(zmq.recv(socket, empty, sizeof empty, 0), 0);
+    assert_memory_equal(bytes, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
+}
+
 static void a_server_publishes_them(void **state) {
     (void)state;
-    enum { SUB = 2, SUBSCRIBE = 6, RCVTIMEO = 27 };
     ServeRig s;
-    char endpoint[64], args[200], topic[100];
+    char endpoint[64], replay_endpoint[64], args[300], topic[100];
     uint64_t number, expected = 0;
-    static const int wait_ms = 500;
+    static const int wait_ms = 500, patient_ms = 20000;
     if (!load_zmq()) {
         print_message("skipped: no libzmq\n");
         skip();
     }
     snprintf(endpoint, sizeof endpoint, "ipc:///tmp/forerun-events-%d", (int)getpid());
-    snprintf(args, sizeof args, "-t 1 --draft none --kv-events %s --kv-events-topic kv@{model}", endpoint);
+    snprintf(replay_endpoint, sizeof replay_endpoint, "ipc:///tmp/forerun-replay-%d", (int)getpid());
+    snprintf(args, sizeof args, "-t 1 --draft none --kv-events %s --kv-events-topic kv@{model} --kv-events-replay %s",
+             endpoint, replay_endpoint);
     serve_start(&s, args);
     void *context = zmq.ctx_new(), *socket = zmq.socket(context, SUB);
     zmq.setsockopt(socket, SUBSCRIBE, "kv@", 3);
@@ -258,6 +285,13 @@ static void a_server_publishes_them(void **state) {
     assert_non_null(batch = receive(socket, topic, &number));
     assert_true(number == ++expected);
     json_decref(batch);
+    void *asking = zmq.socket(context, DEALER);
+    zmq.setsockopt(asking, RCVTIMEO, &patient_ms, sizeof patient_ms);
+    assert_int_equal(zmq.connect(asking, replay_endpoint), 0);
+    expect_replay(asking, 0, expected);
+    expect_replay(asking, expected, expected);
+    expect_replay(asking, expected + 1, expected);
+    zmq.close(asking);
     assert_int_equal(serve_stop(&s), 0);
     do {
         assert_non_null(batch = receive(socket, topic, &number));
@@ -269,6 +303,7 @@ static void a_server_publishes_them(void **state) {
     zmq.close(socket);
     zmq.ctx_term(context);
     unlink(endpoint + strlen("ipc://"));
+    unlink(replay_endpoint + strlen("ipc://"));
 }
 
 int main(int argc, char **argv) {
