@@ -1,6 +1,9 @@
 /* test_serve_api.c - the answers of the endpoints: texts, usage, events, defaults, and refusals that name the field. */
 #include "serve_rig.h"
 
+#include "random_model.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +217,51 @@ static void other_servers_paths_are_answered(void **state) {
            *openai = serve_json(&server, "/v1/embeddings", 200, "{\"input\": \"a dog\"}");
     assert_true(json_equal(json_at(own, "0.embedding.0"), json_at(openai, "data.0.embedding")));
     json_decref(own), json_decref(openai);
+}
+
+/* Returns the answer of a server with a model that has the marks of fill-in-the-middle. */
+static json_t *filled(ServeRig *s, const char *path, const char *fields) {
+    char body[500];
+    snprintf(body, sizeof body,
+             "{%s, \"n_predict\": 12, \"temperature\": 0, \"return_tokens\": true, \"ignore_eos\": true}", fields);
+    json_t *j = serve_json(s, path, 200, body);
+    assert_int_equal(json_int_at(j, "tokens_predicted"), 12);
+    return j;
+}
+
+static void a_text_is_filled_in(void **state) {
+    (void)state;
+    enum { N = 300, PRE = N - 3, SUF, MID };
+    const RandomModel m = {SMALL_LLAMA, .n_vocab = N, .fill_marks = true, .seed = 5};
+    char path[700], args[800], assembled[200];
+    fr_error err;
+    ServeRig s;
+    snprintf(path, sizeof path, "%s/filler.gguf", serve_rig_folder());
+    assert_int_equal(random_model_write(&m, path, &err), FR_OK);
+    snprintf(args, sizeof args, "-t 1 -c 128 -m %s", path);
+    serve_start(&s, args);
+    json_t *j = filled(&s, "/infill", "\"input_prefix\": \"tea\", \"input_suffix\": \"so\", \"prompt\": \"i\"");
+    json_t *of[3];
+    static const char *const parts[] = {"tea", "so", "i"};
+    char *at = assembled + sprintf(assembled, "\"prompt\": [1");
+    for (int i = 0; i < 3; i++) {
+        char body[100];
+        snprintf(body, sizeof body, "{\"content\": \"%s\"}", parts[i]);
+        of[i] = serve_json(&s, "/tokenize", 200, body);
+        at += sprintf(at, ", %d", PRE + i);
+        for (size_t k = 0; k < json_array_size(json_at(of[i], "tokens")); k++)
+            at += sprintf(at, ", %d", (int)json_integer_value(json_array_get(json_at(of[i], "tokens"), k)));
+        json_decref(of[i]);
+    }
+    sprintf(at, "]");
+    json_t *same = filled(&s, "/completion", assembled);
+    assert_string_equal(json_text_at(j, "content"), json_text_at(same, "content"));
+    assert_true(json_equal(json_at(j, "tokens"), json_at(same, "tokens")));
+    assert_int_equal(json_int_at(j, "tokens_evaluated"), json_int_at(same, "tokens_evaluated"));
+    json_t *without = filled(&s, "/infill", "\"input_prefix\": \"tea\"");
+    assert_true(!json_equal(json_at(j, "tokens"), json_at(without, "tokens")));
+    json_decref(j), json_decref(same), json_decref(without);
+    assert_int_equal(serve_stop(&s), 0);
 }
 
 static void documents_are_ranked_by_their_embeddings(void **state) {
@@ -669,6 +717,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tokens_and_templates),
         cmocka_unit_test(tokenize_knows_both_conventions),
         cmocka_unit_test(other_servers_paths_are_answered),
+        cmocka_unit_test(a_text_is_filled_in),
         cmocka_unit_test(documents_are_ranked_by_their_embeddings),
         cmocka_unit_test(answers_have_ids_and_encodings_are_refused),
         cmocka_unit_test(an_answer_has_the_metrics_of_its_drafts),

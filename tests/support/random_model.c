@@ -440,12 +440,15 @@ static void set_vocabulary(Maker *k) {
     int32_t *types = keep(k, calloc((size_t)n, sizeof *types));
     char *text = keep(k, calloc((size_t)n, PIECE));
     for (int32_t i = 0; i < n; i++) {
-        static const char *const first[] = {"<unk>", "<s>", "</s>"};
+        static const char *const first[] = {"<unk>", "<s>", "</s>"}, *const marks[] = {"<fim_prefix>", "<fim_suffix>",
+                                                                                       "<fim_middle>"};
+        bool is_mark = k->m->fill_marks && i >= n - 3;
         char *piece = text + (size_t)i * PIECE;
         if (i < 3) snprintf(piece, PIECE, "%s", first[i]);
         else if (i < N_FIXED) snprintf(piece, PIECE, "<0x%02X>", (unsigned)(i - 3));
+        else if (is_mark) snprintf(piece, PIECE, "%s", marks[i - (n - 3)]);
         else spell_piece(i - N_FIXED, piece, PIECE);
-        types[i] = i == 0 ? UNKNOWN : i < 3 ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
+        types[i] = i == 0 ? UNKNOWN : i < 3 || is_mark ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
         scores[i] = i < N_FIXED ? 0 : (float)(N_FIXED - i);
         pieces[i] = (GgufString){piece, strlen(piece)};
     }

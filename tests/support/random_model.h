@@ -55,6 +55,7 @@ typedef struct RandomModel {
     double temperature_scale; /* mistral3, deepseek2, llama4: the scale of scores that grow with the position; 0: not in
                                * the file */
     int32_t temperature_length; /* the length for temperature_scale; 0: not in the file */
+    bool fill_marks;            /* the last three tokens mark the parts of a text that is filled in */
     uint64_t seed;
 } RandomModel;
 
