@@ -21,6 +21,7 @@ static const Field chat_fields[] = {
     {.name = "add_generation_prompt", C(BOOL, begins_answer)},
     {.name = "continue_final_message", C(BOOL, continues)},
     {.name = "reasoning_budget", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
+    {.name = "reasoning_budget_tokens", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
     {.name = "thinking_budget_tokens", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
     {.name = "thinking_token_budget", C(INT, max_reasoning, .min = -1, .max = INT32_MAX)},
     {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},

@@ -148,6 +148,7 @@ const Field plan_other_fields[] = {
     {.name = "include_reasoning", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "reasoning_budget", .kind = FIELD_NEUTRAL, .min = -1},
     {.name = "thinking_budget_tokens", .kind = FIELD_NEUTRAL, .min = -1},
+    {.name = "reasoning_budget_tokens", .kind = FIELD_NEUTRAL, .min = -1},
     {.name = "lora", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "image_data", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "documents", .kind = FIELD_NEUTRAL, .min = 0},

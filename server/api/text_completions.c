@@ -155,6 +155,8 @@ static const Field native_fields[] = {
     {.name = "max_tokens", N(INT, n_predict, .min = -1, .max = INT32_MAX)},
     {.name = "n_probs", N(INT, n_probs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "reasoning_format", .kind = FIELD_IGNORED}, /* a text has neither reasoning nor calls */
+    {.name = "parse_tool_calls", .kind = FIELD_IGNORED},
     {.name = NULL},
 };
 static const Field infill_fields[] = {

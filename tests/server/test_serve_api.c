@@ -581,7 +581,8 @@ static void the_defaults_of_all_clients_are_accepted(void **state) {
         "\"t_max_predict_ms\": 0, \"typ_p\": 1, \"n_cmpl\": 1, \"cache_reuse\": 0, \"top_n_sigma\": -1",
         "\"samplers\": \"edkypmxt\", \"speculative.n_max\": 16, \"speculative.p_min\": 0.75, \"lora\": [], "
         "\"dry_sequence_breakers\": [\"\\n\", \":\"], \"n_discard\": 0, \"adaptive_target\": -1",
-        "\"samplers\": \"top_k;typ_p;top_p;min_p;temperature\", \"id_slot\": -1, \"n_keep\": 0",
+        "\"samplers\": \"top_k;typ_p;top_p;min_p;temperature\", \"id_slot\": -1, \"n_keep\": 0, "
+        "\"reasoning_budget_tokens\": -1",
         "\"best_of\": 1, \"use_beam_search\": false, \"stop_token_ids\": [], \"min_tokens\": 0, \"priority\": 0, "
         "\"skip_special_tokens\": true, \"include_reasoning\": true, \"truncate_prompt_tokens\": null",
     };
@@ -594,8 +595,13 @@ static void the_defaults_of_all_clients_are_accepted(void **state) {
         assert_null(json_at(j, "warnings"));
         json_decref(j);
     }
-    json_t *j = serve_json(&server, "/v1/completions", 200,
-                           "{\"prompt\": \"x\", \"max_tokens\": 1, \"store\": true, \"verbosity\": \"low\"}");
+    json_t *j = serve_json(&server, "/completion", 200,
+                           "{\"prompt\": \"x\", \"n_predict\": 1, \"reasoning_format\": \"none\", "
+                           "\"parse_tool_calls\": false, \"reasoning_budget_tokens\": -1}");
+    assert_null(json_at(j, "warnings"));
+    json_decref(j);
+    j = serve_json(&server, "/v1/completions", 200,
+                   "{\"prompt\": \"x\", \"max_tokens\": 1, \"store\": true, \"verbosity\": \"low\"}");
     assert_int_equal(json_array_size(json_at(j, "warnings")), 2);
     assert_non_null(strstr(json_text_at(j, "warnings.0"), "'store'"));
     json_decref(j);
