@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/model_name.h"
 #include "draft/drafter.h"
+#include "draft/drafter_file.h"
 #include "gguf/gguf.h"
 
 #include <errno.h>
@@ -394,6 +395,22 @@ static int refuse_key(const Command *c, const char *key, size_t n, fr_error *err
     return error_set(err, FR_ERR_ARGUMENT, "unknown option '--%s'%s", wanted, hint);
 }
 
+/* Returns the drafter that the file of -md is for: that of a learned drafter, or a draft model. */
+static const char *prefix_of_draft(const char *path) {
+    static char prefix[64];
+    Gguf *g = NULL;
+    fr_error ignored; /* opening the drafter reports it */
+    GgufString own = {"", 0};
+    const char *method = NULL;
+    if (gguf_open(&g, path, &ignored) == FR_OK) method = drafter_file_published_method(g);
+    if (g) gguf_get_string(g, DRAFTER_KEY("method"), &own);
+    if (method) own = (GgufString){method, strlen(method)};
+    if (own.n > 0 && own.n < 32) snprintf(prefix, sizeof prefix, "%.*s:file=", (int)own.n, own.data);
+    else snprintf(prefix, sizeof prefix, "%s", COMMAND_DRAFT_MODEL);
+    gguf_close(g);
+    return prefix;
+}
+
 /* Parses an option of another program, `dashes` and n bytes of `word`, after which "=VALUE" may follow. A joined value
  * is kept until the program ends. */
 static int parse_synonym(Parser *p, const Synonym *s, const char *dashes, const char *word, fr_error *err) {
@@ -406,8 +423,8 @@ static int parse_synonym(Parser *p, const Synonym *s, const char *dashes, const 
         return error_set(err, FR_ERR_ARGUMENT, "unknown option '%s%s'", dashes, s->word);
     if (!value && p->i < p->argc) value = p->argv[p->i++];
     if (!value) return store_next(p, &at, err); /* which reports that the value is missing */
-    if (s->prefix && asprintf(&joined, "%s%s", s->prefix, value) < 0)
-        return error_memory(err, "an option", strlen(value));
+    const char *prefix = s->prefix && strcmp(s->prefix, COMMAND_DRAFT_MODEL) == 0 ? prefix_of_draft(value) : s->prefix;
+    if (prefix && asprintf(&joined, "%s%s", prefix, value) < 0) return error_memory(err, "an option", strlen(value));
     return store(&at, joined ? joined : value, err);
 }
 

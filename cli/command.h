@@ -63,6 +63,9 @@ int command_man_pages(const Command *const *commands, const char *folder, fr_err
 /* Appends the completions for a shell: bash, zsh or fish. */
 bool command_completions(const Command *const *commands, const char *shell, Buf *out);
 
+/* What goes before the file of a draft model, unless it is a learned drafter. */
+#define COMMAND_DRAFT_MODEL "sps:model="
+
 /* An option of another program (synonyms.c). */
 typedef struct Synonym {
     const char *word;   /* without its dashes */

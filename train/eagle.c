@@ -103,8 +103,8 @@ const TrainMethod train_eagle = {
  *     layers.0.post_attention_layernorm.weight  the norm before the MLP; there is none before attention
  *     layers.0.mlp.{gate,up,down}_proj.weight
  *
- * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method. It is
- * recognised by its tensors and refused. */
+ * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method
+ * (eagle3.c). It is recognised by its tensors and refused. */
 
 static int refuse_eagle3(const Import *x, fr_error *err) {
     const SafeTensor *fc = published_find(x->from, "fc.weight");
@@ -112,7 +112,7 @@ static int refuse_eagle3(const Import *x, fr_error *err) {
         !(fc && fc->dims[1] == 3 * (int64_t)x->target->hparams.n_embd))
         return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: is an EAGLE-3 drafter, which cannot be imported; only EAGLE-1 and EAGLE-2 can",
+                     "%s: is an EAGLE-3 drafter; import it with 'forerun import-drafter eagle3'",
                      published_path(x->from));
 }
 

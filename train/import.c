@@ -21,6 +21,7 @@ static const ImportMethod methods[] = {
     {"eagle", "EAGLE-1 and EAGLE-2 (SafeAILab; yuhuili/EAGLE-*)", import_plan_eagle},
     {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
     {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
+    {"eagle3", "EAGLE-3 and 3.1 (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
     {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
     {NULL, NULL, NULL},
 };
@@ -183,12 +184,17 @@ static size_t read_config(void *buffer, size_t n, void *user) {
     return n;
 }
 
-bool published_config(const Published *c, const char *key, int64_t *out) {
+json_t *published_read_config(const Published *c) {
     char path[sizeof c->folder + 16];
     snprintf(path, sizeof path, "%s/config.json", c->folder);
     ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
     json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
     if (reader.file) fclose(reader.file);
+    return config;
+}
+
+bool published_config(const Published *c, const char *key, int64_t *out) {
+    json_t *config = published_read_config(c);
     const json_t *value = json_object_get(config, key);
     bool is_there = json_is_integer(value);
     if (is_there) *out = (int64_t)json_integer_value(value);
@@ -229,6 +235,26 @@ int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err) {
     return add(x, name, n, 0, &t, err);
 }
 
+/* Keeps memory of a plan until the file is written. */
+static void *keep(Import *x, int64_t n, size_t each, const char *name, fr_error *err) {
+    fr_assert(x->n_kept < (int)(sizeof x->kept / sizeof *x->kept));
+    void *p = x->kept[x->n_kept++] = mem_calloc((size_t)n, each);
+    if (!p) (void)error_memory(err, name, (size_t)n * each);
+    return p;
+}
+
+int import_add_floats(Import *x, const char *name, int64_t n, float **out, fr_error *err) {
+    if (!(*out = keep(x, n, sizeof **out, name, err))) return FR_ERR_MEMORY;
+    gguf_add_tensor(x->w, name, TYPE_F32, 1, &n, *out);
+    return FR_OK;
+}
+
+int import_add_map(Import *x, int64_t n, int64_t **out, fr_error *err) {
+    if (!(*out = keep(x, n, sizeof **out, GGUF_MAP, err))) return FR_ERR_MEMORY;
+    gguf_add_map(x->w, *out, n);
+    return FR_OK;
+}
+
 void import_set_int(Import *x, const char *name, int64_t v) {
     char key[128];
     snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
@@ -248,11 +274,21 @@ static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
     blocks_dequantize(s->type, (const char *)s->data + (size_t)row * row_bytes, n, out);
 }
 
+int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err) {
+    const SafeTensor *s;
+    int status = published_take(x->from, name, n, 0, &s, err);
+    if (status) return status;
+    read_row(s, 0, n, out);
+    if (finite_floats(out, n)) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity", published_path(x->from), name);
+}
+
 /* Returns the row of the checkpoint's tensor that becomes row o. */
 static int64_t source_row(const ImportTensor *t, int64_t o) {
     if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
     if (t->rows == IMPORT_ROWS_SAME) return o;
-    int64_t dim = t->import->target->hparams.head_dim, head = o / dim, i = o % dim;
+    const Import *x = t->import;
+    int64_t dim = x->head_dim ? x->head_dim : x->target->hparams.head_dim, head = o / dim, i = o % dim;
     return head * dim + i % 2 * (dim / 2) + i / 2;
 }
 
@@ -366,6 +402,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     *x = (Import){.target = target,
                   .from = from,
                   .type = o->type,
+                  .counts_outputs = o->counts_outputs,
                   .progress = o->progress,
                   .progress_user = o->progress_user,
                   .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};
@@ -375,6 +412,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     if (!status) status = published_check(from, err);
     arena_free(&x->arena);
     gguf_writer_free(x->w);
+    for (int i = 0; i < x->n_kept; i++) mem_free(x->kept[i]);
     mem_free(x);
     return status;
 }

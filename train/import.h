@@ -29,7 +29,9 @@ const char *published_path(const Published *c); /* the path of the first file, f
 const SafeTensor *published_find(const Published *c, const char *name);
 /* Takes every tensor whose name begins with the prefix: they are known and not needed. */
 void published_pass_over(Published *c, const char *prefix);
-/* Reads an integer of config.json beside the checkpoint; false: there is none of that key. */
+/* Reads config.json beside the checkpoint, to be freed with json_decref. NULL: there is none, or it is damaged. */
+struct json_t *published_read_config(const Published *c);
+/* Reads an integer of config.json; false: there is none of that key. */
 bool published_config(const Published *c, const char *key, int64_t *out);
 
 /* Converts drafters that others have trained and published into drafter files (drafter_file.h).
@@ -64,6 +66,10 @@ typedef struct Import {
     GgufWriter *w;
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
+    bool counts_outputs; /* see ImportOptions */
+    int64_t head_dim;    /* of the drafter's layer, for IMPORT_ROWS_PAIRED; 0: the target's */
+    void *kept[4];       /* [n_kept] the data of tensors that a plan made */
+    int n_kept;
     Arena arena;            /* the memory of the tensors' rows */
     int64_t n_done, n_rows; /* rows written, and in all */
     void (*progress)(void *user, double part);
@@ -81,7 +87,8 @@ const ImportMethod *import_methods(void);
 const ImportMethod *import_find(const char *name); /* NULL: unknown */
 
 typedef struct ImportOptions {
-    TensorType type;                           /* the type of matrices; vectors stay F32 */
+    TensorType type;     /* the type of matrices; vectors stay F32 */
+    bool counts_outputs; /* the checkpoint's list of the target's layers names outputs; false: inputs */
     void (*progress)(void *user, double part); /* optional */
     void *progress_user;
 } ImportOptions;
@@ -97,12 +104,18 @@ int import_add(Import *x, const char *name, const char *from, int64_t n_in, int6
                fr_error *err);
 /* Adds a vector of zeros. */
 int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
+/* Adds a vector, or a map of tokens (GGUF_MAP), which the plan fills in. */
+int import_add_floats(Import *x, const char *name, int64_t n, float **out, fr_error *err);
+int import_add_map(Import *x, int64_t n, int64_t **out, fr_error *err);
+/* Takes a vector of the checkpoint and reads it. */
+int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err);
 /* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
 int import_check_embedding(Import *x, const char *name, fr_error *err);
 void import_set_int(Import *x, const char *name, int64_t v);
 void import_set_text(Import *x, const char *name, const char *text);
 
 int import_plan_eagle(Import *x, fr_error *err);
+int import_plan_eagle3(Import *x, fr_error *err);
 int import_plan_medusa(Import *x, fr_error *err);
 int import_plan_hydra(Import *x, fr_error *err);
 int import_plan_redrafter(Import *x, fr_error *err);

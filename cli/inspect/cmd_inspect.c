@@ -105,7 +105,11 @@ static void read_shape(const Gguf *g, Summary *s) {
     if (s->head_dim < 0 && s->n_heads > 0 && s->width > 0) s->head_dim = s->width / s->n_heads;
 }
 
+static const char *tensor_type_of(const GgufTensor *t) { return t->is_i64 ? "I64" : tensor_type_info(t->type)->name; }
+
 static void read_drafter(const Gguf *g, Summary *s) {
+    const char *published = drafter_file_published_method(g);
+    if (published) s->drafter.method = (GgufString){published, strlen(published)};
     gguf_get_string(g, DRAFTER_KEY("method"), &s->drafter.method);
     gguf_get_string(g, DRAFTER_KEY("target.name"), &s->drafter.target);
     gguf_get_string(g, DRAFTER_KEY("target.fingerprint"), &s->drafter.fingerprint);
@@ -141,6 +145,7 @@ static Summary read_summary(const Gguf *g) {
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
         s.n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+        if (t->is_i64) continue;
         s.types[t->type].n_tensors++;
         s.types[t->type].bytes += t->bytes;
     }
@@ -256,6 +261,7 @@ static void print_drafter(const Summary *s) {
         print_string(*m, MAX_STRING);
         puts(": a method unknown to this version of forerun");
     }
+    if (!s->drafter.fingerprint.n) return; /* others have published it */
     label("for the target");
     print_string(s->drafter.target, MAX_STRING);
     fputs(", fingerprint ", stdout);
@@ -386,7 +392,7 @@ static void print_tensors(const Gguf *g) {
         fputs("  ", stdout);
         print_c_string(t->name);
         int pad = 32 - (int)strlen(t->name);
-        printf("%*s  %-5s [", pad > 0 ? pad : 0, "", tensor_type_info(t->type)->name);
+        printf("%*s  %-5s [", pad > 0 ? pad : 0, "", tensor_type_of(t));
         for (int d = 0; d < t->n_dims; d++) printf("%s%" PRId64, d ? ", " : "", t->dims[d]);
         fputs("]  ", stdout);
         print_size(t->bytes);
@@ -509,7 +515,7 @@ static json_t *tensors(const Gguf *g) {
         json_t *one = json_object(), *shape = json_array();
         for (int d = 0; d < t->n_dims; d++) json_array_append_new(shape, json_integer(t->dims[d]));
         set(one, "name", text((GgufString){t->name, strlen(t->name)}));
-        set(one, "type", json_string(tensor_type_info(t->type)->name));
+        set(one, "type", json_string(tensor_type_of(t)));
         set(one, "shape", shape);
         set(one, "bytes", json_integer((json_int_t)t->bytes));
         json_array_append_new(list, one);

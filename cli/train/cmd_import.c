@@ -1,8 +1,12 @@
-/* cmd_import.c - `forerun import-drafter`: converts published weights of a drafter into a drafter file. */
+/* cmd_import.c - `forerun import-drafter`: converts published weights of a drafter into a drafter file.
+ *
+ * A checkpoint of EAGLE-3 lists the layers of the target that it reads, but not whether it means their inputs or their
+ * outputs. So both readings draft for some prompts, and the one whose tokens are accepted more often is written. */
 #include "cli/cli.h"
 #include "cli/command.h"
 
 #include "base/progress.h"
+#include "forerun.h"
 #include "train/import.h"
 
 #include <dirent.h>
@@ -12,8 +16,11 @@
 
 enum { MAX_PATHS = 1024 };
 
+typedef enum Reading { READ_BOTH, READ_INPUTS, READ_OUTPUTS } Reading;
+
 typedef struct ImportArgs {
     const ImportMethod *method;
+    Reading layers;
     const char *model, *output;
     TensorType type;
     const char *paths[MAX_PATHS];
@@ -60,6 +67,12 @@ static const Option option_table[] = {
      .values = (const int32_t[]){TYPE_F16, TYPE_Q8_0, TYPE_F32},
      .default_value = "F16",
      .help = "type of the drafter's matrices"},
+    {.key = "layers",
+     OPT_CHOICE(ImportArgs, layers, "auto", "inputs", "outputs"),
+     .default_value = "auto",
+     .help =
+         "eagle3: whether the list of the target's layers in config.json names their inputs or their outputs; auto: "
+         "what drafts better for some prompts"},
     {.key = NULL},
 };
 
@@ -102,14 +115,113 @@ static int open_target(const char *path, Gguf **gguf, Model **model, fr_error *e
     return status ? status : model_open(model, *gguf, err);
 }
 
-static int import(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
+static int import(const ImportArgs *a, bool counts_outputs, const Model *target, Published *from, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "importing", 1000);
-    int status = import_drafter(a->method, target, from,
-                                &(ImportOptions){.type = a->type, .progress = show, .progress_user = &bar}, a->output,
-                                err);
+    int status = import_drafter(
+        a->method, target, from,
+        &(ImportOptions){.type = a->type, .counts_outputs = counts_outputs, .progress = show, .progress_user = &bar},
+        a->output, err);
     progress_end(&bar);
     return status;
+}
+
+/* ---- how the list of layers counts ------------------------------------------------------------------------ */
+
+enum { TRIAL_TOKENS = 64 };
+
+static const char *const trial_prompts[] = {
+    "Once upon a time there was a small town at the edge of a forest, and in it lived",
+    "The following C function returns the greater one of two numbers:\n\nint max(int a, int b) {\n",
+    "Question: How many legs do three dogs and two birds have together?\nAnswer:",
+};
+enum { N_TRIALS = sizeof trial_prompts / sizeof *trial_prompts };
+
+/* Adds the tokens and the steps of one prompt. */
+static int try_prompt(fr_engine *engine, const fr_model *model, const char *prompt, const char *draft,
+                      int64_t *n_tokens, int64_t *n_steps, fr_error *err) {
+    int32_t *tokens = NULL;
+    int64_t n = 0;
+    fr_request *request = NULL;
+    fr_stats stats = {.struct_size = sizeof stats};
+    int status = fr_tokenize(model, prompt, strlen(prompt), FR_TOKENIZE_PROMPT, &tokens, &n, err), left = 1;
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = tokens,
+                            .n_prompt = n,
+                            .max_tokens = TRIAL_TOKENS,
+                            .sampling = fr_sampling_default(),
+                            .drafts = &draft,
+                            .n_drafts = 1,
+                            .tree_budget = 4,
+                            .ignore_eos = 1};
+    o.sampling.temperature = 0;
+    if (!status) status = fr_request_open(&request, engine, &o, err);
+    while (!status && left > 0) status = (left = fr_engine_step(engine, err)) < 0 ? left : FR_OK;
+    if (!status) status = fr_request_get_stats(request, &stats);
+    *n_tokens += stats.n_generated;
+    *n_steps += stats.n_steps;
+    fr_request_close(request);
+    fr_free(tokens);
+    return status;
+}
+
+/* Returns the tokens of a step with this drafter in *out. */
+static int try_reading(const fr_model *model, const char *file, bool counts_outputs, double *out, fr_error *err) {
+    char draft[4200];
+    fr_engine *engine = NULL;
+    int64_t n_tokens = 0, n_steps = 0;
+    snprintf(draft, sizeof draft, "eagle3:file=%s,depth=4,top=1,layers=%s", file,
+             counts_outputs ? "outputs" : "inputs");
+    int status = fr_engine_open(&engine, model,
+                                &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 512}, err);
+    if (!status) status = fr_engine_open_draft(engine, draft, err);
+    for (int i = 0; i < N_TRIALS && !status; i++)
+        status = try_prompt(engine, model, trial_prompts[i], draft, &n_tokens, &n_steps, err);
+    fr_engine_close(engine);
+    *out = n_steps ? (double)n_tokens / (double)n_steps : 0;
+    return status;
+}
+
+/* Tries both readings of a file that was written with the inputs, and says which holds. */
+static int choose_reading(const ImportArgs *a, bool *counts_outputs, fr_error *err) {
+    fr_model *model = NULL;
+    double inputs = 0, outputs = 0;
+    int status = fr_model_open(&model, a->model, &(fr_model_options){.struct_size = sizeof(fr_model_options)}, err);
+    if (!status) status = try_reading(model, a->output, false, &inputs, err);
+    fr_error impossible; /* the target has no such layer */
+    if (!status && try_reading(model, a->output, true, &outputs, &impossible)) outputs = 0;
+    fr_model_close(model);
+    if (status) return status;
+    *counts_outputs = outputs > inputs;
+    printf("layers as inputs: %.2f tokens per step, as outputs: %.2f (%d prompts, %d tokens each); the file has %s\n",
+           inputs, outputs, (int)N_TRIALS, (int)TRIAL_TOKENS, *counts_outputs ? "outputs" : "inputs");
+    double more = inputs > outputs ? inputs : outputs, less = inputs > outputs ? outputs : inputs;
+    if (more < 1.1)
+        fprintf(stderr,
+                "warning: hardly a token is accepted in either reading; the drafter may be for another target\n");
+    else if (more < 1.05 * less)
+        fprintf(stderr, "warning: the two readings hardly differ; if you know the right one, pass --layers\n");
+    return FR_OK;
+}
+
+/* Published drafters were trained on the hidden states of 16-bit weights. */
+static void warn_of_quantisation(const ImportArgs *a, const Model *target) {
+    const GgufTensor *t = target->layers[0].matrices[MATRIX_O];
+    if (!t || t->type == TYPE_F32 || t->type == TYPE_F16 || t->type == TYPE_BF16) return;
+    fprintf(stderr,
+            "warning: %s is quantised (%s), and published drafters are trained on 16-bit weights; the coarser the "
+            "quantisation, the fewer tokens are accepted\n",
+            a->model, tensor_type_info(t->type)->name);
+}
+
+static int import_eagle3(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
+    bool counts_outputs = a->layers == READ_OUTPUTS;
+    int status = import(a, counts_outputs, target, from, err);
+    if (status) return status;
+    warn_of_quantisation(a, target);
+    if (a->layers != READ_BOTH) return FR_OK;
+    status = choose_reading(a, &counts_outputs, err);
+    return status || !counts_outputs ? status : import(a, true, target, from, err);
 }
 
 static int run(int argc, char **argv) {
@@ -121,7 +233,8 @@ static int run(int argc, char **argv) {
     Published from;
     int status = published_open(&from, a->paths, a->n_paths, &err);
     if (!status) status = open_target(a->model, &gguf, &target, &err);
-    if (!status) status = import(a, target, &from, &err);
+    bool is_eagle3 = strcmp(a->method->name, "eagle3") == 0;
+    if (!status) status = is_eagle3 ? import_eagle3(a, target, &from, &err) : import(a, false, target, &from, &err);
     if (!status)
         printf("%s: %s for %s; use it with --draft %s:file=%s\n", a->output, a->method->name, a->model, a->method->name,
                a->output);
@@ -143,6 +256,7 @@ const Command command_import = {
     .examples =
         "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
         "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
+        "  forerun import-drafter eagle3 -m qwen3-8b.gguf Qwen3-8B_eagle3/ -o eagle3.gguf\n"
         "  forerun import-drafter medusa -m vicuna-7b.gguf medusa_lm_head.safetensors --type Q8_0 -o medusa.gguf\n",
     .check = check,
     .files = files,

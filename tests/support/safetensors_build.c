@@ -49,6 +49,10 @@ void safetensors_build_add_bytes(SafeTensorsBuild *b, const char *name, const vo
     add(b, name, "U8", x, (size_t)product_of(dims, n_dims), dims, n_dims);
 }
 
+void safetensors_build_add_i64s(SafeTensorsBuild *b, const char *name, const int64_t *x, int64_t n) {
+    add(b, name, "I64", x, (size_t)n * sizeof *x, &n, 1);
+}
+
 void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x, int64_t n_in, int64_t n_out) {
     const int64_t dims[] = {n_out ? n_out : n_in, n_in};
     safetensors_build_add_shaped(b, name, x, dims, n_out ? 2 : 1);

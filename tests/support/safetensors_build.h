@@ -19,6 +19,8 @@ void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x
 void safetensors_build_add_shaped(SafeTensorsBuild *b, const char *name, const float *x, const int64_t *dims,
                                   int n_dims);
 void safetensors_build_add_bytes(SafeTensorsBuild *b, const char *name, const void *x, const int64_t *dims, int n_dims);
+/* Adds a list of 64-bit integers. */
+void safetensors_build_add_i64s(SafeTensorsBuild *b, const char *name, const int64_t *x, int64_t n);
 /* Writes the file and frees the builder's memory. */
 void safetensors_build_write(SafeTensorsBuild *b, const char *path);
 

@@ -1,0 +1,281 @@
+/* test_import_eagle3.c - `forerun import-drafter eagle3`: the same weights as llama.cpp's GGUF file and as a folder of
+ * safetensors, in the layouts of SafeAILab and of speculators, draft the same; checkpoints that do not fit are
+ * refused. */
+#include "learned_rig.h"
+
+#include "cli_rig.h"
+#include "safetensors_build.h"
+#include "train/import.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2 };
+
+#define TARGET "build/import3-target.gguf"
+#define FOLDER "build/import3"
+#define DIRECT "build/import3-direct.gguf"
+#define IMPORTED "build/import3-imported.gguf"
+
+static Gguf *target_gguf;
+static Weights *target;
+
+static int open_target(void **state) {
+    (void)state;
+    learned_rig_write_target(TARGET, 7);
+    target_gguf = rig_gguf(TARGET);
+    target = rig_weights(target_gguf, NULL);
+    mkdir(FOLDER, 0755);
+    return 0;
+}
+
+static int close_target(void **state) {
+    (void)state;
+    rig_weights_close(target);
+    gguf_close(target_gguf);
+    return 0;
+}
+
+/* ---- the same weights twice -------------------------------------------------------------------------- */
+
+/* speculators' layout; else SafeAILab's. */
+typedef struct Layout {
+    bool is_speculators;
+    const char *list; /* of the target's layers; NULL: there is none */
+    int32_t streams[S];
+    bool has_far_token; /* an offset in d2t leads out of the vocabulary */
+    const char *extra;  /* a tensor more; NULL: none */
+} Layout;
+
+typedef struct Pair {
+    LearnedRig direct;
+    SafeTensorsBuild published;
+    const Layout *layout;
+    int64_t tokens[D];
+} Pair;
+
+static float *add(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out, double std) {
+    float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, std);
+    safetensors_build_add(&p->published, published, x, n_in, n_out);
+    return x;
+}
+
+/* A tensor of the layer. The rows of q and k are those of Hugging Face in the checkpoint: the first components of all
+ * pairs of a head, then the second ones. */
+static void add_of_layer(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out,
+                         bool is_halved) {
+    char from[96];
+    float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, n_out ? 0.1 : 1),
+          *y = malloc(sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
+    memcpy(y, x, sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
+    for (int64_t o = 0; is_halved && o < n_out; o++)
+        memcpy(y + (o / DIM * DIM + o % 2 * (DIM / 2) + o % DIM / 2) * n_in, x + o * n_in, (size_t)n_in * sizeof *y);
+    snprintf(from, sizeof from, "%s.%s.weight", p->layout->is_speculators ? "layers.0" : "midlayer", published);
+    safetensors_build_add(&p->published, from, y, n_in, n_out);
+    free(y);
+}
+
+static void add_head(Pair *p) {
+    char t2d[V] = {0};
+    int64_t offsets[D];
+    if (p->layout->is_speculators) {
+        add(p, "output.weight", "lm_head.weight", H, V, 0.2);
+        return;
+    }
+    add(p, "output.weight", "lm_head.weight", H, D, 0.2);
+    for (int64_t i = 0; i < D; i++) {
+        p->tokens[i] = 3 * i + 1;
+        offsets[i] = 2 * i + 1;
+        t2d[p->tokens[i]] = 1;
+    }
+    if (p->layout->has_far_token) offsets[D - 1] = V;
+    gguf_add_map(p->direct.w, p->tokens, D);
+    safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
+    safetensors_build_add_bytes(&p->published, "t2d", t2d, (int64_t[]){V}, 1);
+}
+
+static void set_keys(Pair *p) {
+    GgufWriter *w = p->direct.w = gguf_writer_new();
+    gguf_set_string(w, "general.architecture", "eagle3", 6);
+    gguf_set_u32(w, "eagle3.block_count", 1);
+    gguf_set_u32(w, "eagle3.context_length", 2048);
+    gguf_set_u32(w, "eagle3.embedding_length", H);
+    gguf_set_u32(w, "eagle3.feed_forward_length", FF);
+    gguf_set_u32(w, "eagle3.attention.head_count", N_HEAD);
+    gguf_set_u32(w, "eagle3.attention.head_count_kv", N_KV);
+    gguf_set_u32(w, "eagle3.attention.key_length", DIM);
+    gguf_set_u32(w, "eagle3.attention.value_length", DIM);
+    gguf_set_u32(w, "eagle3.target_hidden_size", H);
+    gguf_set_f32(w, "eagle3.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_set_f32(w, "eagle3.rope.freq_base", 20000);
+    gguf_set_i32s(w, "eagle3.target_layers", p->layout->streams, S);
+    if (!p->layout->is_speculators) return;
+    gguf_set_bool(w, "eagle3.norm_before_fc", true);
+    gguf_set_bool(w, "eagle3.norm_before_residual", true);
+}
+
+static void write_config(const Layout *l) {
+    char list[120] = "";
+    FILE *f = fopen(FOLDER "/config.json", "w");
+    assert_non_null(f);
+    if (l->list) snprintf(list, sizeof list, "\"eagle_aux_hidden_state_layer_ids\": %s", l->list);
+    const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
+                        "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": 20000.0";
+    if (l->is_speculators)
+        fprintf(f, "{\"transformer_layer_config\": {%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s}",
+                shape, list);
+    else fprintf(f, "{\"architectures\": [\"LlamaForCausalLMEagle3\"], %s, \"eagle_config\": {%s}}", shape, list);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_both(const Layout *l) {
+    static Pair p;
+    p = (Pair){.layout = l};
+    learned_rig_begin(&p.direct, "eagle3", target, 17);
+    gguf_writer_free(p.direct.w);
+    safetensors_build_begin(&p.published, TYPE_F32);
+    set_keys(&p);
+    add(&p, "fc.weight", "fc.weight", S * H, H, 0.07);
+    if (l->is_speculators) add(&p, "enc.output_norm.weight", "input_norm.weight", S * H, 0, 1);
+    add_of_layer(&p, "blk.0.attn_norm.weight", "input_layernorm", H, 0, false);
+    add_of_layer(&p, "blk.0.attn_norm_2.weight", "hidden_norm", H, 0, false);
+    add_of_layer(&p, "blk.0.attn_q.weight", "self_attn.q_proj", 2 * H, N_HEAD * DIM, true);
+    add_of_layer(&p, "blk.0.attn_k.weight", "self_attn.k_proj", 2 * H, N_KV * DIM, true);
+    add_of_layer(&p, "blk.0.attn_v.weight", "self_attn.v_proj", 2 * H, N_KV * DIM, false);
+    add_of_layer(&p, "blk.0.attn_output.weight", "self_attn.o_proj", N_HEAD * DIM, H, false);
+    add_of_layer(&p, "blk.0.ffn_norm.weight", "post_attention_layernorm", H, 0, false);
+    add_of_layer(&p, "blk.0.ffn_gate.weight", "mlp.gate_proj", H, FF, false);
+    add_of_layer(&p, "blk.0.ffn_up.weight", "mlp.up_proj", H, FF, false);
+    add_of_layer(&p, "blk.0.ffn_down.weight", "mlp.down_proj", FF, H, false);
+    add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
+    add_head(&p);
+    if (l->is_speculators) { /* the target's embedding, which is left out */
+        float *e = malloc(sizeof *e * V * H);
+        for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
+        safetensors_build_add(&p.published, "embed_tokens.weight", e, H, V);
+        free(e);
+    }
+    if (l->extra) safetensors_build_add(&p.published, l->extra, p.direct.kept[0], H, 0);
+    learned_rig_write(&p.direct, DIRECT);
+    learned_rig_free(&p.direct);
+    safetensors_build_write(&p.published, FOLDER "/model.safetensors");
+    write_config(l);
+}
+
+static int try_import(bool counts_outputs, fr_error *err) {
+    Published c;
+    const char *path = FOLDER;
+    int status = published_open(&c, &path, 1, err);
+    if (!status)
+        status = import_drafter(import_find("eagle3"), target->model, &c,
+                                &(ImportOptions){.type = TYPE_F32, .counts_outputs = counts_outputs}, IMPORTED, err);
+    published_close(&c);
+    return status;
+}
+
+static void propose(LearnedReader *reader, const char *spec, Tree *out) {
+    int32_t text[20];
+    Drafter *d = learned_rig_open_drafter(reader, spec, 1);
+    rig_tokens(5, V, text, 20);
+    learned_rig_feed(reader, d, 0, text, 20, 7);
+    rig_propose(d, 0, text[19], 30, V, out);
+    d->class->end(d, 0);
+    drafter_close(d);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------ */
+
+static void both_files_draft_the_same(void **state) {
+    (void)state;
+    static const Layout layouts[] = {{.list = "[1, 2]", .streams = {1, 2}},
+                                     {.is_speculators = true, .list = "[0, 1]", .streams = {0, 1}}};
+    static Tree trees[2];
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        fr_error err = {0};
+        LearnedReader reader;
+        write_both(&layouts[i]);
+        if (try_import(false, &err)) fail_msg("%s", err.message);
+        learned_rig_open_reader(&reader, target);
+        propose(&reader, "eagle3:file=" DIRECT, &trees[0]);
+        propose(&reader, "eagle3:file=" IMPORTED, &trees[1]);
+        assert_true(trees[0].n > 5);
+        rig_assert_same_tree(&trees[0], &trees[1], "eagle3");
+        Gguf *g = rig_gguf(IMPORTED);
+        assert_null(gguf_find_tensor(g, "token_embd.weight"));
+        gguf_close(g);
+        learned_rig_close_reader(&reader);
+    }
+}
+
+/* A list of outputs becomes the numbers of the layers after them. */
+static void a_list_of_outputs_is_shifted(void **state) {
+    (void)state;
+    static const Layout inputs = {.list = "[1, 2]", .streams = {1, 2}}, outputs = {.list = "[0, 1]", .streams = {1, 2}},
+                        too_deep = {.list = "[1, 2]", .streams = {1, 2}};
+    static Tree trees[2];
+    fr_error err = {0};
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    write_both(&inputs);
+    propose(&reader, "eagle3:file=" DIRECT, &trees[0]);
+    write_both(&outputs);
+    if (try_import(true, &err)) fail_msg("%s", err.message);
+    propose(&reader, "eagle3:file=" IMPORTED, &trees[1]);
+    rig_assert_same_tree(&trees[0], &trees[1], "outputs");
+    write_both(&too_deep);
+    assert_int_equal(try_import(true, &err), FR_ERR_MISMATCH);
+    assert_non_null(strstr(err.message, "names a layer that the target, with 2 layers, does not have"));
+    learned_rig_close_reader(&reader);
+}
+
+static void checkpoints_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        Layout layout;
+        const char *message;
+    } bad[] = {
+        {{.list = "[1, 2]", .streams = {1, 2}, .has_far_token = true}, "item 99 of tensor d2t"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.self_attn.q_norm.weight"}, "q_norm.weight"},
+        {{.list = "[1, 2, 2]", .streams = {1, 2}}, "tensor fc.weight is 64 x 128"},
+        {{.list = "[]", .streams = {1, 2}}, "missing or out of range"},
+        {{.list = "[1, \"two\"]", .streams = {1, 2}}, "names a layer"},
+        {{.streams = {1, 2}}, "too few layers"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fr_error err = {0};
+        write_both(&bad[i].layout);
+        assert_int_not_equal(try_import(false, &err), FR_OK);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s' does not contain '%s'", err.message, bad[i].message);
+    }
+}
+
+static void the_command_tries_both_readings(void **state) {
+    (void)state;
+    static const Layout layout = {.list = "[0, 1]", .streams = {0, 1}};
+    write_both(&layout);
+    cli_expect("import-drafter eagle3 -m " TARGET " " FOLDER " -o " IMPORTED, 0, "layers as inputs: ");
+    cli_expect("import-drafter eagle3 -m " TARGET " " FOLDER " -o " IMPORTED " --layers outputs", 0,
+               "use it with --draft eagle3:file=" IMPORTED);
+    cli_expect("inspect " IMPORTED, 0, "eagle3: one layer reads several layers");
+    cli_expect("inspect " DIRECT, 0, "eagle3: one layer reads several layers");
+    cli_expect("inspect --tensors " DIRECT, 0, "I64");
+    cli_expect("inspect --json " DIRECT, 0, "\"method\": \"eagle3\"");
+    cli_expect("run -m " DIRECT " -p abc", 1, "is a drafter, not a model");
+    cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft eagle3:file=" DIRECT, 0,
+               "identical");
+    cli_expect("run -m " TARGET " -p abc -n 4 -md " DIRECT, 0, "");
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_files_draft_the_same),
+        cmocka_unit_test(a_list_of_outputs_is_shifted),
+        cmocka_unit_test(checkpoints_that_do_not_fit_are_refused),
+        cmocka_unit_test(the_command_tries_both_readings),
+    };
+    return cmocka_run_group_tests(tests, open_target, close_target);
+}
